@@ -1,0 +1,64 @@
+# demo, test, lint and format set everything up by themselves, in .venv and nowhere else.
+# gpu-test and gpu-bench use the environment's own Python, with whatever CUDA packages it has.
+
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format gpu-test gpu-bench clean
+
+PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
+SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+ENV_PYTHON := PYTHONPATH=. $(or $(PYTHON),python3)
+VENV_PYTHON := .venv/bin/python
+PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/core.stamp  ## recognise handwritten digits on every backend this machine has
+	@$(VENV_PYTHON) -m tercet demo
+
+test: .venv/dev.stamp  ## run the tests (no GPU needed)
+	$(VENV_PYTHON) -m pytest
+
+# Types are checked on a copy laid out as users install it, because only there every import resolves.
+lint: .venv/dev.stamp  ## check style, format and types
+	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m ruff format --check
+	@rm -rf build/typed && mkdir -p build/typed && cp -R tercet build/typed
+	@cp -R runtime importers backends tools build/typed/tercet
+	$(VENV_PYTHON) -m pyright --pythonpath $(VENV_PYTHON) \
+	  | sed -E 's!build/typed/(tercet/(runtime|importers|backends|tools)/)?!\2/!; s!//+!/!'
+
+format: .venv/dev.stamp  ## format the code and mend what ruff can mend
+	$(VENV_PYTHON) -m ruff check --fix
+	$(VENV_PYTHON) -m ruff format
+
+gpu-test:  ## run the GPU tests with the environment's Python (or PYTHON=...)
+	TERCET_REQUIRE_GPU=1 $(ENV_PYTHON) -m pytest -m gpu
+
+gpu-bench:  ## measure every backend on the GPU with the environment's Python (or PYTHON=...)
+	$(ENV_PYTHON) -m tercet.tools.gpu_bench
+
+clean:  ## remove .venv and everything that was built
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/core.stamp: pyproject.toml
+	@for python in $(PYTHONS); do \
+	  if "$$python" -c '$(SUITABLE)' 2>/dev/null; then \
+	    echo "Setting up .venv with $$("$$python" --version), once ..."; \
+	    exec "$$python" -m venv --clear .venv; \
+	  fi; \
+	done; \
+	echo "tercet needs Python 3.11, 3.12 or 3.13 with its venv module (Debian: python3-venv)." >&2; \
+	echo "None of these is one: $(PYTHONS). Name yours: make PYTHON=/path/to/python3 ..." >&2; \
+	exit 1
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+.venv/dev.stamp: .venv/core.stamp
+	@echo "Adding the development tools to .venv, once ..."
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@

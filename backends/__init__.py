@@ -1,0 +1,95 @@
+"""Where nodes run: each backend claims nodes of a `Graph` and builds steps for them.
+
+A backend is a module with a function ``open_backends(options) -> tuple[Backend, ...]``: the
+backend itself, then those that take on the same device what it leaves over. It raises
+`BackendUnavailable` where it cannot run. Other packages add theirs through the entry point group
+``tercet.backends``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from ..runtime.backend import Backend
+from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ..runtime.options import Options
+
+_OWN = {"numpy": ".numpy", "cuda": ".cuda", "cudnn": ".cudnn"}
+
+Opener = Callable[[Options], tuple[Backend, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can run on this machine.
+
+    Attributes:
+        name: the backend.
+        device: such as ``cpu`` or ``cuda:0 NVIDIA H200``; empty where it cannot run.
+        missing: what is missing, empty where nothing is.
+        remedy: the command or step that mends it.
+    """
+
+    name: str
+    device: str = ""
+    missing: str = ""
+    remedy: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.missing
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all backends, tercet's own first, whether they can run here or not."""
+    return (*_OWN, *(name for name in _foreign() if name not in _OWN))
+
+
+@cache
+def _foreign() -> dict[str, Opener]:
+    return {point.name: point.load() for point in entry_points(group="tercet.backends")}
+
+
+def open_backends(name: str, options: Options, fallback: str | None = None) -> tuple[Backend, ...]:
+    """Return the backend of this name with those behind it.
+
+    Args:
+        name: one of `names`.
+        options: handed to the backend.
+        fallback: the name of a backend for the nodes that all others decline, or None.
+
+    Raises:
+        UsageError: there is no backend of that name.
+        BackendUnavailable: it cannot run on this machine.
+    """
+    found = list(_opener(name)(options))
+    if fallback is not None:
+        have = {backend.name for backend in found}
+        found.extend(b for b in _opener(fallback)(options) if b.name not in have)
+    return tuple(found)
+
+
+def _opener(name: str) -> Opener:
+    if name in _OWN:
+        return import_module(_OWN[name], __package__).open_backends
+    if name in _foreign():
+        return _foreign()[name]
+    known = names()
+    hint = did_you_mean(name, known)
+    raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
+
+
+def available(options: Options | None = None) -> tuple[Availability, ...]:
+    """Return for every backend whether it can run here, and if not, what is missing."""
+    found: list[Availability] = []
+    for name in names():
+        try:
+            backends = open_backends(name, options or Options())
+        except BackendUnavailable as error:
+            found.append(Availability(name, "", error.missing, error.remedy))
+        else:
+            found.append(Availability(name, backends[0].device.name))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""CUDA kernels of this project, compiled by NVRTC and launched through cuda.core."""

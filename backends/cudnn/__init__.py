@@ -1,0 +1,1 @@
+"""Fused cuDNN graphs, with the kernels of `cuda` for everything else."""

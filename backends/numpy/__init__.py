@@ -1,0 +1,1 @@
+"""The reference backend: one numpy function per operator."""

@@ -1,0 +1,1 @@
+"""ONNX files and protos, upgraded to one opset and bound to operators."""

@@ -1,0 +1,52 @@
+"""Where a model comes from: its name in messages, its folder, and the limits it is held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...runtime.dtypes import BY_ONNX, DType
+from ...runtime.errors import LimitError, ModelError
+from .limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One model on its way in.
+
+    Attributes:
+        file: its path as the caller gave it, or None for a model given in memory.
+        limits: the budgets that it is held to.
+    """
+
+    file: str | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def folder(self) -> Path | None:
+        """The only folder that external data may be in; None for a model given in memory."""
+        return Path(self.file).parent if self.file is not None else None
+
+    def error(self, reason: str, where: str | None = None) -> ModelError:
+        """Return the error to raise for something wrong at `where`."""
+        return ModelError(reason, file=self.file, where=where)
+
+    def limit(self, reason: str, where: str | None = None) -> LimitError:
+        """Return the error to raise for something that exceeds the limits."""
+        return LimitError(": ".join(part for part in (self.file, where, reason) if part))
+
+    def text(self, value: str | bytes, where: str | None = None) -> str:
+        """Return a string of the file; protobuf hands over what is not UTF-8 as bytes."""
+        if isinstance(value, str):
+            return value
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise self.error(f"{value[:40]!r} is not UTF-8 text", where) from error
+
+    def dtype(self, number: int, where: str) -> DType:
+        """Return the dtype with ONNX's `number`."""
+        if number not in BY_ONNX:
+            found = "no element type" if number == 0 else f"unknown element type {number}"
+            raise self.error(found, where)
+        return BY_ONNX[number]

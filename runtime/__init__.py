@@ -1,0 +1,1 @@
+"""The intermediate representation, its passes, and the plan that runs it."""

@@ -1,0 +1,254 @@
+"""The interface between the runtime and the backends: devices, formats, claims and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from .ir import Graph, Node, Value
+from .options import Options
+from .types import Array, TensorType
+
+
+class Format(Enum):
+    """The physical order of a tensor's elements; its logical shape is always ONNX's."""
+
+    PLAIN = "plain"
+    """C order of the logical shape."""
+    CHANNELS_LAST = "channels_last"
+    """Axis 1 innermost: N, spatial axes, C."""
+    CHANNELS_LAST_8 = "channels_last_8"
+    """As `CHANNELS_LAST`, with the channels padded with zeros to a multiple of 8."""
+
+    def nbytes(self, type_: TensorType) -> int:
+        """Return the bytes that a static tensor takes in this format."""
+        return int(np.prod(self.physical(type_.dims), dtype=np.int64)) * type_.dtype.itemsize
+
+    def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the elements as they lie in memory."""
+        if self is Format.PLAIN or len(dims) < 3:
+            return dims
+        channels = dims[1]
+        if self is Format.CHANNELS_LAST_8:
+            channels = -(-channels // 8) * 8
+        return (dims[0], *dims[2:], channels)
+
+
+class Stream(Protocol):
+    """An order in which a device does its work."""
+
+    def synchronize(self) -> None:
+        """Wait until everything given to the stream is done.
+
+        Raises:
+            DeviceError: something given to it failed.
+        """
+        ...
+
+
+class Buffer(Protocol):
+    """A piece of a device's memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back; a second call does nothing."""
+        ...
+
+
+class Device(Protocol):
+    """Where bytes live."""
+
+    @property
+    def name(self) -> str:
+        """Such as ``cpu`` or ``cuda:0``."""
+        ...
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """Return new memory, aligned to 256 bytes.
+
+        Raises:
+            DeviceOutOfMemory: the device has too little of it.
+        """
+        ...
+
+    def staging(self, nbytes: int) -> Buffer:
+        """Return host memory that this device reads and writes by itself (pinned)."""
+        ...
+
+    def stream(self) -> Stream:
+        """Return a new stream."""
+        ...
+
+    def copier(self, dst: View, src: View) -> Callable[[Stream], None]:
+        """Return what copies `src` to `dst`, and changes its format on the way.
+
+        At least one of the two lies on this device, the other one here or on the host.
+        """
+        ...
+
+    def upload(self, data: Array) -> View:
+        """Return a new buffer of this device with these elements, complete when it returns."""
+        ...
+
+    def record(self, run: Callable[[Stream], None]) -> Callable[[Stream], None] | None:
+        """Return something that repeats `run` at less cost (a CUDA graph), or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor in a buffer: the only thing that a step sees."""
+
+    device: Device
+    buffer: Buffer
+    offset: int
+    type: TensorType
+    format: Format = Format.PLAIN
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it covers."""
+        return self.format.nbytes(self.type)
+
+
+class Weights(Protocol):
+    """Constants on one device, uploaded and packed once, shared by all plans of a model."""
+
+    def view(self, value: Value) -> View:
+        """Return a constant as it is, in the plain format."""
+        ...
+
+    def packed(
+        self, sources: tuple[Value, ...], layout: Hashable, pack: Callable[..., Array]
+    ) -> View:
+        """Return ``pack(*arrays of sources)``, made once per (sources, layout).
+
+        Args:
+            sources: the constants that it is made of.
+            layout: what it is packed for; equal layouts must mean equal bytes.
+            pack: makes the array; called only the first time.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The physical formats that a claim wants and gives; what is not named is plain.
+
+    Attributes:
+        wants: format by value that the step reads.
+        gives: format by value that it computes.
+        follows: the step is elementwise over equal shapes and takes any format, the same one for
+            all of them; `wants` and `gives` are empty then.
+    """
+
+    wants: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
+    gives: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
+    follows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a claim runs, computed once by the partitioner.
+
+    Attributes:
+        nodes: the claimed nodes in topological order.
+        inputs: the values that it reads and that are no constants, each once.
+        outputs: the values that it computes and that somebody outside reads.
+        formats: the physical format of each input and output.
+        weights: the constants on the claim's device.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    formats: Mapping[Value, Format]
+    weights: Weights
+
+
+Run = Callable[[Any], None]
+
+
+@runtime_checkable
+class Step(Protocol):
+    """Something built for one site: fixed shapes, formats and weights.
+
+    Attributes:
+        kernel: what runs, for the placement report: ``conv2d_direct 64x64x8``.
+        scratch: bytes wanted while it runs, from the plan's one workspace.
+        capturable: whether it may be recorded: no host work, no synchronisation and no allocation
+            inside.
+    """
+
+    @property
+    def kernel(self) -> str: ...
+
+    @property
+    def scratch(self) -> int: ...
+
+    @property
+    def capturable(self) -> bool: ...
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Run:
+        """Return what does the work on these addresses, in the order of `Site`.
+
+        Called once a plan; the result is called every run with the plan's stream.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """A node that a backend does not run, and why; shown in placements and errors."""
+
+    node: Node
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """These nodes, as one step.
+
+    Attributes:
+        nodes: in topological order; what only they read in between never reaches memory.
+        build: compiles, chooses an algorithm, packs weights; may be slow and may still decline.
+        formats: physical formats of what goes in and out.
+        in_place: pairs (output, input) that may share memory, if the input dies here: the step
+            must then read each element of the input before it writes the same element.
+    """
+
+    nodes: tuple[Node, ...]
+    build: Callable[[Site], Step | Decline]
+    formats: Formats = field(default_factory=Formats)
+    in_place: tuple[tuple[Value, Value], ...] = ()
+
+
+class Backend(Protocol):
+    """Something that runs nodes: one method."""
+
+    @property
+    def name(self) -> str:
+        """The name that users ask for."""
+        ...
+
+    @property
+    def device(self) -> Device:
+        """Where its steps read and write; backends may share one."""
+        ...
+
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
+        """Yield a claim or a decline for each of the `free` nodes, whose shapes are static.
+
+        A claim may cover several free nodes. Earlier ones win where two overlap.
+        """
+        ...

@@ -1,0 +1,124 @@
+"""Every error that tercet raises on purpose.
+
+Each class carries the exit code that the command line returns for it:
+0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, 5 backend unavailable, 6 device fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import ClassVar
+
+
+class TercetError(Exception):
+    """Base class of all errors that tercet raises on purpose."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class UsageError(TercetError):
+    """A call or an option that makes no sense, whatever the model."""
+
+
+class InputError(TercetError):
+    """An input or output that does not fit the model: name, dtype, rank or shape."""
+
+
+class ModelError(TercetError):
+    """A model that cannot be read, or that contradicts the ONNX specification.
+
+    Args:
+        reason: what was found, what was expected and what to do.
+        file: path of the model, or None for one that was given in memory.
+        where: node, tensor or attribute, such as ``node 'conv1' (Conv)``.
+    """
+
+    exit_code = 4
+
+    def __init__(self, reason: str, *, file: str | None = None, where: str | None = None) -> None:
+        self.reason, self.file, self.where = reason, file, where
+        super().__init__(": ".join(part for part in (file, where, reason) if part))
+
+
+class ShapeError(TercetError):
+    """Types that an operator does not accept; `infer` adds the node that has them."""
+
+    exit_code = 4
+
+
+class LimitError(TercetError):
+    """A budget (bytes, nodes, depth) that a model would exceed."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What one backend said of one node that it does not run."""
+
+    node: str
+    operator: str
+    types: str
+    backend: str
+    reason: str
+
+
+class UnsupportedError(TercetError):
+    """Something valid that tercet cannot do: an unknown operator, or nodes no backend runs.
+
+    Args:
+        message: what was asked.
+        refusals: one entry per node and backend, all of them.
+        remedy: what the user can do.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, refusals: Iterable[Refusal] = (), remedy: str = "") -> None:
+        self.refusals = tuple(refusals)
+        lines = [message]
+        for r in self.refusals:
+            lines.append(f"  {r.operator} '{r.node}' {r.types}: {r.backend}: {r.reason}")
+        if remedy:
+            lines.append(remedy)
+        super().__init__("\n".join(lines))
+
+
+class BackendUnavailable(TercetError):
+    """A backend that cannot run on this machine.
+
+    Args:
+        backend: its name.
+        missing: what was looked for and not found.
+        remedy: the command, or the step, that mends it.
+    """
+
+    exit_code = 5
+
+    def __init__(self, backend: str, missing: str, remedy: str) -> None:
+        self.backend, self.missing, self.remedy = backend, missing, remedy
+        super().__init__(f"backend '{backend}' cannot run here: {missing}\n  {remedy}")
+
+
+class DeviceError(TercetError):
+    """A call to a device that failed; names the call, the status and, where known, the node."""
+
+    exit_code = 6
+
+
+class DeviceOutOfMemory(DeviceError):
+    """An allocation that a device refused; says how much was asked for and how much is free."""
+
+
+class KernelError(TercetError):
+    """A kernel that does not compile; carries file, line and the compiler's words."""
+
+    exit_code = 6
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
+    near = get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""

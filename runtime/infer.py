@@ -1,0 +1,114 @@
+"""Shape inference on the IR, and the step from symbolic to integer shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .errors import ModelError, ShapeError
+from .ir import Graph, Node, Value
+from .types import Array, TensorType, ValueType
+
+
+def infer(graph: Graph, *, file: str | None = None) -> None:
+    """Set the type of every value that a node computes, in place, from those of the inputs.
+
+    Raises:
+        ModelError: an operator does not accept the types it gets; names file, node and types.
+    """
+    for node in graph.nodes:
+        infer_node(node, file=file)
+
+
+def infer_node(node: Node, *, file: str | None = None) -> None:
+    """Set the types of one node's outputs; see `infer`."""
+    types = [None if v is None else v.type for v in node.inputs]
+    known = [v is None or v.type is not None for v in node.inputs]
+    _enter_bodies(node, file)
+    where = f"node '{node.name}' ({node.kind})"
+    if not all(known):
+        return
+    try:
+        found = node.op.infer(*types)
+    except ShapeError as error:
+        reason = f"{error}; inputs: {_inputs_text(node)}"
+        raise ModelError(reason, file=file, where=where) from error
+    results = found if isinstance(found, tuple) else (found,)
+    if len(results) < len(node.outputs):
+        reason = f"has {len(node.outputs)} outputs; the operator gives {len(results)}"
+        raise ModelError(reason, file=file, where=where)
+    for value, type_ in zip(node.outputs, results, strict=False):
+        value.type = _merge(type_, value.type)
+
+
+def _enter_bodies(node: Node, file: str | None) -> None:
+    captures = iter(node.captures)
+    for body in node.op.graphs():
+        for formal in body.captures:
+            formal.type = next(captures).type
+        infer(body, file=file)
+
+
+def _inputs_text(node: Node) -> str:
+    return ", ".join("(left out)" if v is None else f"{v.name}: {v.type}" for v in node.inputs)
+
+
+def _merge(found: ValueType | None, declared: ValueType | None) -> ValueType | None:
+    """Return what inference found, filled up with what the file declares."""
+    if found is None:
+        return declared
+    if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
+        return found
+    if found.dtype != declared.dtype or declared.shape is None:
+        return found
+    if found.shape is None:
+        return TensorType(found.dtype, declared.shape)
+    if len(found.shape) != len(declared.shape):
+        return found
+    shape = tuple(b if a is None else a for a, b in zip(found.shape, declared.shape, strict=True))
+    return TensorType(found.dtype, shape, found.value)
+
+
+def specialise(graph: Graph, types: Mapping[str, ValueType]) -> Graph:
+    """Return a copy of `graph` for inputs of these types, with shape arithmetic folded.
+
+    Values whose elements follow from the shapes alone become constants, so that nothing of the
+    arithmetic that exporters write around Reshape and Slice is left to be executed.
+
+    Args:
+        graph: a graph with symbolic dimensions; stays as it is.
+        types: the type of every graph input, by name.
+    """
+    bound = graph.clone()
+    for value in bound.inputs:
+        value.type = types[value.name]
+    for node in bound.nodes:
+        for value in node.outputs:
+            value.type = _forget_symbols(value.type)
+    infer(bound)
+    fold_known(bound)
+    return bound
+
+
+def _forget_symbols(type_: ValueType | None) -> ValueType | None:
+    """Keep of a declared type what no longer depends on the symbols that were just bound."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, tuple(d if isinstance(d, int) else None for d in type_.shape))
+
+
+def fold_known(graph: Graph) -> int:
+    """Replace every value whose elements inference knows by a constant; return how many."""
+    folded = 0
+    for node in list(graph.nodes):
+        known = [known_elements(value) for value in node.outputs]
+        found = [data for data in known if data is not None]
+        if found and len(found) == len(known) and node.op.deterministic:
+            graph.settle(node, found)
+            folded += 1
+    graph.sweep()
+    return folded
+
+
+def known_elements(value: Value) -> Array | None:
+    """Return all elements of a computed value, where inference knows them, else None."""
+    return value.type.known if isinstance(value.type, TensorType) else None

@@ -1,0 +1,396 @@
+"""The intermediate representation: values, nodes and graphs, all in one opset.
+
+A `Graph` changes only through its methods, which keep producers, consumers and names right.
+Control-flow bodies are graphs of their own, closed over nothing: what a body reads from outside
+is a formal parameter in `Graph.captures`, and the node that owns the body holds the matching
+values in `Node.captures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from .op import Op, arity, attributes
+from .types import Array, TensorType, ValueType, constant_type
+
+
+class Value:
+    """A graph input, a constant, or one result of a node. Compared by identity.
+
+    Attributes:
+        name: unique in its graph.
+        type: dtype and shape as far as they are known; None where nothing is.
+        data: the elements of a constant, else None.
+        producer: the node that computes it, or None for inputs, captures and constants.
+        consumers: the nodes that read it, with the number of times each does.
+    """
+
+    __slots__ = ("consumers", "data", "name", "producer", "type")
+
+    def __init__(
+        self,
+        name: str,
+        type: ValueType | None = None,
+        *,
+        data: Array | None = None,
+        producer: Node | None = None,
+    ) -> None:
+        self.name = name
+        self.type: ValueType | None = constant_type(data) if data is not None else type
+        self.data = data
+        self.producer = producer
+        self.consumers: dict[Node, int] = {}
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type or '?'}"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the elements are part of the model."""
+        return self.data is not None
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of a value that is known to be a tensor; raises TypeError otherwise."""
+        if not isinstance(self.type, TensorType):
+            raise TypeError(f"'{self.name}' is {self.type or 'of unknown type'}, not a tensor")
+        return self.type
+
+
+class Node:
+    """One operator applied to values. Compared by identity.
+
+    Attributes:
+        op: the operator with its attributes.
+        inputs: what it reads, None where an optional input is left out.
+        captures: what the bodies among its attributes read from outside, in the order of
+            `op.graphs()` and of each body's `Graph.captures`.
+        outputs: what it computes, one `Value` each.
+        name: the file's name for it, unique in its graph.
+        origin: names of all the file's nodes that it stands for.
+    """
+
+    __slots__ = ("captures", "inputs", "name", "op", "origin", "outputs")
+
+    def __init__(self, op: Op, name: str, origin: tuple[str, ...]) -> None:
+        self.op = op
+        self.name = name
+        self.origin = origin
+        self.inputs: tuple[Value | None, ...] = ()
+        self.captures: tuple[Value, ...] = ()
+        self.outputs: tuple[Value, ...] = ()
+
+    def __repr__(self) -> str:
+        reads = ", ".join(f"%{v.name}" if v else "_" for v in self.inputs)
+        gives = ", ".join(map(repr, self.outputs))
+        return f"{gives} = {self.op}({reads})  # {self.name}"
+
+    @property
+    def kind(self) -> str:
+        """The operator's name, with its domain where that is not ai.onnx."""
+        domain, name = self.op.domain, type(self.op).__name__
+        return f"{domain}::{name}" if domain else name
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """Every value that it depends on, each once: inputs, then captures."""
+        return tuple(dict.fromkeys(v for v in (*self.inputs, *self.captures) if v is not None))
+
+    @property
+    def output(self) -> Value:
+        """The first output."""
+        return self.outputs[0]
+
+    def signature(self) -> str:
+        """Return the types that it takes and gives, for messages."""
+        takes = ", ".join(str(v.type or "?") if v else "_" for v in self.inputs)
+        return f"({takes}) -> {', '.join(str(v.type or '?') for v in self.outputs)}"
+
+
+class Graph:
+    """Nodes in topological order, with the graph's inputs and outputs.
+
+    Attributes:
+        name: the file's name for it.
+        inputs: what a caller feeds.
+        captures: formal parameters of a control-flow body for values from outside it.
+        nodes: in an order in which each comes after those that it reads from.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.inputs: tuple[Value, ...] = ()
+        self.captures: tuple[Value, ...] = ()
+        self._nodes: list[Node] = []
+        self._outputs: dict[str, Value] = {}
+        self._names: dict[str, Value] = {}
+        self._node_names: set[str] = set()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(repr, self.inputs))
+        outputs = ", ".join(f"{name}=%{value.name}" for name, value in self._outputs.items())
+        lines = [f"graph {self.name}({inputs})", *(f"  {node}" for node in self._nodes)]
+        return "\n".join([*lines, f"  return {outputs}"])
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes in topological order."""
+        return self._nodes
+
+    @property
+    def outputs(self) -> Mapping[str, Value]:
+        """The graph's results by the name that callers know; a value may appear twice."""
+        return self._outputs
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Every value by its name."""
+        return self._names
+
+    @property
+    def constants(self) -> tuple[Value, ...]:
+        """The constants that something reads or that are outputs."""
+        live = set(self._outputs.values())
+        return tuple(
+            v for v in self._names.values() if v.is_constant and (v.consumers or v in live)
+        )
+
+    def is_output(self, value: Value) -> bool:
+        """Whether `value` is one of the graph's results."""
+        return any(value is out for out in self._outputs.values())
+
+    def sole_consumer(self, value: Value) -> Node | None:
+        """Return the node that alone reads `value`, once; None if others do, or if it is output."""
+        if len(value.consumers) != 1 or self.is_output(value):
+            return None
+        ((node, count),) = value.consumers.items()
+        return node if count == 1 else None
+
+    def __contains__(self, node: Node) -> bool:
+        return bool(node.outputs) and self._names.get(node.outputs[0].name) is node.outputs[0]
+
+    # ── building ─────────────────────────────────────────────────────────────────────────────
+
+    def fresh_name(self, wanted: str) -> str:
+        """Return `wanted`, or with a number behind it where a value has that name."""
+        return _fresh(wanted, self._names)
+
+    def _add(self, value: Value) -> Value:
+        if value.name in self._names:
+            raise ValueError(f"two values named '{value.name}'")
+        self._names[value.name] = value
+        return value
+
+    def add_input(self, name: str, type: ValueType | None) -> Value:
+        """Add a graph input behind the others."""
+        value = self._add(Value(name, type))
+        self.inputs += (value,)
+        return value
+
+    def add_capture(self, name: str, type: ValueType | None) -> Value:
+        """Add a formal parameter for a value from outside this body."""
+        value = self._add(Value(name, type))
+        self.captures += (value,)
+        return value
+
+    def constant(self, data: Array, name: str = "constant") -> Value:
+        """Add a constant; its name gets a number where it is taken."""
+        return self._add(Value(self.fresh_name(name), data=data))
+
+    def insert(
+        self,
+        op: Op,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[str] | int = 1,
+        *,
+        name: str | None = None,
+        captures: Sequence[Value] = (),
+        before: Node | None = None,
+        origin: Iterable[Node] = (),
+    ) -> Node:
+        """Add a node with new output values, whose types are still unknown.
+
+        Args:
+            op: the operator.
+            inputs: what it reads.
+            outputs: names of its outputs, or how many.
+            name: the node's name; its operator's name where it has none.
+            captures: actual values for the captures of the bodies in `op`.
+            before: the node to put it in front of; behind all where None.
+            origin: nodes that it replaces, whose names it remembers.
+        """
+        least, most = arity(type(op))
+        if len(inputs) < least or (most is not None and len(inputs) > most):
+            raise ValueError(f"{op} takes {least} to {most} inputs, not {len(inputs)}")
+        label = _fresh(name or type(op).__name__, self._node_names)
+        names = tuple(dict.fromkeys(n for o in origin for n in o.origin)) or (label,)
+        node = Node(op, label, names)
+        if isinstance(outputs, int):
+            outputs = [label if outputs == 1 else f"{label}:{i}" for i in range(outputs)]
+            outputs = [self.fresh_name(text) for text in outputs]
+        self._node_names.add(label)
+        node.outputs = tuple(self._add(Value(text, producer=node)) for text in outputs)
+        node.captures = tuple(captures)
+        self._wire(node, tuple(inputs))
+        at = len(self._nodes) if before is None else self._nodes.index(before)
+        self._nodes.insert(at, node)
+        return node
+
+    def set_outputs(self, outputs: Mapping[str, Value]) -> None:
+        """Make these the graph's results, by the names that callers know."""
+        self._outputs = dict(outputs)
+
+    # ── rewriting ────────────────────────────────────────────────────────────────────────────
+
+    def _wire(self, node: Node, inputs: tuple[Value | None, ...]) -> None:
+        node.inputs = inputs
+        for value in (*inputs, *node.captures):
+            if value is not None:
+                value.consumers[node] = value.consumers.get(node, 0) + 1
+
+    def _unwire(self, node: Node) -> None:
+        for value in (*node.inputs, *node.captures):
+            if value is not None:
+                value.consumers.pop(node, None)
+
+    def set_inputs(self, node: Node, inputs: Sequence[Value | None]) -> None:
+        """Make `node` read other values."""
+        self._unwire(node)
+        self._wire(node, tuple(inputs))
+
+    def set_op(self, node: Node, op: Op) -> None:
+        """Give `node` other attributes, or another operator with the same outputs."""
+        node.op = op
+
+    def redirect(self, old: Value, new: Value) -> None:
+        """Let everybody who reads `old`, callers included, read `new`."""
+        for node in list(old.consumers):
+            self._unwire(node)
+            node.captures = tuple(new if v is old else v for v in node.captures)
+            self._wire(node, tuple(new if v is old else v for v in node.inputs))
+        for name, value in self._outputs.items():
+            if value is old:
+                self._outputs[name] = new
+
+    def replace(self, node: Node, values: Sequence[Value]) -> None:
+        """Remove `node` and let everybody read `values` instead of its outputs."""
+        for old, new in zip(node.outputs, values, strict=True):
+            self.redirect(old, new)
+        self.remove(node)
+
+    def settle(self, node: Node, results: Sequence[Array]) -> None:
+        """Turn the outputs of `node` into constants with these elements, and remove the node."""
+        for value, data in zip(node.outputs, results, strict=True):
+            value.data, value.type, value.producer = data, constant_type(data), None
+        self._unwire(node)
+        self._nodes.remove(node)
+        self._node_names.discard(node.name)
+
+    def remove(self, node: Node) -> None:
+        """Remove a node whose outputs nobody reads; raises ValueError if somebody does."""
+        for value in node.outputs:
+            if value.consumers or self.is_output(value):
+                raise ValueError(f"'{value.name}' of node '{node.name}' is still read")
+        self._unwire(node)
+        self._nodes.remove(node)
+        self._forget(node)
+
+    def _forget(self, node: Node) -> None:
+        self._node_names.discard(node.name)
+        for value in node.outputs:
+            del self._names[value.name]
+
+    def sweep(self) -> list[Node]:
+        """Remove the nodes and constants that no result depends on; return those nodes."""
+        needed = set(self._outputs.values())
+        kept: list[Node] = []
+        dead: list[Node] = []
+        for node in reversed(self._nodes):
+            if any(value in needed for value in node.outputs):
+                needed.update(node.reads)
+                kept.append(node)
+            else:
+                dead.append(node)
+        for node in dead:
+            self._unwire(node)
+            self._forget(node)
+        if dead:
+            self._nodes = kept[::-1]
+        for value in [v for v in self._names.values() if v.is_constant and v not in needed]:
+            del self._names[value.name]
+        return dead[::-1]
+
+    def clone(self) -> Graph:
+        """Return a copy that can be rewritten alone; constants share their arrays, bodies too."""
+        copy = Graph(self.name)
+        image: dict[Value, Value] = {}
+        for value in self._names.values():
+            image[value] = copy._add(Value(value.name, value.type, data=value.data))
+        copy.inputs = tuple(image[v] for v in self.inputs)
+        copy.captures = tuple(image[v] for v in self.captures)
+        for node in self._nodes:
+            twin = Node(node.op, node.name, node.origin)
+            twin.outputs = tuple(image[v] for v in node.outputs)
+            for value in twin.outputs:
+                value.producer = twin
+            twin.captures = tuple(image[v] for v in node.captures)
+            copy._wire(twin, tuple(image[v] if v else None for v in node.inputs))
+            copy._nodes.append(twin)
+        copy._node_names = set(self._node_names)
+        copy._outputs = {name: image[v] for name, v in self._outputs.items()}
+        return copy
+
+    def extract(self, outputs: Mapping[str, Value]) -> Graph:
+        """Return a copy that computes these values alone, of the same inputs."""
+        copy = self.clone()
+        copy.set_outputs({name: copy.values[value.name] for name, value in outputs.items()})
+        copy.sweep()
+        return copy
+
+    def walk(self) -> Iterator[Node]:
+        """Yield every node, those of control-flow bodies after the node that owns them."""
+        for node in self._nodes:
+            yield node
+            for body in node.op.graphs():
+                yield from body.walk()
+
+    def verify(self) -> None:
+        """Raise ValueError unless order, producers, consumers and names fit together."""
+        seen: set[Value] = {*self.inputs, *self.captures}
+        reads: dict[Value, dict[Node, int]] = {}
+        for node in self._nodes:
+            for value in (*node.inputs, *node.captures):
+                if value is None:
+                    continue
+                if value not in seen and not value.is_constant:
+                    raise ValueError(f"'{node.name}' reads '{value.name}' before it is computed")
+                counts = reads.setdefault(value, {})
+                counts[node] = counts.get(node, 0) + 1
+            if any(value.producer is not node for value in node.outputs):
+                raise ValueError(f"an output of '{node.name}' has another producer")
+            seen.update(node.outputs)
+        for name, value in self._names.items():
+            if value.name != name or value.consumers != reads.get(value, {}):
+                raise ValueError(f"'{name}' has wrong consumers or a wrong name")
+        for name, value in self._outputs.items():
+            if value not in seen and not value.is_constant:
+                raise ValueError(f"output '{name}' is never computed")
+
+
+def _fresh(wanted: str, taken: Container[str]) -> str:
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}.{number}"
+    return name
+
+
+def with_attributes(op: Op, **changes: object) -> Op:
+    """Return `op` with other attributes."""
+    unknown = set(changes) - set(attributes(type(op)))
+    if unknown:
+        raise TypeError(f"{op} has no attribute {sorted(unknown)}")
+    return replace(op, **changes)  # type: ignore[type-var]

@@ -1,0 +1,372 @@
+"""A loaded model: checks inputs, finds or makes a plan for their shapes, runs it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from types import TracebackType
+
+import numpy as np
+
+from .backend import Backend
+from .dtypes import DType, name_of
+from .errors import InputError, UnsupportedError, UsageError, did_you_mean
+from .host import HOST
+from .infer import specialise
+from .ir import Graph
+from .options import Options
+from .passes import AFTER_SHAPES, BEFORE_SHAPES, Evaluate, Rewrites, optimise
+from .placement import Placement, placement_of
+from .plan import Memory, Plan
+from .types import Array, Shape, TensorType, ValueType
+from .weights import WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output as callers see it: symbolic dimensions by name, unknown ones None."""
+
+    name: str
+    dtype: DType | None
+    shape: Shape | None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return f"{self.name}: ?"
+        return f"{self.name}: {TensorType(self.dtype, self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model comes from.
+
+    Attributes:
+        file: its path, or None if it was given in memory.
+        opsets: the file's opset by domain.
+        ir_version: the file's version of the ONNX format.
+        producer: the program that wrote it, with its version.
+        metadata: the file's own properties.
+    """
+
+    file: str | None = None
+    opsets: Mapping[str, int] = field(default_factory=dict[str, int])
+    ir_version: int = 0
+    producer: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Model:
+    """A model that is ready to run on one backend, with others behind it.
+
+    Several threads may call `run` at once: each gets a plan of its own. Use it as a context
+    manager, or call `close`, to have all memory of host and device back at a known time.
+
+    Args:
+        graph: the imported graph; symbolic shapes are fine.
+        backends: the one that was asked for first, fallbacks behind it.
+        options: see `Options`.
+        evaluate: runs one operator on arrays, for constant folding.
+        source: where the graph comes from.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        backends: Sequence[Backend],
+        options: Options,
+        evaluate: Evaluate,
+        source: Source | None = None,
+    ) -> None:
+        self.source = source or Source()
+        self.options = options
+        self.backends = tuple(backends)
+        self._evaluate = evaluate
+        self._imported = graph
+        self._stores = {b.device: WeightStore(b.device) for b in backends}
+        self._stores.setdefault(HOST, WeightStore(HOST))
+        self._graphs: dict[tuple[str, ...], Graph] = {}
+        self._idle: OrderedDict[tuple[object, ...], list[Plan]] = OrderedDict()
+        self._busy: set[Plan] = set()
+        self._lock = Lock()
+        self._build_lock = Lock()
+        self._closed = False
+        self.rewrites = Rewrites()
+        self._default = tuple(graph.outputs)
+        self._graphs[self._default] = self._optimise(graph.clone(), self.rewrites)
+
+    # ── description ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that was asked for."""
+        return self.backends[0].name
+
+    @property
+    def precision(self) -> str:
+        """Arithmetic of float32 tensors."""
+        return self.options.precision
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` takes."""
+        return tuple(_info(v.name, v.type) for v in self._imported.inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` gives."""
+        return tuple(_info(name, v.type) for name, v in self._imported.outputs.items())
+
+    @property
+    def imported(self) -> Graph:
+        """The graph as it was read, before any pass. Not to be changed."""
+        return self._imported
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes, before shapes are bound. Not to be changed."""
+        return self._graphs[self._default]
+
+    def __repr__(self) -> str:
+        reads = ", ".join(map(str, self.inputs))
+        gives = ", ".join(map(str, self.outputs))
+        return f"<tercet.Model {self.backend} ({reads}) -> ({gives})>"
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        """Run on positional inputs; return the outputs in the model's order."""
+        if len(arrays) != len(self._imported.inputs):
+            raise InputError(
+                f"{len(arrays)} inputs were given; the model takes {len(self._imported.inputs)}: "
+                + ", ".join(map(str, self.inputs))
+            )
+        names = [v.name for v in self._imported.inputs]
+        return list(self.run(dict(zip(names, arrays, strict=True))).values())
+
+    def run(
+        self, inputs: Mapping[str, Array], outputs: Iterable[str] | None = None
+    ) -> dict[str, Array]:
+        """Run the model.
+
+        Args:
+            inputs: an array for every input, of its dtype and a shape that fits.
+            outputs: names of the tensors wanted, any intermediate one too; the model's outputs
+                where None.
+
+        Returns:
+            New arrays by name.
+
+        Raises:
+            InputError: a name, dtype, rank or shape that does not fit.
+            UnsupportedError: nodes that no backend runs, each with every reason.
+        """
+        feeds = self._check(inputs)
+        wanted = self._default if outputs is None else self._check_outputs(outputs)
+        key = (wanted, *(feeds[v.name].shape for v in self._imported.inputs))
+        plan = self._take(key, wanted, feeds)
+        try:
+            return plan.run(feeds)
+        finally:
+            self._give(key, plan)
+
+    def prepare(self, **shapes: Sequence[int]) -> Plan:
+        """Build (or find) the plan for these input shapes, without running it.
+
+        Args:
+            shapes: shape by input name; dimensions that are not given and not fixed by the model
+                are 1.
+
+        Returns:
+            The plan, idle; for its rows, memory and graph.
+        """
+        feeds: dict[str, Array] = {}
+        unknown = set(shapes) - {v.name for v in self._imported.inputs}
+        if unknown:
+            raise self._unknown_input(sorted(unknown)[0])
+        for info in self.inputs:
+            if info.dtype is None or (info.shape is None and info.name not in shapes):
+                raise InputError(f"the shape of input '{info.name}' is not known; give one")
+            default = tuple(d if isinstance(d, int) else 1 for d in info.shape or ())
+            shape = tuple(shapes.get(info.name, default))
+            feeds[info.name] = np.broadcast_to(np.zeros((), info.dtype), shape)
+        feeds = self._check(feeds)
+        key = (self._default, *(feeds[v.name].shape for v in self._imported.inputs))
+        plan = self._take(key, self._default, feeds)
+        self._give(key, plan)
+        return plan
+
+    def placement(self, **shapes: Sequence[int]) -> Placement:
+        """Return which backend runs each node, with which kernel, and why; see `prepare`."""
+        return placement_of(self._latest(shapes))
+
+    def memory(self, **shapes: Sequence[int]) -> Memory:
+        """Return the bytes that a plan for these shapes holds; see `prepare`."""
+        return self._latest(shapes).memory
+
+    def _latest(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
+        with self._lock:
+            recent = next(
+                (p[-1] for k, p in reversed(self._idle.items()) if p and k[0] == self._default),
+                None,
+            )
+        return recent if recent is not None and not shapes else self.prepare(**shapes)
+
+    # ── closing ──────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Give back all memory of host and device; the model cannot run afterwards."""
+        with self._lock:
+            self._closed = True
+            plans = [plan for plans in self._idle.values() for plan in plans]
+            self._idle.clear()
+            busy = bool(self._busy)
+        for plan in plans:
+            plan.close()
+        if not busy:
+            self._close_stores()
+
+    def _close_stores(self) -> None:
+        for store in self._stores.values():
+            store.close()
+        self._graphs.clear()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ── checks ───────────────────────────────────────────────────────────────────────────────
+
+    def _unknown_input(self, name: str) -> InputError:
+        known = [v.name for v in self._imported.inputs]
+        return InputError(
+            f"the model has no input '{name}'{did_you_mean(name, known)} "
+            f"(inputs: {', '.join(map(str, self.inputs))})"
+        )
+
+    def _check(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        infos = self.inputs
+        known = {info.name for info in infos}
+        for name in inputs:
+            if name not in known:
+                raise self._unknown_input(name)
+        symbols: dict[str, tuple[int, str]] = {}
+        feeds: dict[str, Array] = {}
+        for info in infos:
+            if info.name not in inputs:
+                raise InputError(f"input '{info.name}' is missing; the model wants {info}")
+            feeds[info.name] = _check_array(info, np.asarray(inputs[info.name]), symbols)
+        return feeds
+
+    def _check_outputs(self, outputs: Iterable[str]) -> tuple[str, ...]:
+        wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        for name in wanted:
+            if name not in self._imported.outputs and name not in self._imported.values:
+                known = list(self._imported.values)
+                raise InputError(f"the model has no tensor '{name}'{did_you_mean(name, known)}")
+        return wanted
+
+    # ── plans ────────────────────────────────────────────────────────────────────────────────
+
+    def _optimise(self, graph: Graph, rewrites: Rewrites) -> Graph:
+        optimise(graph, BEFORE_SHAPES, self.options, self._evaluate, rewrites)
+        return graph
+
+    def _graph_for(self, wanted: tuple[str, ...]) -> Graph:
+        if wanted not in self._graphs:
+            outputs = self._imported.outputs
+            values = {n: outputs.get(n) or self._imported.values[n] for n in wanted}
+            self._graphs[wanted] = self._optimise(self._imported.extract(values), Rewrites())
+        return self._graphs[wanted]
+
+    def _take(
+        self, key: tuple[object, ...], wanted: tuple[str, ...], feeds: Mapping[str, Array]
+    ) -> Plan:
+        with self._lock:
+            if self._closed:
+                raise UsageError("the model is closed")
+            idle = self._idle.get(key)
+            if idle:
+                self._idle.move_to_end(key)
+                plan = idle.pop()
+                self._busy.add(plan)
+                return plan
+        types: dict[str, ValueType] = {n: TensorType(a.dtype, a.shape) for n, a in feeds.items()}
+        with self._build_lock:
+            graph = specialise(self._graph_for(wanted), types)
+            optimise(graph, AFTER_SHAPES, self.options, self._evaluate, self.rewrites.copy())
+            plan = self._plan(graph)
+        with self._lock:
+            self._busy.add(plan)
+        return plan
+
+    def _plan(self, graph: Graph) -> Plan:
+        try:
+            return Plan(graph, self.backends, self.options, self._stores)
+        except UnsupportedError as error:
+            if self.source.file:
+                error.add_note(f"model: {self.source.file}")
+            raise
+
+    def _give(self, key: tuple[object, ...], plan: Plan) -> None:
+        dropped: list[Plan] = []
+        with self._lock:
+            self._busy.discard(plan)
+            if self._closed:
+                dropped.append(plan)
+            else:
+                self._idle.setdefault(key, []).append(plan)
+                self._idle.move_to_end(key)
+                while sum(map(len, self._idle.values())) > self.options.max_plans:
+                    oldest = next(k for k, plans in self._idle.items() if plans)
+                    dropped.append(self._idle[oldest].pop(0))
+                    if not self._idle[oldest]:
+                        del self._idle[oldest]
+            last = self._closed and not self._busy
+        for old in dropped:
+            old.close()
+        if last:
+            self._close_stores()
+
+
+def _info(name: str, type_: ValueType | None) -> TensorInfo:
+    if isinstance(type_, TensorType):
+        return TensorInfo(name, type_.dtype, type_.shape)
+    return TensorInfo(name, None, None)
+
+
+def _check_array(info: TensorInfo, data: Array, symbols: dict[str, tuple[int, str]]) -> Array:
+    if info.dtype is not None and data.dtype != info.dtype:
+        raise InputError(
+            f"input '{info.name}' has dtype {name_of(data.dtype)}; the model wants {info} "
+            f"(convert with array.astype('{name_of(info.dtype)}'))"
+        )
+    if info.shape is None:
+        return data
+    if data.ndim != len(info.shape):
+        raise InputError(
+            f"input '{info.name}' has shape {list(data.shape)}, {data.ndim} axes; "
+            f"the model wants {len(info.shape)}: {info}"
+        )
+    for axis, (found, wanted) in enumerate(zip(data.shape, info.shape, strict=True)):
+        if isinstance(wanted, int) and found != wanted:
+            raise InputError(
+                f"input '{info.name}' has shape {list(data.shape)}; "
+                f"axis {axis} must be {wanted}: {info}"
+            )
+        if isinstance(wanted, str):
+            size, where = symbols.setdefault(wanted, (found, info.name))
+            if size != found:
+                raise InputError(
+                    f"'{wanted}' is {size} in input '{where}' but {found} in '{info.name}' "
+                    f"(shape {list(data.shape)}, the model wants {info})"
+                )
+    return data

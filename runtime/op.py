@@ -1,0 +1,128 @@
+"""What an operator is: a frozen dataclass of the specification's attributes, and a shape rule."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+
+from .types import Array, ValueType
+
+if TYPE_CHECKING:
+    from .ir import Graph
+
+#: Every declared operator by (domain, name); `ai.onnx` is the empty domain.
+OPERATORS: dict[tuple[str, str], type[Op]] = {}
+
+Inferred = ValueType | tuple[ValueType | None, ...] | None
+
+
+class Op:
+    """Base class of all operators.
+
+    A subclass has the specification's attributes as fields, with the specification's defaults,
+    and one method, `infer`, whose parameters are the operator's inputs: those without a default
+    are required, those with the default None are optional, and ``*name`` is variadic.
+
+    Attributes:
+        domain: the specification's domain, "" for ai.onnx.
+        outputs: least and greatest number of outputs; None for no upper bound.
+        view: whether the output is the first input's bytes under another shape.
+        deterministic: False for operators that draw random numbers.
+    """
+
+    domain: ClassVar[str] = ""
+    outputs: ClassVar[tuple[int, int | None]] = (1, 1)
+    view: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = True
+
+    def infer(self, *inputs: Any, **_: Any) -> Inferred:
+        """Return the type of every output, given the types of the inputs (None: left out).
+
+        Types may lack a shape or have symbolic dimensions; unknown results are None.
+
+        Raises:
+            ShapeError: the operator does not accept these types.
+        """
+        raise TypeError(f"{type(self).__name__} declares no shape rule")
+
+    def graphs(self) -> tuple[Graph, ...]:
+        """Return the sub-graphs among the attributes, in field order."""
+        from .ir import Graph
+
+        values = (getattr(self, name) for name in attributes(type(self)))
+        return tuple(value for value in values if isinstance(value, Graph))
+
+    def __str__(self) -> str:
+        """Return the name and the attributes that differ from their defaults."""
+        shown = ", ".join(
+            f"{f.name}={_text(value)}"
+            for f in fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+            if (value := getattr(self, f.name)) is not f.default and value != f.default
+        )
+        return f"{type(self).__name__}({shown})"
+
+
+def _text(value: Any) -> str:
+    text = f"<graph {value.name}>" if hasattr(value, "nodes") else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+T = TypeVar("T", bound=Op)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def op(cls: type[T]) -> type[T]:
+    """Declare an operator: make the class a frozen dataclass and register it by domain and name."""
+    made = dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    key = (made.domain, made.__name__)
+    if key in OPERATORS:
+        raise TypeError(f"operator {key} is declared twice")
+    OPERATORS[key] = made
+    return made
+
+
+class Tensor:
+    """A tensor attribute: an array with value semantics, so that operators compare and hash."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        a, b = self.array, other.array
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes()
+
+    def __hash__(self) -> int:
+        return hash((self.array.dtype, self.array.shape))
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.array.dtype}{list(self.array.shape)})"
+
+
+@cache
+def attributes(operator: type[Op]) -> tuple[str, ...]:
+    """Return the names of an operator's attributes."""
+    return tuple(f.name for f in fields(operator))  # type: ignore[arg-type]
+
+
+@cache
+def arity(operator: type[Op]) -> tuple[int, int | None]:
+    """Return the least and greatest number of inputs; None for no upper bound."""
+    parameters = list(inspect.signature(operator.infer).parameters.values())[1:]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    named = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    least = sum(p.default is p.empty for p in named)
+    return least, None if variadic else len(named)
+
+
+@cache
+def input_names(operator: type[Op]) -> tuple[str, ...]:
+    """Return the names of the inputs; the last one stands for all the rest where it is variadic."""
+    return tuple(inspect.signature(operator.infer).parameters)[1:]

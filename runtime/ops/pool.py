@@ -1,0 +1,202 @@
+"""Poolings: one number for each window, channel by channel; and poolings over regions."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..dtypes import int64
+from ..errors import ShapeError
+from ..op import Op, op
+from ..types import Shape, TensorType
+from .shapes import dim, need_rank, need_vector, same_dim, same_shape, shape_text
+from .window import transposed_window_dims, window_dims
+
+Ints = tuple[int, ...]
+
+
+def _pooled(op: Op, x: TensorType, kernel_shape: Ints) -> TensorType:
+    shape = (None,) * (len(kernel_shape) + 2) if x.shape is None else x.shape
+    if len(shape) < 3:
+        raise ShapeError(f"x {x} has no spatial axis; 3 or more axes are needed")
+    return x.with_shape((*shape[:2], *window_dims(op, shape[2:], kernel_shape)))
+
+
+@op
+class MaxPool(Op):
+    """Greatest element of each window, padding left out (ONNX 22).
+
+    The second output has its position in the whole input, flattened in C order over all axes
+    (`storage_order=1`: the spatial axes in Fortran order).
+    """
+
+    outputs: ClassVar = (1, 2)
+    auto_pad: str = "NOTSET"
+    ceil_mode: int = 0
+    dilations: Ints | None = None
+    kernel_shape: Ints
+    pads: Ints | None = None
+    storage_order: int = 0
+    strides: Ints | None = None
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        pooled = _pooled(self, x, self.kernel_shape)
+        return pooled, pooled.with_dtype(int64)
+
+
+@op
+class AveragePool(Op):
+    """Mean of each window, over the padding too if `count_include_pad` (ONNX 22).
+
+    What `ceil_mode` adds beyond the padding is never counted.
+    """
+
+    auto_pad: str = "NOTSET"
+    ceil_mode: int = 0
+    count_include_pad: int = 0
+    dilations: Ints | None = None
+    kernel_shape: Ints
+    pads: Ints | None = None
+    strides: Ints | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        return _pooled(self, x, self.kernel_shape)
+
+
+@op
+class LpPool(Op):
+    """(sum |x|**p) ** (1/p) of each window (ONNX 22)."""
+
+    auto_pad: str = "NOTSET"
+    ceil_mode: int = 0
+    dilations: Ints | None = None
+    kernel_shape: Ints
+    p: int = 2
+    pads: Ints | None = None
+    strides: Ints | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        _need_norm(self.p)
+        return _pooled(self, x, self.kernel_shape)
+
+
+def _need_norm(p: int) -> None:
+    if p < 1:
+        raise ShapeError(f"p={p}; a norm has p of 1 or more")
+
+
+def _pooled_globally(x: TensorType) -> TensorType:
+    if x.shape is None:
+        return x.without_value()
+    if len(x.shape) < 2:
+        raise ShapeError(f"x {x} has no channels; 2 or more axes are needed")
+    return x.with_shape((*x.shape[:2], *(1 for _ in x.shape[2:])))
+
+
+@op
+class GlobalMaxPool(Op):
+    """Maximum over all spatial axes, kept with size 1 (ONNX 22)."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        return _pooled_globally(x)
+
+
+@op
+class GlobalAveragePool(Op):
+    """Mean over all spatial axes, kept with size 1 (ONNX 22)."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        return _pooled_globally(x)
+
+
+@op
+class GlobalLpPool(Op):
+    """(sum |x|**p) ** (1/p) over all spatial axes, kept with size 1 (ONNX 22)."""
+
+    p: int = 2
+
+    def infer(self, x: TensorType) -> TensorType:
+        _need_norm(self.p)
+        return _pooled_globally(x)
+
+
+@op
+class MaxUnpool(Op):
+    """Zeros with every x at the flat position `i` that MaxPool reported (ONNX 22).
+
+    Positions refer to the shape found from the attributes, also where the input `output_shape`
+    asks for a larger one.
+    """
+
+    kernel_shape: Ints
+    pads: Ints | None = None
+    strides: Ints | None = None
+
+    def infer(
+        self, x: TensorType, i: TensorType, output_shape: TensorType | None = None
+    ) -> TensorType:
+        shape = same_shape(x.shape, i.shape, "x and its indices")
+        natural = None if shape is None else self._unpooled(shape)
+        if output_shape is None:
+            return x.with_shape(natural)
+        need_vector(output_shape, None if shape is None else len(shape), "output_shape")
+        wanted = output_shape.ints
+        if wanted is None:
+            return x.with_shape(None if shape is None else (None,) * len(shape))
+        if any(isinstance(d, int) and d < 0 for d in wanted):
+            raise ShapeError(f"output_shape={shape_text(wanted)} has a negative size")
+        return x.with_shape(wanted)
+
+    def _unpooled(self, shape: Shape) -> Shape:
+        if len(shape) < 3:
+            raise ShapeError(f"x {shape_text(shape)} has no spatial axis; 3 or more are needed")
+        return (*shape[:2], *transposed_window_dims(self, shape[2:], self.kernel_shape))
+
+
+@op
+class MaxRoiPool(Op):
+    """Maximum over a grid of `pooled_shape` cells of each region [batch, x1, y1, x2, y2].
+
+    [n, c, h, w] and [regions, 5] → [regions, c, *pooled_shape] (ONNX 22).
+    """
+
+    pooled_shape: Ints
+    spatial_scale: float = 1.0
+
+    def infer(self, x: TensorType, rois: TensorType) -> TensorType:
+        need_rank(x, 4, "x")
+        need_rank(rois, 2, "rois")
+        same_dim(dim(rois, 1), 5, f"columns of rois {rois} and 5")
+        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
+            raise ShapeError(f"pooled_shape={self.pooled_shape}; it must be two positive sizes")
+        return x.with_shape((dim(rois, 0), dim(x, 1), *self.pooled_shape))
+
+
+@op
+class RoiAlign(Op):
+    """Mean or maximum of bilinear samples in a grid of cells of each region [x1, y1, x2, y2].
+
+    [n, c, h, w], [regions, 4] and [regions] → [regions, c, output_height, output_width]
+    (ONNX 22). A `sampling_ratio` of 0 takes as many samples as a cell has pixels, rounded up.
+    """
+
+    coordinate_transformation_mode: str = "half_pixel"
+    mode: str = "avg"
+    output_height: int = 1
+    output_width: int = 1
+    sampling_ratio: int = 0
+    spatial_scale: float = 1.0
+
+    def infer(self, x: TensorType, rois: TensorType, batch_indices: TensorType) -> TensorType:
+        need_rank(x, 4, "x")
+        need_rank(rois, 2, "rois")
+        same_dim(dim(rois, 1), 4, f"columns of rois {rois} and 4")
+        need_vector(batch_indices, dim(rois, 0), "batch_indices")
+        if self.coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
+            mode = self.coordinate_transformation_mode
+            raise ShapeError(f"coordinate_transformation_mode={mode!r}")
+        if self.mode not in ("avg", "max"):
+            raise ShapeError(f"mode={self.mode!r}; ONNX has avg and max")
+        if min(self.output_height, self.output_width) < 1 or self.sampling_ratio < 0:
+            raise ShapeError(f"{self}: sizes must be positive, sampling_ratio 0 or more")
+        regions = same_dim(dim(rois, 0), dim(batch_indices, 0), "regions")
+        return x.with_shape((regions, dim(x, 1), self.output_height, self.output_width))

@@ -1,0 +1,149 @@
+"""Elements that follow from shapes, carried through the arithmetic that exporters write.
+
+`TensorType.value` of a small tensor is either an array of its dtype (every element is known) or
+an `object` array of numbers, symbols and None. Results are exactly what the operator computes:
+known elements go through numpy in the tensor's own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..dtypes import FLOATS, INTEGERS, DType, bool_
+from ..types import Array, TensorType
+
+#: No more elements than this are ever looked at.
+MAX_ELEMENTS = 4096
+
+NUMBERS = FLOATS | INTEGERS | {bool_}
+
+#: What an element is for operands that are not all numbers: a `Dim`, or a number, or None.
+SymbolRule = Callable[..., Any]
+
+
+class ArrayFunction(Protocol):
+    """A function of arrays; None where the result is undefined, such as x/0 for integers."""
+
+    def __call__(self, *arrays: Array) -> Array | None: ...
+
+
+def is_small(x: TensorType) -> bool:
+    """Whether `x` is a tensor of numbers whose elements may be looked at."""
+    return x.dtype in NUMBERS and x.is_static and prod(x.dims) <= MAX_ELEMENTS
+
+
+def elements(x: TensorType) -> Array | None:
+    """Return the elements of a small tensor, all None where nothing is known; None if large."""
+    if not is_small(x):
+        return None
+    if x.value is not None:
+        return x.value
+    return np.full(x.dims, None, object)
+
+
+def with_value(x: TensorType, value: Array) -> TensorType:
+    """Return `x` with these elements, as an array of its dtype where every one is known."""
+    if not is_small(x) or value.shape != x.shape:
+        return x
+    if value.dtype == object:
+        known = _is_number(value)
+        if known.all():
+            with np.errstate(all="ignore"):
+                value = _dense(value, x.dtype)
+        elif not known.any() and all(v is None for v in value.flat):
+            return x
+    return replace(x, value=value)
+
+
+def _is_number(value: Array) -> Array:
+    flags = [isinstance(v, int | float | np.generic) for v in value.flat]
+    return np.array(flags, bool).reshape(value.shape)
+
+
+def _dense(value: Array, dtype: DType) -> Array:
+    """Return an object array of numbers as an array of `dtype`, wrapped as a cast wraps."""
+    if dtype in FLOATS:
+        return value.astype(np.float64).astype(dtype)
+    return value.astype(np.uint64 if dtype == np.uint64 else np.int64).astype(dtype)
+
+
+def rearrange(result: TensorType, move: ArrayFunction, *inputs: TensorType) -> TensorType:
+    """Return `result` with the elements that `move` picks out of those of `inputs`.
+
+    Args:
+        result: type of the result.
+        move: a function that moves elements and computes nothing.
+        inputs: the tensors it moves elements of.
+    """
+    if not is_small(result) or all(x.value is None for x in inputs):
+        return result
+    arrays = [elements(x) for x in inputs]
+    known = [a for a in arrays if a is not None]
+    if len(known) != len(arrays):
+        return result
+    if any(a.dtype == object for a in known):
+        known = [a if a.dtype == object else a.astype(object) for a in known]
+    moved = move(*known)
+    return result if moved is None else with_value(result, np.asarray(moved))
+
+
+def compute(
+    result: TensorType,
+    function: ArrayFunction,
+    *inputs: TensorType,
+    symbols: SymbolRule | None = None,
+) -> TensorType:
+    """Return `result` with the elements that the elementwise `function` gives.
+
+    Args:
+        result: type of the result.
+        function: computes arrays of the result's shape from broadcast arrays.
+        inputs: the operands.
+        symbols: gives an element whose operands are not all numbers, from these operands; unknown
+            where there is no such rule.
+    """
+    if not is_small(result) or all(x.value is None for x in inputs):
+        return result
+    arrays = [elements(x) for x in inputs]
+    known = [np.broadcast_to(a, result.dims) for a in arrays if a is not None]
+    if len(known) != len(arrays):
+        return result
+    masks = [_is_number(a) if a.dtype == object else np.ones(a.shape, bool) for a in known]
+    exact = np.logical_and.reduce(masks)
+    numbers = [
+        a if a.dtype == x.dtype else _dense(np.where(m, a, 1), x.dtype)
+        for a, m, x in zip(known, masks, inputs, strict=True)
+    ]
+    with np.errstate(all="ignore"):
+        found = function(*(np.where(exact, a, np.ones((), a.dtype)) for a in numbers))
+    if found is None:
+        return result
+    found = np.asarray(found).astype(result.dtype, copy=False)
+    if exact.all():
+        return with_value(result, found)
+    value = np.full(result.dims, None, object)
+    value[exact] = found[exact].tolist()
+    if symbols is not None:
+        for index in np.argwhere(~exact):
+            at = tuple(index)
+            value[at] = symbols(*(_scalar(a[at]) for a in known))
+    return with_value(result, value)
+
+
+def _scalar(element: Any) -> Any:
+    return element.item() if isinstance(element, np.generic) else element
+
+
+def reduce(result: TensorType, function: ArrayFunction, x: TensorType) -> TensorType:
+    """Return `result` with what `function` computes of all of `x`, if all of it is known."""
+    data = x.known
+    if not is_small(result) or not is_small(x) or data is None:
+        return result
+    with np.errstate(all="ignore"):
+        found = function(data)
+    return result if found is None else with_value(result, np.asarray(found).astype(result.dtype))

@@ -1,0 +1,275 @@
+"""The geometry of sliding windows: the one place that turns attributes into pads and sizes.
+
+Convolutions, poolings and every backend ask here. An operator takes part by having some of the
+attributes `strides`, `dilations`, `pads`, `auto_pad`, `ceil_mode`, `output_padding` and
+`output_shape`; those that it lacks count as their defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from ..errors import ShapeError
+from ..op import Op
+from ..types import Dim, Shape
+from .shapes import same_dim, shape_text
+
+Ints = tuple[int, ...]
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows over the spatial axes; every field has one integer per spatial axis.
+
+    Output position ``o`` covers the input positions ``o*stride - pad_begin + k*dilation`` for
+    ``k < kernel``; those outside of the input are padding, and those at or after
+    ``size + pad_end`` (only `ceil_mode` has such) are not even that: no average counts them.
+    A transposed window is the same with input and output swapped: input position ``i`` adds to
+    the output positions ``i*stride - pad_begin + k*dilation``; `pads_end` may be negative there.
+
+    Attributes:
+        kernel: elements of a window.
+        strides: distance of neighbouring windows.
+        dilations: distance of neighbouring elements of one window.
+        pads_begin: padding before the first element.
+        pads_end: padding after the last element.
+        output: number of windows; of a transposed window the size of the result.
+    """
+
+    kernel: Ints
+    strides: Ints
+    dilations: Ints
+    pads_begin: Ints
+    pads_end: Ints
+    output: Ints
+
+    @property
+    def extent(self) -> Ints:
+        """From a window's first element to its last, both included."""
+        pairs = zip(self.kernel, self.dilations, strict=True)
+        return tuple((k - 1) * dilation + 1 for k, dilation in pairs)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every axis is padded alike at both ends."""
+        return self.pads_begin == self.pads_end
+
+    @property
+    def is_dilated(self) -> bool:
+        """Whether the elements of a window lie apart."""
+        return any(d != 1 for d in self.dilations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The attributes of one spatial axis."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    extra: int  # output_padding
+    auto_pad: str
+    ceil: bool
+
+    @property
+    def extent(self) -> int:
+        return (self.kernel - 1) * self.dilation + 1
+
+    def split(self, total: int) -> tuple[int, int]:
+        """Return the padding before and after, of which SAME_UPPER gives more to the end."""
+        total = max(total, 0)
+        small = total // 2
+        return (small, total - small) if self.auto_pad == "SAME_UPPER" else (total - small, small)
+
+    def slide(self, size: int) -> tuple[int, int, int]:
+        """Return padding before, padding after and the number of windows."""
+        begin, end = self.begin, self.end
+        _need_elements(size)
+        if self.auto_pad.startswith("SAME"):
+            output = -(-size // self.stride)
+            return *self.split((output - 1) * self.stride + self.extent - size), output
+        room = size + begin + end - self.extent
+        if room < 0:
+            raise ShapeError(
+                f"a window of {self.extent} does not fit into {size} elements"
+                f" padded by {begin} and {end}"
+            )
+        if not self.ceil:
+            return begin, end, room // self.stride + 1
+        last = -(-room // self.stride)
+        # A window that would begin in the padding at the end is left out.
+        return begin, end, last if last * self.stride >= size + begin else last + 1
+
+    def spread(self, size: int, output: int | None) -> tuple[int, int, int]:
+        """Return padding before and after and the size of a transposed window's result."""
+        _need_elements(size)
+        full = (size - 1) * self.stride + self.extent + self.extra
+        begin, end = self.begin, self.end
+        if output is not None:
+            begin, end = self.split(full - output)
+        elif self.auto_pad.startswith("SAME"):
+            begin, end = self.split(full - size * self.stride)
+        output = full - begin - end if output is None else output
+        if output < 1:
+            raise ShapeError(
+                f"the result of {size} elements, stride {self.stride}, a window of {self.extent}"
+                f" and pads {begin} and {end} would have {output} elements"
+            )
+        # What output_padding and output_shape append lies behind everything else.
+        return begin, full - self.extra - begin - output, output
+
+
+def window(op: Op, spatial: Ints, kernel: Ints) -> Window:
+    """Return the windows of a convolution or a pooling.
+
+    ``output = (size + pads - extent) / stride + 1``, rounded down, or up with `ceil_mode` as long
+    as the last window begins inside the input or the padding before it; ``ceil(size / stride)``
+    with SAME_UPPER and SAME_LOWER.
+
+    Args:
+        op: the operator with its attributes.
+        spatial: sizes of the input's spatial axes.
+        kernel: sizes of the window, dilation not counted.
+
+    Raises:
+        ShapeError: attributes of wrong length or sign, or a window larger than the padded input.
+    """
+    axes = _axes(op, kernel, len(spatial))
+    found = [axis.slide(size) for axis, size in zip(axes, spatial, strict=True)]
+    return _window(axes, found)
+
+
+def transposed_window(op: Op, spatial: Ints, kernel: Ints) -> Window:
+    """Return the windows of a transposed convolution, whose `output` is the result's size.
+
+    ``output = (size - 1) * stride + extent + output_padding - pads``; ``size * stride`` with
+    SAME_UPPER and SAME_LOWER (less where the windows do not reach so far, as onnxruntime has it);
+    or `output_shape`, in which case `pads` are ignored and found from it.
+
+    Args:
+        op: the operator with its attributes.
+        spatial: sizes of the input's spatial axes.
+        kernel: sizes of the window, dilation not counted.
+
+    Raises:
+        ShapeError: attributes of wrong length or sign, or an empty result.
+    """
+    axes = _axes(op, kernel, len(spatial))
+    wanted = _output_shape(op, len(spatial))
+    found = [a.spread(s, out) for a, s, out in zip(axes, spatial, wanted, strict=True)]
+    return _window(axes, found)
+
+
+def window_dims(op: Op, spatial: Shape, kernel: Shape) -> Shape:
+    """Return the spatial axes of the result of `window` where some sizes are not known yet."""
+    known = tuple(k if isinstance(k, int) else 1 for k in kernel)
+    axes = _axes(op, known, len(spatial))
+    return tuple(map(_slide_dim, axes, spatial, kernel))
+
+
+def transposed_window_dims(op: Op, spatial: Shape, kernel: Shape) -> Shape:
+    """Return the spatial axes of the result of `transposed_window` likewise."""
+    known = tuple(k if isinstance(k, int) else 1 for k in kernel)
+    axes = _axes(op, known, len(spatial))
+    return tuple(map(_spread_dim, axes, spatial, kernel, _output_shape(op, len(spatial))))
+
+
+def kernel_dims(kernel_shape: Ints | None, weight: Shape) -> Shape:
+    """Return the window of a convolution: its attribute and its weights' axes must agree.
+
+    Args:
+        kernel_shape: the attribute, or None.
+        weight: the spatial axes of the weights.
+    """
+    if kernel_shape is None:
+        return weight
+    if len(kernel_shape) != len(weight):
+        raise ShapeError(f"kernel_shape={kernel_shape} for weights of {shape_text(weight)}")
+    what = f"kernel_shape={kernel_shape} and the weights' {shape_text(weight)}"
+    return tuple(same_dim(a, b, what) for a, b in zip(kernel_shape, weight, strict=True))
+
+
+def _window(axes: list[_Axis], found: list[tuple[int, int, int]]) -> Window:
+    return Window(
+        kernel=tuple(a.kernel for a in axes),
+        strides=tuple(a.stride for a in axes),
+        dilations=tuple(a.dilation for a in axes),
+        pads_begin=tuple(f[0] for f in found),
+        pads_end=tuple(f[1] for f in found),
+        output=tuple(f[2] for f in found),
+    )
+
+
+def _slide_dim(axis: _Axis, size: Dim, kernel: Dim) -> Dim:
+    same = axis.auto_pad.startswith("SAME")
+    if isinstance(size, int):
+        return axis.slide(size)[2] if same or isinstance(kernel, int) else None
+    if axis.stride != 1:
+        return None
+    fits = isinstance(kernel, int) and axis.begin + axis.end == axis.extent - 1
+    return size if same or fits else None
+
+
+def _spread_dim(axis: _Axis, size: Dim, kernel: Dim, output: int | None) -> Dim:
+    if output is not None:
+        return output
+    if not isinstance(kernel, int):
+        return None
+    if isinstance(size, int):
+        return axis.spread(size, None)[2]
+    if axis.stride != 1:
+        return None
+    enough = axis.extent + axis.begin + axis.end
+    return size if axis.spread(enough, None)[2] == enough else None
+
+
+def _need_elements(size: int) -> None:
+    if size < 1:
+        raise ShapeError(f"a spatial axis of {size} elements")
+
+
+def _axes(op: Op, kernel: Ints, rank: int) -> list[_Axis]:
+    """Return the attributes axis by axis, checked."""
+    if len(kernel) != rank:
+        raise ShapeError(f"a window of {len(kernel)} axes {kernel} over {rank} spatial axes")
+    auto_pad = cast(str, getattr(op, "auto_pad", "NOTSET"))
+    if auto_pad not in AUTO_PADS:
+        raise ShapeError(f"auto_pad={auto_pad!r}; ONNX has {', '.join(AUTO_PADS)}")
+    pads = _ints(op, "pads", 2 * rank, default=0, least=0)
+    if auto_pad != "NOTSET":
+        pads = (0,) * (2 * rank)
+    if any(k < 1 for k in kernel):
+        raise ShapeError(f"a window of {kernel}; every size must be 1 or more")
+    per_axis = zip(
+        kernel,
+        _ints(op, "strides", rank, default=1, least=1),
+        _ints(op, "dilations", rank, default=1, least=1),
+        pads[:rank],
+        pads[rank:],
+        _ints(op, "output_padding", rank, default=0, least=0),
+        strict=True,
+    )
+    ceil = bool(getattr(op, "ceil_mode", 0))
+    return [_Axis(*values, auto_pad=auto_pad, ceil=ceil) for values in per_axis]
+
+
+def _output_shape(op: Op, rank: int) -> tuple[int | None, ...]:
+    if getattr(op, "output_shape", None) is None:
+        return (None,) * rank
+    return _ints(op, "output_shape", rank, default=1, least=1)
+
+
+def _ints(op: Op, name: str, length: int, *, default: Literal[0, 1], least: Literal[0, 1]) -> Ints:
+    """Return an attribute of `length` integers, or the default for each."""
+    value = cast(Ints | None, getattr(op, name, None))
+    if value is None:
+        return (default,) * length
+    if len(value) != length:
+        raise ShapeError(f"{name}={value} has {len(value)} elements; {length} are needed")
+    if any(v < least for v in value):
+        raise ShapeError(f"{name}={value}; every element must be {least} or more")
+    return value

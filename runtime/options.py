@@ -1,0 +1,56 @@
+"""What a user may choose, built once and handed down."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from .errors import UsageError, did_you_mean
+
+Precision = Literal["float32", "tf32", "float16", "bfloat16"]
+
+
+def default_cache() -> Path:
+    """Return the folder for compiled kernels and plans: ``$TERCET_CACHE`` or the user's cache."""
+    if chosen := os.environ.get("TERCET_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tercet"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that decides how a model is optimised, planned and run.
+
+    Attributes:
+        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere.
+        stop_at: number of graph rewrites after which the passes stop; None for no limit.
+        skip: names of graph passes that do not run.
+        fold_bytes: greatest constant, in bytes, that folding may create.
+        fold_total: bytes of all constants together that folding may create.
+        workspace: greatest scratch memory of one step in bytes; None for no limit.
+        max_plans: plans that a model keeps, one per set of input shapes.
+        check_each: wait after every step, so that a fault names its node.
+        cache: folder for compiled kernels.
+    """
+
+    precision: Precision = "float32"
+    stop_at: int | None = None
+    skip: tuple[str, ...] = ()
+    fold_bytes: int = 64 << 20
+    fold_total: int = 256 << 20
+    workspace: int | None = None
+    max_plans: int = 8
+    check_each: bool = False
+    cache: Path = field(default_factory=default_cache)
+
+    def __post_init__(self) -> None:
+        known = get_args(Precision)
+        if self.precision not in known:
+            hint = did_you_mean(self.precision, known)
+            raise UsageError(f"precision '{self.precision}' is none of {', '.join(known)}{hint}")
+        for name in ("fold_bytes", "fold_total", "max_plans"):
+            if getattr(self, name) < (1 if name == "max_plans" else 0):
+                raise UsageError(f"{name}={getattr(self, name)} is too small")

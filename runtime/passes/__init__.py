@@ -1,0 +1,104 @@
+"""Graph passes: the driver, and the order in which they run.
+
+A pass is a generator: it makes one rewrite, then yields one sentence about it. So every rewrite is
+counted, and `Options.stop_at` stops after any number of them, which is what bisecting needs.
+"""
+
+from __future__ import annotations
+
+from ..ir import Graph
+from ..options import Options
+from . import (
+    fold_batchnorm,
+    fold_bias,
+    fold_constants,
+    merge_duplicates,
+    merge_linear,
+    remove_dead,
+    remove_identity,
+)
+from .driver import Context, Evaluate, Pass, Rewrite, Rewrites, run_passes
+
+__all__ = [
+    "AFTER_SHAPES",
+    "BEFORE_SHAPES",
+    "Evaluate",
+    "Pass",
+    "Rewrite",
+    "Rewrites",
+    "optimise",
+]
+
+#: Passes that may touch weights: they run once a model, while shapes are still symbolic.
+BEFORE_SHAPES: tuple[Pass, ...] = (
+    Pass(
+        "fold_constants",
+        fold_constants.run,
+        "first, because exporters write weights and attributes as chains of constant nodes",
+    ),
+    Pass(
+        "remove_identity",
+        remove_identity.run,
+        "before the patterns below, which an Identity or a Dropout in between would hide",
+    ),
+    Pass(
+        "merge_duplicates",
+        merge_duplicates.run,
+        "before the patterns below, which want a tensor to have one reader and not two equal ones",
+    ),
+    Pass(
+        "fold_batchnorm",
+        fold_batchnorm.run,
+        "Conv, ConvTranspose and Gemm take over the BatchNormalization behind them",
+    ),
+    Pass(
+        "fold_bias",
+        fold_bias.run,
+        "after the batch-norms, so that an Add of a constant joins the bias that they made",
+    ),
+    Pass(
+        "merge_linear",
+        merge_linear.run,
+        "last of the arithmetic: it multiplies the weights that the others have settled",
+    ),
+    Pass(
+        "remove_dead",
+        remove_dead.run,
+        "at the end, to drop the constants and nodes that the others left behind",
+    ),
+)
+
+#: Passes that run again once a plan knows its integer shapes; none of them touches weights.
+AFTER_SHAPES: tuple[Pass, ...] = (
+    Pass(
+        "fold_constants",
+        fold_constants.run,
+        "integer shapes make more of the shape arithmetic constant",
+    ),
+    Pass(
+        "remove_identity",
+        remove_identity.run,
+        "a Reshape, Slice, Expand or Pad may turn out to change nothing",
+    ),
+    Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
+    Pass("remove_dead", remove_dead.run, "at the end, as above"),
+)
+
+
+def optimise(
+    graph: Graph,
+    passes: tuple[Pass, ...],
+    options: Options,
+    evaluate: Evaluate,
+    rewrites: Rewrites,
+) -> None:
+    """Run `passes` on `graph` in place.
+
+    Args:
+        graph: inferred (`runtime.infer.infer`).
+        passes: `BEFORE_SHAPES` or `AFTER_SHAPES`.
+        options: budgets, and `stop_at`, which counts all rewrites in `rewrites` so far.
+        evaluate: runs one operator on arrays.
+        rewrites: gets one entry for every rewrite.
+    """
+    run_passes(graph, passes, Context(options, evaluate), rewrites)

@@ -1,0 +1,97 @@
+"""What a pass is, and how passes are run, counted and stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..ir import Graph
+from ..op import Op
+from ..options import Options
+from ..types import Array
+
+#: Runs one operator on arrays (None: input left out) and returns its outputs; None where it
+#: cannot, which leaves the node for the backends.
+Evaluate = Callable[[Op, Sequence[Array | None], int], Sequence[Array] | None]
+
+
+@dataclass(slots=True)
+class Context:
+    """What a pass may need besides the graph.
+
+    Attributes:
+        options: the user's choices.
+        evaluate: runs one operator on arrays.
+        spent: bytes of constants that folding has made so far.
+    """
+
+    options: Options
+    evaluate: Evaluate
+    spent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One kind of rewrite.
+
+    Attributes:
+        name: a verb.
+        run: makes one rewrite in place, then yields one sentence about it, again and again.
+        reason: why it stands where it stands.
+    """
+
+    name: str
+    run: Callable[[Graph, Context], Iterator[str]]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One change of a graph.
+
+    Attributes:
+        number: counted from 1 over all passes.
+        name: the pass.
+        text: what was done, with the names of the nodes.
+    """
+
+    number: int
+    name: str
+    text: str
+
+
+@dataclass(slots=True)
+class Rewrites:
+    """Every rewrite of a graph in order."""
+
+    log: list[Rewrite] = field(default_factory=list[Rewrite])
+
+    def __len__(self) -> int:
+        return len(self.log)
+
+    def __iter__(self) -> Iterator[Rewrite]:
+        return iter(self.log)
+
+    def copy(self) -> Rewrites:
+        """Return a log that goes on from here by itself."""
+        return Rewrites(list(self.log))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of rewrites by pass."""
+        return dict(Counter(rewrite.name for rewrite in self.log))
+
+
+def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites: Rewrites) -> None:
+    """Run `passes` in order until `Options.stop_at` rewrites are made."""
+    limit = context.options.stop_at
+    for each in passes:
+        if limit is not None and len(rewrites) >= limit:
+            return
+        if each.name in context.options.skip:
+            continue
+        for text in each.run(graph, context):
+            rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
+            if limit is not None and len(rewrites) >= limit:
+                break

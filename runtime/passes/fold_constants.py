@@ -1,0 +1,64 @@
+"""Compute at load time what does not depend on the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..infer import known_elements
+from ..ir import Graph, Node
+from ..types import Array, TensorType
+from .driver import Context
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace nodes whose inputs are all constant, or whose elements inference knows.
+
+    A result over `Options.fold_bytes`, or one that would bring all folded constants together over
+    `Options.fold_total`, stays a node: a few bytes of ConstantOfShape must not become gigabytes.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not node.op.deterministic or node.op.graphs():
+            continue
+        found = _elements(node, context)
+        if found is None:
+            continue
+        context.spent += sum(_cost(data) for data in found)
+        graph.settle(node, found)
+        yield f"{node.kind} '{node.name}' became a constant of {sum(map(_cost, found))} bytes"
+
+
+def _elements(node: Node, context: Context) -> list[Array] | None:
+    known = [known_elements(value) for value in node.outputs]
+    if known and all(data is not None for data in known):
+        return [data for data in known if data is not None]
+    if any(v is not None and v.data is None for v in node.inputs):
+        return None
+    if not _fits(node, context):
+        return None
+    arrays = [None if v is None else v.data for v in node.inputs]
+    found = context.evaluate(node.op, arrays, len(node.outputs))
+    if found is None or sum(map(_cost, found)) > _left(context):
+        return None
+    return [np.asarray(data) for data in found]
+
+
+def _fits(node: Node, context: Context) -> bool:
+    """Whether the results are known to be within the budget, before anything is computed."""
+    total = 0
+    for value in node.outputs:
+        if not isinstance(value.type, TensorType) or not value.type.is_static:
+            return not any(v is not None and _cost(v.data) > 1 << 20 for v in node.inputs)
+        if value.type.nbytes > context.options.fold_bytes:
+            return False
+        total += value.type.nbytes
+    return total <= _left(context)
+
+
+def _left(context: Context) -> int:
+    return context.options.fold_total - context.spent
+
+
+def _cost(data: Array | None) -> int:
+    return 0 if data is None else data.nbytes

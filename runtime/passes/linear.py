@@ -1,0 +1,109 @@
+"""Convolutions and Gemms as linear maps with constant weights: what several passes need to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir import Graph, Node, Value, with_attributes
+from ..ops.conv import Conv, ConvTranspose
+from ..ops.matmul import Gemm
+from ..types import Array, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A Conv, ConvTranspose or Gemm whose weight and bias are constants of float type.
+
+    Attributes:
+        node: the node.
+        weight: its second input.
+        bias: float64 addend per output channel, shape [channels]; for a Gemm of any shape that
+            broadcasts over rows, with `beta` multiplied in.
+    """
+
+    node: Node
+    weight: Array
+    bias: Array
+
+    @property
+    def channels(self) -> int:
+        """Number of output channels, or columns."""
+        op = self.node.op
+        if isinstance(op, Conv):
+            return self.weight.shape[0]
+        if isinstance(op, ConvTranspose):
+            return self.weight.shape[1] * op.group
+        return self.weight.shape[0 if getattr(op, "transB", 0) else 1]
+
+    def scaled(self, scale: Array) -> Array:
+        """Return the weight with each output channel multiplied by `scale` (float64 [channels])."""
+        op, w = self.node.op, self.weight.astype(np.float64)
+        if isinstance(op, Conv):
+            return w * scale.reshape(-1, *[1] * (w.ndim - 1))
+        if isinstance(op, ConvTranspose):
+            by_group = w.reshape(op.group, -1, *w.shape[1:])
+            factor = scale.reshape(op.group, 1, w.shape[1], *[1] * (w.ndim - 2))
+            return (by_group * factor).reshape(w.shape)
+        return w * (scale[:, None] if getattr(op, "transB", 0) else scale)
+
+
+def as_linear(node: Node | None) -> Linear | None:
+    """Return `node` as a linear map with constant weights, or None if it is none."""
+    if node is None or not isinstance(node.op, Conv | ConvTranspose | Gemm):
+        return None
+    weight = node.inputs[1]
+    addend = node.inputs[2] if len(node.inputs) > 2 else None
+    if weight is None or weight.data is None or weight.data.dtype.kind != "f":
+        return None
+    if addend is not None and addend.data is None:
+        return None
+    linear = Linear(node, weight.data, np.zeros(()))
+    if addend is None or addend.data is None:
+        bias = np.zeros(linear.channels)
+    else:
+        bias = addend.data.astype(np.float64) * getattr(node.op, "beta", 1.0)
+    return Linear(node, weight.data, bias)
+
+
+def has_rank(value: Value, rank: int) -> bool:
+    """Whether `value` is known to be a tensor of this rank."""
+    return isinstance(value.type, TensorType) and value.type.rank == rank
+
+
+def rebuild(
+    graph: Graph, linear: Linear, weight: Array, bias: Array, origin: tuple[Node, ...]
+) -> Node:
+    """Insert a copy of `linear.node` with other weights in front of the last of `origin`.
+
+    Args:
+        graph: the graph.
+        linear: the map to copy.
+        weight: float64, cast to the old weight's dtype.
+        bias: float64, likewise; for a Gemm it replaces ``beta * C``.
+        origin: the nodes that the new one stands for.
+    """
+    node, dtype = linear.node, linear.weight.dtype
+    op = with_attributes(node.op, beta=1.0) if isinstance(node.op, Gemm) else node.op
+    base = node.inputs[1].name if node.inputs[1] else node.name
+    new = graph.insert(
+        op,
+        [
+            node.inputs[0],
+            graph.constant(weight.astype(dtype), f"{base}.folded"),
+            graph.constant(bias.astype(dtype), f"{node.name}.bias"),
+        ],
+        name=node.name,
+        before=origin[-1],
+        origin=origin,
+    )
+    new.output.type = origin[-1].output.type
+    return new
+
+
+def substitute(graph: Graph, old: tuple[Node, ...], new: Node) -> None:
+    """Let `new` take the place of the chain `old`, whose last node gives the result."""
+    graph.replace(old[-1], new.outputs)
+    for node in reversed(old[:-1]):
+        graph.remove(node)

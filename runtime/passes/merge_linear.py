@@ -1,0 +1,71 @@
+"""Collapse stacks of linear layers that have no activation in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..ir import Graph
+from ..ops.conv import Conv
+from ..ops.matmul import Gemm
+from ..types import Array
+from .driver import Context
+from .linear import Linear, as_linear, rebuild, substitute
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Merge Gemm into Gemm, and a 1x1 Conv into the Conv in front of it, where that is cheaper.
+
+    ``(x A + a) B + b = x (A B) + (a B + b)``, computed in float64. The merged weight may have no
+    more elements than the two had, or a bottleneck of low rank would be blown up.
+    """
+    for node in list(graph.nodes):
+        if node not in graph:
+            continue
+        second = as_linear(node)
+        source = node.inputs[0] if node.inputs else None
+        if second is None or source is None:
+            continue
+        first = as_linear(source.producer)
+        if first is None or graph.sole_consumer(source) is not node:
+            continue
+        merged = _merge_gemm(first, second) or _merge_conv(first, second)
+        if merged is None or merged[0].size > first.weight.size + second.weight.size:
+            continue
+        weight, bias = merged
+        chain = (first.node, node)
+        new = rebuild(graph, first, weight, bias, chain)
+        substitute(graph, chain, new)
+        yield f"{new.kind} '{new.name}' took over {node.kind} '{node.name}'"
+
+
+def _merge_gemm(first: Linear, second: Linear) -> tuple[Array, Array] | None:
+    one, two = first.node.op, second.node.op
+    if not isinstance(one, Gemm) or not isinstance(two, Gemm) or two.transA:
+        return None
+    a, b = first.weight.astype(np.float64), second.weight.astype(np.float64)
+    a, b = a.T if one.transB else a, b.T if two.transB else b
+    if _rows(first.bias) != 1 or _rows(second.bias) != 1:
+        return None
+    row = np.broadcast_to(first.bias.reshape(1, -1), (1, a.shape[1]))
+    bias = (row @ b * two.alpha + second.bias).reshape(-1)
+    weight = a @ b * two.alpha  # the first one's alpha stays an attribute of the result
+    return (weight.T if one.transB else weight), bias
+
+
+def _rows(bias: Array) -> int:
+    return 1 if bias.ndim < 2 else bias.shape[0]
+
+
+def _merge_conv(first: Linear, second: Linear) -> tuple[Array, Array] | None:
+    one, two = first.node.op, second.node.op
+    if not isinstance(one, Conv) or not isinstance(two, Conv) or one.group != 1 or two.group != 1:
+        return None
+    unit = all(size == 1 for size in second.weight.shape[2:])
+    still = all(s == 1 for s in two.strides or ()) and not any(two.pads or ())
+    if not unit or not still:
+        return None
+    mix = second.weight.astype(np.float64).reshape(second.weight.shape[:2])
+    weight = np.tensordot(mix, first.weight.astype(np.float64), 1)
+    return weight, mix @ first.bias + second.bias

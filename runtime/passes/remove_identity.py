@@ -1,0 +1,110 @@
+"""Remove nodes that give back what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..ir import Graph, Node, Value
+from ..ops.elementwise import Cast, Max, Mean, Min, Mul, Sum
+from ..ops.norm import Dropout
+from ..ops.shape import Concat, Expand, Identity, Pad, Reshape, Slice, Tile, Transpose
+from ..types import TensorType
+from .driver import Context
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Let the readers of a node that changes nothing read its input instead."""
+    for node in list(graph.nodes):
+        same = _RULES.get(type(node.op))
+        if same is None or (len(node.outputs) != 1 and _is_read(graph, node.outputs[1:])):
+            continue
+        source = node.inputs[0] if node.inputs else None
+        if source is None or not same(node):
+            continue
+        graph.redirect(node.output, source)
+        graph.remove(node)
+        yield f"{node.kind} '{node.name}' changes nothing"
+
+
+def _is_read(graph: Graph, values: tuple[Value, ...]) -> bool:
+    return any(v.consumers or graph.is_output(v) for v in values)
+
+
+def _always(node: Node) -> bool:
+    return True
+
+
+def _is_inference(node: Node) -> bool:
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    return training is None or (training.data is not None and not training.data.any())
+
+
+def _is_single(node: Node) -> bool:
+    return len(node.inputs) == 1
+
+
+def _keeps_dtype(node: Node) -> bool:
+    source = node.inputs[0]
+    return (
+        source is not None
+        and isinstance(source.type, TensorType)
+        and source.type.dtype == getattr(node.op, "to", None)
+    )
+
+
+def _keeps_order(node: Node) -> bool:
+    perm = getattr(node.op, "perm", None)
+    return perm is not None and list(perm) == list(range(len(perm)))
+
+
+def _keeps_shape(node: Node) -> bool:
+    """Whether input and output have the same static shape, which settles it for these operators."""
+    source, result = node.inputs[0], node.output
+    types = (source.type if source else None, result.type)
+    if not all(isinstance(t, TensorType) and t.is_static for t in types):
+        return False
+    return types[0] == types[1]
+
+
+def _takes_all(node: Node) -> bool:
+    """Whether a Slice of unchanged shape also keeps the order, that is, has no negative step."""
+    steps = node.inputs[4] if len(node.inputs) > 4 else None
+    forward = steps is None or (steps.data is not None and bool((steps.data > 0).all()))
+    return forward and _keeps_shape(node)
+
+
+def _pads_nothing(node: Node) -> bool:
+    pads = node.inputs[1]
+    return pads is not None and pads.data is not None and not pads.data.any()
+
+
+def _times_one(node: Node) -> bool:
+    factor = node.inputs[1]
+    return (
+        factor is not None
+        and factor.data is not None
+        and bool(np.all(factor.data == 1))
+        and _keeps_shape(node)
+    )
+
+
+_RULES: dict[type[Any], Callable[[Node], bool]] = {
+    Identity: _always,
+    Dropout: _is_inference,
+    Cast: _keeps_dtype,
+    Concat: _is_single,
+    Expand: _keeps_shape,
+    Max: _is_single,
+    Mean: _is_single,
+    Min: _is_single,
+    Mul: _times_one,
+    Pad: _pads_nothing,
+    Reshape: _keeps_shape,
+    Slice: _takes_all,
+    Sum: _is_single,
+    Tile: _keeps_shape,
+    Transpose: _keeps_order,
+}

@@ -1,0 +1,109 @@
+"""What runs where, and why: the report of a plan's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .backend import Format
+from .errors import Refusal
+from .plan import Plan, Row, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRow:
+    """One row of a plan.
+
+    Attributes:
+        kind: ``step``, ``copy``, ``reformat`` or ``view``.
+        nodes: the file's names of the nodes that it stands for.
+        operators: their operators, joined by ``+``; empty for copies.
+        backend: who runs it; a device for copies, ``plan`` for views, which nobody runs.
+        kernel: what runs, or what is copied where.
+        inputs: name and type, with the format where it is not plain.
+        outputs: likewise.
+        nbytes: bytes written.
+        reason: what the backends that were asked before declined; empty where the first took it.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    operators: str
+    backend: str
+    kernel: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nbytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Every row of a plan in the order of execution."""
+
+    rows: tuple[PlacedRow, ...]
+
+    def __iter__(self) -> Iterator[PlacedRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, node: str) -> PlacedRow:
+        """Return the row that runs the node of this name; raises KeyError if none does."""
+        for row in self.rows:
+            if node in row.nodes:
+                return row
+        raise KeyError(node)
+
+    @property
+    def copies(self) -> tuple[PlacedRow, ...]:
+        """The rows that move data from one device to another."""
+        return tuple(row for row in self.rows if row.kind == "copy")
+
+    def __str__(self) -> str:
+        widths = [(len(row.backend), len(row.kernel)) for row in self.rows]
+        left = max((w[0] for w in widths), default=0)
+        middle = min(max((w[1] for w in widths), default=0), 40)
+        lines: list[str] = []
+        for row in self.rows:
+            title = " + ".join(row.nodes) if row.operators else ", ".join(row.inputs)
+            why = f"  ({row.reason})" if row.reason else ""
+            lines.append(f"{row.backend:<{left}}  {row.kernel:<{middle}}  {title}{why}")
+        return "\n".join(lines)
+
+
+def placement_of(plan: Plan) -> Placement:
+    """Describe a plan."""
+    reasons = _reasons(plan.refusals)
+    return Placement(tuple(_describe(row, reasons) for row in plan.rows))
+
+
+def _reasons(refusals: Iterable[Refusal]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for refusal in refusals:
+        found.setdefault(refusal.node, []).append(f"{refusal.backend}: {refusal.reason}")
+    return {node: "; ".join(said) for node, said in found.items()}
+
+
+def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
+    said = dict.fromkeys(reasons[n.name] for n in row.nodes if n.name in reasons)
+    return PlacedRow(
+        kind=row.kind,
+        nodes=tuple(name for node in row.nodes for name in node.origin),
+        operators=" + ".join(node.kind for node in row.nodes),
+        backend=row.backend,
+        kernel=row.kernel,
+        inputs=_texts(row.inputs),
+        outputs=_texts(row.outputs),
+        nbytes=0 if row.kind == "view" else sum(slot.nbytes for slot in row.outputs),
+        reason="; ".join(said),
+    )
+
+
+def _texts(slots: Sequence[Slot]) -> tuple[str, ...]:
+    def text(slot: Slot) -> str:
+        order = "" if slot.format is Format.PLAIN else f" {slot.format.value}"
+        return f"{slot.value.name}: {slot.type}{order}"
+
+    return tuple(text(slot) for slot in slots)

@@ -1,0 +1,148 @@
+"""Types of values: dtype and shape, with symbolic and unknown dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .dtypes import DType, int64, name_of
+
+#: An integer, the name of a symbol ("batch"), or None for a size that nobody knows yet.
+Dim = int | str | None
+Shape = tuple[Dim, ...]
+Array = np.ndarray[Any, Any]
+
+
+def _dim_text(dim: Dim) -> str:
+    return "?" if dim is None else str(dim)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Dtype and shape of a tensor, and its elements where they are known.
+
+    Attributes:
+        dtype: element type.
+        shape: one `Dim` an axis, or None where not even the rank is known.
+        value: the elements of a constant; or an `object` array of `Dim` for integer tensors that
+            are computed from shapes and of which some elements are known. Takes no part in
+            equality or hashing.
+    """
+
+    dtype: DType
+    shape: Shape | None = None
+    value: Array | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{name_of(self.dtype)}[...]"
+        return f"{name_of(self.dtype)}[{','.join(map(_dim_text, self.shape))}]"
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is an integer."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def rank(self) -> int | None:
+        """Number of axes, or None where it is unknown."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape as integers; raises ValueError where it is not static."""
+        if self.shape is None:
+            raise ValueError(f"{self} has no static shape")
+        dims = tuple(d for d in self.shape if isinstance(d, int))
+        if len(dims) != len(self.shape):
+            raise ValueError(f"{self} has no static shape")
+        return dims
+
+    @property
+    def size(self) -> int:
+        """Number of elements of a static type."""
+        return prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a static type in the plain format."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def known(self) -> Array | None:
+        """All elements as an array of `dtype`, or None unless every one of them is known."""
+        if self.value is None or self.value.dtype == self.dtype:
+            return self.value
+        if all(isinstance(d, int) for d in self.value.flat):
+            return self.value.astype(self.dtype)
+        return None
+
+    @property
+    def ints(self) -> tuple[Dim, ...] | None:
+        """The elements of an integer tensor in C order, unknown ones as None; None if all are."""
+        if self.value is None:
+            return None
+        if self.value.dtype == object:
+            return tuple(self.value.flat)
+        return tuple(int(v) for v in self.value.flat)
+
+    def with_shape(self, shape: Shape | None) -> TensorType:
+        """Return the type of other tensors of this dtype."""
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        """Return the type of another tensor of this shape."""
+        return TensorType(dtype, self.shape)
+
+    def without_value(self) -> TensorType:
+        """Return the type alone, its elements forgotten."""
+        return self if self.value is None else replace(self, value=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A list of tensors (or of optionals) of one type."""
+
+    element: TensorType | OptionalType | None = None
+
+    def __str__(self) -> str:
+        return f"sequence({self.element or '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A tensor or a sequence that may be absent."""
+
+    element: TensorType | SequenceType | None = None
+
+    def __str__(self) -> str:
+        return f"optional({self.element or '?'})"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A dictionary, as `ai.onnx.ml` has them."""
+
+    key: DType
+    element: TensorType
+
+    def __str__(self) -> str:
+        return f"map({name_of(self.key)}, {self.element})"
+
+
+ValueType = TensorType | SequenceType | OptionalType | MapType
+
+
+def constant_type(data: Array) -> TensorType:
+    """Return the type of a constant with these elements."""
+    return TensorType(data.dtype, data.shape, data)
+
+
+def dims_type(dims: Shape) -> TensorType:
+    """Return the type of a 1-D int64 tensor whose elements are these dimensions."""
+    value = np.empty(len(dims), object)
+    value[:] = dims
+    return TensorType(int64, (len(dims),), value)

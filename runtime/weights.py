@@ -1,0 +1,63 @@
+"""A model's constants on one device: uploaded once, packed once, shared by all its plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from threading import RLock
+
+from .backend import Device, View
+from .ir import Value
+from .types import Array
+
+
+class WeightStore:
+    """Implements `backend.Weights` for one device.
+
+    Constants are known by the identity of their arrays, which clones of a graph share, so a
+    constant that every plan reads is stored once.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._views: dict[Hashable, View] = {}
+        self._sources: dict[int, Array] = {}
+        self._lock = RLock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored on the device."""
+        return sum(view.nbytes for view in self._views.values())
+
+    def view(self, value: Value) -> View:
+        """Return a constant as it is, in the plain format."""
+        return self.packed((value,), "plain", _as_it_is)
+
+    def packed(
+        self, sources: tuple[Value, ...], layout: Hashable, pack: Callable[..., Array]
+    ) -> View:
+        """Return ``pack(*arrays of sources)``, made once per (sources, layout)."""
+        arrays = [_data(value) for value in sources]
+        key = (tuple(id(data) for data in arrays), layout)
+        with self._lock:
+            if key not in self._views:
+                self._sources.update((id(data), data) for data in arrays)
+                self._views[key] = self.device.upload(pack(*arrays))
+            return self._views[key]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        with self._lock:
+            for view in self._views.values():
+                view.buffer.close()
+            self._views.clear()
+            self._sources.clear()
+
+
+def _as_it_is(data: Array) -> Array:
+    return data
+
+
+def _data(value: Value) -> Array:
+    if value.data is None:
+        raise TypeError(f"'{value.name}' is no constant")
+    return value.data

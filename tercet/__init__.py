@@ -1,0 +1,89 @@
+"""tercet: import an ONNX model, run it on interchangeable backends, compare them.
+
+import tercet
+
+model = tercet.load("model.onnx", backend="cuda")
+outputs = model.run({"x": array})
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+__version__ = "0.1.0"
+
+# A checkout keeps the sub-packages beside this folder; an installed package has them inside it.
+_here = _Path(__file__).resolve().parent
+if not (_here / "runtime").is_dir():
+    __path__.append(str(_here.parent))
+
+from .runtime.errors import (  # noqa: E402 - the path above comes first
+    BackendUnavailable,
+    DeviceError,
+    DeviceOutOfMemory,
+    InputError,
+    KernelError,
+    LimitError,
+    ModelError,
+    ShapeError,
+    TercetError,
+    UnsupportedError,
+    UsageError,
+)
+
+if _TYPE_CHECKING:
+    from .api import available, load, run_op
+    from .backends import Availability
+    from .runtime.model import Model
+    from .runtime.options import Options
+    from .tools.compare import Comparison, compare
+
+__all__ = [
+    "Availability",
+    "BackendUnavailable",
+    "Comparison",
+    "DeviceError",
+    "DeviceOutOfMemory",
+    "InputError",
+    "KernelError",
+    "LimitError",
+    "Model",
+    "ModelError",
+    "Options",
+    "ShapeError",
+    "TercetError",
+    "UnsupportedError",
+    "UsageError",
+    "available",
+    "compare",
+    "load",
+    "run_op",
+]
+
+_LAZY = {
+    "Availability": ".backends",
+    "Comparison": ".tools.compare",
+    "Model": ".runtime.model",
+    "Options": ".runtime.options",
+    "available": ".api",
+    "compare": ".tools.compare",
+    "load": ".api",
+    "run_op": ".api",
+}
+
+
+def __getattr__(name: str) -> _Any:
+    """Import what is asked for the first time it is asked for: `import tercet` stays fast."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tercet' has no attribute '{name}'")
+    from importlib import import_module
+
+    value = getattr(import_module(_LAZY[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

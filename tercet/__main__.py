@@ -1,0 +1,5 @@
+"""Run the command line: `python -m tercet`."""
+
+from .tools.cli import main
+
+main()

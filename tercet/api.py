@@ -1,0 +1,140 @@
+"""What `tercet` offers at its top: load a model, run one operator, see what is available."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from . import backends as _backends
+from .backends import Availability
+from .backends.numpy import evaluate
+from .importers import onnx as importer
+from .runtime import ops as _ops  # noqa: F401 - declares the operators
+from .runtime.errors import UnsupportedError, UsageError, did_you_mean
+from .runtime.infer import infer
+from .runtime.ir import Graph
+from .runtime.model import Model, Source
+from .runtime.op import OPERATORS, arity, attributes
+from .runtime.options import Options, Precision
+from .runtime.types import Array, TensorType
+
+Loadable = str | os.PathLike[str] | bytes | ModelProto
+
+
+def load(
+    source: Loadable,
+    backend: str = "numpy",
+    *,
+    fallback: str | None = None,
+    precision: Precision = "float32",
+    **options: Any,
+) -> Model:
+    """Load an ONNX model for one backend.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds.
+        fallback: backend for the nodes that `backend` does not run; without one they are an error.
+        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere.
+        **options: further fields of `Options`.
+
+    Raises:
+        ModelError: the file is no valid model.
+        UnsupportedError: the model has an operator that tercet does not know.
+        BackendUnavailable: the backend cannot run on this machine.
+        UsageError: an option or a backend that does not exist.
+    """
+    chosen = _options(precision=precision, **options)
+    chain = _backends.open_backends(backend, chosen, fallback)
+    _check_precision(chosen)
+    found = importer.load(source)
+    about = Source(found.file, found.opsets, found.ir_version, found.producer, found.metadata)
+    return Model(found.graph, chain, chosen, evaluate, about)
+
+
+def _options(**given: Any) -> Options:
+    known = list(Options.__dataclass_fields__)
+    for name in given:
+        if name not in known:
+            raise UsageError(f"there is no option '{name}'{did_you_mean(name, known)}")
+    return Options(**given)
+
+
+def _check_precision(options: Options) -> None:
+    if options.precision in ("float16", "bfloat16"):
+        raise UnsupportedError(
+            f"precision '{options.precision}' is not there yet: models run in the types of the "
+            "file, float32 arithmetic without TF32, or precision='tf32' on cudnn"
+        )
+
+
+def available() -> tuple[Availability, ...]:
+    """Return for every backend whether it can run here; if not, what is missing and the remedy."""
+    return _backends.available()
+
+
+def run_op(
+    operator: str,
+    *inputs: Array | None,
+    backend: str = "numpy",
+    outputs: int = 1,
+    domain: str = "",
+    **attributes_: Any,
+) -> Array | tuple[Array, ...]:
+    """Run one ONNX operator on arrays.
+
+        y = tercet.run_op("Conv", x, w, pads=(1, 1, 1, 1), backend="cuda")
+
+    Args:
+        operator: its ONNX name, of the newest opset.
+        *inputs: one array an input, None for one that is left out.
+        backend: who runs it.
+        outputs: how many results.
+        domain: the operator's domain.
+        **attributes_: its attributes, lists as tuples.
+
+    Returns:
+        The result, or a tuple of them where `outputs` is more than 1.
+    """
+    graph = _single(operator, domain, inputs, outputs, attributes_)
+    options = Options(skip=("fold_constants",))
+    with Model(graph, _backends.open_backends(backend, options), options, evaluate) as model:
+        feeds = {f"x{i}": np.asarray(a) for i, a in enumerate(inputs) if a is not None}
+        results = tuple(model.run(feeds).values())
+    return results[0] if outputs == 1 else results
+
+
+def _single(
+    operator: str,
+    domain: str,
+    inputs: Sequence[Array | None],
+    outputs: int,
+    given: Mapping[str, Any],
+) -> Graph:
+    kind = OPERATORS.get((domain, operator))
+    if kind is None:
+        names = [name for where, name in OPERATORS if where == domain]
+        raise UsageError(f"there is no operator '{operator}'{did_you_mean(operator, names)}")
+    known = attributes(kind)
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{operator} has no attribute '{name}'{did_you_mean(name, known)}")
+    least, most = arity(kind)
+    if len(inputs) < least or (most is not None and len(inputs) > most):
+        raise UsageError(f"{operator} takes {least} to {most} inputs, not {len(inputs)}")
+    graph = Graph(operator)
+    values = [
+        None
+        if a is None
+        else graph.add_input(f"x{i}", TensorType(np.asarray(a).dtype, np.shape(a)))
+        for i, a in enumerate(inputs)
+    ]
+    make: Callable[..., Any] = kind
+    node = graph.insert(make(**given), values, [f"y{i}" for i in range(outputs)], name=operator)
+    graph.set_outputs({value.name: value for value in node.outputs})
+    infer(graph)
+    return graph

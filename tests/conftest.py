@@ -1,0 +1,46 @@
+"""What every test may ask for: the optional large models, and a GPU if there is one."""
+
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """The folder of optional models: $TERCET_MODELS, or shared/models beside the checkout."""
+    named = os.environ.get("TERCET_MODELS")
+    folder = Path(named) if named else ROOT.parent / "shared" / "models"
+    if not folder.is_dir():
+        pytest.skip(f"the optional models are not in {folder}; TERCET_MODELS names their folder")
+    return folder
+
+
+@cache
+def why_no_gpu() -> str:
+    """Why no GPU can be used here; empty if one can."""
+    try:
+        import cuda.bindings.driver as driver
+
+        (status,) = driver.cuInit(0)
+        if status == driver.CUresult.CUDA_SUCCESS:
+            status, count = driver.cuDeviceGetCount()
+            return "" if count else "no GPU is visible to the CUDA driver"
+    except (ImportError, RuntimeError) as error:
+        return f"the CUDA driver cannot be loaded: {error}"
+    return f"the CUDA driver answers {status.name}"
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Skip GPU tests where no GPU can be used; `make gpu-test` ends there instead."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu or not why_no_gpu():
+        return
+    if os.environ.get("TERCET_REQUIRE_GPU"):
+        pytest.exit(why_no_gpu(), returncode=pytest.ExitCode.USAGE_ERROR)
+    for item in on_gpu:
+        item.add_marker(pytest.mark.skip(reason=why_no_gpu()))

@@ -1,0 +1,56 @@
+"""Placement in the arena: no overlap, never under the floor, and the textbook cases exactly."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.runtime.arena import Block, aligned, pack, peak
+
+blocks = st.lists(
+    st.builds(
+        lambda size, first, life: Block(aligned(size), first, first + life),
+        st.integers(1, 5000),
+        st.integers(0, 30),
+        st.integers(0, 12),
+    ),
+    max_size=40,
+)
+
+
+@given(blocks)
+def test_blocks_that_live_together_do_not_overlap(found: list[Block]) -> None:
+    size = pack(found)
+    for i, a in enumerate(found):
+        assert a.offset % 256 == 0
+        assert a.offset + a.nbytes <= size
+        for b in found[:i]:
+            together = a.first <= b.last and b.first <= a.last
+            apart = a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+            assert apart or not together
+
+
+@given(blocks)
+def test_arena_is_between_the_floor_and_the_sum(found: list[Block]) -> None:
+    size = pack(found)
+    assert peak(found) <= size <= sum(block.nbytes for block in found)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=2, max_size=30))
+def test_a_chain_needs_its_greatest_pair_of_neighbours(sizes: list[int]) -> None:
+    chain = [Block(aligned(size), i, i + 1) for i, size in enumerate(sizes)]
+    pairs = [a.nbytes + b.nbytes for a, b in zip(chain, chain[1:], strict=False)]
+    assert peak(chain) == max(pairs)
+    assert pack(chain) <= 2 * max(block.nbytes for block in chain)
+
+
+def test_equal_tensors_in_a_chain_need_two_buffers() -> None:
+    chain = [Block(25_600, i, i + 1) for i in range(8)]
+    assert pack(chain) == 2 * 25_600
+
+
+def test_a_skip_link_holds_its_buffer() -> None:
+    skip = [Block(1024, 0, 3), Block(1024, 1, 2), Block(1024, 2, 3), Block(1024, 3, 4)]
+    assert pack(skip) == 3 * 1024
+
+
+def test_nothing_needs_nothing() -> None:
+    assert pack([]) == 0

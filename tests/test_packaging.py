@@ -1,0 +1,83 @@
+"""The package that users install: its list of folders, its data, its weight at import."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("tercet", "runtime", "backends", "importers", "tools")
+
+
+@pytest.fixture(scope="module")
+def setuptools_table() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def run(script: str, *, folder: Path) -> str:
+    """What a fresh Python prints that finds tercet in `folder` only."""
+    prelude = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+    command = [sys.executable, "-I", "-c", prelude + script]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_packages_are_the_folders_that_hold_python(setuptools_table: dict[str, Any]) -> None:
+    folders = {file.parent for top in FOLDERS for file in (ROOT / top).rglob("*.py")}
+    paths = [folder.relative_to(ROOT).parts for folder in folders]
+    names = sorted(".".join(path if path[0] == "tercet" else ("tercet", *path)) for path in paths)
+    assert setuptools_table["packages"] == names
+    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the checkout, so that nothing is left in the checkout."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in FOLDERS:
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignore)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", target, source]
+    subprocess.run(build, check=True, capture_output=True, text=True)
+    return next(target.glob("tercet-*.whl"))
+
+
+def test_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
+    kernels, demo = ROOT / "backends" / "cuda" / "kernels", ROOT / "tercet" / "demo"
+    files = [*kernels.glob("*.cu"), *kernels.glob("*.cuh"), *demo.iterdir()]
+    files += [file for top in FOLDERS for file in (ROOT / top).rglob("*.py")]
+    files += [ROOT / "tercet" / "py.typed"]
+    paths = {file.relative_to(ROOT).as_posix() for file in files if file.is_file()}
+    expected = {path if path.startswith("tercet/") else f"tercet/{path}" for path in paths}
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == expected
+
+
+def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    script = "import tercet, tercet.runtime; print(tercet.__file__, tercet.runtime.__file__)"
+    found = [Path(file) for file in run(script, folder=tmp_path).split()]
+    package = tmp_path / "tercet"
+    assert found == [package / "__init__.py", package / "runtime" / "__init__.py"]
+
+
+def test_import_is_fast_and_loads_nothing_optional() -> None:
+    script = """
+import time
+start = time.perf_counter()
+import tercet
+print(time.perf_counter() - start, *{name.split(".")[0] for name in sys.modules})
+"""
+    runs = [run(script, folder=ROOT).split() for _ in range(3)]
+    assert min(float(seconds) for seconds, *_ in runs) < 0.5
+    optional = {"cuda", "cudnn", "onnxruntime", "PIL", "rich", "tensorrt", "torch", "typer"}
+    assert not optional & set(runs[0])
