@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -43,23 +44,20 @@ _ORDERS: tuple[Callable[[Block], tuple[int, ...]], ...] = (
 def pack(blocks: Sequence[Block]) -> int:
     """Set the offset of every block so that no two that live at one time overlap.
 
-    Offline dynamic storage allocation is NP-hard; this takes the best of a few greedy orders, each
-    of which puts a block into the tightest gap that is free over its whole life. `peak` is the
-    lower bound to compare with.
+    Offline dynamic storage allocation is NP-hard; this takes the best of a few greedy placements.
+    `peak` is the lower bound to compare with; a chain, where each block meets only its
+    neighbours, always reaches it.
 
     Returns:
         The size of the arena in bytes.
     """
-    best: tuple[int, list[int]] | None = None
     floor = peak(blocks)
+    best: tuple[int, list[int]] = (0, []) if not blocks else _place_from_both_ends(blocks, floor)
     for order in _ORDERS:
-        size, offsets = _place(blocks, sorted(range(len(blocks)), key=lambda i: order(blocks[i])))
-        if best is None or size < best[0]:
-            best = size, offsets
-        if size == floor:
+        if best[0] == floor:
             break
-    if best is None:
-        return 0
+        found = _place(blocks, sorted(range(len(blocks)), key=lambda i: order(blocks[i])))
+        best = min(best, found, key=lambda placement: placement[0])
     for block, offset in zip(blocks, best[1], strict=True):
         block.offset = offset
     return best[0]
@@ -79,24 +77,57 @@ def peak(blocks: Sequence[Block]) -> int:
 
 
 def _place(blocks: Sequence[Block], order: Sequence[int]) -> tuple[int, list[int]]:
-    offsets = [0] * len(blocks)
-    placed: list[int] = []  # by offset
-    size = 0
+    """Put each block into the tightest gap that is free over its whole life."""
+    arena = _Placed(blocks)
     for i in order:
-        block = blocks[i]
-        at, tightest, end = None, None, 0
-        for j in placed:
-            other = blocks[j]
+        gaps = [gap for gap in arena.gaps(i, None) if gap[1] - gap[0] >= blocks[i].nbytes]
+        arena.put(i, min(gaps, key=lambda gap: gap[1] - gap[0])[0])
+    return arena.size, arena.offsets
+
+
+def _place_from_both_ends(blocks: Sequence[Block], cap: int) -> tuple[int, list[int]]:
+    """Fill an arena of `cap` bytes alternately from the bottom and from the top."""
+    arena = _Placed(blocks)
+    for turn, i in enumerate(sorted(range(len(blocks)), key=lambda i: blocks[i].first)):
+        size = blocks[i].nbytes
+        gaps = [gap for gap in arena.gaps(i, cap) if gap[1] - gap[0] >= size]
+        if not gaps:
+            arena.put(i, arena.gaps(i, None)[-1][0])
+        elif turn % 2:
+            arena.put(i, gaps[-1][1] - size)
+        else:
+            arena.put(i, gaps[0][0])
+    return arena.size, arena.offsets
+
+
+class _Placed:
+    """Blocks that have an offset already, sorted by it."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.blocks = blocks
+        self.offsets = [0] * len(blocks)
+        self.size = 0
+        self._sorted: list[tuple[int, int]] = []
+
+    def gaps(self, i: int, cap: int | None) -> list[tuple[int, int]]:
+        """Return the free stretches over the life of block `i`, up to `cap` or without an end."""
+        block, end = self.blocks[i], 0
+        found: list[tuple[int, int]] = []
+        for offset, j in self._sorted:
+            other = self.blocks[j]
             if other.last < block.first or block.last < other.first:
                 continue
-            gap = offsets[j] - end
-            if gap >= block.nbytes and (tightest is None or gap < tightest):
-                at, tightest = end, gap
-            end = max(end, offsets[j] + other.nbytes)
-        offsets[i] = end if at is None else at
-        size = max(size, offsets[i] + block.nbytes)
-        position = len(placed)
-        while position and offsets[placed[position - 1]] > offsets[i]:
-            position -= 1
-        placed.insert(position, i)
-    return size, offsets
+            if offset > end:
+                found.append((end, offset))
+            end = max(end, offset + other.nbytes)
+        if cap is None:
+            found.append((end, 1 << 62))
+        elif cap > end:
+            found.append((end, cap))
+        return found
+
+    def put(self, i: int, offset: int) -> None:
+        """Place block `i`."""
+        self.offsets[i] = offset
+        self.size = max(self.size, offset + self.blocks[i].nbytes)
+        insort(self._sorted, (offset, i))

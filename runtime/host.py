@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
 from .backend import Format, Stream, View
+from .errors import DeviceOutOfMemory
 from .types import Array, TensorType
 
 ALIGNMENT = 256
+
+
+@cache
+def memory() -> int:
+    """Return the bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _check_fits(nbytes: int) -> None:
+    """Refuse what the machine cannot hold: systems that overcommit would kill the process later."""
+    if nbytes > memory():
+        raise DeviceOutOfMemory(
+            f"cpu: {nbytes} bytes asked for in one piece; the machine has {memory()} in all"
+        )
 
 
 class HostBuffer:
@@ -18,6 +35,7 @@ class HostBuffer:
     __slots__ = ("memory",)
 
     def __init__(self, nbytes: int) -> None:
+        _check_fits(nbytes)
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         self.memory: Array = raw[start : start + nbytes]
@@ -62,7 +80,9 @@ class HostDevice:
 
     def upload(self, data: Array) -> View:
         """Return `data` itself where it is contiguous, a contiguous copy otherwise."""
-        data = np.ascontiguousarray(data).reshape(data.shape)
+        if not data.flags.c_contiguous:
+            _check_fits(data.nbytes)
+            data = np.ascontiguousarray(data).reshape(data.shape)
         return View(self, HostBuffer.around(data), 0, TensorType(data.dtype, data.shape))
 
     def copier(self, dst: View, src: View) -> Callable[[Stream], None]:

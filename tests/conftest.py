@@ -20,6 +20,18 @@ def shared_models() -> Path:
     return folder
 
 
+@pytest.fixture(
+    params=[
+        "numpy",
+        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("cudnn", marks=pytest.mark.gpu),
+    ]
+)
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of a backend; a test that asks for it runs on each, those of the GPU if it can."""
+    return request.param
+
+
 @cache
 def why_no_gpu() -> str:
     """Why no GPU can be used here; empty if one can."""

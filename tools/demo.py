@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import __path__ as package
+from ..api import load
+from ..backends import names as all_backends
 from ..runtime.errors import BackendUnavailable, TercetError
 from ..runtime.ir import Graph
 from ..runtime.model import Model
-from .api import available, load
 from .pixels import draw
 
 DEMO = Path(package[0]) / "demo"
@@ -27,7 +28,10 @@ REFERENCE = "numpy"  # runs everywhere, and every operator
 TOLERANCE = 1e-5  # between probabilities, all of them computed in float32
 LEVELS = 16  # of grey in the shipped images
 STEADY_SECONDS, STEADY_RUNS = 0.5, 200
-CELL = 9  # columns of a picture with the answers below it
+GUTTER, CELL = 8, 9  # columns of a row's name, and of a picture with a space: eight fit into 80
+
+
+Said = tuple[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +62,14 @@ class Answer:
 
     Attributes:
         backend: its name.
+        device: where it ran.
         probabilities: float32 `[n, 10]`.
         cold: seconds to load and plan the model and run it once.
         steady: seconds of one more run of all images; the median of many.
     """
 
     backend: str
+    device: str
     probabilities: np.ndarray
     cold: float
     steady: float
@@ -139,7 +145,7 @@ def investigate(
     """Ask every backend; `model` is the one in `file`, loaded on the reference backend."""
     answers: list[Answer] = []
     errors: dict[str, TercetError] = {}
-    for name in backends or [entry.name for entry in available()]:
+    for name in backends or all_backends():
         with console.status(f"{name} is reading the digits ..."):
             try:
                 answers.append(ask(file, name, sample.image))
@@ -164,7 +170,7 @@ def ask(file: Path, backend: str, image: np.ndarray) -> Answer:
         while len(times) < STEADY_RUNS and (start := perf_counter()) < end:
             model(image)
             times.append(perf_counter() - start)
-    return Answer(backend, probabilities, cold, median(times))
+    return Answer(backend, model.backends[0].device.name, probabilities, cold, median(times))
 
 
 def unfold(model: Model, file: Path, image: np.ndarray) -> Fold:
@@ -189,11 +195,17 @@ def count(graph: Graph, operator: str) -> int:
     return sum(node.kind == operator for node in graph.nodes)
 
 
+def pairs(findings: Findings) -> list[tuple[Said, Said]]:
+    """Return every two of those that answered, PyTorch among them."""
+    said = [(answer.backend, answer.probabilities) for answer in findings.answers]
+    return list(combinations([*said, ("PyTorch", findings.sample.trained)], 2))
+
+
 def judge(findings: Findings) -> list[str]:
     """Return a sentence for everything that is not what it must be."""
     sample, fold = findings.sample, findings.fold
     complaints = [
-        f"{name} failed: {error}"
+        f"{name} failed"
         for name, error in findings.errors.items()
         if not isinstance(error, BackendUnavailable)
     ]
@@ -203,8 +215,7 @@ def judge(findings: Findings) -> list[str]:
             complaints.append(
                 f"{answer.backend} reads {right} digits right; it must be {findings.required}"
             )
-    said = [(answer.backend, answer.probabilities) for answer in findings.answers]
-    for (a, x), (b, y) in combinations([*said, ("PyTorch", sample.trained)], 2):
+    for (a, x), (b, y) in pairs(findings):
         if not distance(x, y) <= TOLERANCE:
             complaints.append(f"{a} and {b} differ by {distance(x, y):.1e}")
     if not fold.difference <= TOLERANCE:
@@ -222,11 +233,11 @@ def introduce(console: Console, model: Model) -> None:
     facts = model.source.metadata
     parameters = sum(value.tensor.size for value in model.imported.constants)
     console.print(
-        f"A small CNN ({parameters:,} parameters) reads {facts['shipped_images']} handwritten "
-        "digits that its training did not see. "
-        f"PyTorch counted {facts['held_out_correct']} of {facts['held_out_images']} such digits "
-        f"right.",
-        highlight=False,
+        Text(
+            f"A small CNN ({parameters:,} parameters) reads {facts['shipped_images']} handwritten "
+            "digits that its training did not see. PyTorch read "
+            f"{facts['held_out_correct']} of {facts['held_out_images']} such digits right."
+        )
     )
     console.print()
 
@@ -234,7 +245,7 @@ def introduce(console: Console, model: Model) -> None:
 def show_digits(console: Console, findings: Findings) -> None:
     """Draw the digits, as many side by side as fit, with the answers below each."""
     sample = findings.sample
-    gutter = max(len(name) for name in ("label", *(a.backend for a in findings.answers)))
+    gutter = max([GUTTER, *(len(answer.backend) for answer in findings.answers)])
     across = max(1, (console.width - gutter) // CELL)
     for start in range(0, len(sample.labels), across):
         shown = slice(start, start + across)
@@ -244,8 +255,7 @@ def show_digits(console: Console, findings: Findings) -> None:
         labels = [Text(str(label).ljust(CELL - 1), "bold") for label in sample.labels[shown]]
         print_row(console, Text("label".ljust(gutter), "bold"), labels)
         for answer in findings.answers:
-            pairs = zip(answer.probabilities[shown], sample.labels[shown], strict=True)
-            cells = [describe(probabilities, label) for probabilities, label in pairs]
+            cells = list(map(describe, answer.probabilities[shown], sample.labels[shown]))
             print_row(console, Text(answer.backend.ljust(gutter)), cells)
         console.print()
 
@@ -266,9 +276,7 @@ def describe(probabilities: np.ndarray, label: int) -> Text:
 def show_backends(console: Console, findings: Findings) -> None:
     """Print accuracy, agreement and latency of every backend; of those that cannot run, why."""
     sample, answers = findings.sample, findings.answers
-    table = plain_table(
-        "backend", "read right", "off PyTorch", "off others", "cold ms", "steady ms"
-    )
+    table = plain_table("backend", "read right", "vs PyTorch", "vs others", "cold ms", "steady ms")
     for answer in answers:
         others = [
             distance(answer.probabilities, a.probabilities) for a in answers if a is not answer
@@ -282,22 +290,43 @@ def show_backends(console: Console, findings: Findings) -> None:
             f"{answer.steady * 1e3:.3f}",
         )
     console.print(table)
-    console.print(
-        f"Differences are the largest of {sample.trained.size} probabilities; {TOLERANCE:.0e} is "
-        "allowed. cold: load, plan and run once. steady: run all "
-        f"{len(sample.labels)} digits again, arrays in to arrays out, median.",
-        style="dim",
-        highlight=False,
+    note(
+        console,
+        f"vs: greatest difference of {sample.trained.size} probabilities; {TOLERANCE:.0e} is "
+        f"allowed. cold: load, plan and run once. steady: run the {len(sample.labels)} digits "
+        f"again, arrays in to arrays out, median. {', '.join(places(answers))}.",
     )
-    console.print()
-    for name, error in findings.errors.items():
-        console.print(Text.assemble((name, "bold yellow"), f" did not run: {error}"))
+    show_absent(console, findings.errors)
+
+
+def places(answers: Sequence[Answer]) -> list[str]:
+    """Return who ran on which device."""
+    ran: dict[str, list[str]] = {}
+    for answer in answers:
+        ran.setdefault(answer.device, []).append(answer.backend)
+    return [f"{' and '.join(names)} on {device}" for device, names in ran.items()]
+
+
+def show_absent(console: Console, errors: dict[str, TercetError]) -> None:
+    """Print which backends did not run, and why, each reason once."""
+    absent: dict[str, list[str]] = {}
+    for name, error in errors.items():
+        absent.setdefault(reason(error), []).append(name)
+    for why, names in absent.items():
+        console.print(Text.assemble((", ".join(names), "bold yellow"), f": {why}"))
         console.print()
+
+
+def reason(error: TercetError) -> str:
+    """Return why a backend did not run, and the command that mends it."""
+    if isinstance(error, BackendUnavailable):
+        return f"not available here: {error.missing}\n  {error.remedy}"
+    return f"failed: {error}"
 
 
 def show_fold(console: Console, fold: Fold) -> None:
     """Print the graph's size before and after the passes."""
-    table = plain_table("the passes at work", "before", "after")
+    table = plain_table("batch-norm folding", "before", "after")
     sizes = [sum(v.tensor.nbytes for v in g.constants) for g in (fold.before, fold.after)]
     norms = [count(graph, "BatchNormalization") for graph in (fold.before, fold.after)]
     table.add_row("operators", str(len(fold.before.nodes)), str(len(fold.after.nodes)))
@@ -305,13 +334,11 @@ def show_fold(console: Console, fold: Fold) -> None:
     table.add_row("bytes of constants", *(f"{size:,}" for size in sizes))
     console.print(table)
     merged = [" + ".join(node.origin) for node in fold.after.nodes if len(node.origin) > 1]
-    console.print(
-        f"Now one operator: {', '.join(merged)}. Unfolded, the answers differ by "
-        f"{fold.difference:.1e}.",
-        style="dim",
-        highlight=False,
+    note(
+        console,
+        f"Folded into one operator: {', '.join(merged)}. "
+        f"That changes no probability by more than {fold.difference:.1e}.",
     )
-    console.print()
 
 
 def show_verdict(console: Console, findings: Findings, complaints: Sequence[str]) -> None:
@@ -321,12 +348,19 @@ def show_verdict(console: Console, findings: Findings, complaints: Sequence[str]
     if complaints:
         console.print(Text("FAIL: the demo did not come out as it must.", "bold red"))
         return
-    names = [answer.backend for answer in findings.answers]
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    verb = "reads" if len(names) == 1 else "read"
-    console.print(
-        Text(f"PASS: {listed} {verb} the digits as they must and agree with PyTorch.", "bold green")
-    )
+    ran = [answer.backend for answer in findings.answers]
+    listed = " and ".join(filter(None, [", ".join(ran[:-1]), ran[-1]]))
+    right = min(count_right(findings.sample, answer.probabilities) for answer in findings.answers)
+    worst = max(distance(x, y) for (_, x), (_, y) in pairs(findings))
+    digits = f"{right} of {len(findings.sample.labels)} digits"
+    message = f"PASS: {listed} read {digits} right and agreed with PyTorch to {worst:.1e}."
+    console.print(Text(message, "bold green"))
+
+
+def note(console: Console, text: str) -> None:
+    """Print what explains a table, below it."""
+    console.print(Text(text, "dim"))
+    console.print()
 
 
 def plain_table(first: str, *others: str) -> Table:

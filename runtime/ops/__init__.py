@@ -1,5 +1,23 @@
 """The operators of ONNX, one file per family: declaration and shape rule."""
 
-from . import elementwise, gather, reduce, shape
+from . import (
+    conv,
+    elementwise,
+    gather,
+    matmul,
+    norm,
+    pool,
+    reduce,
+    shape,
+)
 
-__all__ = ["elementwise", "gather", "reduce", "shape"]
+__all__ = [
+    "conv",
+    "elementwise",
+    "gather",
+    "matmul",
+    "norm",
+    "pool",
+    "reduce",
+    "shape",
+]

@@ -10,26 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ..dtypes import FLOATS, INTEGERS, DType, bool_
+from .. import dtypes
+from ..dtypes import DType
 from ..types import Array, TensorType
 
 #: No more elements than this are ever looked at.
 MAX_ELEMENTS = 4096
 
-NUMBERS = FLOATS | INTEGERS | {bool_}
+FLOATS = frozenset({dtypes.float16, dtypes.float32, dtypes.float64})
+NUMBERS = frozenset(d for d in dtypes.INTEGERS if d.isbuiltin == 1) | FLOATS | {dtypes.bool_}
 
-#: What an element is for operands that are not all numbers: a `Dim`, or a number, or None.
+#: A function of arrays; None where the result is undefined, such as x/0 for integers.
+ArrayFunction = Callable[..., Any]
+#: What an element is for operands that are not all numbers: a number, a symbol, or None.
 SymbolRule = Callable[..., Any]
-
-
-class ArrayFunction(Protocol):
-    """A function of arrays; None where the result is undefined, such as x/0 for integers."""
-
-    def __call__(self, *arrays: Array) -> Array | None: ...
 
 
 def is_small(x: TensorType) -> bool:
@@ -110,17 +108,22 @@ def compute(
     if not is_small(result) or all(x.value is None for x in inputs):
         return result
     arrays = [elements(x) for x in inputs]
-    known = [np.broadcast_to(a, result.dims) for a in arrays if a is not None]
-    if len(known) != len(arrays):
+    fitting = [a for a in arrays if a is not None and a.ndim <= len(result.dims)]
+    if len(fitting) != len(arrays):
         return result
+    known = [np.broadcast_to(a, result.dims) for a in fitting]
     masks = [_is_number(a) if a.dtype == object else np.ones(a.shape, bool) for a in known]
     exact = np.logical_and.reduce(masks)
     numbers = [
         a if a.dtype == x.dtype else _dense(np.where(m, a, 1), x.dtype)
         for a, m, x in zip(known, masks, inputs, strict=True)
     ]
-    with np.errstate(all="ignore"):
-        found = function(*(np.where(exact, a, np.ones((), a.dtype)) for a in numbers))
+    operands = [np.where(exact, a, np.ones((), a.dtype)) for a in numbers]
+    try:
+        with np.errstate(all="ignore"):
+            found = function(*operands)
+    except TypeError:  # numpy has no such function for this dtype: -True, for example
+        return result
     if found is None:
         return result
     found = np.asarray(found).astype(result.dtype, copy=False)
@@ -146,4 +149,7 @@ def reduce(result: TensorType, function: ArrayFunction, x: TensorType) -> Tensor
         return result
     with np.errstate(all="ignore"):
         found = function(data)
-    return result if found is None else with_value(result, np.asarray(found).astype(result.dtype))
+    if found is None:
+        return result
+    value: Array = np.asarray(found)
+    return with_value(result, value.astype(result.dtype))

@@ -232,3 +232,9 @@ def int_of(x: TensorType | None, name: str) -> Dim:
     if len(found) != 1:
         raise ShapeError(f"{name} is {x}; expected one element")
     return found[0]
+
+
+def need_choice(value: str, name: str, *choices: str) -> None:
+    """Raise ShapeError unless the attribute `name` has one of the values that ONNX gives it."""
+    if value not in choices:
+        raise ShapeError(f"{name}={value!r}; ONNX has {', '.join(choices)}")

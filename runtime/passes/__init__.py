@@ -9,8 +9,8 @@ from __future__ import annotations
 from ..ir import Graph
 from ..options import Options
 from . import (
+    fold_affine,
     fold_batchnorm,
-    fold_bias,
     fold_constants,
     merge_duplicates,
     merge_linear,
@@ -52,9 +52,9 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "Conv, ConvTranspose and Gemm take over the BatchNormalization behind them",
     ),
     Pass(
-        "fold_bias",
-        fold_bias.run,
-        "after the batch-norms, so that an Add of a constant joins the bias that they made",
+        "fold_affine",
+        fold_affine.run,
+        "after the batch-norms: what scales or shifts their result joins the same weights",
     ),
     Pass(
         "merge_linear",

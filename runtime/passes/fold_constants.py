@@ -8,6 +8,7 @@ import numpy as np
 
 from ..infer import known_elements
 from ..ir import Graph, Node
+from ..ops.shape import ConstantOfShape
 from ..types import Array, TensorType
 from .driver import Context
 
@@ -35,6 +36,8 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
         return [data for data in known if data is not None]
     if any(v is not None and v.data is None for v in node.inputs):
         return None
+    if isinstance(node.op, ConstantOfShape):
+        return _repeated(node)
     if not _fits(node, context):
         return None
     arrays = [None if v is None else v.data for v in node.inputs]
@@ -42,6 +45,15 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
     if found is None or sum(map(_cost, found)) > _left(context):
         return None
     return [np.asarray(data) for data in found]
+
+
+def _repeated(node: Node) -> list[Array] | None:
+    """Return one element in the shape of the result, which takes no memory until it is used."""
+    type_ = node.output.type
+    if not isinstance(node.op, ConstantOfShape) or not isinstance(type_, TensorType):
+        return None
+    fill = np.zeros((), type_.dtype) if node.op.value is None else node.op.value.array.reshape(())
+    return [np.broadcast_to(fill, type_.dims)] if type_.is_static else None
 
 
 def _fits(node: Node, context: Context) -> bool:
@@ -61,4 +73,7 @@ def _left(context: Context) -> int:
 
 
 def _cost(data: Array | None) -> int:
-    return 0 if data is None else data.nbytes
+    """Return the bytes that an array really takes."""
+    if data is None or not any(data.strides):
+        return 0 if data is None else data.itemsize
+    return data.nbytes

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
-
 from tercet.runtime.backend import Claim, Decline, Format, Formats, Site, Step, Stream, View
 from tercet.runtime.errors import DeviceOutOfMemory
 from tercet.runtime.host import HOST, HostBuffer
@@ -133,9 +132,7 @@ class FakeStep:
             result = None
             for node in self.nodes:
                 arrays = [
-                    elements(self.site.weights.view(v))
-                    if v.is_constant
-                    else known.get(v, result)
+                    elements(self.site.weights.view(v)) if v.is_constant else known.get(v, result)
                     for v in node.inputs
                     if v is not None
                 ]
@@ -163,9 +160,7 @@ class FakeBackend:
         self.declines_while_building: set[str] = set()
         self.capturable = True
 
-    def claim(
-        self, graph: Graph, free: Set[Node], options: Options
-    ) -> Iterable[Claim | Decline]:
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         taken: set[Node] = set()
         for node in graph.nodes:
             if node not in free or node in taken:

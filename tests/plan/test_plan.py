@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-
 from tercet.runtime.backend import Backend
 from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import DeviceOutOfMemory, InputError, UnsupportedError, UsageError
@@ -25,7 +24,7 @@ from .fakes import FakeBackend, FakeDevice
 class HostBackend(FakeBackend):
     """A fallback on the host that runs Sigmoid."""
 
-    def claim(self, graph, free, options):  # noqa: ANN001, ANN201
+    def claim(self, graph, free, options):
         from tercet.backends.numpy import NumpyBackend
 
         return NumpyBackend().claim(graph, free, options)
@@ -36,7 +35,7 @@ def graph_of(shape: tuple[Dim, ...], *, name: str = "x") -> tuple[Graph, Value]:
     return graph, graph.add_input(name, TensorType(float32, shape))
 
 
-def apply(graph: Graph, op, *inputs: Value, name: str | None = None) -> Value:  # noqa: ANN001
+def apply(graph: Graph, op, *inputs: Value, name: str | None = None) -> Value:
     return graph.insert(op, inputs, name=name).output
 
 

@@ -1,0 +1,125 @@
+"""Which nodes run as one step: a head, and the elementwise nodes that follow it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from functools import partial
+
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.types import Array, TensorType
+from .elementwise import ELEMENTWISE
+from .frame import Block, Frame, cut
+from .step import Bound, Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """An elementwise node applied in place to the result of what comes before it.
+
+    Attributes:
+        node: the node.
+        at: which of its inputs is that result.
+    """
+
+    node: Node
+    at: int
+
+    @property
+    def others(self) -> tuple[Value, ...]:
+        """What it reads besides."""
+        return tuple(v for i, v in enumerate(self.node.inputs) if v is not None and i != self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A node, and the elementwise nodes that run on each block of its result."""
+
+    head: Node
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, the head first."""
+        return (self.head, *(stage.node for stage in self.stages))
+
+    @property
+    def output(self) -> Value:
+        """The result of the last one."""
+        return self.nodes[-1].output
+
+    @property
+    def title(self) -> str:
+        """The operators, such as ``Conv + Add + Relu``."""
+        return " + ".join(node.kind for node in self.nodes)
+
+    def frame(self, *candidates: tuple[int, ...]) -> Frame:
+        """Return the first frame of the result that every operand of the stages fits.
+
+        Args:
+            candidates: `Frame.starts`, coarse ones first; behind them comes every axis by itself.
+        """
+        dims = self.output.tensor.dims
+        operands = [value.tensor.dims for stage in self.stages for value in stage.others]
+        for starts in candidates:
+            frame = Frame(dims, starts)
+            if all(map(frame.fits, operands)):
+                return frame
+        return Frame(dims, tuple(range(len(dims))) or (0,))
+
+    def finish(self, frame: Frame, bound: Bound) -> Callable[[Tape, Block], None]:
+        """Return what adds to a tape the stages on one block of the result."""
+        target = frame.view(bound[self.output])
+        work: list[tuple[Callable[..., object], list[Array | None], int]] = []
+        for stage in self.stages:
+            operands = [
+                None if value is None or i == stage.at else frame.view(bound[value])
+                for i, value in enumerate(stage.node.inputs)
+            ]
+            work.append((ELEMENTWISE[type(stage.node.op)](stage.node.op), operands, stage.at))
+
+        def record(tape: Tape, block: Block) -> None:
+            result = cut(target, block)
+            for function, operands, at in work:
+                arrays = [None if data is None else cut(data, block) for data in operands]
+                arrays[at] = result
+                tape.append(partial(function, *arrays, out=result))
+
+        return record
+
+
+def follow(graph: Graph, head: Node, free: Set[Node], starts: tuple[int, ...] | None) -> Chain:
+    """Return `head` with the nodes that can run on blocks of its result.
+
+    Args:
+        graph: the graph.
+        head: its first node.
+        free: the nodes that may be taken.
+        starts: the frame (`Frame.starts`) that operands must fit; None for the finest.
+    """
+    stages: list[Stage] = []
+    result = head.output
+    while True:
+        stage = _next(graph, result, free, starts)
+        if stage is None:
+            return Chain(head, tuple(stages))
+        stages.append(stage)
+        result = stage.node.output
+
+
+def _next(
+    graph: Graph, result: Value, free: Set[Node], starts: tuple[int, ...] | None
+) -> Stage | None:
+    node = graph.sole_consumer(result)
+    if node is None or node not in free or type(node.op) not in ELEMENTWISE:
+        return None
+    type_ = result.tensor
+    if node.output.type != type_ or node.captures:
+        return None
+    stage = Stage(node, node.inputs.index(result))
+    frame = Frame(type_.dims, starts or tuple(range(len(type_.dims))) or (0,))
+    for value in stage.others:
+        other = value.type
+        if not isinstance(other, TensorType) or not other.is_static or not frame.fits(other.dims):
+            return None
+    return stage

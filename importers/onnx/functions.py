@@ -1,0 +1,68 @@
+"""Model-local functions: what calls what, and how large a model is once all are inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .parse import FunctionKey, RawFunction, RawGraph, RawModel, RawNode
+from .source import Source
+
+
+def key_of(node: RawNode) -> FunctionKey:
+    """Return the key of the function that a node would call."""
+    return node.domain, node.op, node.overload
+
+
+def check_functions(model: RawModel, source: Source) -> None:
+    """Refuse functions that call themselves, and calls that would grow beyond the limits.
+
+    Raises:
+        ModelError: a function calls itself, possibly through others.
+        LimitError: inlining would exceed the limits for nodes or depth.
+    """
+    sizes = _Sizes(model, source)
+    nodes, _ = sizes.of(model.graph.nodes, ())
+    if nodes > source.limits.nodes:
+        limit = source.limits.nodes
+        raise source.limit(f"has {nodes} nodes once its functions are inlined; {limit} allowed")
+
+
+class _Sizes:
+    """Nodes and depth of bodies with everything inlined, each function measured once."""
+
+    def __init__(self, model: RawModel, source: Source) -> None:
+        self._functions = model.functions
+        self._source = source
+        self._known: dict[FunctionKey, tuple[int, int]] = {}
+
+    def of(self, nodes: Iterable[RawNode], callers: tuple[FunctionKey, ...]) -> tuple[int, int]:
+        """Return how many nodes these become, and how deep calls and bodies lie in them."""
+        total, deepest = 0, 0
+        for node in nodes:
+            parts = [self.of(body.nodes, callers) for body in _bodies(node)]
+            function = self._functions.get(key_of(node))
+            if function is not None:
+                parts.append(self._called(function, callers, node))
+            total += 1 + sum(count for count, _ in parts)
+            deepest = max([deepest, *(1 + depth for _, depth in parts)])
+        if deepest > self._source.limits.depth:
+            raise self._source.limit(f"functions and bodies lie more than {deepest - 1} deep")
+        return total, deepest
+
+    def _called(
+        self, function: RawFunction, callers: tuple[FunctionKey, ...], node: RawNode
+    ) -> tuple[int, int]:
+        if function.key in callers:
+            raise self._source.error(f"{function.where} calls itself", node.where)
+        if len(callers) >= self._source.limits.depth:
+            raise self._source.limit(f"functions call each other more than {len(callers)} deep")
+        if function.key not in self._known:
+            self._known[function.key] = self.of(function.nodes, (*callers, function.key))
+        return self._known[function.key]
+
+
+def _bodies(node: RawNode) -> Iterator[RawGraph]:
+    for value in node.attributes.values():
+        for body in value if isinstance(value, tuple) else (value,):
+            if isinstance(body, RawGraph):
+                yield body

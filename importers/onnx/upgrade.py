@@ -1,0 +1,589 @@
+"""Every operator in the newest opset: what a node of an older one has to become.
+
+An upgrade says until which version it is needed and returns the nodes that mean, in the newest
+opset, what the old one meant. All others kept their meaning: what changed are element types,
+wording, and attributes or inputs that are optional and default to the old behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...runtime import dtypes
+from ...runtime.dtypes import TO_ONNX, DType
+from ...runtime.errors import ModelError, UnsupportedError
+from ...runtime.types import Array, TensorType, ValueType
+from .parse import RawGraph, RawNode
+
+#: The version of each domain that the intermediate representation speaks.
+NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
+
+
+class Site(Protocol):
+    """The place of a node in its graph, as far as upgrades need it."""
+
+    def type_of(self, name: str) -> ValueType | None:
+        """Return what is known of a value that the node reads."""
+        ...
+
+    def is_read(self, name: str) -> bool:
+        """Whether anything reads this value or the graph returns it."""
+        ...
+
+    def fresh(self, hint: str) -> str:
+        """Return a name that no value has."""
+        ...
+
+    def constant(self, data: Array, hint: str) -> str:
+        """Add a constant and return its name."""
+        ...
+
+    def error(self, reason: str, node: RawNode) -> ModelError:
+        """Return the error to raise for a node that contradicts its opset."""
+        ...
+
+    def unsupported(self, reason: str, node: RawNode) -> UnsupportedError:
+        """Return the error to raise for a node that means something the newest opset cannot."""
+        ...
+
+
+Upgrade = Callable[[RawNode, int, Site], Sequence[RawNode]]
+#: The version from which on no upgrade is needed, and the upgrade, by domain and operator.
+UPGRADES: dict[tuple[str, str], tuple[int, Upgrade]] = {}
+
+
+def upgrade(node: RawNode, site: Site) -> Sequence[RawNode]:
+    """Return the nodes of the newest opset that mean what `node` means in its own.
+
+    Raises:
+        UnsupportedError: the newest opset cannot say it.
+        ModelError: the node contradicts its opset.
+    """
+    until, become = UPGRADES.get((node.domain, node.op), (0, None))
+    if become is None or node.opset is None or node.opset >= until:
+        return (node,)
+    return [each.change(opset=NEWEST[each.domain]) for each in become(node, node.opset, site)]
+
+
+def before(until: int, *operators: str, domain: str = "") -> Callable[[Upgrade], Upgrade]:
+    """Declare the upgrade of operators written in a version below `until`."""
+
+    def declare(function: Upgrade) -> Upgrade:
+        for name in operators:
+            UPGRADES[domain, name] = (until, function)
+        return function
+
+    return declare
+
+
+# ── what upgrades are made of ────────────────────────────────────────────────────────────────
+
+
+def without(node: RawNode, *names: str, **others: Any) -> RawNode:
+    """Return the node without the attributes `names`, and with `others`."""
+    kept = {name: value for name, value in node.attributes.items() if name not in names}
+    return node.change(attributes=kept | others)
+
+
+def with_default(node: RawNode, name: str, value: Any) -> RawNode:
+    """Return the node with an old default written out."""
+    return node if name in node.attributes else without(node, **{name: value})
+
+
+def made(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> RawNode:
+    """Return a node of the newest opset with one output."""
+    return RawNode(op, tuple(inputs), (output,), attributes, name=output)
+
+
+def rank_of(name: str, site: Site) -> int | None:
+    """Return the rank of a value, where it is known."""
+    type_ = site.type_of(name)
+    return type_.rank if isinstance(type_, TensorType) else None
+
+
+def dtype_of(name: str, site: Site) -> DType | None:
+    """Return the element type of a value, where it is known."""
+    type_ = site.type_of(name)
+    return type_.dtype if isinstance(type_, TensorType) else None
+
+
+def known_rank(name: str, node: RawNode, site: Site) -> int:
+    """Return the rank of a value; raises UnsupportedError where it is unknown."""
+    rank = rank_of(name, site)
+    if rank is None:
+        reason = f"cannot be upgraded, because the rank of '{name}' is unknown"
+        raise site.unsupported(reason, node)
+    return rank
+
+
+def integer(node: RawNode, name: str, default: int, site: Site) -> int:
+    """Return an integer attribute."""
+    value = node.attributes.get(name, default)
+    if not isinstance(value, int):
+        raise site.error(f"attribute '{name}' must be an integer, not {value!r}", node)
+    return value
+
+
+def integers(node: RawNode, name: str, site: Site) -> Array | None:
+    """Return a list of integers that is an attribute, as int64, or None where it is absent."""
+    value = node.attributes.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+        raise site.error(f"attribute '{name}' must be a list of integers", node)
+    return np.array(value, np.int64)
+
+
+def number(node: RawNode, name: str, site: Site) -> float | None:
+    """Return a float attribute, or None where it is absent."""
+    value = node.attributes.get(name)
+    if value is not None and not isinstance(value, float):
+        raise site.error(f"attribute '{name}' must be a float, not {value!r}", node)
+    return value
+
+
+def attributes_to_inputs(node: RawNode, site: Site, *names: str, first: int = 1) -> RawNode:
+    """Return the node with lists of integers as its inputs `first` and following."""
+    lists = [(name, integers(node, name, site)) for name in names]
+    added = ["" if v is None else site.constant(v, f"{name}") for name, v in lists]
+    while added and not added[-1]:
+        added.pop()
+    return without(node, *names).change(inputs=(*node.inputs[:first], *added))
+
+
+def scalar_like(value: float, name: str, site: Site) -> tuple[list[RawNode], str]:
+    """Return a scalar of the dtype of `name`, and the nodes that make it where that is unknown."""
+    dtype = dtype_of(name, site)
+    if dtype is not None and dtype in dtypes.FLOATS:
+        return [], site.constant(np.array(value, dtype), "value")
+    scalar = site.constant(np.array(value, np.float32), "value")
+    cast = site.fresh("value")
+    return [made("CastLike", (scalar, name), cast)], cast
+
+
+def need_inputs(node: RawNode, count: int, site: Site) -> tuple[str, ...]:
+    """Return the first inputs; raises ModelError where one of them is left out."""
+    if len(node.inputs) < count or not all(node.inputs[:count]):
+        raise site.error(f"has {len(node.inputs)} inputs, but needs {count}", node)
+    return node.inputs
+
+
+# ── arithmetic ───────────────────────────────────────────────────────────────────────────────
+
+
+@before(6, "Abs", "Ceil", "Elu", "Exp", "Floor", "HardSigmoid", "InstanceNormalization")
+@before(6, "LeakyRelu", "Log", "Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid")
+@before(6, "Sqrt", "Sum", "Tanh")
+def drop_consumed_inputs(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """`consumed_inputs` allowed to work in place."""
+    return [without(node, "consumed_inputs")]
+
+
+@before(6, "Selu")
+def selu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Two constants had fewer digits."""
+    node = without(node, "consumed_inputs")
+    return [with_default(with_default(node, "alpha", 1.6732), "gamma", 1.0507)]
+
+
+@before(7, "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Greater", "Less", "Pow")
+def align(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """`axis` said where the second operand's axes begin; it needs ones behind them instead."""
+    axis = integer(node, "axis", 0, site)
+    broadcast = integer(node, "broadcast", 0, site) and "axis" in node.attributes
+    node = without(node, "axis", "broadcast", "consumed_inputs")
+    if not broadcast:
+        return [node]
+    a, b = need_inputs(node, 2, site)[:2]
+    rank, inner = known_rank(a, node, site), known_rank(b, node, site)
+    behind = rank - (axis + rank if axis < 0 else axis) - inner
+    if behind <= 0:
+        return [node]
+    axes = site.constant(np.arange(inner, inner + behind), "axes")
+    aligned = site.fresh(f"{b}/aligned")
+    return [made("Unsqueeze", (b, axes), aligned), node.change(inputs=(a, aligned))]
+
+
+@before(7, "PRelu")
+def prelu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """A vector of slopes belonged to the channels, axis 1."""
+    node = without(node, "consumed_inputs")
+    x, slope = need_inputs(node, 2, site)[:2]
+    type_ = site.type_of(slope)
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        raise site.unsupported(f"cannot be upgraded: the shape of '{slope}' is unknown", node)
+    if len(type_.shape) != 1 or type_.shape[0] == 1:
+        return [node]
+    axes = site.constant(np.arange(1, max(1, known_rank(x, node, site) - 1)), "axes")
+    aligned = site.fresh(f"{slope}/aligned")
+    return [made("Unsqueeze", (slope, axes), aligned), node.change(inputs=(x, aligned))]
+
+
+@before(11, "Clip")
+def clip(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The bounds were attributes, the outermost float32 numbers meaning none."""
+    (x,) = need_inputs(node, 1, site)[:1]
+    least, most = number(node, "min", site), number(node, "max", site)
+    outermost = float(np.finfo(np.float32).max)
+    casts: list[RawNode] = []
+    bounds = ["", ""]
+    for i, bound in enumerate((least, most)):
+        if bound is not None and abs(bound) < outermost:
+            nodes, bounds[i] = scalar_like(bound, x, site)
+            casts.extend(nodes)
+    inputs = (x, *bounds) if bounds[1] else (x, *bounds[:1]) if bounds[0] else (x,)
+    return [*casts, without(node, "min", "max", "consumed_inputs").change(inputs=inputs)]
+
+
+@before(6, "Cast")
+def cast(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """`to` was the name of a type."""
+    name = node.attributes.get("to")
+    if not isinstance(name, str):
+        return [node]
+    names = {dtypes.name_of(dtype): dtype for dtype in TO_ONNX}
+    dtype = names.get({"FLOAT": "float32", "DOUBLE": "float64"}.get(name, name.lower()))
+    if dtype is None:
+        raise site.error(f"casts to unknown type '{name}'", node)
+    return [without(node, to=TO_ONNX[dtype])]
+
+
+@before(7, "Gemm")
+def gemm(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """`broadcast` is how it always is now."""
+    return [without(node, "broadcast")]
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────
+
+
+@before(4, "Concat")
+def concat(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The axis was 1 where nothing was said."""
+    return [with_default(node, "axis", 1)]
+
+
+@before(5, "Reshape")
+def reshape(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The shape was an attribute."""
+    if "shape" not in node.attributes:
+        raise site.error("has no attribute 'shape'", node)
+    return [attributes_to_inputs(without(node, "consumed_inputs"), site, "shape")]
+
+
+@before(13, "Squeeze", "Unsqueeze", "ReduceSum")
+@before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean")
+@before(18, "ReduceMin", "ReduceProd", "ReduceSumSquare")
+def axes_to_input(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The axes were an attribute; an empty list of them stood for all."""
+    if node.attributes.get("axes") == () and node.op != "Unsqueeze":
+        node = without(node, "axes")
+    return [attributes_to_inputs(node, site, "axes")]
+
+
+@before(18, "Split")
+def split(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The sizes were an attribute, or at first an input of the data's type."""
+    if opset >= 2 and "split" in node.attributes:
+        return [attributes_to_inputs(node, site, "split")]
+    if opset < 13 and "split" in node.attributes:
+        return [attributes_to_inputs(node, site, "split")]
+    if len(node.inputs) < 2:
+        return [without(node, num_outputs=len(node.outputs))]
+    if opset >= 13:
+        return [node]
+    sizes = site.fresh("split")
+    cast_ = made("Cast", node.inputs[1:2], sizes, to=TO_ONNX[dtypes.int64])
+    return [cast_, node.change(inputs=(node.inputs[0], sizes))]
+
+
+@before(10, "Slice")
+def slice_(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The bounds were attributes."""
+    for name in ("starts", "ends"):
+        if name not in node.attributes:
+            raise site.error(f"has no attribute '{name}'", node)
+    return [attributes_to_inputs(node, site, "starts", "ends", "axes")]
+
+
+@before(11, "Pad")
+def pad(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The widths, first called paddings, and the value were attributes."""
+    (data,) = need_inputs(node, 1, site)[:1]
+    name = "paddings" if "paddings" in node.attributes else "pads"
+    if name not in node.attributes:
+        raise site.error("has no attribute 'pads'", node)
+    value = number(node, "value", site)
+    node = attributes_to_inputs(without(node, "value"), site, name)
+    if not value:
+        return [node]
+    nodes, scalar = scalar_like(value, data, site)
+    return [*nodes, node.change(inputs=(*node.inputs, scalar))]
+
+
+@before(6, "Tile")
+def tile(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """It repeated along one axis: `tiles` times along `axis`, both inputs."""
+    x, tiles, axis = need_inputs(node, 3, site)[:3]
+    one = site.constant(np.array([1], np.int64), "one")
+    names = [site.fresh(hint) for hint in ("shape", "rank", "ones", "tiles", "axis")]
+    shape, rank, ones, *flat = names
+    nodes = [
+        made("Shape", (x,), shape),
+        made("Shape", (shape,), rank),
+        made("Expand", (one, rank), ones),
+    ]
+    for source, result in zip((tiles, axis), flat, strict=True):
+        whole = site.fresh("whole")
+        nodes.append(made("Cast", (source,), whole, to=TO_ONNX[dtypes.int64]))
+        nodes.append(made("Reshape", (whole, one), result))
+    repeats = site.fresh("repeats")
+    nodes.append(made("ScatterElements", (ones, flat[1], flat[0]), repeats))
+    return [*nodes, node.change(inputs=(x, repeats))]
+
+
+@before(11, "Scatter")
+def scatter(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """It is called ScatterElements now."""
+    return [node.change(op="ScatterElements")]
+
+
+@before(11, "OneHot")
+def one_hot(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Negative indices were outside the range instead of counting from its end."""
+    indices, *rest = need_inputs(node, 3, site)
+    whole, negative, moved = (site.fresh(f"{indices}/{n}") for n in ("int64", "negative", "moved"))
+    zero = site.constant(np.array(0, np.int64), "zero")
+    nowhere = site.constant(np.array(np.iinfo(np.int64).min), "nowhere")
+    return [
+        made("Cast", (indices,), whole, to=TO_ONNX[dtypes.int64]),
+        made("Less", (whole, zero), negative),
+        made("Where", (negative, nowhere, whole), moved),
+        node.change(inputs=(moved, *rest)),
+    ]
+
+
+@before(10, "TopK")
+def top_k(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The count was an attribute."""
+    if "k" not in node.attributes:
+        raise site.error("has no attribute 'k'", node)
+    k = site.constant(np.array([integer(node, "k", 1, site)], np.int64), "k")
+    return [without(node, "k").change(inputs=(*node.inputs[:1], k))]
+
+
+# ── images ───────────────────────────────────────────────────────────────────────────────────
+
+
+@before(11, "Upsample", "Resize")
+def resize(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Pixels were addressed by their corners, and `nearest` rounded towards fewer pixels.
+
+    It rounded down where an axis grew and up where it shrank, which takes two steps.
+    """
+    scales = _scales(node, opset, site)
+    mode = node.attributes.get("mode", "nearest")
+    mode = "linear" if mode == "bilinear" else mode
+    names = ("mode", "scales", "width_scale", "height_scale")
+    others: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
+    node = without(node, *names, **others).change(op="Resize")
+    x = node.inputs[0]
+    type_ = site.type_of(scales)
+    known = type_.known if isinstance(type_, TensorType) else None
+    shrinks = known is None or bool((known < 1).any())
+    grows = known is None or bool((known > 1).any())
+    if mode != "nearest" or not (shrinks and grows):
+        rounding = {"nearest_mode": "ceil" if shrinks else "floor"} if mode == "nearest" else {}
+        return [without(node, **rounding).change(inputs=(x, "", scales))]
+    one = site.constant(np.array(1, np.float32), "one")
+    up, down, larger = (site.fresh(hint) for hint in ("scales/up", "scales/down", "larger"))
+    return [
+        made("Max", (scales, one), up),
+        made("Min", (scales, one), down),
+        made("Resize", (x, "", up), larger, **others, nearest_mode="floor"),
+        without(node, nearest_mode="ceil").change(inputs=(larger, "", down)),
+    ]
+
+
+def _scales(node: RawNode, opset: int, site: Site) -> str:
+    """Return the scales of an old Upsample or Resize as an input."""
+    if node.op == "Resize" or opset >= 9:
+        return need_inputs(node, 2, site)[1]
+    need_inputs(node, 1, site)
+    scales = node.attributes.get("scales")
+    if opset < 7:
+        scales = (1.0, 1.0, number(node, "height_scale", site), number(node, "width_scale", site))
+    if not isinstance(scales, tuple) or not all(isinstance(s, float) for s in scales):
+        raise site.error("has no scales", node)
+    return site.constant(np.array(scales, np.float32), "scales")
+
+
+@before(16, "RoiAlign")
+def roi_align(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Regions were not shifted by half a pixel."""
+    return [without(node, coordinate_transformation_mode="output_half_pixel")]
+
+
+@before(20, "GridSample")
+def grid_sample(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The modes were called after images."""
+    mode = node.attributes.get("mode", "bilinear")
+    return [without(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
+
+
+@before(2, "LpPool", "GlobalLpPool")
+def lp_pool(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """`p` was a float."""
+    p = number(node, "p", site)
+    if p is not None and not p.is_integer():
+        raise site.unsupported(f"p={p} is not a whole number", node)
+    return [node if p is None else without(node, p=int(p))]
+
+
+# ── normalization ────────────────────────────────────────────────────────────────────────────
+
+
+@before(13, "Softmax", "LogSoftmax", "Hardmax")
+def softmax(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """All axes from `axis` on were one."""
+    (x,) = need_inputs(node, 1, site)[:1]
+    axis = integer(node, "axis", 1, site)
+    type_ = site.type_of(x)
+    if isinstance(type_, TensorType) and type_.shape is not None:
+        rank = len(type_.shape)
+        first = axis + rank if axis < 0 else axis
+        if 0 <= first < rank and all(d == 1 for d in type_.shape[first + 1 :]):
+            return [without(node, axis=first - rank if first == rank - 1 else first)]
+    flat, shape, result = (site.fresh(f"{node.outputs[0]}/{n}") for n in ("flat", "shape", "rows"))
+    return [
+        made("Shape", (x,), shape),
+        made("Flatten", (x,), flat, axis=axis),
+        without(node, axis=-1).change(inputs=(flat,), outputs=(result,)),
+        made("Reshape", (result, shape), node.outputs[0], allowzero=1),
+    ]
+
+
+@before(14, "BatchNormalization")
+def batch_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """A node with one output is inference; `spatial=0` normalised every element on its own."""
+    x, scale, bias, mean, variance = need_inputs(node, 5, site)[:5]
+    for name in node.outputs[1:]:
+        if name and site.is_read(name):
+            raise site.unsupported(f"output '{name}' is there in training only", node)
+    spatial = integer(node, "spatial", 1, site)
+    epsilon = number(node, "epsilon", site)
+    node = without(node, "consumed_inputs", "is_test", "spatial").change(outputs=node.outputs[:1])
+    if spatial:
+        return [node]
+    nodes, tiny = scalar_like(1e-5 if epsilon is None else epsilon, variance, site)
+    names = ("centred", "variance", "deviation", "normalized", "scaled")
+    centred, safe, deviation, normalized, scaled = (
+        site.fresh(f"{node.outputs[0]}/{n}") for n in names
+    )
+    return [
+        *nodes,
+        made("Sub", (x, mean), centred),
+        made("Add", (variance, tiny), safe),
+        made("Sqrt", (safe,), deviation),
+        made("Div", (centred, deviation), normalized),
+        made("Mul", (normalized, scale), scaled),
+        made("Add", (scaled, bias), node.outputs[0]),
+    ]
+
+
+@before(21, "GroupNormalization")
+def group_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Scale and bias had one element per group; now each channel has its own."""
+    x, *per_group = need_inputs(node, 3, site)[:3]
+    channels, groups, each, size = (site.fresh(n) for n in ("channels", "groups", "each", "size"))
+    one = site.constant(np.array([1], np.int64), "one")
+    every = site.constant(np.array([-1], np.int64), "every")
+    nodes = [
+        made("Shape", (x,), channels, start=1, end=2),
+        made("Shape", (per_group[0],), groups),
+        made("Div", (channels, groups), each),
+        made("Concat", (groups, each), size, axis=0),
+    ]
+    per_channel: list[str] = []
+    for name in per_group:
+        column, table, row = (site.fresh(f"{name}/{n}") for n in ("column", "table", "channels"))
+        nodes.append(made("Unsqueeze", (name, one), column))
+        nodes.append(made("Expand", (column, size), table))
+        nodes.append(made("Reshape", (table, every), row))
+        per_channel.append(row)
+    return [*nodes, node.change(inputs=(x, *per_channel))]
+
+
+@before(12, "Dropout")
+def dropout(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Without training it passes its input on; `ratio` and `is_test` spoke of training."""
+    (x,) = need_inputs(node, 1, site)[:1]
+    node = without(node, "consumed_inputs", "is_test", "ratio")
+    if len(node.outputs) < 2 or not site.is_read(node.outputs[1]):
+        return [node.change(op="Identity", attributes={}, outputs=node.outputs[:1])]
+    if opset >= 10:
+        return [node]
+    mask = site.fresh("mask")  # it had the type of the data
+    output = (node.outputs[0] or site.fresh("output"), mask)
+    return [node.change(outputs=output), made("CastLike", (mask, x), node.outputs[1])]
+
+
+# ── recurrence and signals ───────────────────────────────────────────────────────────────────
+
+
+@before(7, "RNN", "GRU", "LSTM")
+def recurrent(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """`output_sequence` said whether the first output is wanted, as its name does now."""
+    if node.attributes.get("direction") == "foward":
+        node = without(node, direction="forward")  # the default of GRU 1 is spelt like that
+    return [without(node, "output_sequence")]
+
+
+@before(20, "DFT")
+def dft(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """The axis was an attribute, 1 by default."""
+    signal, *length = need_inputs(node, 1, site)
+    axis = site.constant(np.array(integer(node, "axis", 1, site), np.int64), "axis")
+    return [without(node, "axis").change(inputs=(signal, *(length or [""]), axis))]
+
+
+@before(9, "Scan")
+def scan(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Axis 0 was a batch, each element of which was scanned on its own: a Scan of Scans."""
+    lengths, *inputs = node.inputs or ("",)
+    if lengths:
+        raise site.unsupported("sequences of different lengths", node)
+    body = node.attributes.get("body")
+    scanned = integer(node, "num_scan_inputs", 0, site)
+    if not isinstance(body, RawGraph) or not 0 < scanned <= len(inputs):
+        raise site.error("needs a body and num_scan_inputs", node)
+    formals = tuple(site.fresh(f"{name}/item") for name in inputs)
+    results = tuple(site.fresh(f"{name}/item") for name in body.outputs)
+    inner: dict[str, Any] = {"body": body, "num_scan_inputs": scanned}
+    if "directions" in node.attributes:
+        inner["scan_input_directions"] = node.attributes["directions"]
+    each = RawNode("Scan", formals, results, inner, name=node.name, opset=NEWEST[""])
+    outer = RawGraph(f"{node.name}/batch", dict.fromkeys(formals), results, {}, {}, (each,))
+    attributes = {"body": outer, "num_scan_inputs": len(inputs)}
+    return [node.change(inputs=tuple(inputs), attributes=attributes)]
+
+
+# ── ai.onnx.ml ───────────────────────────────────────────────────────────────────────────────
+
+
+@before(2, "LabelEncoder", domain="ai.onnx.ml")
+def label_encoder(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+    """Strings became their position in a list, or positions strings, by the type of the input."""
+    (x,) = need_inputs(node, 1, site)[:1]
+    classes = node.attributes.get("classes_strings", ())
+    dtype = dtype_of(x, site)
+    if dtype is None:
+        raise site.unsupported(f"cannot be upgraded: the type of '{x}' is unknown", node)
+    positions = tuple(range(len(classes)))
+    node = without(node, "classes_strings")
+    if dtype == dtypes.string:
+        return [without(node, keys_strings=classes, values_int64s=positions)]
+    return [without(node, keys_int64s=positions, values_strings=classes)]

@@ -1,0 +1,740 @@
+"""Operators that compute each element of the result from one element of every input."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..dtypes import (
+    DType,
+    bits_of,
+    bool_,
+    float32,
+    float64,
+    int32,
+    int64,
+    name_of,
+    string,
+    uint32,
+    uint64,
+)
+from ..errors import ShapeError
+from ..op import Op, op
+from ..types import Array, TensorType
+from .propagate import ArrayFunction, SymbolRule, compute
+from .shapes import broadcast, same_dtype, same_shape
+
+# ── bases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Unary(Op):
+    """One tensor in, one of the same type out."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x.without_value()
+
+
+class KnownUnary(Op):
+    """Like `Unary`, for operators that also occur in the arithmetic of shapes.
+
+    Attributes:
+        function: computes the elements where they are known.
+        symbols: computes an element that is a symbol.
+    """
+
+    function: ClassVar[ArrayFunction]
+    symbols: ClassVar[SymbolRule | None] = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        kind = type(self)
+        return compute(x.without_value(), kind.function, x, symbols=kind.symbols)
+
+
+class Predicate(Op):
+    """One tensor in, booleans of the same shape out."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x.with_dtype(bool_)
+
+
+class Binary(Op):
+    """Two tensors of one dtype, broadcast to each other.
+
+    Attributes:
+        gives: the dtype of the result, where it is not that of the inputs.
+        function: computes the elements where they are known; None for operators that do not occur
+            in the arithmetic of shapes.
+        symbols: computes an element of which an operand is a symbol.
+    """
+
+    gives: ClassVar[DType | None] = None
+    function: ClassVar[ArrayFunction | None] = None
+    symbols: ClassVar[SymbolRule | None] = None
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        kind = type(self)
+        dtype = same_dtype(a, b)
+        result = TensorType(kind.gives or dtype, broadcast(a.shape, b.shape))
+        if kind.function is None:
+            return result
+        return compute(result, kind.function, a, b, symbols=kind.symbols)
+
+
+class Logical(Binary):
+    """Two boolean tensors, broadcast to each other."""
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        if same_dtype(a, b) != bool_:
+            raise ShapeError(f"inputs are {name_of(a.dtype)}; expected bool")
+        return super().infer(a, b)
+
+
+class Variadic(Op):
+    """One or more tensors of one dtype, broadcast to each other."""
+
+    function: ClassVar[ArrayFunction | None] = None
+    symbols: ClassVar[SymbolRule | None] = None
+
+    def infer(self, data: TensorType, *rest: TensorType) -> TensorType:
+        kind, dtype, total = type(self), same_dtype(data, *rest), data
+        for other in rest:
+            result = TensorType(dtype, broadcast(total.shape, other.shape))
+            if kind.function is not None:
+                result = compute(result, kind.function, total, other, symbols=kind.symbols)
+            total = result
+        return total
+
+
+# ── elements ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _divide(a: Array, b: Array) -> Array | None:
+    """Divide; integers toward zero, and not at all by zero."""
+    if a.dtype.kind not in "iu":
+        return a / b
+    if not b.all():
+        return None
+    floor = a // b
+    return floor + ((a - floor * b != 0) & ((a < 0) != (b < 0)))
+
+
+def _keep(a: Any) -> Any:
+    """What floor, ceil, round and abs make of a size."""
+    return a if isinstance(a, str) else None
+
+
+def _add_symbol(a: Any, b: Any) -> Any:
+    if b == 0:
+        return a
+    return b if a == 0 else None
+
+
+def _subtract_symbol(a: Any, b: Any) -> Any:
+    if b == 0:
+        return a
+    return 0 if a is not None and a == b else None
+
+
+def _multiply_symbol(a: Any, b: Any) -> Any:
+    if a == 1 or b == 1:
+        return b if a == 1 else a
+    named = isinstance(a, str) or isinstance(b, str)
+    return 0 if named and (a == 0 or b == 0) else None
+
+
+def _divide_symbol(a: Any, b: Any) -> Any:
+    return a if b == 1 else None
+
+
+def _either_symbol(a: Any, b: Any) -> Any:
+    return a if a == b else None
+
+
+def _equal_symbol(a: Any, b: Any) -> bool | None:
+    if a is not None and a == b:
+        return True
+    if isinstance(a, str):
+        return False if _is_negative(b) else None
+    return False if isinstance(b, str) and _is_negative(a) else None
+
+
+def _less_symbol(a: Any, b: Any) -> bool | None:
+    if isinstance(a, str):
+        return False if a == b or b == 0 or _is_negative(b) else None
+    return True if isinstance(b, str) and _is_negative(a) else None
+
+
+def _greater_symbol(a: Any, b: Any) -> bool | None:
+    return _less_symbol(b, a)
+
+
+def _less_or_equal_symbol(a: Any, b: Any) -> bool | None:
+    greater = _less_symbol(b, a)
+    return None if greater is None else not greater
+
+
+def _greater_or_equal_symbol(a: Any, b: Any) -> bool | None:
+    return _less_or_equal_symbol(b, a)
+
+
+def _is_negative(element: Any) -> bool:
+    return isinstance(element, int | float) and element < 0
+
+
+# ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
+
+
+@op
+class Add(Binary):
+    """The sum, a + b."""
+
+    function = np.add
+    symbols = _add_symbol
+
+
+@op
+class Sub(Binary):
+    """The difference, a - b."""
+
+    function = np.subtract
+    symbols = _subtract_symbol
+
+
+@op
+class Mul(Binary):
+    """The product, a · b."""
+
+    function = np.multiply
+    symbols = _multiply_symbol
+
+
+@op
+class Div(Binary):
+    """The quotient, a / b; that of integers is truncated."""
+
+    function = _divide
+    symbols = _divide_symbol
+
+
+@op
+class Mod(Op):
+    """Remainder of a / b: of the floor with the sign of b, or of the truncation (`fmod`)."""
+
+    fmod: int = 0
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        result = TensorType(same_dtype(a, b), broadcast(a.shape, b.shape))
+        return compute(result, self._remainder, a, b)
+
+    def _remainder(self, a: Array, b: Array) -> Array | None:
+        if a.dtype.kind in "iu" and not b.all():
+            return None
+        return np.fmod(a, b) if self.fmod else np.mod(a, b)
+
+
+@op
+class Pow(Op):
+    """`x` to the power of `y`, in the dtype of `x`."""
+
+    def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        return TensorType(x.dtype, broadcast(x.shape, y.shape))
+
+
+@op
+class Max(Variadic):
+    """The greatest of the inputs; NaN where one is."""
+
+    function = np.maximum
+    symbols = _either_symbol
+
+
+@op
+class Min(Variadic):
+    """The least of the inputs; NaN where one is."""
+
+    function = np.minimum
+    symbols = _either_symbol
+
+
+@op
+class Sum(Variadic):
+    """The sum of the inputs."""
+
+    function = np.add
+    symbols = _add_symbol
+
+
+@op
+class Mean(Variadic):
+    """The arithmetic mean of the inputs."""
+
+
+@op
+class Neg(KnownUnary):
+    """The opposite, -x."""
+
+    function = np.negative
+
+
+@op
+class Abs(KnownUnary):
+    """The absolute value."""
+
+    function = np.absolute
+    symbols = _keep
+
+
+@op
+class Sign(KnownUnary):
+    """1, 0 or -1: the sign."""
+
+    function = np.sign
+
+
+@op
+class Floor(KnownUnary):
+    """The greatest integer that is not above x."""
+
+    function = np.floor
+    symbols = _keep
+
+
+@op
+class Ceil(KnownUnary):
+    """The least integer that is not below x."""
+
+    function = np.ceil
+    symbols = _keep
+
+
+@op
+class Round(KnownUnary):
+    """The nearest integer; halves to the even one."""
+
+    function = np.rint
+    symbols = _keep
+
+
+@op
+class Reciprocal(KnownUnary):
+    """1 / x."""
+
+    function = np.reciprocal
+
+
+@op
+class Sqrt(KnownUnary):
+    """The square root; NaN below 0."""
+
+    function = np.sqrt
+
+
+@op
+class Clip(Op):
+    """The input limited to [min, max]; `max` wins where the limits cross."""
+
+    def infer(
+        self, input: TensorType, min: TensorType | None = None, max: TensorType | None = None
+    ) -> TensorType:
+        same_dtype(input, min, max)
+        for limit, name in ((min, "min"), (max, "max")):
+            if limit is not None and limit.shape not in (None, (), (1,), (None,)):
+                raise ShapeError(f"{name} is {limit}; expected a scalar")
+        total = input
+        for limit, function in ((min, np.maximum), (max, np.minimum)):
+            if limit is not None:
+                total = compute(total.without_value(), function, total, limit)
+        return total
+
+
+# ── comparison, logic and bits ───────────────────────────────────────────────────────────────────
+
+
+@op
+class Equal(Binary):
+    """Whether a = b."""
+
+    gives = bool_
+    function = np.equal
+    symbols = _equal_symbol
+
+
+@op
+class Less(Binary):
+    """Whether a < b."""
+
+    gives = bool_
+    function = np.less
+    symbols = _less_symbol
+
+
+@op
+class LessOrEqual(Binary):
+    """Whether a ≤ b."""
+
+    gives = bool_
+    function = np.less_equal
+    symbols = _less_or_equal_symbol
+
+
+@op
+class Greater(Binary):
+    """Whether a > b."""
+
+    gives = bool_
+    function = np.greater
+    symbols = _greater_symbol
+
+
+@op
+class GreaterOrEqual(Binary):
+    """Whether a ≥ b."""
+
+    gives = bool_
+    function = np.greater_equal
+    symbols = _greater_or_equal_symbol
+
+
+@op
+class And(Logical):
+    """Whether both hold."""
+
+    function = np.logical_and
+
+
+@op
+class Or(Logical):
+    """Whether one or both hold."""
+
+    function = np.logical_or
+
+
+@op
+class Xor(Logical):
+    """Whether one holds and not both."""
+
+    function = np.logical_xor
+
+
+@op
+class Not(KnownUnary):
+    """The opposite of a boolean."""
+
+    function = np.logical_not
+
+
+@op
+class BitwiseAnd(Binary):
+    """Bits that are set in both."""
+
+
+@op
+class BitwiseOr(Binary):
+    """Bits that are set in one or both."""
+
+
+@op
+class BitwiseXor(Binary):
+    """Bits that are set in one and not both."""
+
+
+@op
+class BitwiseNot(Unary):
+    """All bits inverted."""
+
+
+@op
+class BitShift(Op):
+    """`x` · 2^y (`direction` LEFT) or x / 2^y (RIGHT), for unsigned integers."""
+
+    direction: str
+
+    def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        return TensorType(same_dtype(x, y), broadcast(x.shape, y.shape))
+
+
+@op
+class IsNaN(Predicate):
+    """Whether x is not a number."""
+
+
+@op
+class IsInf(Predicate):
+    """Whether x is infinite, of the signs that are asked for."""
+
+    detect_negative: int = 1
+    detect_positive: int = 1
+
+
+@op
+class Where(Op):
+    """`x` where the condition holds, `y` elsewhere."""
+
+    def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
+        if condition.dtype != bool_:
+            raise ShapeError(f"condition is {condition}; expected bool")
+        shape = broadcast(condition.shape, x.shape, y.shape)
+        result = TensorType(same_dtype(x, y), shape)
+        return compute(result, np.where, condition, x, y, symbols=_choose)
+
+
+def _choose(condition: Any, x: Any, y: Any) -> Any:
+    if condition is None:
+        return x if x == y else None
+    return x if condition else y
+
+
+# ── conversion ───────────────────────────────────────────────────────────────────────────────────
+
+
+#: Dtypes that a size survives a cast to.
+_HOLD_SIZES = frozenset({int32, int64, uint32, uint64, float32, float64})
+
+
+def _convert(x: TensorType, dtype: DType) -> TensorType:
+    def cast(data: Array) -> Array | None:
+        """Cast; floats outside of the integers have no defined result."""
+        if data.dtype.kind == "f" and dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            if not (np.trunc(data).clip(limits.min, limits.max) == np.trunc(data)).all():
+                return None
+        return data.astype(dtype)
+
+    symbols = _keep if dtype in _HOLD_SIZES else None
+    return compute(x.with_dtype(dtype), cast, x, symbols=symbols)
+
+
+@op
+class Cast(Op):
+    """The input converted to dtype `to`; floats truncate to integers."""
+
+    to: DType
+    saturate: int = 1
+    round_mode: str = "up"
+
+    def infer(self, input: TensorType) -> TensorType:
+        return _convert(input, self.to)
+
+
+@op
+class CastLike(Op):
+    """The input converted to the dtype of `target_type`; see `Cast`."""
+
+    saturate: int = 1
+    round_mode: str = "up"
+
+    def infer(self, input: TensorType, target_type: TensorType) -> TensorType:
+        return _convert(input, target_type.dtype)
+
+
+@op
+class BitCast(Op):
+    """The bits of the input read as dtype `to`, of the same width."""
+
+    to: DType
+
+    def infer(self, input: TensorType) -> TensorType:
+        if string in (input.dtype, self.to) or bits_of(input.dtype) != bits_of(self.to):
+            both = f"{name_of(input.dtype)} as {name_of(self.to)}"
+            raise ShapeError(f"cannot read the bits of {both}; expected the same width")
+        return input.with_dtype(self.to)
+
+
+# ── functions of one variable ────────────────────────────────────────────────────────────────────
+
+
+@op
+class Acos(Unary):
+    """The inverse cosine, in radians."""
+
+
+@op
+class Acosh(Unary):
+    """The inverse hyperbolic cosine."""
+
+
+@op
+class Asin(Unary):
+    """The inverse sine, in radians."""
+
+
+@op
+class Asinh(Unary):
+    """The inverse hyperbolic sine."""
+
+
+@op
+class Atan(Unary):
+    """The inverse tangent, in radians."""
+
+
+@op
+class Atanh(Unary):
+    """The inverse hyperbolic tangent."""
+
+
+@op
+class Cos(Unary):
+    """The cosine of radians."""
+
+
+@op
+class Cosh(Unary):
+    """The hyperbolic cosine."""
+
+
+@op
+class Erf(Unary):
+    """The error function."""
+
+
+@op
+class Exp(Unary):
+    """The exponential, e^x."""
+
+
+@op
+class Log(Unary):
+    """The natural logarithm."""
+
+
+@op
+class Sin(Unary):
+    """The sine of radians."""
+
+
+@op
+class Sinh(Unary):
+    """The hyperbolic sine."""
+
+
+@op
+class Tan(Unary):
+    """The tangent of radians."""
+
+
+@op
+class Tanh(Unary):
+    """The hyperbolic tangent."""
+
+
+# ── activations ──────────────────────────────────────────────────────────────────────────────────
+
+
+@op
+class Celu(Unary):
+    """max(0, x) + min(0, α (e^(x/α) - 1))."""
+
+    alpha: float = 1.0
+
+
+@op
+class Elu(Unary):
+    """`x` above 0, else α (e^x - 1)."""
+
+    alpha: float = 1.0
+
+
+@op
+class Gelu(Unary):
+    """x Φ(x): with the error function, or the approximation by `tanh`."""
+
+    approximate: str = "none"
+
+
+@op
+class HardSigmoid(Unary):
+    """max(0, min(1, α x + β))."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+
+
+@op
+class HardSwish(Unary):
+    """x max(0, min(1, x/6 + 1/2))."""
+
+
+@op
+class LeakyRelu(Unary):
+    """`x` from 0 on, else α x."""
+
+    alpha: float = 0.01
+
+
+@op
+class Mish(Unary):
+    """x tanh(ln(1 + e^x))."""
+
+
+@op
+class PRelu(Op):
+    """`x` from 0 on, else slope · x; the slope is broadcast to x, not x to the slope."""
+
+    def infer(self, x: TensorType, slope: TensorType) -> TensorType:
+        same_dtype(x, slope)
+        shape = x.shape
+        if shape is not None and slope.shape is not None:
+            shape = same_shape(shape, broadcast(shape, slope.shape), "x and its slope")
+        return x.with_shape(shape)
+
+
+@op
+class Relu(Unary):
+    """max(0, x)."""
+
+
+@op
+class Selu(Unary):
+    """γ x above 0, else γ α (e^x - 1)."""
+
+    alpha: float = 1.6732631921768188
+    gamma: float = 1.0507010221481323
+
+
+@op
+class Shrink(Unary):
+    """`x` + bias below -λ, x - bias above λ, else 0."""
+
+    lambd: float = 0.5
+    bias: float = 0.0
+
+
+@op
+class Sigmoid(Unary):
+    """1 / (1 + e^-x)."""
+
+
+@op
+class Softplus(Unary):
+    """ln(1 + e^x)."""
+
+
+@op
+class Softsign(Unary):
+    """x / (1 + |x|)."""
+
+
+@op
+class SwiGLU(Op):
+    """`a` sigmoid(α a) · b, without broadcasting."""
+
+    alpha: float = 1.0
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        return TensorType(same_dtype(a, b), same_shape(a.shape, b.shape, "a and b"))
+
+
+@op
+class Swish(Unary):
+    """x sigmoid(α x)."""
+
+    alpha: float = 1.0
+
+
+@op
+class ThresholdedRelu(Unary):
+    """`x` above α, else 0."""
+
+    alpha: float = 1.0

@@ -1,0 +1,407 @@
+"""Each pass: what it rewrites, what it leaves, and that the result is the same.
+
+Results are compared with a run of the untouched graph in float64 through the numpy backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tercet.backends.numpy import evaluate
+from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub
+from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.norm import BatchNormalization, Dropout
+from tercet.runtime.ops.pool import AveragePool
+from tercet.runtime.ops.random import RandomNormal
+from tercet.runtime.ops.shape import (
+    Concat,
+    ConstantOfShape,
+    Identity,
+    Reshape,
+    Shape,
+    Slice,
+    Tile,
+    Transpose,
+)
+from tercet.runtime.options import Options
+from tercet.runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from tercet.runtime.types import Dim, TensorType
+
+RNG = np.random.default_rng(7)
+Build = Callable[[Graph, Value], Value]
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def apply(graph: Graph, op, *inputs: Value | np.ndarray | None, outputs: int = 1) -> Value:
+    values = [graph.constant(v) if isinstance(v, np.ndarray) else v for v in inputs]
+    return graph.insert(op, values, outputs).output
+
+
+def batchnorm(graph: Graph, x: Value, channels: int, **attributes: object) -> Value:
+    scale, shift, mean = normal(channels), normal(channels), normal(channels)
+    var = np.abs(normal(channels)) + 0.1
+    return apply(graph, BatchNormalization(**attributes), x, scale, shift, mean, var)
+
+
+def make(build: Build, shape: tuple[Dim, ...]) -> Graph:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, shape))
+    graph.set_outputs({"y": build(graph, x)})
+    infer(graph)
+    return graph
+
+
+def optimised(graph: Graph, **options: object) -> tuple[Graph, Rewrites]:
+    copy, log = graph.clone(), Rewrites()
+    optimise(copy, BEFORE_SHAPES, Options(**options), evaluate, log)
+    copy.verify()
+    infer(copy)
+    return copy, log
+
+
+def run(graph: Graph, x: np.ndarray, dtype: type) -> np.ndarray:
+    """Run a graph node by node in `dtype`."""
+    known: dict[Value, np.ndarray] = {graph.inputs[0]: x.astype(dtype)}
+
+    def elements(value: Value | None) -> np.ndarray | None:
+        if value is None or value in known:
+            return known.get(value)
+        assert value.data is not None
+        return value.data.astype(dtype) if value.data.dtype == np.float32 else value.data
+
+    for node in graph.nodes:
+        results = evaluate(node.op, [elements(v) for v in node.inputs], len(node.outputs))
+        assert results is not None, node
+        known.update(zip(node.outputs, results, strict=True))
+    result = elements(graph.outputs["y"])
+    assert result is not None
+    return result
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.kind for node in graph.nodes]
+
+
+def assert_same(before: Graph, after: Graph, *shape: int, rel: float = 2e-6) -> None:
+    x = normal(*shape)
+    exact = run(before, x, np.float64)
+    got = run(after, x, np.float32)
+    assert got.dtype == np.float32
+    assert np.linalg.norm(got - exact) <= rel * np.linalg.norm(exact)
+
+
+FOLDS: dict[str, tuple[Build, tuple[int, ...], list[str]]] = {
+    "conv": (
+        lambda g, x: batchnorm(g, apply(g, Conv(), x, normal(5, 3, 3, 3), normal(5)), 5),
+        (2, 3, 8, 8),
+        ["Conv"],
+    ),
+    "conv without bias": (
+        lambda g, x: batchnorm(g, apply(g, Conv(), x, normal(5, 3, 3, 3)), 5, epsilon=1e-2),
+        (2, 3, 8, 8),
+        ["Conv"],
+    ),
+    "grouped conv with pads": (
+        lambda g, x: batchnorm(
+            g, apply(g, Conv(group=2, pads=(1, 1, 1, 1)), x, normal(6, 2, 3, 3)), 6
+        ),
+        (2, 4, 8, 8),
+        ["Conv"],
+    ),
+    "1-D conv": (
+        lambda g, x: batchnorm(g, apply(g, Conv(), x, normal(5, 3, 3), normal(5)), 5),
+        (2, 3, 8),
+        ["Conv"],
+    ),
+    "transposed conv": (
+        lambda g, x: batchnorm(g, apply(g, ConvTranspose(), x, normal(3, 4, 3, 3), normal(4)), 4),
+        (2, 3, 5, 5),
+        ["ConvTranspose"],
+    ),
+    "grouped transposed conv": (
+        lambda g, x: batchnorm(g, apply(g, ConvTranspose(group=2), x, normal(4, 3, 2, 2)), 6),
+        (2, 4, 5, 5),
+        ["ConvTranspose"],
+    ),
+    "gemm": (
+        lambda g, x: batchnorm(
+            g, apply(g, Gemm(alpha=0.5, beta=2.0, transB=1), x, normal(6, 4), normal(6)), 6
+        ),
+        (3, 4),
+        ["Gemm"],
+    ),
+    "gemm with scalar bias": (
+        lambda g, x: batchnorm(g, apply(g, Gemm(), x, normal(4, 6), normal(1)), 6),
+        (3, 4),
+        ["Gemm"],
+    ),
+    "bias behind conv": (
+        lambda g, x: apply(g, Add(), normal(5, 1, 1), apply(g, Conv(), x, normal(5, 3, 1, 1))),
+        (1, 3, 4, 4),
+        ["Conv"],
+    ),
+    "conv, batch-norm, bias": (
+        lambda g, x: apply(
+            g, Add(), batchnorm(g, apply(g, Conv(), x, normal(5, 3, 1, 1)), 5), normal(1, 5, 1, 1)
+        ),
+        (1, 3, 4, 4),
+        ["Conv"],
+    ),
+    "inception's scale layer": (
+        lambda g, x: apply(
+            g,
+            Add(),
+            apply(
+                g,
+                Mul(),
+                batchnorm(g, apply(g, Conv(), x, normal(5, 3, 1, 1)), 5),
+                normal(5, 1, 1),
+            ),
+            normal(5, 1, 1),
+        ),
+        (1, 3, 4, 4),
+        ["Conv"],
+    ),
+    "densenet's scale layer": (
+        lambda g, x: apply(
+            g,
+            Relu(),
+            apply(
+                g,
+                Add(),
+                apply(g, Mul(), batchnorm(g, apply(g, Relu(), x), 3), normal(3, 1, 1)),
+                normal(3, 1, 1),
+            ),
+        ),
+        (1, 3, 4, 4),
+        ["Relu", "BatchNormalization", "Relu"],
+    ),
+    "difference and quotient": (
+        lambda g, x: apply(
+            g,
+            Div(),
+            apply(g, Sub(), normal(6), apply(g, Gemm(beta=0.5), x, normal(4, 6), normal(6))),
+            normal(1) + 3,
+        ),
+        (3, 4),
+        ["Gemm"],
+    ),
+    "three gemms": (
+        lambda g, x: apply(
+            g,
+            Gemm(transB=1, alpha=2.0),
+            apply(
+                g,
+                Gemm(beta=3.0),
+                apply(g, Gemm(transB=1), x, normal(9, 8), normal(9)),
+                normal(9, 9),
+                normal(9),
+            ),
+            normal(7, 9),
+            normal(7),
+        ),
+        (3, 8),
+        ["Gemm"],
+    ),
+    "conv and 1x1 conv": (
+        lambda g, x: apply(
+            g,
+            Conv(),
+            apply(g, Conv(pads=(1, 1, 1, 1)), x, normal(6, 3, 3, 3), normal(6)),
+            normal(4, 6, 1, 1),
+            normal(4),
+        ),
+        (1, 3, 6, 6),
+        ["Conv"],
+    ),
+    "identities": (
+        lambda g, x: apply(
+            g,
+            Identity(),
+            apply(g, Transpose(perm=(0, 1)), apply(g, Dropout(), apply(g, Relu(), x))),
+        ),
+        (3, 4),
+        ["Relu"],
+    ),
+    "equal branches": (
+        lambda g, x: apply(
+            g,
+            Concat(axis=0),
+            *(apply(g, AveragePool(kernel_shape=(2, 2), strides=(2, 2)), x) for _ in range(3)),
+        ),
+        (1, 2, 4, 4),
+        ["AveragePool", "Concat"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_folds(name: str) -> None:
+    build, shape, left = FOLDS[name]
+    before = make(build, shape)
+    after, log = optimised(before)
+    assert kinds(after) == left
+    assert len(log) > 0
+    assert_same(before, after, *shape)
+    origins = {origin for node in after.nodes for origin in node.origin}
+    if left in (["Conv"], ["ConvTranspose"], ["Gemm"]):
+        assert origins == {node.name for node in before.nodes}
+
+
+KEPT: dict[str, tuple[Build, tuple[Dim, ...]]] = {
+    "batch-norm in training": (
+        lambda g, x: batchnorm(g, apply(g, Conv(), x, normal(5, 3, 1, 1)), 5, training_mode=1),
+        (1, 3, 4, 4),
+    ),
+    "batch-norm alone": (lambda g, x: batchnorm(g, apply(g, Relu(), x), 3), (1, 3, 4, 4)),
+    "an addend that varies over a row": (
+        lambda g, x: apply(g, Add(), apply(g, Conv(), x, normal(5, 3, 1, 1)), normal(5, 1, 4)),
+        (1, 3, 4, 4),
+    ),
+    "an addend that broadcasts the result": (
+        lambda g, x: apply(g, Add(), apply(g, Conv(), x, normal(1, 3, 1, 1)), normal(6, 1, 1)),
+        (1, 3, 4, 4),
+    ),
+    "an activation in between": (
+        lambda g, x: apply(
+            g, Gemm(), apply(g, Relu(), apply(g, Gemm(), x, normal(4, 4))), normal(4, 4)
+        ),
+        (2, 4),
+    ),
+    "a bottleneck": (
+        lambda g, x: apply(g, Gemm(), apply(g, Gemm(), x, normal(64, 2)), normal(2, 64)),
+        (2, 64),
+    ),
+    "a padded 1x1 conv behind a biased one": (
+        lambda g, x: apply(
+            g,
+            Conv(pads=(1, 1, 1, 1)),
+            apply(g, Conv(), x, normal(3, 3, 1, 1), normal(3)),
+            normal(3, 3, 1, 1),
+        ),
+        (1, 3, 4, 4),
+    ),
+    "random numbers": (
+        lambda g, x: apply(
+            g,
+            Add(),
+            apply(g, RandomNormal(shape=(1, 2))),
+            apply(g, RandomNormal(shape=(1, 2))),
+        ),
+        (1, 2),
+    ),
+    "a reversal": (
+        lambda g, x: apply(
+            g,
+            Slice(),
+            x,
+            np.array([-1]),
+            np.array([-99]),
+            np.array([0]),
+            np.array([-1]),
+        ),
+        (4, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_keeps(name: str) -> None:
+    before = make(*KEPT[name])
+    after, _ = optimised(before)
+    assert kinds(after) == kinds(before)
+
+
+def test_a_conv_with_two_readers_keeps_its_batchnorm() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        conv = apply(graph, Conv(), x, normal(3, 3, 1, 1))
+        return apply(graph, Add(), conv, batchnorm(graph, conv, 3))
+
+    before = make(build, (1, 3, 4, 4))
+    after, _ = optimised(before)
+    assert kinds(after).count("BatchNormalization") == 1
+
+
+def test_stop_at_counts_rewrites_over_all_passes() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        for _ in range(4):
+            x = batchnorm(graph, apply(graph, Conv(), x, normal(3, 3, 1, 1)), 3)
+            x = apply(graph, Relu(), apply(graph, Identity(), x))
+        return x
+
+    before = make(build, (1, 3, 4, 4))
+    _, everything = optimised(before)
+    assert everything.counts["remove_identity"] == 4
+    assert everything.counts["fold_batchnorm"] == 4
+    for limit in range(len(everything) + 1):
+        after, log = optimised(before, stop_at=limit)
+        assert [r.number for r in log] == list(range(1, limit + 1))
+        assert list(log) == everything.log[:limit]
+        assert_same(before, after, 1, 3, 4, 4)
+
+
+def test_a_pass_can_be_skipped() -> None:
+    before = make(FOLDS["conv"][0], (2, 3, 8, 8))
+    after, log = optimised(before, skip=("fold_batchnorm",))
+    assert kinds(after) == ["Conv", "BatchNormalization"]
+    assert "fold_batchnorm" not in log.counts
+
+
+def test_constant_folding_respects_its_budget() -> None:
+    def simple(graph: Graph, x: Value) -> Value:
+        return apply(graph, Mul(), x, apply(graph, Tile(), normal(1), np.array([3])))
+
+    before = make(simple, (1, 3))
+    folded, _ = optimised(before)
+    assert kinds(folded) == ["Mul"]
+    assert kinds(optimised(before, fold_bytes=11)[0]) == ["Tile", "Mul"]
+    assert kinds(optimised(before, fold_total=11)[0]) == ["Tile", "Mul"]
+
+
+def test_a_repeated_element_folds_at_any_size_and_takes_no_memory() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        huge = apply(graph, ConstantOfShape(), np.array([1 << 20, 1 << 20]))
+        return apply(graph, Mul(), x, huge)
+
+    after, _ = optimised(make(build, (1, 1)))
+    (constant,) = after.constants
+    assert kinds(after) == ["Mul"]
+    assert constant.data is not None
+    assert constant.data.shape == (1 << 20, 1 << 20)
+    assert not any(constant.data.strides)
+
+
+def test_symbolic_shape_arithmetic_folds_once_shapes_are_known() -> None:
+    from tercet.runtime.infer import specialise
+
+    def build(graph: Graph, x: Value) -> Value:
+        rows = apply(graph, Slice(), apply(graph, Shape(), x), *(np.array([i]) for i in (0, 1)))
+        return apply(graph, Reshape(), x, apply(graph, Concat(axis=0), rows, np.array([-1])))
+
+    graph = make(build, ("batch", 3, 4))
+    kept, _ = optimised(graph)
+    assert kinds(kept)[-1] == "Reshape"
+    bound = specialise(kept, {"x": TensorType(float32, (5, 3, 4))})
+    optimise(bound, AFTER_SHAPES, Options(), evaluate, Rewrites())
+    assert kinds(bound) == ["Reshape"]
+    assert bound.outputs["y"].tensor.shape == (5, 12)
+
+
+def test_duplicate_constants_count_by_content() -> None:
+    weight = normal(3, 3, 1, 1)
+
+    def build(graph: Graph, x: Value) -> Value:
+        a = apply(graph, Conv(), x, weight.copy())
+        b = apply(graph, Conv(), x, weight.copy())
+        return apply(graph, Add(), a, b)
+
+    assert kinds(optimised(make(build, (1, 3, 4, 4)))[0]) == ["Conv", "Add"]

@@ -1,0 +1,128 @@
+"""What every command writes with: consoles, tables, numbers, JSON, and progress."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Timer
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 80
+QUIET_SECONDS = 1.0
+
+#: Says what is being done; called as often as one likes.
+Say = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, or `PIPE_WIDTH` columns ($COLUMNS) elsewhere."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+
+
+@contextmanager
+def progress() -> Iterator[Say]:
+    """Yield what shows the present stage of long work; only a terminal sees it, after a second."""
+    console = open_console(stderr=True)
+    if not console.is_terminal:
+        yield silent
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("working", total=None)
+    timer = Timer(QUIET_SECONDS, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda text: bar.update(task, description=text)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def grid(*titles: str, left: int = 1) -> Table:
+    """Return a table without vertical lines, its first `left` columns text, the others numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, title in enumerate(titles):
+        if i < left:
+            table.add_column(title, overflow="fold")
+        else:
+            table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def facts(console: Console, pairs: Mapping[str, str]) -> None:
+    """Print names and what is to be said of each, one a line, the latter wrapped in its column."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, text in pairs.items():
+        if text:
+            table.add_row(name, Text(text))
+    console.print(table)
+
+
+def print_json(console: Console, data: Mapping[str, Any]) -> None:
+    """Print `data` as JSON, in which NaN and infinities become null."""
+    text = json.dumps(_finite(data), indent=2, allow_nan=False, ensure_ascii=False)
+    console.file.write(text + "\n")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [_finite(value) for value in data]
+    return data
+
+
+def ms_text(seconds: float) -> str:
+    """Return milliseconds with three or four digits that count: ``0.0123``, ``4.56``, ``1234``."""
+    ms = seconds * 1e3
+    if ms >= 100:
+        return f"{ms:.0f}"
+    return f"{ms:.{1 if ms >= 10 else 2 if ms >= 1 else 3 if ms >= 0.1 else 4}f}"
+
+
+def bytes_text(nbytes: int) -> str:
+    """Return bytes in units of a thousand: ``640 B``, ``10.7 MB``."""
+    if nbytes < 1000:
+        return f"{nbytes} B"
+    return f"{_scaled(nbytes)}B"
+
+
+def count_text(number: int) -> str:
+    """Return a count with a unit of a thousand: ``640``, ``15.5 G``."""
+    return str(number) if number < 1000 else _scaled(number)
+
+
+def _scaled(number: int) -> str:
+    value, units = float(number), iter("kMGTP")
+    unit = ""
+    while value >= 999.5 and (larger := next(units, "")):
+        value, unit = value / 1000, larger
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+def value_text(value: float) -> str:
+    """Return a tensor's element in at most ten characters."""
+    return f"{value:.4g}"

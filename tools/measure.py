@@ -1,0 +1,93 @@
+"""Latencies: how often something is repeated, in which order, and what is made of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from ..runtime.errors import UsageError
+from .console import Say, silent
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Latencies of one thing that was repeated, in seconds and in the order of measurement."""
+
+    samples: tuple[float, ...]
+
+    def quantile(self, q: float) -> float:
+        """Return the latency that a share `q` of the runs did not exceed; NaN without runs."""
+        return float(np.quantile(self.samples, q)) if self.samples else float("nan")
+
+    @property
+    def median(self) -> float:
+        """The latency that half of the runs did not exceed."""
+        return self.quantile(0.5)
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Return median, 10th and 90th percentile in milliseconds, and the number of runs."""
+        return {
+            "median": self.median * 1e3,
+            "p10": self.quantile(0.1) * 1e3,
+            "p90": self.quantile(0.9) * 1e3,
+            "runs": len(self.samples),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """How often a call is repeated: an exact number, or as often as its share of time allows.
+
+    Attributes:
+        exactly: number of measured runs; None to let the other three decide.
+        seconds: time for the runs of one contestant, once it has had `least`.
+        least: runs that even a slow one gets.
+        most: runs after which even a fast one is done.
+    """
+
+    exactly: int | None = None
+    seconds: float = 1.0
+    least: int = 3
+    most: int = 200
+
+    def __post_init__(self) -> None:
+        if self.exactly is not None and self.exactly < 0:
+            raise UsageError(f"repeat={self.exactly}; a number of runs is 0 or more")
+
+    def wants(self, samples: list[float]) -> bool:
+        """Whether another run is due after these."""
+        if self.exactly is not None:
+            return len(samples) < self.exactly
+        return len(samples) < self.least or (
+            len(samples) < self.most and sum(samples) < self.seconds
+        )
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Return the seconds that one call takes."""
+    start = perf_counter()
+    call()
+    return perf_counter() - start
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]], repeat: Repeat, say: Say = silent
+) -> dict[str, Timing]:
+    """Measure several calls in turn, so that a change of the machine's pace meets all of them.
+
+    Each is called once unmeasured before.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    due = [name for name in calls if repeat.wants([])]
+    for name in due:
+        say(f"{name}: warming up")
+        calls[name]()
+    while due:
+        for name in due:
+            say(f"{name}: run {len(samples[name]) + 1}")
+            samples[name].append(timed(calls[name]))
+        due = [name for name in due if repeat.wants(samples[name])]
+    return {name: Timing(tuple(found)) for name, found in samples.items()}
