@@ -6,7 +6,7 @@ Each class carries the exit code that the command line returns for it:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import ClassVar
@@ -118,7 +118,8 @@ class KernelError(TercetError):
     exit_code = 6
 
 
-def did_you_mean(word: str, known: Sequence[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    by_case = {name.casefold(): name for name in known}
+    near = get_close_matches(word.casefold(), by_case, n=1, cutoff=0.5)
+    return f"; did you mean '{by_case[near[0]]}'?" if near else ""

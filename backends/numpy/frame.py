@@ -26,6 +26,11 @@ class Frame:
     dims: tuple[int, ...]
     starts: tuple[int, ...]
 
+    @classmethod
+    def finest(cls, dims: tuple[int, ...]) -> Frame:
+        """Return the frame that joins no axes; a scalar has one axis in it."""
+        return cls(dims, tuple(range(len(dims))) or (0,))
+
     def _join(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         ends = (*self.starts[1:], len(dims))
         return tuple(prod(dims[a:b]) for a, b in zip(self.starts, ends, strict=True))
@@ -48,6 +53,17 @@ class Frame:
         """Return a contiguous array that `fits`, with its axes joined."""
         aligned = (1,) * (len(self.dims) - data.ndim) + data.shape
         return data.reshape(self._join(aligned))
+
+    def block(self, box: Block) -> Block:
+        """Return a box of the tensor, contiguous within each joined axis, as a block of this."""
+        found: list[slice] = []
+        for start, end in zip(self.starts, (*self.starts[1:], len(self.dims)), strict=True):
+            first, count = 0, 1
+            for part, size in zip(box[start:end], self.dims[start:end], strict=True):
+                first = first * size + part.start
+                count *= part.stop - part.start
+            found.append(slice(first, first + count))
+        return tuple(found)
 
 
 def cut(data: Array, block: Block) -> Array:

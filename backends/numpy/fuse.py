@@ -65,7 +65,7 @@ class Chain:
             frame = Frame(dims, starts)
             if all(map(frame.fits, operands)):
                 return frame
-        return Frame(dims, tuple(range(len(dims))) or (0,))
+        return Frame.finest(dims)
 
     def finish(self, frame: Frame, bound: Bound) -> Callable[[Tape, Block], None]:
         """Return what adds to a tape the stages on one block of the result."""
@@ -88,38 +88,26 @@ class Chain:
         return record
 
 
-def follow(graph: Graph, head: Node, free: Set[Node], starts: tuple[int, ...] | None) -> Chain:
-    """Return `head` with the nodes that can run on blocks of its result.
-
-    Args:
-        graph: the graph.
-        head: its first node.
-        free: the nodes that may be taken.
-        starts: the frame (`Frame.starts`) that operands must fit; None for the finest.
-    """
+def follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
+    """Return `head` with those of the `free` nodes that can run on blocks of its result."""
     stages: list[Stage] = []
     result = head.output
-    while True:
-        stage = _next(graph, result, free, starts)
-        if stage is None:
-            return Chain(head, tuple(stages))
+    while stage := _next(graph, result, free):
         stages.append(stage)
         result = stage.node.output
+    return Chain(head, tuple(stages))
 
 
-def _next(
-    graph: Graph, result: Value, free: Set[Node], starts: tuple[int, ...] | None
-) -> Stage | None:
+def _next(graph: Graph, result: Value, free: Set[Node]) -> Stage | None:
     node = graph.sole_consumer(result)
     if node is None or node not in free or type(node.op) not in ELEMENTWISE:
         return None
-    type_ = result.tensor
-    if node.output.type != type_ or node.captures:
+    if node.output.type != result.type:
         return None
     stage = Stage(node, node.inputs.index(result))
-    frame = Frame(type_.dims, starts or tuple(range(len(type_.dims))) or (0,))
+    finest = Frame.finest(result.tensor.dims)
     for value in stage.others:
         other = value.type
-        if not isinstance(other, TensorType) or not other.is_static or not frame.fits(other.dims):
+        if not isinstance(other, TensorType) or not other.is_static or not finest.fits(other.dims):
             return None
     return stage

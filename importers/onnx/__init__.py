@@ -1,1 +1,78 @@
-"""ONNX files and protos, upgraded to one opset and bound to operators."""
+"""ONNX files → graphs: `read` the file, `parse` it, `upgrade` its operators, `bind` the names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnx import ModelProto
+
+from ...runtime import ops as _ops
+from ...runtime.ir import Graph
+from ...runtime.op import OPERATORS, Op
+from .bind import bind
+from .limits import Limits
+from .parse import parse
+from .read import read
+
+__all__ = ["Imported", "Limits", "load"]
+assert _ops  # importing it declares the operators
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A model that has been read.
+
+    Attributes:
+        graph: the model in the newest opset, with types as far as they can be inferred.
+        file: its path as it was given, or None for a model given in memory.
+        opsets: the version of each domain that the file was written in; "" is ai.onnx.
+        ir_version: the version of the file format.
+        producer: name and version of the program that wrote it.
+        metadata: what that program wanted to be known.
+        warnings: what is odd about the file, but does no harm.
+    """
+
+    graph: Graph
+    file: str | None
+    opsets: Mapping[str, int]
+    ir_version: int
+    producer: str
+    metadata: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def load(
+    model: str | os.PathLike[str] | bytes | ModelProto,
+    *,
+    operators: Mapping[tuple[str, str], type[Op]] | None = None,
+    limits: Limits | None = None,
+) -> Imported:
+    """Read an ONNX model of any opset.
+
+    External data are looked for in the folder of the model alone, and mapped, not read.
+    Initializers that are listed as inputs, too, become constants.
+
+    Args:
+        model: a path, the bytes of a file, or a parsed model.
+        operators: the operators to know, by domain and name; tercet's own where None.
+        limits: what the model may ask for.
+
+    Raises:
+        ModelError: the file cannot be read or contradicts the ONNX specification.
+        UnsupportedError: it uses an operator or a version that tercet does not know.
+        LimitError: it asks for more than the limits allow.
+    """
+    proto, source = read(model, limits or Limits())
+    raw = parse(proto, source)
+    graph, warnings = bind(raw, OPERATORS if operators is None else operators, source)
+    return Imported(
+        graph=graph,
+        file=source.file,
+        opsets=raw.opsets,
+        ir_version=raw.ir_version,
+        producer=raw.producer,
+        metadata=raw.metadata,
+        warnings=warnings,
+    )

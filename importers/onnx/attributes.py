@@ -15,6 +15,7 @@ from ...runtime.errors import did_you_mean
 from ...runtime.ir import Graph
 from ...runtime.op import Op, Tensor, attributes, input_names
 from ...runtime.types import MapType, OptionalType, SequenceType, TensorType, ValueType
+from .parse import items
 
 _VALUE_TYPES = (TensorType, SequenceType, OptionalType, MapType)
 #: Names that the modules of operators import for type checkers only.
@@ -77,7 +78,7 @@ def _converter(hint: Any) -> Converter:
         return _plain(_VALUE_TYPES, "a type")
     if len(members) > 1:
         return _first_of([_converter(member) for member in members])
-    (kind,) = members
+    kind = members[0]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is tuple:
         return _list_of(_converter(arguments[0]))
@@ -93,7 +94,7 @@ def _converter(hint: Any) -> Converter:
 def _kind(value: Any) -> str:
     names = {int: "an integer", float: "a float", str: "a string", np.ndarray: "a tensor"}
     names |= {tuple: "a list", Graph: "a graph"}
-    return names.get(type(value), "a type")
+    return next((text for kind, text in names.items() if isinstance(value, kind)), "a type")
 
 
 def _plain(kinds: tuple[type, ...], wanted: str) -> Converter:
@@ -134,7 +135,7 @@ def _list_of(convert: Converter) -> Converter:
     def convert_all(name: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, tuple):
             raise Mismatch(f"attribute '{name}' must be a list, not {_kind(value)}")
-        return tuple(convert(name, item) for item in value)
+        return tuple(convert(name, item) for item in items(value))
 
     return convert_all
 

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from ...runtime import dtypes
+from ...runtime.dtypes import DType
 from ...runtime.errors import ModelError, ShapeError, UnsupportedError, did_you_mean
 from ...runtime.infer import infer_node
-from ...runtime.ir import Graph, Node, Value
+from ...runtime.ir import Graph, Value
 from ...runtime.op import Op, arity
 from ...runtime.types import Array, ValueType
 from .attributes import Mismatch, input_types, make
 from .functions import check_functions, key_of
 from .order import Names
-from .parse import RawFunction, RawGraph, RawModel, RawNode, Reference
+from .parse import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from .scope import NameSpace, Scope
 from .source import Source
 from .upgrade import NEWEST, upgrade
@@ -36,16 +38,17 @@ def bind(model: RawModel, operators: Operators, source: Source) -> tuple[Graph, 
     """
     for domain, version in model.opsets.items():
         if version > NEWEST.get(domain, version):
-            known = f"tercet reads up to version {NEWEST[domain]}"
-            text = f"opset {version} of domain '{domain or 'ai.onnx'}' is newer than tercet"
-            where = f"{source.file}: " if source.file else ""
-            raise UnsupportedError(f"{where}{text}; {known}")
+            asked = f"imports version {version} of domain '{domain or 'ai.onnx'}'"
+            reason = f"{asked}; tercet knows it up to version {NEWEST[domain]}"
+            raise source.unsupported(reason, "model")
     check_functions(model, source)
     binder = _Binder(model, operators, source)
     return binder.main(model.graph), tuple(binder.warnings)
 
 
 class _Binder:
+    """Builds one model; `warnings` collects what the user should know."""
+
     def __init__(self, model: RawModel, operators: Operators, source: Source) -> None:
         self.warnings: list[str] = []
         self._functions = model.functions
@@ -53,15 +56,292 @@ class _Binder:
         self._source = source
         self._names = Names(source)
 
-    # ── graphs ───────────────────────────────────────────────────────────────────────────────
+    # ── graphs and functions ─────────────────────────────────────────────────────────────────
 
     def main(self, raw: RawGraph) -> Graph:
         """Return the model's own graph."""
-        scope = self._scope(raw, None)
-        unknown = [name for name, value in scope.inputs.items() if value.type is None]
-        if unknown:
-            raise self._source.error("declares no element type", f"input '{unknown[0]}'")
+        for name, type_ in raw.inputs.items():
+            if type_ is None and name not in raw.constants:
+                raise self._source.error("declares no element type", f"input '{name}'")
         if len(set(raw.outputs)) < len(raw.outputs):
             raise self._source.error(f"lists an output twice: {', '.join(raw.outputs)}")
-        self._fill(raw, scope)
-        return scope.graph
+        return self._graph(raw, None).graph
+
+    def _graph(self, raw: RawGraph, outer: Scope | None) -> Scope:
+        """Return the scope of a graph that has been built; a body is closed over nothing.
+
+        An initializer that is listed as an input, too, is a constant, whatever the IR version.
+        """
+        computed = (name for node in raw.nodes for name in node.outputs)
+        space = NameSpace(Graph(raw.name), {*raw.inputs, *raw.constants, *computed})
+        actual = outer.attributes if outer else None
+        scope = Scope(space, outer=outer, declared=raw.declared, attributes=actual)
+        for name, data in raw.constants.items():
+            scope.define(name, space.graph.constant(data, name))
+        for name, type_ in raw.inputs.items():
+            if name not in raw.constants:
+                scope.define(name, space.graph.add_input(name, type_))
+        nodes = self._ordered(
+            raw.nodes, {*raw.inputs, *raw.constants}, scope, f"graph '{raw.name}'"
+        )
+        scope.reads |= set(raw.outputs)
+        for node in nodes:
+            self._node(node, scope)
+        space.graph.set_outputs(self._outputs(raw, scope))
+        return scope
+
+    def _ordered(
+        self, nodes: tuple[RawNode, ...], defined: set[str], scope: Scope, where: str
+    ) -> tuple[RawNode, ...]:
+        ordered, scope.reads = self._names.sorted(nodes, defined)
+        if ordered is not nodes:
+            self.warnings.append(f"{where}: the nodes were not in order and have been sorted")
+        return ordered
+
+    def _outputs(self, raw: RawGraph, scope: Scope) -> dict[str, Value]:
+        where = f"output of graph '{raw.name}'"
+        outputs: dict[str, Value] = {}
+        for name in raw.outputs:
+            value = self._find(name, scope, where)
+            label, number = name, 0
+            while label in outputs:  # the results of a body are known by position alone
+                number += 1
+                label = f"{name}.{number}"
+            outputs[label] = value
+        return outputs
+
+    def _call(self, function: RawFunction, node: RawNode, scope: Scope) -> None:
+        """Inline a function: its nodes join the caller's graph."""
+        for name in node.attributes:
+            if name not in function.attributes:
+                hint = did_you_mean(name, list(function.attributes))
+                raise self._source.error(
+                    f"{function.where} has no attribute '{name}'{hint}", node.where
+                )
+        for kind in ("inputs", "outputs"):
+            given, taken = len(getattr(node, kind)), len(getattr(function, kind))
+            if given > taken:
+                reason = f"has {given} {kind}; {function.where} has {taken}"
+                raise self._source.error(reason, node.where)
+        results = dict(zip(function.outputs, node.outputs, strict=False))
+        results = {formal: name for formal, name in results.items() if name}
+        computed = (name for each in function.nodes for name in each.outputs)
+        inner = Scope(
+            scope.space,
+            local={*function.inputs, *computed},
+            prefix=f"{scope.prefix}{node.name or node.outputs[0]}/",
+            results={formal: scope.value_name(name) for formal, name in results.items()},
+            attributes={**function.attributes, **node.attributes},
+        )
+        for formal in function.inputs:
+            inner.define(formal, None)
+        for formal, name in zip(function.inputs, node.inputs, strict=False):
+            inner.define(formal, self._find(name, scope, node.where) if name else None)
+        nodes = self._ordered(function.nodes, set(function.inputs), inner, function.where)
+        inner.reads |= set(results)
+        for each in nodes:
+            self._node(each, inner)
+        for formal, name in results.items():
+            scope.define(name, self._find(formal, inner, f"output of {function.where}"))
+
+    def _find(self, name: str, scope: Scope, where: str) -> Value:
+        value = self._find_optional(name, scope, where)
+        if value is None:
+            raise self._source.error(
+                f"wants '{name}', which the function's caller leaves out", where
+            )
+        return value
+
+    def _find_optional(self, name: str, scope: Scope, where: str) -> Value | None:
+        try:
+            return scope.find(name)
+        except KeyError:
+            hint = did_you_mean(name, scope.visible()[:1000])
+            reason = f"reads '{name}', which nothing computes{hint}"
+            raise self._source.error(reason, where) from None
+
+    # ── nodes ────────────────────────────────────────────────────────────────────────────────
+
+    def _node(self, node: RawNode, scope: Scope) -> None:
+        if not node.outputs:
+            raise self._source.error("has no outputs", node.where)
+        node = self._resolved(node, scope)
+        function = self._functions.get(key_of(node))
+        if function is not None:
+            self._call(function, node, scope)
+        elif node.op == "Constant" and not node.domain:
+            name = node.outputs[0]
+            data = _constant(node, self._source)
+            scope.define(name, scope.graph.constant(data, scope.value_name(name)))
+        elif node.opset is None:
+            reason = f"uses domain '{node.domain}', which the model does not import"
+            raise self._source.error(reason, node.where)
+        else:
+            origin = scope.prefix + (node.name or node.outputs[0] or node.op)
+            for each in upgrade(node, _Site(self, scope)):
+                label = origin if each.name == node.name else each.name
+                self._insert(each, scope, label, origin)
+
+    def _resolved(self, node: RawNode, scope: Scope) -> RawNode:
+        """Return the node with the attributes of its function put in."""
+        if not any(isinstance(value, Reference) for value in node.attributes.values()):
+            return node
+        attributes: dict[str, Any] = {}
+        for name, value in node.attributes.items():
+            if isinstance(value, Reference):
+                if value.name not in (scope.attributes or ()):
+                    reason = f"attribute '{name}' refers to '{value.name}', which no function has"
+                    raise self._source.error(reason, node.where)
+                value = (scope.attributes or {})[value.name]
+                if isinstance(value, RawGraph):
+                    raise self._source.unsupported("bodies given to functions", node.where)
+            if value is not None:
+                attributes[name] = value
+        return node.change(attributes=attributes)
+
+    def _operator(self, node: RawNode) -> type[Op]:
+        operator = self._operators.get((node.domain, node.op))
+        if operator is not None and not node.overload:
+            return operator
+        names = [name for domain, name in self._operators if domain == node.domain]
+        hint = did_you_mean(node.op, names)
+        asked = f"operator '{node.op}' of domain '{node.domain or 'ai.onnx'}'"
+        if node.overload:
+            asked += f", overload '{node.overload}',"
+        reason = f"{asked} is unknown in opset {node.opset}{hint}"
+        raise self._source.unsupported(reason, node.where)
+
+    def _insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> None:
+        """Add a node of the newest opset, called `label`, that the file's `origin` has become."""
+        operator = self._operator(node)
+        captured: dict[Graph, list[Value]] = {}
+        op = self._op(operator, node, scope, captured)
+        inputs = [self._find_optional(n, scope, node.where) if n else None for n in node.inputs]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        self._check(op, inputs, node)
+        made = scope.graph.insert(
+            op,
+            inputs,
+            [scope.value_name(name) for name in node.outputs],
+            name=scope.space.node(label),
+            captures=[value for body in op.graphs() for value in captured[body]],
+        )
+        made.origin = (origin,)
+        for name, value in zip(node.outputs, made.outputs, strict=True):
+            value.type = scope.declared.get(name)
+            if name:
+                scope.define(name, value)
+        infer_node(made, file=self._source.file)
+
+    def _op(
+        self, operator: type[Op], node: RawNode, scope: Scope, captured: dict[Graph, list[Value]]
+    ) -> Op:
+        def bound(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(bound, items(value)))
+            if not isinstance(value, RawGraph):
+                return value
+            body = self._graph(value, scope)
+            captured[body.graph] = body.captured
+            return body.graph
+
+        try:
+            return make(operator, {name: bound(v) for name, v in node.attributes.items()})
+        except (Mismatch, ShapeError) as error:
+            raise self._source.error(str(error), node.where) from error
+
+    def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:
+        """Refuse a wrong number of inputs or outputs, and inputs that are no tensors."""
+        least, most = arity(type(op))
+        bounds = f"{least} or more" if most is None else f"{least} to {most}"
+        if len(inputs) < least or (most is not None and len(inputs) > most):
+            reason = f"has {len(inputs)} inputs; the operator takes {bounds}"
+            raise self._source.error(reason, node.where)
+        if None in inputs[:least]:
+            reason = f"leaves out input {inputs.index(None)}, which the operator needs"
+            raise self._source.error(reason, node.where)
+        least, most = op.outputs
+        if len(node.outputs) < least or (most is not None and len(node.outputs) > most):
+            bounds = f"{least} or more" if most is None else f"{least} to {most}"
+            reason = f"has {len(node.outputs)} outputs; the operator gives {bounds}"
+            raise self._source.error(reason, node.where)
+        kinds = input_types(type(op))
+        for i, value in enumerate(inputs):
+            allowed = kinds[min(i, len(kinds) - 1)]
+            if value is not None and value.type is not None and not isinstance(value.type, allowed):
+                wanted = " or ".join(kind.__name__.removesuffix("Type").lower() for kind in allowed)
+                reason = f"input '{value.name}' is {value.type}; the operator takes a {wanted}"
+                raise self._source.error(reason, node.where)
+
+    def type_of(self, name: str, scope: Scope) -> ValueType | None:
+        """Return what is known of a value at this place."""
+        value = self._find_optional(name, scope, "node") if name else None
+        return value.type if value is not None else None
+
+    @property
+    def source(self) -> Source:
+        """The model, for messages."""
+        return self._source
+
+
+class _Site:
+    """The place of one node, for `upgrade`."""
+
+    def __init__(self, binder: _Binder, scope: Scope) -> None:
+        self._binder = binder
+        self._scope = scope
+
+    def type_of(self, name: str) -> ValueType | None:
+        return self._binder.type_of(name, self._scope)
+
+    def is_read(self, name: str) -> bool:
+        return name in self._scope.reads
+
+    def fresh(self, hint: str) -> str:
+        return self._scope.fresh(hint)
+
+    def constant(self, data: Array, hint: str) -> str:
+        name = self.fresh(hint)
+        self._scope.define(name, self._scope.graph.constant(data, name))
+        return name
+
+    def error(self, reason: str, node: RawNode) -> ModelError:
+        return self._binder.source.error(reason, node.where)
+
+    def unsupported(self, reason: str, node: RawNode) -> UnsupportedError:
+        asked = f"{reason} (opset {node.opset})"
+        return self._binder.source.unsupported(asked, node.where)
+
+
+def _constant(node: RawNode, source: Source) -> Array:
+    """Return the elements of a Constant node."""
+    if len(node.attributes) != 1:
+        raise source.error(f"has {len(node.attributes)} attributes instead of one", node.where)
+    ((name, value),) = node.attributes.items()
+    if name not in _CONSTANTS:
+        known = did_you_mean(name, list(_CONSTANTS))
+        raise source.error(f"has unknown attribute '{name}'{known}", node.where)
+    element, dtype = _CONSTANTS[name]
+    if name.endswith("s") != isinstance(value, tuple) or not all(
+        isinstance(item, element) for item in items(value)
+    ):
+        raise source.error(f"attribute '{name}' is of another type", node.where)
+    if dtype is None:
+        return value
+    data = np.array(value, dtype)
+    data.setflags(write=False)
+    return data
+
+
+#: What each attribute of Constant must be, and the dtype of the tensor that it becomes.
+_CONSTANTS: dict[str, tuple[type, DType | None]] = {
+    "value": (np.ndarray, None),
+    "sparse_value": (np.ndarray, None),
+    "value_float": (float, dtypes.float32),
+    "value_floats": (float, dtypes.float32),
+    "value_int": (int, dtypes.int64),
+    "value_ints": (int, dtypes.int64),
+    "value_string": (str, dtypes.string),
+    "value_strings": (str, dtypes.string),
+}

@@ -79,7 +79,9 @@ class ExternalData:
     def _map(self, location: str, where: str) -> Array:
         folder = self._source.folder
         if folder is None:
-            reason = f"keeps its data in '{location}', which a model in memory cannot have beside it"
+            reason = (
+                f"keeps its data in '{location}', which a model in memory cannot have beside it"
+            )
             raise self._source.error(f"{reason}; load the model by its path", where)
         parts = self._parts(location, where)
         try:
@@ -126,7 +128,9 @@ class ExternalData:
         if not stat.S_ISREG(status.st_mode):
             raise self._source.error(f"{shown} is not a plain file", where)
         if status.st_nlink > 1:
-            raise self._source.error(f"{shown} has hard links, so it may be any file; copy it", where)
+            raise self._source.error(
+                f"{shown} has hard links, so it may be any file; copy it", where
+            )
         return status.st_size
 
 

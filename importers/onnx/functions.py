@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from .parse import FunctionKey, RawFunction, RawGraph, RawModel, RawNode
+from .parse import FunctionKey, RawFunction, RawModel, RawNode
 from .source import Source
 
 
@@ -21,7 +21,7 @@ def check_functions(model: RawModel, source: Source) -> None:
         LimitError: inlining would exceed the limits for nodes or depth.
     """
     sizes = _Sizes(model, source)
-    nodes, _ = sizes.of(model.graph.nodes, ())
+    nodes, _ = sizes.of(model.graph.nodes, (), 0)
     if nodes > source.limits.nodes:
         limit = source.limits.nodes
         raise source.limit(f"has {nodes} nodes once its functions are inlined; {limit} allowed")
@@ -35,34 +35,36 @@ class _Sizes:
         self._source = source
         self._known: dict[FunctionKey, tuple[int, int]] = {}
 
-    def of(self, nodes: Iterable[RawNode], callers: tuple[FunctionKey, ...]) -> tuple[int, int]:
-        """Return how many nodes these become, and how deep calls and bodies lie in them."""
+    def of(
+        self, nodes: Iterable[RawNode], callers: tuple[FunctionKey, ...], depth: int
+    ) -> tuple[int, int]:
+        """Return how many nodes these become, and how deep calls and bodies lie below them.
+
+        Args:
+            nodes: the nodes of a graph, body or function.
+            callers: the functions that they are part of.
+            depth: how many calls and bodies they are inside of.
+        """
         total, deepest = 0, 0
         for node in nodes:
-            parts = [self.of(body.nodes, callers) for body in _bodies(node)]
+            parts = [self.of(body.nodes, callers, depth + 1) for body in node.bodies]
             function = self._functions.get(key_of(node))
             if function is not None:
-                parts.append(self._called(function, callers, node))
+                parts.append(self._called(function, callers, depth + 1, node))
             total += 1 + sum(count for count, _ in parts)
-            deepest = max([deepest, *(1 + depth for _, depth in parts)])
-        if deepest > self._source.limits.depth:
-            raise self._source.limit(f"functions and bodies lie more than {deepest - 1} deep")
+            deepest = max([deepest, *(1 + below for _, below in parts)])
+        if depth + deepest > self._source.limits.depth:
+            raise self._source.limit(f"has calls and bodies {depth + deepest} deep")
         return total, deepest
 
     def _called(
-        self, function: RawFunction, callers: tuple[FunctionKey, ...], node: RawNode
+        self, function: RawFunction, callers: tuple[FunctionKey, ...], depth: int, node: RawNode
     ) -> tuple[int, int]:
         if function.key in callers:
             raise self._source.error(f"{function.where} calls itself", node.where)
-        if len(callers) >= self._source.limits.depth:
-            raise self._source.limit(f"functions call each other more than {len(callers)} deep")
+        if depth > self._source.limits.depth:
+            raise self._source.limit(f"has calls and bodies more than {depth - 1} deep")
         if function.key not in self._known:
-            self._known[function.key] = self.of(function.nodes, (*callers, function.key))
+            inner = self.of(function.nodes, (*callers, function.key), depth)
+            self._known[function.key] = inner
         return self._known[function.key]
-
-
-def _bodies(node: RawNode) -> Iterator[RawGraph]:
-    for value in node.attributes.values():
-        for body in value if isinstance(value, tuple) else (value,):
-            if isinstance(body, RawGraph):
-                yield body

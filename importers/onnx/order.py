@@ -18,24 +18,20 @@ class Names:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._free: dict[int, frozenset[str]] = {}
+        self._free: dict[RawGraph, frozenset[str]] = {}
 
     def reads(self, node: RawNode) -> set[str]:
         """Return the names that a node reads, those that its bodies read from outside included."""
         names = {name for name in node.inputs if name}
-        for value in node.attributes.values():
-            for body in value if isinstance(value, tuple) else (value,):
-                if isinstance(body, RawGraph):
-                    names |= self.free(body)
-        return names
+        return names.union(*map(self.free, node.bodies))
 
     def free(self, graph: RawGraph) -> frozenset[str]:
         """Return the names that a body reads and does not define."""
-        if id(graph) not in self._free:
+        if graph not in self._free:
             read = set(graph.outputs).union(*(self.reads(node) for node in graph.nodes))
             defined = {name for node in graph.nodes for name in node.outputs}
-            self._free[id(graph)] = frozenset(read - defined - set(graph.inputs) - set(graph.constants))
-        return self._free[id(graph)]
+            self._free[graph] = frozenset(read - defined - set(graph.inputs) - set(graph.constants))
+        return self._free[graph]
 
     def sorted(
         self, nodes: tuple[RawNode, ...], defined: Iterable[str]
@@ -63,11 +59,10 @@ class Names:
         for i, node in enumerate(nodes):
             for name in filter(None, node.outputs):
                 if name in taken:
-                    other = nodes[producer[name]].where if name in producer else "an input or constant"
-                    reason = f"computes '{name}', which {other} is already"
+                    other = "is an input or an initializer"
                     if name in producer:
-                        reason = f"computes '{name}', which {other} computes too"
-                    raise self._source.error(reason, node.where)
+                        other = f"{nodes[producer[name]].where} computes, too"
+                    raise self._source.error(f"computes '{name}', which {other}", node.where)
                 taken.add(name)
                 producer[name] = i
         return producer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from onnx import (
     AttributeProto,
@@ -52,7 +52,7 @@ class RawNode:
         name: the file's name for it, or "".
         inputs: names of what it reads; "" where an optional input is left out.
         outputs: names of what it computes; "" where an optional output is left out.
-        attributes: int, float, str, array, `RawGraph`, `ValueType`, `Reference` or a tuple of those.
+        attributes: int, float, str, array, `RawGraph`, `ValueType`, `Reference` or a tuple.
         opset: version of `domain` that it is written in, or None where the file imports none.
     """
 
@@ -73,12 +73,20 @@ class RawNode:
             return f"node '{self.name}' ({kind})"
         return f"node that computes '{self.outputs[0]}' ({kind})"
 
+    @property
+    def bodies(self) -> Iterator[RawGraph]:
+        """The graphs among the attributes."""
+        for value in self.attributes.values():
+            for item in items(value):
+                if isinstance(item, RawGraph):
+                    yield item
+
     def change(self, **changes: Any) -> RawNode:
         """Return the node with other fields."""
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RawGraph:
     """A graph or control-flow body as the file has it.
 
@@ -128,6 +136,11 @@ class RawModel:
     metadata: Mapping[str, str]
 
 
+def items(value: Any) -> tuple[Any, ...]:
+    """Return the elements of an attribute that is a list, or the attribute as the only one."""
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+
 def domain_of(text: str) -> str:
     """Return the domain by the name that tercet knows: ai.onnx is the empty one."""
     return "" if text == "ai.onnx" else text
@@ -171,7 +184,7 @@ class _Parser:
         self._depth = 0
 
     def model(self, proto: ModelProto) -> RawModel:
-        opsets = self._opsets(proto.opset_import, "model")
+        opsets = self._opsets(proto.opset_import, "model") or {"": 1}  # IR versions 1 and 2
         functions: dict[FunctionKey, RawFunction] = {}
         for each in proto.functions:
             function = self._function(each)
@@ -342,22 +355,24 @@ class _Parser:
         where = f"value '{self._text(info.name)}'"
         return self._type(info.type, where) if info.HasField("type") else None
 
-    def _type(self, proto: TypeProto, where: str) -> ValueType | None:
+    def _type(self, proto: TypeProto, where: str, depth: int = 0) -> ValueType | None:
         kind = proto.WhichOneof("value")
         if kind is None:
             return None
+        if depth > self._source.limits.depth:
+            raise self._source.limit(f"declares a type of more than {depth - 1} levels", where)
         if kind == "tensor_type":
             return self._tensor_type(proto.tensor_type, where)
         if kind == "sequence_type":
-            element = self._type(proto.sequence_type.elem_type, where)
+            element = self._type(proto.sequence_type.elem_type, where, depth + 1)
             if isinstance(element, TensorType | OptionalType | None):
                 return SequenceType(element)
         elif kind == "optional_type":
-            element = self._type(proto.optional_type.elem_type, where)
+            element = self._type(proto.optional_type.elem_type, where, depth + 1)
             if isinstance(element, TensorType | SequenceType | None):
                 return OptionalType(element)
         elif kind == "map_type":
-            element = self._type(proto.map_type.value_type, where)
+            element = self._type(proto.map_type.value_type, where, depth + 1)
             if isinstance(element, TensorType):
                 return MapType(self._source.dtype(proto.map_type.key_type, where), element)
         raise self._source.error(f"declares a {kind} that tercet has no values for", where)

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from ...runtime.ir import Graph, Value
+from ...runtime.types import ValueType
 
 
 class NameSpace:
@@ -48,8 +49,10 @@ class Scope:
     Args:
         space: the graph that nodes are added to; a function's is its caller's.
         outer: what a body sees around it; None for the main graph and for functions.
+        local: names that a function defines.
         prefix: put before the names of a function's inner values and nodes.
         results: names in the graph of a function's results.
+        declared: types that the file declares for values.
         attributes: the actual attributes of the function that this is, or is part of; None
             outside of functions.
     """
@@ -59,17 +62,21 @@ class Scope:
         space: NameSpace,
         *,
         outer: Scope | None = None,
+        local: Container[str] = (),
         prefix: str = "",
         results: Mapping[str, str] | None = None,
+        declared: Mapping[str, ValueType] | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         self.space = space
         self.graph = space.graph
         self.captured: list[Value] = []
         self.reads: frozenset[str] = frozenset()
+        self.declared = dict(declared or {})
         self.attributes = attributes
+        self._local = local
         self._outer = outer
-        self._prefix = prefix
+        self.prefix = prefix
         self._results = dict(results or {})
         self._values: dict[str, Value | None] = {}
 
@@ -105,12 +112,14 @@ class Scope:
         """Return what the value that the file calls `name` here is called in the graph."""
         if name in self._results:
             return self._results[name]
-        return self.space.value(self._prefix + name) if self._prefix or not name else name
+        if self.prefix or not name:
+            return self.space.value(self.prefix + (name or "unused"))
+        return name
 
-    def node_name(self, name: str) -> str:
-        """Return what the node that the file calls `name` here is called in the graph."""
-        return self.space.node(self._prefix + name)
-
-    def inner_prefix(self, name: str) -> str:
-        """Return the prefix of what belongs to the call of a function at node `name`."""
-        return f"{self._prefix}{name}/"
+    def fresh(self, hint: str) -> str:
+        """Return a name that nothing has, here or in the graph."""
+        name = self.space.value(self.prefix + hint)
+        while name in self._local or name in self._values:
+            name = self.space.value(self.prefix + hint)
+        self._results[name] = name
+        return name

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...runtime.dtypes import BY_ONNX, DType
-from ...runtime.errors import LimitError, ModelError
+from ...runtime.errors import LimitError, ModelError, UnsupportedError
 from .limits import Limits
 
 
@@ -34,6 +34,10 @@ class Source:
     def limit(self, reason: str, where: str | None = None) -> LimitError:
         """Return the error to raise for something that exceeds the limits."""
         return LimitError(": ".join(part for part in (self.file, where, reason) if part))
+
+    def unsupported(self, reason: str, where: str | None = None) -> UnsupportedError:
+        """Return the error to raise for something valid that tercet cannot do."""
+        return UnsupportedError(": ".join(part for part in (self.file, where, reason) if part))
 
     def text(self, value: str | bytes, where: str | None = None) -> str:
         """Return a string of the file; protobuf hands over what is not UTF-8 as bytes."""

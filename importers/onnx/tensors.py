@@ -1,4 +1,4 @@
-"""TensorProto and SparseTensorProto → numpy arrays, every length checked before anything is read."""
+"""TensorProto and SparseTensorProto → numpy arrays, every length checked before it is read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class TensorReader:
         if proto.data_location == TensorProto.EXTERNAL:
             if dtype == dtypes.string:
                 raise self._source.error("strings cannot be stored as external data", where)
-            data = self._decode(self._external.read(proto.external_data, where), dtype, shape, where)
+            data = self._decode(
+                self._external.read(proto.external_data, where), dtype, shape, where
+            )
         else:
             data = self._embedded(proto, dtype, shape, where)
         data.setflags(write=False)
@@ -80,7 +82,9 @@ class TensorReader:
         size = prod(shape)
         if size * values.itemsize > self._source.limits.sparse_bytes:
             limit = self._source.limits.sparse_bytes
-            raise self._source.limit(f"takes {size * values.itemsize} bytes; {limit} allowed", where)
+            raise self._source.limit(
+                f"takes {size * values.itemsize} bytes; {limit} allowed", where
+            )
         if indices.dtype != dtypes.int64 or values.ndim != 1:
             raise self._source.error("wants 1-D values and int64 indices", where)
         if indices.shape not in ((len(values),), (len(values), len(shape))):

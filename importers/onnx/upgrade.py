@@ -16,7 +16,7 @@ from ...runtime import dtypes
 from ...runtime.dtypes import TO_ONNX, DType
 from ...runtime.errors import ModelError, UnsupportedError
 from ...runtime.types import Array, TensorType, ValueType
-from .parse import RawGraph, RawNode
+from .parse import RawGraph, RawNode, items
 
 #: The version of each domain that the intermediate representation speaks.
 NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
@@ -132,7 +132,7 @@ def integers(node: RawNode, name: str, site: Site) -> Array | None:
     value = node.attributes.get(name)
     if value is None:
         return None
-    if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+    if not isinstance(value, tuple) or not all(isinstance(v, int) for v in items(value)):
         raise site.error(f"attribute '{name}' must be a list of integers", node)
     return np.array(value, np.int64)
 
@@ -413,10 +413,10 @@ def _scales(node: RawNode, opset: int, site: Site) -> str:
     if node.op == "Resize" or opset >= 9:
         return need_inputs(node, 2, site)[1]
     need_inputs(node, 1, site)
-    scales = node.attributes.get("scales")
+    scales = items(node.attributes.get("scales"))
     if opset < 7:
         scales = (1.0, 1.0, number(node, "height_scale", site), number(node, "width_scale", site))
-    if not isinstance(scales, tuple) or not all(isinstance(s, float) for s in scales):
+    if not all(isinstance(scale, float) for scale in scales):
         raise site.error("has no scales", node)
     return site.constant(np.array(scales, np.float32), "scales")
 

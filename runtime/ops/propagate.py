@@ -70,24 +70,30 @@ def _dense(value: Array, dtype: DType) -> Array:
     return value.astype(np.uint64 if dtype == np.uint64 else np.int64).astype(dtype)
 
 
-def rearrange(result: TensorType, move: ArrayFunction, *inputs: TensorType) -> TensorType:
-    """Return `result` with the elements that `move` picks out of those of `inputs`.
+def rearrange(result: TensorType, move: Callable[[Array], Array], x: TensorType) -> TensorType:
+    """Return `result` with the elements that `move` picks out of those of `x`.
 
     Args:
         result: type of the result.
         move: a function that moves elements and computes nothing.
-        inputs: the tensors it moves elements of.
+        x: the tensor it moves elements of.
     """
+    return combine(result, lambda arrays: move(arrays[0]), x)
+
+
+def combine(
+    result: TensorType, move: Callable[[list[Array]], Array], *inputs: TensorType
+) -> TensorType:
+    """Return `result` with the elements that `move` picks out of several `inputs`; see above."""
     if not is_small(result) or all(x.value is None for x in inputs):
         return result
-    arrays = [elements(x) for x in inputs]
-    known = [a for a in arrays if a is not None]
-    if len(known) != len(arrays):
+    found = [elements(x) for x in inputs]
+    arrays = [a for a in found if a is not None]
+    if len(arrays) != len(found):
         return result
-    if any(a.dtype == object for a in known):
-        known = [a if a.dtype == object else a.astype(object) for a in known]
-    moved = move(*known)
-    return result if moved is None else with_value(result, np.asarray(moved))
+    if any(a.dtype == object for a in arrays):
+        arrays = [a.astype(object) for a in arrays]
+    return with_value(result, move(arrays))
 
 
 def compute(
@@ -139,7 +145,7 @@ def compute(
 
 
 def _scalar(element: Any) -> Any:
-    return element.item() if isinstance(element, np.generic) else element
+    return element.item() if hasattr(element, "item") else element
 
 
 def reduce(result: TensorType, function: ArrayFunction, x: TensorType) -> TensorType:
@@ -151,5 +157,5 @@ def reduce(result: TensorType, function: ArrayFunction, x: TensorType) -> Tensor
         found = function(data)
     if found is None:
         return result
-    value: Array = np.asarray(found)
-    return with_value(result, value.astype(result.dtype))
+    value: Array = np.asarray(found, result.dtype)
+    return with_value(result, value)

@@ -22,6 +22,7 @@ from .shapes import (
     quotient,
     same_dim,
     same_dtype,
+    same_shape,
     times,
 )
 
@@ -90,10 +91,7 @@ class _Cell:
         need_vector(sequence_lens, batch, "sequence_lens")
         state = self._ordered(batch, (self.directions,), hidden)
         for name, type_ in states.items():
-            for found, wanted in zip(
-                () if type_ is None else type_.shape or (), state, strict=False
-            ):
-                same_dim(found, wanted, f"{name} {type_} and the state")
+            same_shape(type_ and type_.shape, state, f"shapes of {name} and of the state")
         leading: Shape = (batch, length) if self.layout else (length,)
         rest: Shape = (self.directions,) if self.layout else (self.directions, batch)
         return x.with_shape((*leading, *rest, hidden)), x.with_shape(state)

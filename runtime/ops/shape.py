@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
-from math import ceil, isfinite, prod
+from math import ceil, isfinite
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, float32, int64, name_of, string
+from ..dtypes import DType, float32, int64, string
 from ..errors import ShapeError
 from ..op import Op, Tensor, op
 from ..types import Array, Dim, TensorType, ValueType, constant_type, dims_type
 from ..types import Shape as Dims
-from .propagate import is_small, rearrange, with_value
+from .propagate import combine, is_small, rearrange, with_value
 from .shapes import (
     MAX_RANK,
     MAX_SIZE,
@@ -286,7 +287,7 @@ class Concat(Op):
                     shape[i] = same_dim(a, b, what)
         shape[axis] = length
         result = TensorType(dtype, checked(shape))
-        return rearrange(result, lambda *a: np.concatenate(a, axis), *tensors)
+        return combine(result, lambda arrays: np.concatenate(arrays, axis), *tensors)
 
 
 @op
@@ -318,8 +319,8 @@ class Split(Op):
         for size, end in zip(sizes, ends, strict=True):
             part = input.with_shape((*input.shape[:axis], size, *input.shape[axis + 1 :]))
             if isinstance(end, int) and isinstance(size, int):
-                window = (slice(None),) * axis + (slice(end - size, end),)
-                part = rearrange(part, lambda a, window=window: a[window], input)
+                window = (*(slice(None),) * axis, slice(end - size, end))
+                part = rearrange(part, itemgetter(window), input)
             parts.append(part)
         return tuple(parts)
 
@@ -386,9 +387,7 @@ class Slice(Op):
         for axis, a, b, c in zip(along, first or none, last or none, by, strict=True):
             shape[axis], windows[axis] = _sliced(data.shape[axis], a, b, c)
         result = data.with_shape(tuple(shape))
-        if not result.is_static:
-            return result
-        return rearrange(result, lambda a: a[tuple(windows)], data)
+        return rearrange(result, itemgetter(tuple(windows)), data)
 
 
 def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
@@ -396,8 +395,6 @@ def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
     whole = slice(None)
     if step == 0:
         raise ShapeError("a step is 0")
-    if isinstance(size, int) and start == 0 and isinstance(end, str):
-        return None, whole
     if not isinstance(size, int):
         to_end = isinstance(end, int) and end >= 2**31 - 1
         if start == 0 and step == 1 and (to_end or (size is not None and end == size)):

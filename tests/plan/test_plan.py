@@ -277,14 +277,15 @@ def test_threads_get_plans_of_their_own() -> None:
         ({}, "input 'x' is missing; the model wants x: float32[batch,4,5,5]"),
         ({"X": np.zeros((1, 4, 5, 5), np.float32)}, "no input 'X'; did you mean 'x'?"),
         ({"x": np.zeros((1, 4, 5, 5))}, "dtype float64; the model wants x: float32"),
-        ({"x": np.zeros((4, 5, 5), np.float32)}, r"shape \[4, 5, 5\], 3 axes; .* wants 4"),
+        ({"x": np.zeros((4, 5, 5), np.float32)}, "shape [4, 5, 5], 3 axes; the model wants 4: x: float32[batch,4,5,5]"),
         ({"x": np.zeros((1, 3, 5, 5), np.float32)}, "axis 1 must be 4"),
     ],
 )
 def test_wrong_inputs(feeds: dict[str, np.ndarray], text: str) -> None:
     model = model_of(chain(2), FakeBackend(FakeDevice()))
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(InputError) as caught:
         model.run(feeds)
+    assert text in str(caught.value)
 
 
 def test_one_symbol_has_one_size() -> None:

@@ -1,0 +1,123 @@
+"""cuDNN itself: finding the library, its version, NVIDIA's frontend, a handle per GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ...runtime.errors import BackendUnavailable, DeviceError
+
+#: The frontend whose calls this package uses; others differ in handles and in dependencies.
+FRONTEND = "1.28"
+_CUDNN = "libcudnn.so.9"
+_INSTALL = "pip install 'tercet[cuda13]'   (or 'tercet[cuda12]', for a driver older than CUDA 13)"
+
+
+class NoPlan(Exception):
+    """CuDNN's own "no": it has no engine for a graph, or not within what was allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """CuDNN, loaded into this process.
+
+    Attributes:
+        frontend: the module `cudnn` of nvidia-cudnn-frontend.
+        frontend_version: such as ``1.28.0``.
+        version: cuDNN's own, such as ``9.19.0``.
+        file: the libcudnn that was loaded.
+    """
+
+    frontend: Any
+    frontend_version: str
+    version: str
+    file: str
+
+    @contextmanager
+    def calling(self, call: str) -> Iterator[None]:
+        """Turn what the frontend raises inside into our errors, which name the call.
+
+        Raises:
+            NoPlan: cuDNN does not support what was asked.
+            DeviceError: every other status.
+        """
+        try:
+            yield
+        except self.frontend.cudnnGraphNotSupportedError as error:
+            raise NoPlan(f"{call}: {_brief(error)}") from error
+        except (RuntimeError, ValueError) as error:
+            raise DeviceError(f"cuDNN {self.version}: {call}: {_brief(error)}") from error
+
+
+@cache
+def load() -> Library:
+    """Load cuDNN and the frontend, once a process; needs no GPU.
+
+    ``LD_LIBRARY_PATH`` comes first, then ``nvidia/cudnn/lib`` on Python's path, then the system.
+
+    Raises:
+        BackendUnavailable: one of them is missing or does not fit.
+    """
+    _preload(_CUDNN, "cudnn/lib")
+    try:
+        frontend: Any = import_module("cudnn")
+    except ImportError as error:
+        raise _unavailable(f"the package nvidia-cudnn-frontend ({error})") from error
+    found = str(getattr(frontend, "__version__", "?"))
+    if not hasattr(frontend, "Handle"):
+        raise _unavailable(f"nvidia-cudnn-frontend {FRONTEND} (here is {found})")
+    try:
+        frontend.backend_version()
+    except RuntimeError as error:
+        raise _unavailable(f"{_CUDNN}, cuDNN's library") from error
+    _require_cublas()
+    return Library(frontend, found, str(frontend.backend_version_string()), _mapped(_CUDNN))
+
+
+def _unavailable(missing: str) -> BackendUnavailable:
+    return BackendUnavailable("cudnn", f"{missing} is not installed", _INSTALL)
+
+
+def _preload(name: str, *folders: str) -> ctypes.CDLL | None:
+    """Load a library from NVIDIA's wheels, or by its name; later requests by name then find it."""
+    chosen = [Path(f) for f in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if f]
+    wheels = [Path(entry) / "nvidia" / folder for entry in sys.path for folder in folders]
+    for file in (folder / name for folder in (*chosen, *wheels)):
+        if file.is_file():
+            return ctypes.CDLL(str(file))
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None
+
+
+def _require_cublas() -> None:
+    """Load cublasLt, without which cuDNN ends the process when it plans its first graph."""
+    cudart = ctypes.CDLL(_CUDNN).cudnnGetCudartVersion
+    cudart.restype = ctypes.c_size_t
+    major = cudart() // 1000
+    name = f"libcublasLt.so.{major}"
+    if _preload(name, f"cu{major}/lib", "cublas/lib") is None:
+        raise _unavailable(f"{name}, which cuDNN calls,")
+
+
+def _mapped(name: str) -> str:
+    """Return the path of a library in this process's memory."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = (line.split(maxsplit=5)[-1].strip() for line in maps)
+        return next((path for path in paths if Path(path).name.startswith(name)), name)
+
+
+def _brief(error: Exception) -> str:
+    """Return the first line of cuDNN's words, which may be a page."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

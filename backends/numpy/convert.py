@@ -1,0 +1,81 @@
+"""Conversions between element types as ONNX has them."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from ...runtime.dtypes import FLOAT8S, INTEGERS, DType, float8e8m0, float32, float64, string
+from ...runtime.types import Array
+
+
+
+def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
+    """Return `x` as dtype `to`, by the rules of ONNX's Cast.
+
+    Floats truncate to integers; integers lose their high bits; a float that is out of range
+    becomes infinite, or, in a float8 type with `saturate`, the greatest finite number.
+
+    Args:
+        x: any tensor.
+        to: the dtype wanted.
+        saturate: for float8 types alone.
+        round_mode: ``up``, ``down`` or ``nearest``, for float8e8m0 alone.
+    """
+    if x.dtype == to:
+        return x
+    if x.dtype == string:
+        return _from_text(x, to)
+    if to == string:
+        return _to_text(x)
+    if to == float8e8m0:
+        return _to_exponent(x.astype(float32), saturate, round_mode)
+    if to in FLOAT8S:
+        wide = x if x.dtype == float64 else x.astype(float32)
+        if saturate:
+            greatest = float(ml_dtypes.finfo(to).max)
+            wide = np.clip(wide, -greatest, greatest)
+        return wide.astype(to)
+    if x.dtype.kind == "V" and to.kind == "V":
+        return x.astype(float32).astype(to)
+    return x.astype(to)
+
+
+def _from_text(x: Array, to: DType) -> Array:
+    if to in INTEGERS:
+        return np.array([int(float(text)) for text in x.flat], np.int64).reshape(x.shape).astype(to)
+    numbers = np.array([float(text) for text in x.flat], float64).reshape(x.shape)
+    return convert(numbers, to)
+
+
+def _to_text(x: Array) -> Array:
+    made = np.empty(x.shape, string)
+    made.flat = [str(element) for element in x.flat]
+    return made
+
+
+def _to_exponent(x: Array, saturate: bool, round_mode: str) -> Array:
+    """Return powers of two: the biased exponents of float32, rounded; 255 is NaN."""
+    bits = x.view(np.uint32)
+    exponent = ((bits >> 23) & 0xFF).astype(np.int32)
+    fraction = bits & 0x7FFFFF
+    if round_mode == "up":
+        more = fraction > 0
+    elif round_mode == "nearest":
+        more = (fraction > 0x400000) | ((fraction == 0x400000) & (exponent > 0))
+    elif round_mode == "down":
+        more = np.zeros(x.shape, bool)
+    else:
+        raise ValueError(f"round_mode={round_mode!r}; ONNX has up, down and nearest")
+    greatest = 0xFE if saturate else 0xFF
+    rounded = np.minimum(exponent + more, greatest)
+    if saturate:
+        rounded = np.where(np.isinf(x), greatest, rounded)
+    found = np.where((exponent == 0xFF) & ~(np.isinf(x) & saturate), 0xFF, rounded)
+    return found.astype(np.uint8).view(float8e8m0)
+
+
+def round_to_integer(x: Array, to: DType) -> Array:
+    """Return `x` rounded to the nearest integers, halves to even, limited to the range of `to`."""
+    limits = ml_dtypes.iinfo(to)
+    return np.clip(np.rint(x), int(limits.min), int(limits.max)).astype(to)

@@ -1,0 +1,99 @@
+"""A path, bytes or a ModelProto → a ModelProto with a graph and an opset, or one clear error."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from ...runtime.errors import ModelError, UsageError
+from .limits import Limits
+from .signatures import describe, missing_bytes
+from .source import Source
+
+#: The newest IR version whose meaning tercet knows.
+IR_VERSION = 14
+
+
+def read(
+    model: str | os.PathLike[str] | bytes | ModelProto, limits: Limits
+) -> tuple[ModelProto, Source]:
+    """Return the parsed file, and where it comes from.
+
+    Raises:
+        ModelError: the file cannot be read, is something else than ONNX, or is damaged.
+        UsageError: `model` is of another type.
+    """
+    if isinstance(model, ModelProto):
+        source, proto = Source(None, limits), model
+    elif isinstance(model, bytes):
+        source = Source(None, limits)
+        proto = _decode(model, source)
+    else:
+        source = Source(_path(model), limits)
+        proto = _decode(_contents(source), source)
+    _check(proto, source)
+    return proto, source
+
+
+def _path(model: str | os.PathLike[str]) -> str:
+    try:
+        return os.fspath(model)
+    except TypeError as error:
+        found = type(model).__name__
+        raise UsageError(f"a model is a path, bytes or an onnx.ModelProto, not {found}") from error
+
+
+def _contents(source: Source) -> bytes:
+    path = source.file or ""
+    try:
+        # A pipe would block, and a device may have no end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise _not_a_file(source, status.st_mode)
+            if status.st_size > source.limits.file_bytes:
+                size = f"{status.st_size} bytes; an ONNX file holds {source.limits.file_bytes}"
+                raise source.error(f"{size} at most; keep the weights as external data")
+            return file.read(source.limits.file_bytes)
+    except FileNotFoundError as error:
+        raise source.error("there is no such file") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        raise source.error(f"cannot be read: {getattr(error, 'strerror', error)}") from error
+
+
+def _not_a_file(source: Source, mode: int) -> ModelError:
+    if stat.S_ISDIR(mode):
+        return source.error("is a folder; give the .onnx file in it")
+    return source.error("is not a plain file")
+
+
+def _decode(data: bytes, source: Source) -> ModelProto:
+    if not data:
+        raise source.error("is empty")
+    try:
+        proto = ModelProto.FromString(data)
+    except DecodeError as error:
+        if kind := describe(data):
+            raise source.error(f"is no ONNX model but {kind}") from error
+        if missing := missing_bytes(data):
+            raise source.error(f"is truncated: at least {missing} bytes are missing") from error
+        raise source.error("is no ONNX model, or is damaged") from error
+    if not proto.HasField("graph") and (kind := describe(data)):
+        raise source.error(f"is no ONNX model but {kind}")
+    return proto
+
+
+def _check(proto: ModelProto, source: Source) -> None:
+    if not proto.HasField("graph"):
+        raise source.error("has no graph: it is no ONNX model, or is truncated")
+    if proto.ir_version < 1:
+        raise source.error("has no IR version")
+    if proto.ir_version > IR_VERSION:
+        found = f"IR version {proto.ir_version} is newer than {IR_VERSION}, which tercet knows"
+        raise source.unsupported(found)
+    if not proto.opset_import and proto.ir_version >= 3:
+        raise source.error("imports no opset, so nobody knows what its operators mean")

@@ -1,0 +1,119 @@
+"""What a file is that is no ONNX model: most mistakes are a file of another kind."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+_PREFIXES: tuple[tuple[bytes, str], ...] = (
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "a Git LFS pointer to one; run 'git lfs pull' where you cloned it",
+    ),
+    (b"\x1f\x8b", "a gzip archive; unpack it first"),
+    (b"BZh", "a bzip2 archive; unpack it first"),
+    (b"\xfd7zXZ\0", "an xz archive; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive; unpack it first"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file, such as Keras writes; export it with tf2onnx"),
+    (b"\x93NUMPY", "a numpy array"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GGUF", "a GGUF file of llama.cpp"),
+    (b"ptrt", "a TensorRT engine; give the model that it was built from"),
+    (b"ftrt", "a TensorRT engine; give the model that it was built from"),
+)
+
+
+def describe(data: bytes) -> str:
+    """Return what `data` looks like, and what to do; an empty string if nobody knows."""
+    for prefix, kind in _PREFIXES:
+        if data.startswith(prefix):
+            return kind
+    return _archive(data) or _binary(data) or _text(data) or _protobuf(data)
+
+
+def _archive(data: bytes) -> str:
+    if data.startswith(b"PK\x03\x04"):
+        if b"data.pkl" in data[:4096]:
+            return "a PyTorch checkpoint; export it with torch.onnx.export"
+        if b"model.weights.h5" in data or b"config.json" in data[:4096]:
+            return "a Keras model; export it with tf2onnx"
+        return "a zip archive; unpack it first"
+    return "a tar archive; unpack it first" if data[257:262] == b"ustar" else ""
+
+
+def _binary(data: bytes) -> str:
+    if data[4:8] == b"TFL3":
+        return "a TensorFlow Lite model; convert it with tf2onnx"
+    if data[4:8] == b"ORTM":
+        return "a model in onnxruntime's own format; give the .onnx file"
+    if data[:1] == b"\x80" and data[1:2] in b"\2\3\4\5" and b"." in data[-2:]:
+        return "a Python pickle, such as an old PyTorch checkpoint; use torch.onnx.export"
+    if data[8:9] == b"{" and 2 <= int.from_bytes(data[:8], "little") <= len(data) - 8:
+        return "a safetensors file, which has weights alone; export the model to ONNX"
+    return ""
+
+
+def _text(data: bytes) -> str:
+    head = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    lower = head[:512].lower()
+    if lower.startswith((b"<!doctype html", b"<html")) or b"<html" in lower:
+        return "an HTML page; the download went wrong"
+    if head.startswith(b"<?xml"):
+        return "an XML file"
+    if head.startswith((b"{", b"[")) and data.rstrip().endswith((b"}", b"]")):
+        return "a JSON file"
+    if head and all(32 <= byte < 127 or byte in b"\t\n\r\f" for byte in head):
+        return (
+            "a text file; convert a model in text form with onnx.parser or protobuf's text_format"
+        )
+    return "a text file" if not head else ""
+
+
+def _protobuf(data: bytes) -> str:
+    if any(word in data for word in (b"saved_model_main_op", b"saver_def", b"MetaGraphDef")):
+        return "a TensorFlow SavedModel; convert it with tf2onnx"
+    if data.startswith(b"\n") and any(w in data for w in (b"Placeholder", b"VariableV2")):
+        return "a TensorFlow graph; convert it with tf2onnx"
+    try:
+        tensor = TensorProto.FromString(data)
+    except DecodeError:
+        return ""
+    if tensor.data_type and (tensor.HasField("raw_data") or tensor.name or tensor.dims):
+        return "one ONNX tensor, such as test data; give the model"
+    return ""
+
+
+def missing_bytes(data: bytes) -> int:
+    """Return how many bytes the last field of a protobuf message lacks; 0 for other damage."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        match key & 7:
+            case 0:
+                _, at = _varint(data, at)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _varint(data, at)
+                at += size
+            case 5:
+                at += 4
+            case _:
+                return 0
+        if key >> 3 == 0:
+            return 0
+    return at - len(data)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a position and the position behind it; beyond the end it is 0."""
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+    return 0, max(at, len(data) + 1)

@@ -1,0 +1,255 @@
+"""Operators that read or write the elements that other inputs point at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import bool_, int32, int64
+from ..errors import ShapeError
+from ..op import Op, op
+from ..types import Array, Dim, TensorType
+from .propagate import combine, is_small, rearrange
+from .shapes import (
+    checked,
+    need_rank,
+    normalize_axis,
+    same_dim,
+    same_dtype,
+    same_shape,
+    shape_text,
+)
+
+
+def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
+    """Return small known indices counted from the front.
+
+    Args:
+        indices: any tensor of indices.
+        sizes: the axis they point into; or one axis for each column of `indices`.
+
+    Raises:
+        ShapeError: they are not int32 or int64, or one lies outside of its axis.
+    """
+    if indices.dtype not in (int32, int64):
+        raise ShapeError(f"indices are {indices}; expected int32 or int64")
+    known = indices.known if is_small(indices) else None
+    exact = [size for size in sizes if isinstance(size, int)]
+    if known is None or len(exact) != len(sizes):
+        return None
+    limits = np.array(exact, np.int64)
+    found = known.astype(np.int64)
+    if ((found < -limits) | (found >= limits)).any():
+        raise ShapeError(f"indices from {found.min()} to {found.max()} point outside of {exact}")
+    return np.where(found < 0, found + limits, found)
+
+
+@op
+class Gather(Op):
+    """The slices of `data` along `axis` that `indices` name."""
+
+    axis: int = 0
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
+        if data.shape is None or indices.shape is None:
+            return data.with_shape(None)
+        axis = normalize_axis(self.axis, len(data.shape))
+        picked = _known_indices(indices, data.shape[axis])
+        shape = data.shape[:axis] + indices.shape + data.shape[axis + 1 :]
+        result = data.with_shape(checked(shape))
+        if picked is None:
+            return result
+        return rearrange(result, lambda a: np.take(a, picked, axis), data)
+
+
+@op
+class GatherElements(Op):
+    """At every place, the element of `data` whose index along `axis` is given there."""
+
+    axis: int = 0
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
+        _align(self.axis, data, indices, "indices")
+        return data.with_shape(indices.shape)
+
+
+def _align(axis: int, data: TensorType, other: TensorType, name: str) -> None:
+    """Raise ShapeError unless `other` has the rank of `data`, and `axis` exists."""
+    rank = data.rank if other.rank is None else other.rank
+    if rank is None:
+        return
+    normalize_axis(axis, rank)
+    if data.rank not in (rank, None):
+        raise ShapeError(f"{name} is {other}; expected the rank of {data}")
+
+
+@op
+class GatherND(Op):
+    """The elements, or slices, of `data` that the last axis of `indices` gives coordinates of.
+
+    Attributes:
+        batch_dims: leading axes that `data` and `indices` share.
+    """
+
+    batch_dims: int = 0
+
+    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
+        b = self.batch_dims
+        if indices.shape is None:
+            return data.with_shape(None)
+        if not 0 <= b < len(indices.shape):
+            raise ShapeError(f"batch_dims={b} for {indices}; expected less than its rank")
+        depth = indices.shape[-1]
+        if data.shape is None or not isinstance(depth, int):
+            return data.with_shape(None)
+        if not 1 <= depth <= len(data.shape) - b:
+            raise ShapeError(f"{depth} coordinates, behind {b} batch axes, into {data}")
+        batch = same_shape(data.shape[:b], indices.shape[:b], "the batch axes")
+        shape = (*(batch or ()), *indices.shape[b:-1], *data.shape[b + depth :])
+        return data.with_shape(checked(shape))
+
+
+@op
+class ScatterElements(Op):
+    """`data` with `updates` at the indices along `axis`.
+
+    Attributes:
+        reduction: what becomes of the old element: none, add, mul, max, min.
+    """
+
+    axis: int = 0
+    reduction: str = "none"
+
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        same_dtype(data, updates)
+        _align(self.axis, data, indices, "indices")
+        same_shape(indices.shape, updates.shape, "indices and updates")
+        return data.without_value()
+
+
+@op
+class ScatterND(Op):
+    """`data` with `updates`, elements or slices, at the coordinates `indices`.
+
+    Attributes:
+        reduction: what becomes of the old element: none, add, mul, max, min.
+    """
+
+    reduction: str = "none"
+
+    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        same_dtype(data, updates)
+        result = data.without_value()
+        depth = indices.shape[-1] if indices.shape else None
+        if indices.rank == 0:
+            raise ShapeError(f"indices is {indices}; expected one axis or more")
+        if data.shape is None or indices.shape is None or not isinstance(depth, int):
+            return result
+        if depth > len(data.shape):
+            raise ShapeError(f"{depth} coordinates into {data}")
+        expected = (*indices.shape[:-1], *data.shape[depth:])
+        same_shape(updates.shape, expected, "updates and what indices point at")
+        places = _known_indices(indices, *data.shape[:depth])
+        if places is None or self.reduction != "none":
+            return result
+        return combine(result, lambda arrays: _scattered(*arrays, places), data, updates)
+
+
+def _scattered(data: Array, updates: Array, places: Array) -> Array:
+    result = data.copy()
+    result[tuple(np.moveaxis(places, -1, 0))] = updates
+    return result
+
+
+@op
+class TensorScatter(Op):
+    """The cache with `update` written along `axis`, from `write_indices` [batch] (0) on.
+
+    Attributes:
+        mode: ``linear``, or ``circular``: behind the last place comes the first.
+    """
+
+    axis: int = -2
+    mode: str = "linear"
+
+    def infer(
+        self, past_cache: TensorType, update: TensorType, write_indices: TensorType | None = None
+    ) -> TensorType:
+        same_dtype(past_cache, update)
+        if write_indices is not None:
+            need_rank(write_indices, 1, "write_indices")
+        if past_cache.shape is None or update.shape is None:
+            return past_cache.without_value()
+        shape, axis = past_cache.shape, normalize_axis(self.axis, len(past_cache.shape))
+        if axis == 0:
+            raise ShapeError(f"axis={self.axis} is the batch axis of {past_cache}")
+        if len(update.shape) != len(shape):
+            raise ShapeError(f"update is {update}; expected the rank of {past_cache}")
+        length, room = update.shape[axis], shape[axis]
+        if isinstance(length, int) and isinstance(room, int) and length > room:
+            raise ShapeError(f"update is {update}; it is longer than {past_cache} on axis {axis}")
+        rest = same_shape(
+            shape[:axis] + shape[axis + 1 :],
+            update.shape[:axis] + update.shape[axis + 1 :],
+            "the other axes of cache and update",
+        )
+        if rest and write_indices is not None and write_indices.shape:
+            same_dim(rest[0], write_indices.shape[0], "the batch and write_indices")
+        return past_cache.without_value()
+
+
+@op
+class OneHot(Op):
+    """A new axis of size `depth`, with `values[1]` where the index points, `values[0]` elsewhere."""
+
+    axis: int = -1
+
+    def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
+        need_rank(depth, (0, 1), "depth")
+        need_rank(values, 1, "values")
+        if values.shape is not None:
+            same_dim(values.shape[0], 2, "the number of values and 2")
+        if indices.shape is None:
+            return values.with_shape(None)
+        axis = normalize_axis(self.axis, len(indices.shape) + 1)
+        shape = (*indices.shape[:axis], _depth_of(depth), *indices.shape[axis:])
+        return values.with_shape(checked(shape))
+
+
+def _depth_of(depth: TensorType) -> Dim:
+    if depth.shape not in ((), (1,)):
+        if depth.is_static:
+            raise ShapeError(f"depth is {depth}; expected one element")
+        return None
+    if depth.ints is not None and depth.dtype.kind in "iu":
+        return depth.ints[0]
+    known: Any = None if depth.known is None else depth.known.reshape(-1)[0]
+    if known is None or depth.dtype.kind != "f":
+        return None
+    if not np.isfinite(known):
+        raise ShapeError(f"depth is {known}")
+    return int(known)
+
+
+@op
+class Compress(Op):
+    """The slices along `axis` where `condition` holds; elements of the flat input without it."""
+
+    axis: int | None = None
+
+    def infer(self, input: TensorType, condition: TensorType) -> TensorType:
+        need_rank(condition, 1, "condition")
+        if condition.dtype != bool_:
+            raise ShapeError(f"condition is {condition}; expected bool")
+        known = condition.known if is_small(condition) else None
+        count = None if known is None else int(known.sum())
+        if self.axis is None:
+            return input.with_shape((count,))
+        if input.shape is None:
+            return input.with_shape(None)
+        if not input.shape:
+            raise ShapeError(f"input is {shape_text(input.shape)}; expected one axis or more")
+        shape, axis = list(input.shape), normalize_axis(self.axis, len(input.shape))
+        shape[axis] = count
+        return input.with_shape(tuple(shape))

@@ -1,0 +1,264 @@
+"""How far one array is from another, and whether that is within bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+
+from ..runtime.dtypes import (
+    COMPLEX,
+    FLOAT8S,
+    FLOATS,
+    DType,
+    bfloat16,
+    complex64,
+    float16,
+    float32,
+    name_of,
+    string,
+)
+from ..runtime.types import Array
+
+#: Share of the reference's greatest magnitude by which results may differ. Sums of some thousand
+#: products lose three digits when they are added up in another order.
+RELATIVE = {"float64": 1e-10, "float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
+_COARSE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Elements may differ by ``absolute + relative * max |reference|``.
+
+    The measure is one bound for the whole tensor, because rounding errors scale with the numbers
+    that were added up, not with the result that happens to be left of them.
+    """
+
+    relative: float
+    absolute: float
+
+    def bound(self, scale: float) -> float:
+        """Return the difference that is allowed where the greatest magnitude is `scale`."""
+        return self.absolute + self.relative * scale
+
+    def __str__(self) -> str:
+        if self.relative == self.absolute == 0:
+            return "equal"
+        relative = f"{self.relative:.0e} of max |reference|" if self.relative else ""
+        floor = f"{self.absolute:.0e}" if self.absolute > 1e-30 or not self.relative else ""
+        return " + ".join(text for text in (relative, floor) if text)
+
+
+def tolerance_for(
+    dtype: DType,
+    precisions: tuple[str, ...] = (),
+    relative: float | None = None,
+    absolute: float | None = None,
+) -> Tolerance:
+    """Return the tolerance for tensors of a dtype.
+
+    Args:
+        dtype: of the reference.
+        precisions: arithmetic of the two that are compared; the coarsest counts.
+        relative: takes the place of the default: `RELATIVE` for floats, 0 (equal) for others.
+        absolute: takes the place of the default: the smallest normal number for floats, so that
+            a device may flush smaller ones to zero, and 0 for others.
+    """
+    rough, tiny = 0.0, 0.0
+    if dtype in FLOATS | COMPLEX | FLOAT8S:
+        kinds = [_real_name(dtype)]
+        if dtype in (float32, complex64):
+            kinds.extend(name for name in precisions if name in RELATIVE)
+        rough = max(RELATIVE.get(kind, _COARSE) for kind in kinds)
+        tiny = _smallest_normal(dtype)
+    return Tolerance(
+        rough if relative is None else relative, tiny if absolute is None else absolute
+    )
+
+
+def _real_name(dtype: DType) -> str:
+    return {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
+
+
+def _smallest_normal(dtype: DType) -> float:
+    if dtype in FLOAT8S or dtype == bfloat16:
+        return float(ml_dtypes.finfo(dtype).smallest_normal)
+    return float(np.finfo(dtype).smallest_normal)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One element of a tensor and what both sides say of it."""
+
+    index: tuple[int, ...]
+    reference: str
+    found: str
+
+    def __str__(self) -> str:
+        where = ",".join(map(str, self.index))
+        return f"[{where}] is {self.found}, reference {self.reference}"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One output of a contestant against the reference's.
+
+    Attributes:
+        output: its name.
+        type: dtype and shape that were found.
+        ok: whether the types are equal, every difference is within the tolerance, and NaN and
+            infinities stand at the same places.
+        max_abs: greatest absolute difference of finite elements; NaN if the types differ.
+        max_rel: `max_abs` by `scale`.
+        rel_l2: Euclidean norm of the differences by that of the reference.
+        scale: greatest magnitude among the reference's finite elements.
+        tolerance: what was allowed.
+        worst: the element that is furthest off, None if all are equal.
+        nan: number of NaN found.
+        inf: number of infinities found.
+        misplaced: elements of which one side is NaN or infinite and the other one is not so.
+        first_misplaced: the first of them.
+        complaint: why it is not ok, in words; empty if it is.
+    """
+
+    output: str
+    type: str
+    ok: bool
+    max_abs: float
+    max_rel: float
+    rel_l2: float
+    scale: float
+    tolerance: Tolerance
+    worst: Difference | None = None
+    nan: int = 0
+    inf: int = 0
+    misplaced: int = 0
+    first_misplaced: Difference | None = None
+    complaint: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``ok`` or ``MISMATCH``."""
+        return "ok" if self.ok else "MISMATCH"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return everything, for JSON."""
+
+        def place(at: Difference | None) -> dict[str, object] | None:
+            if at is None:
+                return None
+            return {"index": list(at.index), "reference": at.reference, "found": at.found}
+
+        return {
+            "output": self.output,
+            "type": self.type,
+            "verdict": self.verdict,
+            "max_abs": self.max_abs,
+            "max_rel": self.max_rel,
+            "rel_l2": self.rel_l2,
+            "scale": self.scale,
+            "rtol": self.tolerance.relative,
+            "atol": self.tolerance.absolute,
+            "worst": place(self.worst),
+            "nan": self.nan,
+            "inf": self.inf,
+            "misplaced": self.misplaced,
+            "first_misplaced": place(self.first_misplaced),
+            "complaint": self.complaint,
+        }
+
+
+def agreement(output: str, reference: Array, found: Array, tolerance: Tolerance) -> Agreement:
+    """Compare an output with the reference's.
+
+    Args:
+        output: its name.
+        reference: any dtype.
+        found: the same dtype and shape, or the verdict is a mismatch.
+        tolerance: see there.
+    """
+    make = partial(Agreement, output, type_text(found), tolerance=tolerance)
+    if reference.shape != found.shape or reference.dtype != found.dtype:
+        nan = float("nan")
+        complaint = f"is {type_text(found)}, reference {type_text(reference)}"
+        return make(False, nan, nan, nan, nan, complaint=complaint)
+    if reference.dtype == string:
+        return _compare_texts(make, reference, found)
+    return _compare_numbers(make, reference, found, tolerance)
+
+
+def type_text(data: Array) -> str:
+    """Return dtype and shape of an array: ``float32[1,1000]``."""
+    return f"{name_of(data.dtype)}[{','.join(map(str, data.shape))}]"
+
+
+def _compare_texts(make: partial[Agreement], reference: Array, found: Array) -> Agreement:
+    wrong = np.asarray(reference != found, bool)
+    count = int(wrong.sum())
+    if not count:
+        return make(True, 0.0, 0.0, 0.0, 0.0)
+    worst = _difference(reference, found, int(wrong.argmax()))
+    complaint = f"{count} of {found.size} strings differ; {worst}"
+    nan = float("nan")
+    return make(False, nan, nan, nan, nan, worst=worst, complaint=complaint)
+
+
+def _compare_numbers(
+    make: partial[Agreement], reference: Array, found: Array, tolerance: Tolerance
+) -> Agreement:
+    wide = np.complex128 if reference.dtype in COMPLEX else np.float64
+    a, b = reference.astype(wide), found.astype(wide)
+    finite = np.isfinite(a) & np.isfinite(b)
+    same = (reference == found) | (np.isnan(a) & np.isnan(b))
+    apart = np.where(finite & ~same, np.abs(np.subtract(b, a, where=finite, out=a * 0)), 0.0)
+    size = np.abs(np.where(np.isfinite(a), a, 0))
+    scale, max_abs = (float(x.max(initial=0.0)) for x in (size, apart))
+    misplaced = ~finite & ~same
+    count = int(misplaced.sum())
+    worst = None if same.all() else _difference(reference, found, int(apart.argmax()))
+    first = _difference(reference, found, int(misplaced.argmax())) if count else None
+    within = max_abs <= tolerance.bound(scale)
+    return make(
+        bool(within and not count),
+        max_abs,
+        _ratio(max_abs, scale),
+        _ratio(float(np.linalg.norm(apart.ravel())), float(np.linalg.norm(size.ravel()))),
+        scale,
+        worst=worst if max_abs else None,
+        nan=int(np.isnan(b).sum()),
+        inf=int(np.isinf(b).sum()),
+        misplaced=count,
+        first_misplaced=first,
+        complaint=_complaint(within, worst, count, first),
+    )
+
+
+def _complaint(within: bool, worst: Difference | None, count: int, first: Difference | None) -> str:
+    said: list[str] = []
+    if count:
+        plural = "elements are" if count > 1 else "element is"
+        said.append(f"{count} {plural} NaN or infinite on one side only; {first}")
+    if not within:
+        said.append(f"worst {worst}")
+    return "; ".join(said)
+
+
+def _ratio(part: float, whole: float) -> float:
+    if part == 0:
+        return 0.0
+    return part / whole if whole else float("inf")
+
+
+def _difference(reference: Array, found: Array, at: int) -> Difference:
+    index = tuple(int(i) for i in np.unravel_index(at, reference.shape))
+    return Difference(index, _element(reference[index]), _element(found[index]))
+
+
+def _element(value: object) -> str:
+    if isinstance(value, str):
+        return repr(value)
+    if isinstance(value, np.floating | np.complexfloating):
+        return f"{value:.9g}"
+    return str(value)

@@ -1,0 +1,382 @@
+"""Where a model's inputs come from: files, pictures, test data of ONNX, or a random generator."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, numpy_helper
+
+from ..runtime.dtypes import BY_ONNX, INTEGERS, bool_, int32, int64, name_of, string
+from ..runtime.errors import InputError, UsageError, did_you_mean
+from ..runtime.model import TensorInfo
+from ..runtime.types import Array, TensorType
+from .images import IMAGE_SUFFIXES, Pixels, read_images
+
+Infos = Sequence[TensorInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user says of the inputs; see `make_inputs`.
+
+    Attributes:
+        files: ``name=path``, or a path alone where the model has one input.
+        folder: a folder of ONNX test data (input_0.pb, ...) or an .npz file with all inputs.
+        seed: of random inputs, which are made where neither files nor a folder are given.
+        shapes: ``name=1x3x224x224`` for inputs of any shape.
+        dims: ``batch=4`` for symbolic dimensions; 1 for those that nobody names.
+        pixels: how a picture becomes a tensor.
+    """
+
+    files: Sequence[str] = ()
+    folder: Path | None = None
+    seed: int = 0
+    shapes: Sequence[str] = ()
+    dims: Sequence[str] = ()
+    pixels: Pixels = Pixels()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Arrays for every input of a model, and for each where it comes from."""
+
+    arrays: dict[str, Array]
+    origins: dict[str, str]
+
+    def to_dict(self) -> list[dict[str, object]]:
+        """Return name, dtype, shape and origin of each."""
+        return [
+            {
+                "name": name,
+                "dtype": name_of(data.dtype),
+                "shape": list(data.shape),
+                "origin": self.origins[name],
+            }
+            for name, data in self.arrays.items()
+        ]
+
+
+def make_inputs(infos: Infos, wanted: Wanted) -> Inputs:
+    """Return the inputs that a user asked for.
+
+    Args:
+        infos: `Model.inputs`.
+        wanted: where they come from.
+
+    Raises:
+        InputError: a file or an option that does not fit the model.
+        UsageError: an option that cannot be understood.
+        OSError: a file that cannot be read.
+    """
+    if wanted.folder is not None and wanted.files:
+        raise UsageError("--input and --inputs-from exclude each other")
+    if wanted.folder is not None:
+        return _folder_inputs(infos, wanted.folder)
+    shapes = input_shapes(infos, wanted.shapes, wanted.dims)
+    if wanted.files:
+        return _file_inputs(infos, wanted, shapes)
+    arrays = random_inputs(infos, shapes, wanted.seed)
+    return Inputs(arrays, dict.fromkeys(arrays, f"random, seed {wanted.seed}"))
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def input_shapes(
+    infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every input whose rank is known or given.
+
+    Args:
+        infos: `Model.inputs`.
+        shapes: ``name=1x3x224x224``, or the shape alone where the model has one input.
+        dims: ``symbol=size``.
+
+    Raises:
+        InputError: an input or a symbol that the model does not have, or a shape that contradicts.
+        UsageError: a text that is no shape or size.
+    """
+    given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "--shape").items()}
+    sizes = _parse_dims(dims, infos)
+    found: dict[str, tuple[int, ...]] = {}
+    for info in infos:
+        if info.name in given:
+            _bind(info, given[info.name], sizes)
+    for info in infos:
+        if info.name in given:
+            found[info.name] = given[info.name]
+        elif info.shape is not None:
+            found[info.name] = tuple(
+                d if isinstance(d, int) else sizes.get(d or "", 1) for d in info.shape
+            )
+    return found
+
+
+def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """Note what a given shape says about the model's symbols."""
+    if info.shape is None:
+        return
+    if len(info.shape) != len(shape):
+        raise InputError(
+            f"--shape {info.name}={_shape_text(shape)} has {len(shape)} axes; the model wants {info}"
+        )
+    for symbol, size in zip(info.shape, shape, strict=True):
+        if isinstance(symbol, str) and sizes.setdefault(symbol, size) != size:
+            raise InputError(
+                f"--shape {info.name}={_shape_text(shape)}: '{symbol}' is {sizes[symbol]} elsewhere"
+            )
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _parse_shape(text: str) -> tuple[int, ...]:
+    if text in ("", "[]", "()"):
+        return ()
+    if not re.fullmatch(r"\d+([x,]\d+)*", text):
+        raise UsageError(f"'{text}' is no shape; one looks like 1x3x224x224")
+    return tuple(map(int, re.split("[x,]", text)))
+
+
+def _parse_dims(dims: Sequence[str], infos: Infos) -> dict[str, int]:
+    symbols = [d for info in infos for d in info.shape or () if isinstance(d, str)]
+    found: dict[str, int] = {}
+    for text in dims:
+        symbol, _, size = text.rpartition("=")
+        if not symbol or not size.isdecimal():
+            raise UsageError(f"--dim {text} cannot be understood; it looks like --dim batch=4")
+        if symbol not in symbols:
+            known = ", ".join(dict.fromkeys(symbols)) or "none"
+            raise InputError(
+                f"no input has a dimension '{symbol}'{did_you_mean(symbol, symbols)} "
+                f"(symbolic dimensions: {known})"
+            )
+        found[symbol] = int(size)
+    return found
+
+
+def _by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, str]:
+    """Return what is given for each input, as ``name=text`` or as a text alone."""
+    return {name: found[-1] for name, found in _all_by_input(texts, infos, option).items()}
+
+
+def _all_by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, list[str]]:
+    names = [info.name for info in infos]
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name = next((n for n in names if text.startswith(f"{n}=")), None)
+        if name is not None:
+            found.setdefault(name, []).append(text[len(name) + 1 :])
+            continue
+        before, equals, _ = text.partition("=")
+        if equals and not Path(text).exists():
+            raise InputError(
+                f"{option} {text}: the model has no input '{before}'{did_you_mean(before, names)} "
+                f"(inputs: {', '.join(map(str, infos))})"
+            )
+        if len(names) != 1:
+            raise InputError(
+                f"{option} {text}: say for which of the {len(names)} inputs, as in "
+                f"{option} NAME={text} (inputs: {', '.join(map(str, infos))})"
+            )
+        found.setdefault(names[0], []).append(text)
+    return found
+
+
+# ── random ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def random_inputs(
+    infos: Infos, shapes: Mapping[str, tuple[int, ...]], seed: int
+) -> dict[str, Array]:
+    """Return random arrays, the same ones for the same seed on every machine.
+
+    The generator is ``numpy.random.default_rng(seed)``, drawn from input by input in the model's
+    order: floats and complex numbers are standard normal; int32 and int64, which often are
+    indices, 0 to 9; other integers 0 to 127, or as far as their type goes; booleans and strings
+    of one digit are uniform.
+
+    Raises:
+        InputError: an input whose type or shape is not known.
+    """
+    generator = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for info in infos:
+        if info.dtype is None:
+            raise InputError(
+                f"input '{info.name}' is no tensor: no random one can be made, give it in a file"
+            )
+        if info.name not in shapes:
+            raise InputError(
+                f"the shape of input '{info.name}' is not known; give one, as in "
+                f"--shape {info.name}=1x3x224x224"
+            )
+        found[info.name] = _random(generator, TensorType(info.dtype, shapes[info.name]))
+    return found
+
+
+def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
+    dtype, shape = wanted.dtype, wanted.dims
+    if dtype == bool_:
+        return generator.integers(0, 2, shape).astype(bool_)
+    if dtype == string:
+        return generator.integers(0, 10, shape).astype(str).astype(string)
+    if dtype in INTEGERS:
+        most = 9 if dtype in (int32, int64) else min(127, _greatest(dtype))
+        return generator.integers(0, most + 1, shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+def _greatest(dtype: np.dtype) -> int:
+    """Return the greatest integer of a dtype, numpy's own or one of fewer bits."""
+    names = {"int2": 1, "uint2": 3, "int4": 7, "uint4": 15}
+    return names.get(dtype.name) or int(np.iinfo(dtype).max)
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _file_inputs(
+    infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, ...]]
+) -> Inputs:
+    given = _all_by_input(_expand_archives(wanted.files, infos), infos, "--input")
+    by_name = {info.name: info for info in infos}
+    arrays: dict[str, Array] = {}
+    for name, paths in given.items():
+        files = [Path(path) for path in paths]
+        if all(file.suffix.lower() in IMAGE_SUFFIXES for file in files):
+            arrays[name] = read_images(files, by_name[name], shapes.get(name), wanted.pixels)
+        elif len(files) == 1:
+            arrays[name] = read_array(files[0], name)
+        else:
+            raise UsageError(
+                f"--input {name} is given {len(files)} times; only pictures make a batch"
+            )
+    return Inputs(arrays, {name: ", ".join(paths) for name, paths in given.items()})
+
+
+def _expand_archives(texts: Sequence[str], infos: Infos) -> list[str]:
+    """Replace an .npz file that is given without a name by one entry for each of its arrays."""
+    names = {info.name for info in infos}
+    found: list[str] = []
+    for text in texts:
+        named = any(text.startswith(f"{name}=") for name in names)
+        if named or len(names) == 1 or Path(text).suffix.lower() != ".npz":
+            found.append(text)
+        else:
+            found.extend(f"{name}={text}" for name in _read_archive(Path(text)) if name in names)
+    return found
+
+
+def read_array(file: Path, name: str) -> Array:
+    """Return the array in a .npy, .npz or .pb (TensorProto) file.
+
+    Args:
+        file: its path.
+        name: the input that it is for; picks the array of an .npz file that has several.
+
+    Raises:
+        InputError: the file is not what its name says, or has no such array.
+        OSError: the file cannot be read.
+    """
+    reader = _READERS.get(file.suffix.lower())
+    if reader is None:
+        known = ", ".join((*_READERS, *IMAGE_SUFFIXES))
+        raise InputError(f"{file}: inputs are read from {known} files")
+    arrays = reader(file)
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if name not in arrays:
+        raise InputError(
+            f"{file} has no array '{name}'{did_you_mean(name, list(arrays))} "
+            f"(arrays: {', '.join(arrays)})"
+        )
+    return arrays[name]
+
+
+def _read_npy(file: Path) -> dict[str, Array]:
+    try:
+        data = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{file} is no .npy file that numpy can read: {error}") from error
+    if not isinstance(data, np.ndarray):
+        data.close()
+        raise InputError(f"{file} is an archive of arrays; call it .npz")
+    return {"": data}
+
+
+def _read_archive(file: Path) -> dict[str, Array]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file} is no .npz file that numpy can read: {error}") from error
+
+
+def _read_tensor(file: Path) -> dict[str, Array]:
+    tensor = TensorProto()
+    try:
+        tensor.ParseFromString(file.read_bytes())
+        dtype = BY_ONNX.get(tensor.data_type)
+        if dtype is None:
+            raise ValueError(f"unknown element type {tensor.data_type}")
+        data = numpy_helper.to_array(tensor)
+    except (DecodeError, ValueError, TypeError) as error:
+        raise InputError(f"{file} is no ONNX tensor: {error}") from error
+    if dtype == string:
+        data = np.array([v.decode() if isinstance(v, bytes) else v for v in data.flat], object)
+        data = data.reshape(tuple(tensor.dims))
+    return {tensor.name: data.astype(dtype, copy=False)}
+
+
+_READERS: dict[str, Callable[[Path], dict[str, Array]]] = {
+    ".npy": _read_npy,
+    ".npz": _read_archive,
+    ".pb": _read_tensor,
+}
+
+
+# ── test data ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _folder_inputs(infos: Infos, folder: Path) -> Inputs:
+    if folder.is_dir():
+        arrays = read_test_data(folder, "input", [info.name for info in infos])
+    elif folder.suffix.lower() == ".npz":
+        names = {info.name for info in infos}
+        arrays = {name: data for name, data in _read_archive(folder).items() if name in names}
+    else:
+        raise InputError(
+            f"--inputs-from {folder}: neither a folder with input_0.pb, input_1.pb, ... "
+            "nor an .npz file"
+        )
+    return Inputs(arrays, dict.fromkeys(arrays, str(folder)))
+
+
+def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> dict[str, Array]:
+    """Return the tensors of a folder of ONNX test data, such as ``test_data_set_0``.
+
+    Args:
+        folder: holds ``input_0.pb``, ``output_0.pb``, ....
+        kind: ``input`` or ``output``.
+        names: the model's names; a tensor that has none of them is the one of its number.
+    """
+    found: dict[str, Array] = {}
+    for number in range(len(names)):
+        file = folder / f"{kind}_{number}.pb"
+        if not file.exists():
+            break
+        ((own, data),) = _read_tensor(file).items()
+        found[own if own in names else names[number]] = data
+    if not found and names:
+        inner = sorted(path.name for path in folder.glob("test_data_set_*"))
+        hint = f"; try {folder / inner[0]}" if inner else ""
+        raise InputError(f"--inputs-from {folder}: there is no {kind}_0.pb in it{hint}")
+    return found
