@@ -113,13 +113,25 @@ class DeviceOutOfMemory(DeviceError):
 
 
 class KernelError(TercetError):
-    """A kernel that does not compile; carries file, line and the compiler's words."""
+    """A kernel that does not compile.
+
+    Args:
+        message: file, line and the compiler's words.
+        file: the source file, if the compiler named one.
+        line: the line in it.
+    """
 
     exit_code = 6
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None) -> None:
+        self.file, self.line = file, line
+        super().__init__(message)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known word nearest to `word`, or an empty string."""
     by_case = {name.casefold(): name for name in known}
+    if len(word) > 100:  # the comparison takes time with the square of the length
+        return ""
     near = get_close_matches(word.casefold(), by_case, n=1, cutoff=0.5)
     return f"; did you mean '{by_case[near[0]]}'?" if near else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import NoneType
 
 from .errors import ModelError, ShapeError
 from .ir import Graph, Node, Value
+from .op import Op, input_kinds, input_names
 from .types import Array, TensorType, ValueType
 
 
@@ -22,16 +24,18 @@ def infer(graph: Graph, *, file: str | None = None) -> None:
 def infer_node(node: Node, *, file: str | None = None) -> None:
     """Set the types of one node's outputs; see `infer`."""
     types = [None if v is None else v.type for v in node.inputs]
-    known = [v is None or v.type is not None for v in node.inputs]
-    _enter_bodies(node, file)
+    known = all(v is None or v.type is not None for v in node.inputs)
     where = f"node '{node.name}' ({node.kind})"
-    if not all(known):
-        return
     try:
-        found = node.op.infer(*types)
+        if known:
+            _check_kinds(node.op, types)
+        _enter_bodies(node, types if known else None, file)
+        found = node.op.infer(*types) if known else ()
     except ShapeError as error:
         reason = f"{error}; inputs: {_inputs_text(node)}"
         raise ModelError(reason, file=file, where=where) from error
+    if not known:
+        return
     results = found if isinstance(found, tuple) else (found,)
     if len(results) < len(node.outputs):
         reason = f"has {len(node.outputs)} outputs; the operator gives {len(results)}"
@@ -40,12 +44,31 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         value.type = _merge(type_, value.type)
 
 
-def _enter_bodies(node: Node, file: str | None) -> None:
-    captures = iter(node.captures)
-    for body in node.op.graphs():
+def _check_kinds(op: Op, types: Sequence[ValueType | None]) -> None:
+    """Raise ShapeError if a required input is left out, or is a sequence in place of a tensor."""
+    kinds, names = input_kinds(type(op)), input_names(type(op))
+    for i, found in enumerate(types):
+        wanted = min(i, len(kinds) - 1)
+        if not isinstance(found, kinds[wanted]):
+            expected = " or ".join(k.__name__ for k in kinds[wanted] if k is not NoneType)
+            raise ShapeError(f"{names[wanted]} is {found or 'left out'}; expected {expected}")
+
+
+def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: str | None) -> None:
+    bodies, captures = node.op.graphs(), iter(node.captures)
+    if not bodies:
+        return
+    entering = node.op.body_inputs(*types) if types else tuple(() for _ in bodies)
+    for body, inputs in zip(bodies, entering, strict=True):
         for formal in body.captures:
             formal.type = next(captures).type
-        infer(body, file=file)
+        for formal, type_ in zip(body.inputs, inputs, strict=False):
+            formal.type = _merge(type_, formal.type)
+        try:
+            infer(body, file=file)
+        except ModelError:
+            if not node.op.chooses:
+                raise
 
 
 def _inputs_text(node: Node) -> str:

@@ -256,6 +256,12 @@ class Graph:
             if value is not None:
                 value.consumers.pop(node, None)
 
+    def set_data(self, value: Value, data: Array) -> None:
+        """Give a constant other elements."""
+        if value.data is None:
+            raise ValueError(f"'{value.name}' is no constant")
+        value.data, value.type = data, constant_type(data)
+
     def set_inputs(self, node: Node, inputs: Sequence[Value | None]) -> None:
         """Make `node` read other values."""
         self._unwire(node)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
 
 from .types import Array, ValueType
 
@@ -30,12 +38,14 @@ class Op:
         outputs: least and greatest number of outputs; None for no upper bound.
         view: whether the output is the first input's bytes under another shape.
         deterministic: False for operators that draw random numbers.
+        chooses: whether only one of its bodies runs; what the others do need not make sense.
     """
 
     domain: ClassVar[str] = ""
     outputs: ClassVar[tuple[int, int | None]] = (1, 1)
     view: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
+    chooses: ClassVar[bool] = False
 
     def infer(self, *inputs: Any, **_: Any) -> Inferred:
         """Return the type of every output, given the types of the inputs (None: left out).
@@ -46,6 +56,14 @@ class Op:
             ShapeError: the operator does not accept these types.
         """
         raise TypeError(f"{type(self).__name__} declares no shape rule")
+
+    def body_inputs(self, *inputs: Any, **_: Any) -> tuple[tuple[ValueType | None, ...], ...]:
+        """Return the types of the inputs of every body in `graphs`, given those of the node's.
+
+        Raises:
+            ShapeError: the operator does not accept these types.
+        """
+        return tuple(() for _ in self.graphs())
 
     def graphs(self) -> tuple[Graph, ...]:
         """Return the sub-graphs among the attributes, in field order."""
@@ -126,3 +144,10 @@ def arity(operator: type[Op]) -> tuple[int, int | None]:
 def input_names(operator: type[Op]) -> tuple[str, ...]:
     """Return the names of the inputs; the last one stands for all the rest where it is variadic."""
     return tuple(inspect.signature(operator.infer).parameters)[1:]
+
+
+@cache
+def input_kinds(operator: type[Op]) -> tuple[tuple[type, ...], ...]:
+    """Return, input by input, which classes of types `infer` takes; NoneType where optional."""
+    hints = get_type_hints(operator.infer)
+    return tuple(get_args(hints[name]) or (hints[name],) for name in input_names(operator))

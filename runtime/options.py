@@ -31,9 +31,11 @@ class Options:
         fold_bytes: greatest constant, in bytes, that folding may create.
         fold_total: bytes of all constants together that folding may create.
         workspace: greatest scratch memory of one step in bytes; None for no limit.
+        tune: measure the vendor libraries' algorithms and keep the fastest, instead of trusting
+            their heuristics; the choices are kept in `cache`.
         max_plans: plans that a model keeps, one per set of input shapes.
         check_each: wait after every step, so that a fault names its node.
-        cache: folder for compiled kernels.
+        cache: folder for compiled kernels and measured choices.
     """
 
     precision: Precision = "float32"
@@ -42,6 +44,7 @@ class Options:
     fold_bytes: int = 64 << 20
     fold_total: int = 256 << 20
     workspace: int | None = None
+    tune: bool = False
     max_plans: int = 8
     check_each: bool = False
     cache: Path = field(default_factory=default_cache)

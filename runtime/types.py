@@ -104,9 +104,9 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class SequenceType:
-    """A list of tensors (or of optionals) of one type."""
+    """A list of tensors (or of optionals, or of maps) of one type."""
 
-    element: TensorType | OptionalType | None = None
+    element: TensorType | OptionalType | MapType | None = None
 
     def __str__(self) -> str:
         return f"sequence({self.element or '?'})"

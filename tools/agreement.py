@@ -15,7 +15,6 @@ from ..runtime.dtypes import (
     DType,
     bfloat16,
     complex64,
-    float16,
     float32,
     name_of,
     string,
@@ -212,7 +211,7 @@ def _compare_numbers(
     a, b = reference.astype(wide), found.astype(wide)
     finite = np.isfinite(a) & np.isfinite(b)
     same = (reference == found) | (np.isnan(a) & np.isnan(b))
-    apart = np.where(finite & ~same, np.abs(np.subtract(b, a, where=finite, out=a * 0)), 0.0)
+    apart = np.abs(np.subtract(b, a, where=finite & ~same, out=np.zeros_like(a)))
     size = np.abs(np.where(np.isfinite(a), a, 0))
     scale, max_abs = (float(x.max(initial=0.0)) for x in (size, apart))
     misplaced = ~finite & ~same

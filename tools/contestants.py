@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -216,7 +215,7 @@ class _Reference:
         from onnx.reference import ReferenceEvaluator
 
         try:
-            self._evaluator = ReferenceEvaluator(_read(source))
+            self._evaluator: Any = ReferenceEvaluator(_read(source))
         except self._failures as error:
             raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
         self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]
@@ -232,8 +231,7 @@ class _Reference:
         return dict(zip(self._names, found, strict=True))
 
     def close(self) -> None:
-        with suppress(AttributeError):
-            del self._evaluator
+        self._evaluator = None
 
 
 def threads_text(threads: int | None) -> str:

@@ -159,20 +159,27 @@ class Constants:
     by_dtype: dict[str, int]
 
 
-def operators(graph: Graph) -> tuple[OperatorCost, ...]:
-    """Return the cost of each operator of a graph, bodies included, the most frequent first."""
-    found: dict[str, list[int]] = {}
+def operators(graph: Graph, bound: Graph | None = None) -> tuple[OperatorCost, ...]:
+    """Return the cost of each operator of a graph, bodies included, the most frequent first.
+
+    Args:
+        graph: what is counted.
+        bound: the same graph with integer shapes, which its MACs are taken from; what it lacks
+            was arithmetic on shapes.
+    """
+    rows: dict[str, list[int]] = {}
     seen: set[Value] = set()
     for node in graph.walk():
-        row = found.setdefault(node.kind, [0, 0, 0, 0])
-        cost = macs(node)
+        row = rows.setdefault(node.kind, [0, 0, 0, 0])
         row[0] += 1
-        row[1] += cost or 0
         row[2] += _parameters(v for v in node.reads if v.is_constant and v not in seen)
-        row[3] += cost is None
         seen.update(node.reads)
-    rows = [OperatorCost(kind, *numbers) for kind, numbers in found.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.nodes, row.operator)))
+    for node in (bound or graph).walk():
+        cost = macs(node)
+        rows[node.kind][1] += cost or 0
+        rows[node.kind][3] += cost is None
+    found = [OperatorCost(kind, *numbers) for kind, numbers in rows.items()]
+    return tuple(sorted(found, key=lambda row: (-row.nodes, row.operator)))
 
 
 def _parameters(values: Iterable[Value]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..runtime.dtypes import FLOATS, INTEGERS, name_of
+from ..runtime.dtypes import FLOATS, INTEGERS
 from ..runtime.errors import InputError, UsageError
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ class Wanted:
     seed: int = 0
     shapes: Sequence[str] = ()
     dims: Sequence[str] = ()
-    pixels: Pixels = Pixels()
+    pixels: Pixels = field(default_factory=Pixels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> No
         return
     if len(info.shape) != len(shape):
         raise InputError(
-            f"--shape {info.name}={_shape_text(shape)} has {len(shape)} axes; the model wants {info}"
+            f"--shape {info.name}={_shape_text(shape)} has {len(shape)} axes; "
+            f"the model wants {info}"
         )
     for symbol, size in zip(info.shape, shape, strict=True):
         if isinstance(symbol, str) and sizes.setdefault(symbol, size) != size:
@@ -243,9 +244,7 @@ def _greatest(dtype: np.dtype) -> int:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _file_inputs(
-    infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, ...]]
-) -> Inputs:
+def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, ...]]) -> Inputs:
     given = _all_by_input(_expand_archives(wanted.files, infos), infos, "--input")
     by_name = {info.name: info for info in infos}
     arrays: dict[str, Array] = {}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+
+from ..runtime.errors import UsageError
 
 _NAMES = tuple(
     f"{library}_{{}}_num_threads{suffix}"
@@ -48,3 +52,24 @@ def _function(verb: str) -> ctypes._NamedFuncPointer | None:
                 if hasattr(library, name.format(verb)):
                     return getattr(library, name.format(verb))
     return None
+
+
+@contextmanager
+def use_threads(number: int | None) -> Iterator[None]:
+    """Let numpy's matrix products run on so many threads for a while; None changes nothing.
+
+    Raises:
+        UsageError: the number makes no sense, or numpy's BLAS is another one than OpenBLAS.
+    """
+    before = blas_threads()
+    if number is None:
+        yield
+        return
+    if number < 1:
+        raise UsageError(f"{number} threads; it must be 1 or more")
+    if before is None or not set_blas_threads(number):
+        raise UsageError("the threads of numpy's BLAS cannot be set here; it is not OpenBLAS")
+    try:
+        yield
+    finally:
+        set_blas_threads(before)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from ...runtime.errors import BackendUnavailable, DeviceError
@@ -19,6 +18,7 @@ from ...runtime.errors import BackendUnavailable, DeviceError
 #: The frontend whose calls this package uses; others differ in handles and in dependencies.
 FRONTEND = "1.28"
 _CUDNN = "libcudnn.so.9"
+_REFUSALS = ("CUDNN_STATUS_BAD_PARAM", "CUDNN_STATUS_NOT_SUPPORTED")
 _INSTALL = "pip install 'tercet[cuda13]'   (or 'tercet[cuda12]', for a driver older than CUDA 13)"
 
 
@@ -43,18 +43,29 @@ class Library:
     file: str
 
     @contextmanager
-    def calling(self, call: str) -> Iterator[None]:
-        """Turn what the frontend raises inside into our errors, which name the call.
+    def planning(self, call: str) -> Generator[None]:
+        """Turn cuDNN's "no" to a graph or an engine inside into `NoPlan`, which names the call.
 
         Raises:
-            NoPlan: cuDNN does not support what was asked.
-            DeviceError: every other status.
+            NoPlan: what was asked is not supported, or its parameters are not.
+            DeviceError: any other status.
         """
+        with self.calling(call):
+            try:
+                yield
+            except (self.frontend.cudnnGraphNotSupportedError, ValueError) as error:
+                raise NoPlan(f"{call}: {_brief(error)}") from error
+            except RuntimeError as error:
+                if not any(status in str(error) for status in _REFUSALS):
+                    raise
+                raise NoPlan(f"{call}: {_brief(error)}") from error
+
+    @contextmanager
+    def calling(self, call: str) -> Generator[None]:
+        """Turn every status inside but success into a DeviceError, which names the call."""
         try:
             yield
-        except self.frontend.cudnnGraphNotSupportedError as error:
-            raise NoPlan(f"{call}: {_brief(error)}") from error
-        except (RuntimeError, ValueError) as error:
+        except (self.frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
             raise DeviceError(f"cuDNN {self.version}: {call}: {_brief(error)}") from error
 
 
@@ -120,4 +131,4 @@ def _mapped(name: str) -> str:
 def _brief(error: Exception) -> str:
     """Return the first line of cuDNN's words, which may be a page."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,1 +1,18 @@
-"""The reference backend: one numpy function per operator."""
+"""The reference backend: numpy, on the host."""
+
+from __future__ import annotations
+
+from ...runtime.backend import Backend
+from ...runtime.options import Options
+from . import conv, gather, matmul, norm, pool, reduce, search, shape
+from .backend import NumpyBackend, evaluate
+
+#: Importing them is what registers their implementations.
+FAMILIES = (conv, gather, matmul, norm, pool, reduce, search, shape)
+
+__all__ = ["NumpyBackend", "evaluate", "open_backends"]
+
+
+def open_backends(options: Options) -> tuple[Backend, ...]:
+    """Return the backend; it needs nothing and is always there."""
+    return (NumpyBackend(),)

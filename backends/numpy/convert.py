@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
 from ...runtime.dtypes import FLOAT8S, INTEGERS, DType, float8e8m0, float32, float64, string
 from ...runtime.types import Array
-
 
 
 def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
@@ -79,3 +80,17 @@ def round_to_integer(x: Array, to: DType) -> Array:
     """Return `x` rounded to the nearest integers, halves to even, limited to the range of `to`."""
     limits = ml_dtypes.iinfo(to)
     return np.clip(np.rint(x), int(limits.min), int(limits.max)).astype(to)
+
+
+def lowest(dtype: DType) -> Any:
+    """Return the least number of a dtype: -inf for floats."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -np.inf
+
+
+def greatest(dtype: DType) -> Any:
+    """Return the greatest number of a dtype: inf for floats."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max
+    return True if dtype.kind == "b" else np.inf

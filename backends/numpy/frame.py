@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -90,7 +91,7 @@ def blocks(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
     bounds = [size * i // count for i in range(count + 1)]
     for lead in np.ndindex(*shape[:axis]):
         leading = tuple(slice(i, i + 1) for i in lead)
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             yield (*leading, slice(start, stop), *whole)
 
 

@@ -2,94 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Set
 
 from ...runtime.ir import Graph, Node, Value
-from ...runtime.types import Array, TensorType
+from ...runtime.types import TensorType
+from .chain import Chain, Stage
 from .elementwise import ELEMENTWISE
-from .frame import Block, Frame, cut
-from .step import Bound, Tape
+from .frame import Frame
+from .registry import BUILDERS
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """An elementwise node applied in place to the result of what comes before it.
+def chains(graph: Graph, free: Set[Node]) -> Iterator[Chain]:
+    """Yield groups of two or more of the `free` nodes, each node in one of them at most.
 
-    Attributes:
-        node: the node.
-        at: which of its inputs is that result.
+    Heads with much arithmetic choose first, chains of nothing but elementwise nodes last.
     """
-
-    node: Node
-    at: int
-
-    @property
-    def others(self) -> tuple[Value, ...]:
-        """What it reads besides."""
-        return tuple(v for i, v in enumerate(self.node.inputs) if v is not None and i != self.at)
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """A node, and the elementwise nodes that run on each block of its result."""
-
-    head: Node
-    stages: tuple[Stage, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """All nodes, the head first."""
-        return (self.head, *(stage.node for stage in self.stages))
-
-    @property
-    def output(self) -> Value:
-        """The result of the last one."""
-        return self.nodes[-1].output
-
-    @property
-    def title(self) -> str:
-        """The operators, such as ``Conv + Add + Relu``."""
-        return " + ".join(node.kind for node in self.nodes)
-
-    def frame(self, *candidates: tuple[int, ...]) -> Frame:
-        """Return the first frame of the result that every operand of the stages fits.
-
-        Args:
-            candidates: `Frame.starts`, coarse ones first; behind them comes every axis by itself.
-        """
-        dims = self.output.tensor.dims
-        operands = [value.tensor.dims for stage in self.stages for value in stage.others]
-        for starts in candidates:
-            frame = Frame(dims, starts)
-            if all(map(frame.fits, operands)):
-                return frame
-        return Frame.finest(dims)
-
-    def finish(self, frame: Frame, bound: Bound) -> Callable[[Tape, Block], None]:
-        """Return what adds to a tape the stages on one block of the result."""
-        target = frame.view(bound[self.output])
-        work: list[tuple[Callable[..., object], list[Array | None], int]] = []
-        for stage in self.stages:
-            operands = [
-                None if value is None or i == stage.at else frame.view(bound[value])
-                for i, value in enumerate(stage.node.inputs)
-            ]
-            work.append((ELEMENTWISE[type(stage.node.op)](stage.node.op), operands, stage.at))
-
-        def record(tape: Tape, block: Block) -> None:
-            result = cut(target, block)
-            for function, operands, at in work:
-                arrays = [None if data is None else cut(data, block) for data in operands]
-                arrays[at] = result
-                tape.append(partial(function, *arrays, out=result))
-
-        return record
+    left = set(free)
+    nodes = [node for node in graph.nodes if node in free]
+    heads = [n for n in nodes if type(n.op) in BUILDERS and BUILDERS[type(n.op)].fuses]
+    for head in (*heads, *(n for n in nodes if type(n.op) in ELEMENTWISE)):
+        if head in left:
+            chain = _follow(graph, head, left)
+            if chain.stages:
+                left.difference_update(chain.nodes)
+                yield chain
 
 
-def follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
-    """Return `head` with those of the `free` nodes that can run on blocks of its result."""
+def _follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
     stages: list[Stage] = []
     result = head.output
     while stage := _next(graph, result, free):
@@ -99,6 +38,7 @@ def follow(graph: Graph, head: Node, free: Set[Node]) -> Chain:
 
 
 def _next(graph: Graph, result: Value, free: Set[Node]) -> Stage | None:
+    """Return the node behind `result` if it can work on blocks of it, in place."""
     node = graph.sole_consumer(result)
     if node is None or node not in free or type(node.op) not in ELEMENTWISE:
         return None

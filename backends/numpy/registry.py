@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ...runtime.backend import Site
 from ...runtime.op import Op
 from ...runtime.options import Options
-from .fuse import Chain
+from .chain import Chain
 from .step import HostStep
 
 Builder = Callable[[Chain, Site, Options], HostStep | str]
@@ -43,10 +43,17 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A builder, and whether it takes elementwise nodes behind the operator."""
+    """A builder of steps.
+
+    Attributes:
+        function: makes the step of a chain.
+        fuses: whether it takes elementwise nodes behind the operator.
+        in_place: whether the result may lie in the operator's first input.
+    """
 
     function: Builder
     fuses: bool
+    in_place: bool
 
 
 KERNELS: dict[type[Op], Kernel] = {}
@@ -64,11 +71,13 @@ def kernel(*operators: type[Op], in_place: bool = False) -> Callable[[F], F]:
     return declare
 
 
-def builder(*operators: type[Op], fuses: bool = False) -> Callable[[Builder], Builder]:
+def builder(
+    *operators: type[Op], fuses: bool = False, in_place: bool = False
+) -> Callable[[Builder], Builder]:
     """Declare a builder of steps as the implementation of `operators`."""
 
     def declare(function: Builder) -> Builder:
-        BUILDERS.update(dict.fromkeys(operators, Built(function, fuses)))
+        BUILDERS.update(dict.fromkeys(operators, Built(function, fuses, in_place)))
         return function
 
     return declare

@@ -58,12 +58,11 @@ class Bound:
     def __getitem__(self, value: Value) -> Array:
         return array(self._weights.view(value)) if value.is_constant else self._arrays[value]
 
-    def __contains__(self, value: Value) -> bool:
-        return value in self._arrays
-
     def get(self, value: Value | None) -> Array | None:
-        """Return the array of an input, None if it is left out."""
-        return None if value is None else self[value]
+        """Return the array of a value; None for inputs left out and outputs that nobody reads."""
+        if value is None or not (value.is_constant or value in self._arrays):
+            return None
+        return self[value]
 
     def as_dtype(self, value: Value, dtype: DType) -> Array:
         """Return a constant in another dtype, converted once a model."""

@@ -13,7 +13,7 @@ import numpy as np
 from ...runtime.dtypes import BY_ONNX, DType
 from ...runtime.errors import did_you_mean
 from ...runtime.ir import Graph
-from ...runtime.op import Op, Tensor, attributes, input_names
+from ...runtime.op import Op, Tensor, attributes
 from ...runtime.types import MapType, OptionalType, SequenceType, TensorType, ValueType
 from .parse import items
 
@@ -44,23 +44,11 @@ def make(operator: type[Op], values: Mapping[str, Any]) -> Op:
     return operator(**given)
 
 
-@cache
-def input_types(operator: type[Op]) -> tuple[tuple[type, ...], ...]:
-    """Return the classes of types that each input may have, those of `input_names`."""
-    hints = get_type_hints(operator.infer, localns=_NAMES)
-    return tuple(_classes(hints.get(name, Any)) for name in input_names(operator))
-
-
-def _classes(hint: Any) -> tuple[type, ...]:
-    members = tuple(m for m in _members(hint) if m in _VALUE_TYPES)
-    return members or _VALUE_TYPES
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
+def _members(hint: Any) -> list[Any]:
     """Return the members of a union, without None."""
     if get_origin(hint) in (Union, types.UnionType):
-        return tuple(m for m in get_args(hint) if m is not type(None))
-    return (hint,)
+        return [m for m in get_args(hint) if m is not type(None)]
+    return [hint]
 
 
 Converter = Callable[[str, Any], Any]

@@ -17,7 +17,7 @@ from ...runtime.infer import infer_node
 from ...runtime.ir import Graph, Value
 from ...runtime.op import Op, arity
 from ...runtime.types import Array, ValueType
-from .attributes import Mismatch, input_types, make
+from .attributes import Mismatch, make
 from .functions import check_functions, key_of
 from .order import Names
 from .parse import RawFunction, RawGraph, RawModel, RawNode, Reference, items
@@ -73,7 +73,8 @@ class _Binder:
         An initializer that is listed as an input, too, is a constant, whatever the IR version.
         """
         computed = (name for node in raw.nodes for name in node.outputs)
-        space = NameSpace(Graph(raw.name), {*raw.inputs, *raw.constants, *computed})
+        reserved = {*raw.inputs, *raw.constants, *computed}
+        space = NameSpace(Graph(raw.name), reserved, is_body=outer is not None)
         actual = outer.attributes if outer else None
         scope = Scope(space, outer=outer, declared=raw.declared, attributes=actual)
         for name, data in raw.constants.items():
@@ -232,7 +233,12 @@ class _Binder:
             value.type = scope.declared.get(name)
             if name:
                 scope.define(name, value)
-        infer_node(made, file=self._source.file)
+        try:
+            infer_node(made, file=self._source.file)
+        except ModelError:
+            # The owner of a body infers it again, and knows whether it has to make sense.
+            if not scope.space.is_body:
+                raise
 
     def _op(
         self, operator: type[Op], node: RawNode, scope: Scope, captured: dict[Graph, list[Value]]
@@ -252,7 +258,7 @@ class _Binder:
             raise self._source.error(str(error), node.where) from error
 
     def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:
-        """Refuse a wrong number of inputs or outputs, and inputs that are no tensors."""
+        """Refuse a wrong number of inputs or outputs."""
         least, most = arity(type(op))
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
         if len(inputs) < least or (most is not None and len(inputs) > most):
@@ -266,13 +272,6 @@ class _Binder:
             bounds = f"{least} or more" if most is None else f"{least} to {most}"
             reason = f"has {len(node.outputs)} outputs; the operator gives {bounds}"
             raise self._source.error(reason, node.where)
-        kinds = input_types(type(op))
-        for i, value in enumerate(inputs):
-            allowed = kinds[min(i, len(kinds) - 1)]
-            if value is not None and value.type is not None and not isinstance(value.type, allowed):
-                wanted = " or ".join(kind.__name__.removesuffix("Type").lower() for kind in allowed)
-                reason = f"input '{value.name}' is {value.type}; the operator takes a {wanted}"
-                raise self._source.error(reason, node.where)
 
     def type_of(self, name: str, scope: Scope) -> ValueType | None:
         """Return what is known of a value at this place."""

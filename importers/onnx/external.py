@@ -35,10 +35,15 @@ class ExternalData:
         self._source = source
         self._mapped: dict[str, Array] = {}
 
-    def read(self, entries: Iterable[StringStringEntryProto], where: str) -> Array:
+    def read(self, entries: Iterable[StringStringEntryProto], size: int, where: str) -> Array:
         """Return the bytes that a tensor's `external_data` names, mapped and read-only.
 
         The optional checksum is not verified, for that would read everything.
+
+        Args:
+            entries: location, and where in that file.
+            size: bytes to return where no length is given.
+            where: what to call the tensor in messages.
 
         Raises:
             ModelError: the location leaves the model's folder, is no plain file, or is too short.
@@ -46,7 +51,7 @@ class ExternalData:
         fields = self._fields(entries, where)
         data = self._file(fields.get("location", ""), where)
         offset = self._number(fields, "offset", 0, where)
-        length = self._number(fields, "length", max(0, data.nbytes - offset), where)
+        length = self._number(fields, "length", size, where)
         if offset + length > data.nbytes:
             wanted = f"wants bytes {offset} to {offset + length}"
             size = f"external file '{fields['location']}' has {data.nbytes} bytes"

@@ -14,6 +14,8 @@ class Limits:
         nodes: nodes of the whole model, control-flow bodies and inlined functions included.
         depth: control-flow bodies and function calls inside one another.
         rank: axes of a tensor; numpy cannot hold more.
+        name: characters of the name of a value, node, operator or attribute.
+        copied_bytes: size of one tensor that cannot be used as it lies in the file, such as int4.
         sparse_bytes: size of one sparse tensor after it is made dense.
     """
 
@@ -21,4 +23,6 @@ class Limits:
     nodes: int = 1_000_000
     depth: int = 64
     rank: int = 64
+    name: int = 1 << 16
+    copied_bytes: int = 4 << 30
     sparse_bytes: int = 1 << 30

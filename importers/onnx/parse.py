@@ -191,7 +191,7 @@ class _Parser:
             if function.key in functions:
                 raise self._source.error("is defined twice", function.where)
             functions[function.key] = function
-        producer = f"{self._text(proto.producer_name)} {self._text(proto.producer_version)}"
+        producer = f"{self._name(proto.producer_name)} {self._name(proto.producer_version)}"
         return RawModel(
             graph=self._graph(proto.graph, opsets),
             functions=functions,
@@ -201,16 +201,16 @@ class _Parser:
             metadata=self._metadata(proto.metadata_props),
         )
 
-    def _text(self, value: str | bytes, where: str | None = None) -> str:
-        return self._source.text(value, where)
+    def _name(self, value: str | bytes, where: str | None = None) -> str:
+        return self._source.name(value, where)
 
     def _metadata(self, entries: Iterable[StringStringEntryProto]) -> dict[str, str]:
-        return {self._text(e.key): self._text(e.value, "metadata") for e in entries}
+        return {self._name(e.key): self._source.text(e.value, "metadata") for e in entries}
 
     def _opsets(self, imports: Iterable[OperatorSetIdProto], where: str) -> dict[str, int]:
         opsets: dict[str, int] = {}
         for each in imports:
-            domain = domain_of(self._text(each.domain, where))
+            domain = domain_of(self._name(each.domain, where))
             if opsets.setdefault(domain, each.version) != each.version:
                 raise self._source.error(f"imports domain '{domain}' in two versions", where)
             if each.version < 1:
@@ -220,11 +220,11 @@ class _Parser:
 
     def _function(self, proto: FunctionProto) -> RawFunction:
         key = (
-            domain_of(self._text(proto.domain)),
-            self._text(proto.name),
-            self._text(getattr(proto, "overload", "")),
+            domain_of(self._name(proto.domain)),
+            self._name(proto.name),
+            self._name(getattr(proto, "overload", "")),
         )
-        attributes: dict[str, Any] = {self._text(name): None for name in proto.attribute}
+        attributes: dict[str, Any] = {self._name(name): None for name in proto.attribute}
         where = f"function '{key[0]}::{key[1]}'"
         opsets = self._opsets(proto.opset_import, where)
         for each in proto.attribute_proto:
@@ -239,7 +239,7 @@ class _Parser:
         )
 
     def _distinct(self, names: Iterable[str], where: str) -> tuple[str, ...]:
-        found = tuple(self._text(name, where) for name in names)
+        found = tuple(self._name(name, where) for name in names)
         if len(set(found)) != len(found) or "" in found:
             raise self._source.error("has two parameters of one name, or one without", where)
         return found
@@ -248,10 +248,10 @@ class _Parser:
         if self._depth > self._source.limits.depth:
             raise self._source.limit(f"more than {self._depth - 1} bodies inside one another")
         self._depth += 1
-        where = f"graph '{self._text(proto.name)}'"
+        where = f"graph '{self._name(proto.name)}'"
         inputs: dict[str, ValueType | None] = {}
         for info in proto.input:
-            name = self._text(info.name, where)
+            name = self._name(info.name, where)
             if not name or name in inputs:
                 found = f"has two inputs named '{name}'" if name else "has an input without a name"
                 raise self._source.error(found, where)
@@ -259,11 +259,11 @@ class _Parser:
         declared: dict[str, ValueType] = {}
         for info in (*proto.value_info, *proto.output):
             if (type_ := self._declared(info)) is not None:
-                declared.setdefault(self._text(info.name), type_)
+                declared.setdefault(self._name(info.name), type_)
         graph = RawGraph(
-            name=self._text(proto.name),
+            name=self._name(proto.name),
             inputs=inputs,
-            outputs=tuple(self._text(info.name, where) for info in proto.output),
+            outputs=tuple(self._name(info.name, where) for info in proto.output),
             constants=self._constants(proto, where),
             declared=declared,
             nodes=tuple(self._node(n, opsets) for n in proto.node),
@@ -275,7 +275,7 @@ class _Parser:
         constants: dict[str, Array] = {}
 
         def add(raw: str | bytes, data: Array) -> None:
-            name = self._text(raw, where)
+            name = self._name(raw, where)
             if not name or name in constants:
                 found = f"two initializers named '{name}'" if name else "an unnamed initializer"
                 raise self._source.error(f"has {found}", where)
@@ -291,14 +291,14 @@ class _Parser:
         self._nodes += 1
         if self._nodes > self._source.limits.nodes:
             raise self._source.limit(f"has more than {self._source.limits.nodes} nodes")
-        domain = domain_of(self._text(proto.domain))
+        domain = domain_of(self._name(proto.domain))
         node = RawNode(
-            op=self._text(proto.op_type),
-            inputs=_trimmed(self._text(name) for name in proto.input),
-            outputs=_trimmed(self._text(name) for name in proto.output),
-            name=self._text(proto.name),
+            op=self._name(proto.op_type),
+            inputs=_trimmed(self._name(name) for name in proto.input),
+            outputs=_trimmed(self._name(name) for name in proto.output),
+            name=self._name(proto.name),
             domain=domain,
-            overload=self._text(getattr(proto, "overload", "")),
+            overload=self._name(getattr(proto, "overload", "")),
             opset=opsets.get(domain),
         )
         if not proto.attribute:
@@ -314,9 +314,9 @@ class _Parser:
     def _attribute(
         self, proto: AttributeProto, opsets: Mapping[str, int], where: str
     ) -> tuple[str, Any]:
-        name = self._text(proto.name, where)
+        name = self._name(proto.name, where)
         if proto.ref_attr_name:
-            return name, Reference(self._text(proto.ref_attr_name, where))
+            return name, Reference(self._name(proto.ref_attr_name, where))
         held = [f.name for f, _ in proto.ListFields() if f.name in _TYPES]
         kind = proto.type
         if kind == AttributeProto.UNDEFINED and len(held) == 1:
@@ -337,7 +337,7 @@ class _Parser:
             case "floats" | "ints":
                 return tuple(value)
             case "s":
-                return self._text(value, where)
+                return self._source.text(value, where)
             case "t":
                 return self._tensors.read(value, where)
             case "sparse_tensor":
@@ -352,7 +352,7 @@ class _Parser:
                 return tuple(self._value(v, each, opsets, where) for v in value)
 
     def _declared(self, info: ValueInfoProto) -> ValueType | None:
-        where = f"value '{self._text(info.name)}'"
+        where = f"value '{self._name(info.name)}'"
         return self._type(info.type, where) if info.HasField("type") else None
 
     def _type(self, proto: TypeProto, where: str, depth: int = 0) -> ValueType | None:
@@ -391,7 +391,7 @@ class _Parser:
         """Return a declared dimension; exporters write -1, or an empty name, for unknown ones."""
         if proto.HasField("dim_value"):
             return proto.dim_value if proto.dim_value >= 0 else None
-        return self._text(proto.dim_param, where) or None
+        return self._name(proto.dim_param, where) or None
 
 
 def _trimmed(names: Iterable[str]) -> tuple[str, ...]:

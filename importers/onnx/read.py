@@ -40,7 +40,7 @@ def read(
 
 def _path(model: str | os.PathLike[str]) -> str:
     try:
-        return os.fspath(model)
+        return os.fsdecode(model)
     except TypeError as error:
         found = type(model).__name__
         raise UsageError(f"a model is a path, bytes or an onnx.ModelProto, not {found}") from error

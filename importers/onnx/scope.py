@@ -15,10 +15,12 @@ class NameSpace:
     Args:
         graph: the graph.
         reserved: names that its own part of the file defines, and that nothing else may take.
+        is_body: whether it is the body of a control-flow operator.
     """
 
-    def __init__(self, graph: Graph, reserved: Iterable[str]) -> None:
+    def __init__(self, graph: Graph, reserved: Iterable[str], *, is_body: bool = False) -> None:
         self.graph = graph
+        self.is_body = is_body
         self._reserved = set(reserved)
         self._labels: set[str] = set()
         self._numbers: dict[str, int] = {}

@@ -48,6 +48,12 @@ class Source:
         except UnicodeDecodeError as error:
             raise self.error(f"{value[:40]!r} is not UTF-8 text", where) from error
 
+    def name(self, value: str | bytes, where: str | None = None) -> str:
+        """Return a name of the file; messages show it, so it has a limit."""
+        if len(value) > self.limits.name:
+            raise self.limit(f"has a name of {len(value)} characters", where)
+        return self.text(value, where)
+
     def dtype(self, number: int, where: str) -> DType:
         """Return the dtype with ONNX's `number`."""
         if number not in BY_ONNX:

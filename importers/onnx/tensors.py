@@ -56,7 +56,7 @@ class TensorReader:
             ModelError: the elements do not match dtype and shape, or cannot be read.
             LimitError: the shape is beyond what an array can have.
         """
-        name = self._source.text(proto.name)
+        name = self._source.name(proto.name)
         where = f"tensor '{name}'" if name or where is None else where
         dtype = self._source.dtype(proto.data_type, where)
         shape = self._shape(proto.dims, dtype, where)
@@ -66,7 +66,10 @@ class TensorReader:
             if dtype == dtypes.string:
                 raise self._source.error("strings cannot be stored as external data", where)
             data = self._decode(
-                self._external.read(proto.external_data, where), dtype, shape, where
+                self._external.read(proto.external_data, _nbytes(dtype, shape), where),
+                dtype,
+                shape,
+                where,
             )
         else:
             data = self._embedded(proto, dtype, shape, where)
@@ -161,18 +164,25 @@ class TensorReader:
 
     def _decode(self, raw: Array, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
         """Return little-endian bytes as an array; a view of them wherever that can be."""
-        count, bits = prod(shape), bits_of(dtype)
-        needed = -(-count * bits // 8)
+        needed, bits = _nbytes(dtype, shape), bits_of(dtype)
         if raw.nbytes != needed:
             wanted = f"{name_of(dtype)}{list(shape)} takes {needed} bytes"
             raise self._source.error(f"{wanted}; found {raw.nbytes}", where)
+        aligned = raw.ctypes.data % dtype.alignment == 0
+        if aligned and bits >= 8 and dtype != dtypes.bool_:
+            return raw.view(dtype).reshape(shape)
+        size, limit = prod(shape) * dtype.itemsize, self._source.limits.copied_bytes
+        if size > limit:
+            raise self._source.limit(f"has to be copied to {size} bytes; {limit} allowed", where)
         if bits < 8:
-            return _unpack(raw, bits, dtype)[:count].reshape(shape)
-        if dtype == dtypes.bool_:
-            return (raw != 0).reshape(shape)
-        if raw.ctypes.data % dtype.alignment:
-            raw = raw.copy()
-        return raw.view(dtype).reshape(shape)
+            return _unpack(raw, bits, dtype)[: prod(shape)].reshape(shape)
+        data = raw != 0 if dtype == dtypes.bool_ else raw.copy().view(dtype)
+        return data.reshape(shape)
+
+
+def _nbytes(dtype: DType, shape: tuple[int, ...]) -> int:
+    """Return the bytes that a tensor takes in a file."""
+    return -(-prod(shape) * bits_of(dtype) // 8)
 
 
 def _unpack(raw: Array, bits: int, dtype: DType) -> Array:

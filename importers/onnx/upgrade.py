@@ -284,16 +284,19 @@ def axes_to_input(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     return [attributes_to_inputs(node, site, "axes")]
 
 
-@before(18, "Split")
+@before(NEWEST[""] + 1, "Split")
 def split(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
-    """The sizes were an attribute, or at first an input of the data's type."""
-    if opset >= 2 and "split" in node.attributes:
+    """The sizes were an attribute, or at first an input of the data's type.
+
+    `num_outputs` is set in every opset, sizes or not, so that the operator knows it.
+    """
+    count = len(node.outputs)
+    if integer(node, "num_outputs", count, site) != count:
+        raise site.error(f"has {count} outputs, but another num_outputs", node)
+    node = without(node, num_outputs=count)
+    if "split" in node.attributes:
         return [attributes_to_inputs(node, site, "split")]
-    if opset < 13 and "split" in node.attributes:
-        return [attributes_to_inputs(node, site, "split")]
-    if len(node.inputs) < 2:
-        return [without(node, num_outputs=len(node.outputs))]
-    if opset >= 13:
+    if len(node.inputs) < 2 or opset >= 13:
         return [node]
     sizes = site.fresh("split")
     cast_ = made("Cast", node.inputs[1:2], sizes, to=TO_ONNX[dtypes.int64])

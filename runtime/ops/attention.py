@@ -11,6 +11,7 @@ from ..op import Op, op
 from ..types import Dim, Shape, TensorType
 from .shapes import (
     add,
+    checked,
     dim,
     need_broadcastable,
     need_choice,
@@ -147,7 +148,7 @@ def _joined(like: TensorType, b: Dim, h: Dim, length: Dim, size: Dim) -> TensorT
         return like.with_shape(None)
     if len(like.shape) == 4:
         return like.with_shape((b, h, length, size))
-    return like.with_shape((b, length, times(h, size)))
+    return like.with_shape(checked((b, length, times(h, size))))
 
 
 @op
@@ -269,7 +270,7 @@ class LinearAttention(Op):
             pairs = zip(state, past_state.shape, strict=True)
             state = tuple(same_dim(p, q, f"past_state {past_state} and state") for p, q in pairs)
         kept = query if past_state is None else past_state
-        result = query.with_shape((b, length, times(self.q_num_heads, state[3])))
+        result = query.with_shape(checked((b, length, times(self.q_num_heads, state[3]))))
         return result, kept.with_shape(state)
 
     def _need_gates(self, decay: TensorType | None, beta: TensorType | None) -> None:

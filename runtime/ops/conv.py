@@ -7,7 +7,20 @@ from typing import ClassVar
 from ..errors import ShapeError
 from ..op import Op, op
 from ..types import Shape, TensorType
-from .shapes import dim, need_rank, need_vector, product, quotient, same_dim, shape_text, times
+from .shapes import (
+    checked,
+    dim,
+    ints_of,
+    need_choice,
+    need_rank,
+    need_vector,
+    product,
+    quotient,
+    same_dim,
+    same_dtype,
+    shape_text,
+    times,
+)
 from .window import kernel_dims, transposed_window_dims, window_dims
 
 Ints = tuple[int, ...]
@@ -28,6 +41,7 @@ class Conv(Op):
     strides: Ints | None = None
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
+        same_dtype(x, w, b)
         shape = convolved(self, x, w, self.group, self.kernel_shape)
         need_vector(b, dim(w, 0), "b")
         return x.with_shape(shape)
@@ -51,6 +65,7 @@ class ConvTranspose(Op):
     strides: Ints | None = None
 
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
+        same_dtype(x, w, b)
         rank = _ranks_agree(x, w)
         same_dim(dim(x, 1), dim(w, 0), "channels of x and of the weights")
         quotient(dim(w, 0), self.group, "channels by group")
@@ -61,7 +76,7 @@ class ConvTranspose(Op):
         spatial = (None,) * (rank - 2) if x.shape is None else x.shape[2:]
         kernel = (None,) * (rank - 2) if w.shape is None else w.shape[2:]
         kernel = kernel_dims(self.kernel_shape, kernel)
-        return x.with_shape((dim(x, 0), m, *transposed_window_dims(self, spatial, kernel)))
+        return x.with_shape(checked((dim(x, 0), m, *transposed_window_dims(self, spatial, kernel))))
 
 
 @op
@@ -87,6 +102,7 @@ class DeformConv(Op):
         b: TensorType | None = None,
         mask: TensorType | None = None,
     ) -> TensorType:
+        same_dtype(x, w, offset, b, mask)
         shape = convolved(self, x, w, self.group, self.kernel_shape)
         need_vector(b, dim(w, 0), "b")
         quotient(dim(x, 1), self.offset_group, "channels by offset_group")
@@ -117,9 +133,10 @@ class Col2Im(Op):
         need_rank(image_shape, 1, "image_shape")
         need_rank(block_shape, 1, "block_shape")
         axes = same_dim(dim(image_shape, 0), dim(block_shape, 0), "sizes of the two shapes")
+        image, block = ints_of(image_shape, "image_shape"), ints_of(block_shape, "block_shape")
         if not isinstance(axes, int):
             return input.with_shape(None)
-        image, block = (t.ints or (None,) * axes for t in (image_shape, block_shape))
+        image, block = image or (None,) * axes, block or (None,) * axes
         for name, found in (("image_shape", image), ("block_shape", block)):
             if any(isinstance(d, int) and d < 1 for d in found):
                 raise ShapeError(f"{name}={shape_text(found)}; every size must be 1 or more")
@@ -148,10 +165,10 @@ class CausalConvWithState(Op):
         bias: TensorType | None = None,
         past_state: TensorType | None = None,
     ) -> tuple[TensorType, TensorType]:
+        same_dtype(input, weight, bias, past_state)
         for name, given in (("input", input), ("weight", weight), ("past_state", past_state)):
             need_rank(given, 3, name)
-        if self.activation not in ("none", "silu", "swish"):
-            raise ShapeError(f"activation={self.activation!r}; ONNX has none, silu and swish")
+        need_choice(self.activation, "activation", "none", "silu", "swish")
         c = same_dim(dim(input, 1), dim(weight, 0), "channels of input and weight")
         same_dim(dim(weight, 1), 1, "the second axis of depthwise weights and 1")
         need_vector(bias, c, "bias")

@@ -146,20 +146,20 @@ class ScatterND(Op):
             raise ShapeError(f"indices is {indices}; expected one axis or more")
         if data.shape is None or indices.shape is None or not isinstance(depth, int):
             return result
-        if depth > len(data.shape):
+        if not 1 <= depth <= len(data.shape):
             raise ShapeError(f"{depth} coordinates into {data}")
         expected = (*indices.shape[:-1], *data.shape[depth:])
         same_shape(updates.shape, expected, "updates and what indices point at")
         places = _known_indices(indices, *data.shape[:depth])
         if places is None or self.reduction != "none":
             return result
-        return combine(result, lambda arrays: _scattered(*arrays, places), data, updates)
 
+        def scatter(arrays: list[Array]) -> Array:
+            written = arrays[0].copy()
+            written[tuple(np.moveaxis(places, -1, 0))] = arrays[1]
+            return written
 
-def _scattered(data: Array, updates: Array, places: Array) -> Array:
-    result = data.copy()
-    result[tuple(np.moveaxis(places, -1, 0))] = updates
-    return result
+        return combine(result, scatter, data, updates)
 
 
 @op
@@ -201,7 +201,7 @@ class TensorScatter(Op):
 
 @op
 class OneHot(Op):
-    """A new axis of size `depth`, with `values[1]` where the index points, `values[0]` elsewhere."""
+    """A new axis of size `depth`: `values[1]` where the index points, `values[0]` elsewhere."""
 
     axis: int = -1
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from ..errors import ShapeError
 from ..op import Op, op
 from ..types import Dim, Shape, TensorType
-from .shapes import broadcast, broadcast_dim, dim, need_broadcastable, need_rank, same_dim
+from .shapes import (
+    broadcast,
+    broadcast_dim,
+    dim,
+    need_broadcastable,
+    need_rank,
+    same_dim,
+    same_dtype,
+)
 
 
 def matmul_shape(a: TensorType, b: TensorType) -> Shape | None:
@@ -28,6 +36,7 @@ class MatMul(Op):
     """numpy.matmul: a @ b, leading axes broadcast, vectors as one row or one column (ONNX 13)."""
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        same_dtype(a, b)
         return a.with_shape(matmul_shape(a, b))
 
 
@@ -44,6 +53,7 @@ class Gemm(Op):
     transB: int = 0
 
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None = None) -> TensorType:
+        same_dtype(a, b, c)
         need_rank(a, 2, "a")
         need_rank(b, 2, "b")
         m, k = (dim(a, 1), dim(a, 0)) if self.transA else (dim(a, 0), dim(a, 1))
@@ -59,24 +69,26 @@ class Einsum(Op):
 
     equation: str
 
-    def infer(self, *inputs: TensorType) -> TensorType:
+    def infer(self, inputs: TensorType, *rest: TensorType) -> TensorType:
+        operands = (inputs, *rest)
         terms, result = einsum_terms(self.equation)
-        if len(terms) != len(inputs):
-            raise ShapeError(f"'{self.equation}' has {len(terms)} terms for {len(inputs)} inputs")
+        if len(terms) != len(operands):
+            raise ShapeError(f"'{self.equation}' has {len(terms)} terms for {len(operands)} inputs")
+        same_dtype(*operands)
         sizes: dict[str, Dim] = {}
         dots: list[Shape | None] = []
-        for term, type_ in zip(terms, inputs, strict=True):
+        for term, type_ in zip(terms, operands, strict=True):
             named, covered = _letters(term, type_)
             for letter, size in named.items():
                 sizes[letter] = broadcast_dim(sizes.get(letter, 1), size)
             dots.extend([covered] if "." in term else [])
         under_dots = broadcast(*dots)
         if "." in result and under_dots is None:
-            return inputs[0].with_shape(None)
+            return inputs.with_shape(None)
         shape: list[Dim] = []
         for letter in result:
             shape.extend(under_dots or () if letter == "." else (sizes[letter],))
-        return inputs[0].with_shape(tuple(shape))
+        return inputs.with_shape(tuple(shape))
 
 
 def einsum_terms(equation: str) -> tuple[tuple[str, ...], str]:

@@ -16,6 +16,7 @@ from .shapes import (
     normalize_axes,
     normalize_axis,
     quotient,
+    same_dtype,
 )
 
 
@@ -63,6 +64,7 @@ class InstanceNormalization(Op):
     epsilon: float = 1e-5
 
     def infer(self, input: TensorType, scale: TensorType, b: TensorType) -> TensorType:
+        same_dtype(input, scale, b)
         _need_channels(input, "input")
         need_vector(scale, dim(input, 1), "scale")
         need_vector(b, dim(input, 1), "b")
@@ -81,6 +83,7 @@ class GroupNormalization(Op):
     stash_type: DType = float32
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
+        same_dtype(x, scale, bias)
         _need_channels(x, "x")
         quotient(dim(x, 1), self.num_groups, "channels by num_groups")
         need_vector(scale, dim(x, 1), "scale")
@@ -104,6 +107,7 @@ class LayerNormalization(Op):
     def infer(
         self, x: TensorType, scale: TensorType, b: TensorType | None = None
     ) -> tuple[TensorType, TensorType, TensorType]:
+        same_dtype(x, scale, b)
         need_broadcastable(scale, x.shape, "scale")
         need_broadcastable(b, x.shape, "b")
         statistics = TensorType(self.stash_type)

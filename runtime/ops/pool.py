@@ -8,7 +8,18 @@ from ..dtypes import int64
 from ..errors import ShapeError
 from ..op import Op, op
 from ..types import Shape, TensorType
-from .shapes import dim, need_rank, need_vector, same_dim, same_shape, shape_text
+from .shapes import (
+    checked,
+    dim,
+    ints_of,
+    need_choice,
+    need_rank,
+    need_vector,
+    same_dim,
+    same_dtype,
+    same_shape,
+    shape_text,
+)
 from .window import transposed_window_dims, window_dims
 
 Ints = tuple[int, ...]
@@ -138,13 +149,9 @@ class MaxUnpool(Op):
         natural = None if shape is None else self._unpooled(shape)
         if output_shape is None:
             return x.with_shape(natural)
+        wanted = ints_of(output_shape, "output_shape")
         need_vector(output_shape, None if shape is None else len(shape), "output_shape")
-        wanted = output_shape.ints
-        if wanted is None:
-            return x.with_shape(None if shape is None else (None,) * len(shape))
-        if any(isinstance(d, int) and d < 0 for d in wanted):
-            raise ShapeError(f"output_shape={shape_text(wanted)} has a negative size")
-        return x.with_shape(wanted)
+        return x.with_shape(None if wanted is None else checked(wanted))
 
     def _unpooled(self, shape: Shape) -> Shape:
         if len(shape) < 3:
@@ -163,6 +170,7 @@ class MaxRoiPool(Op):
     spatial_scale: float = 1.0
 
     def infer(self, x: TensorType, rois: TensorType) -> TensorType:
+        same_dtype(x, rois)
         need_rank(x, 4, "x")
         need_rank(rois, 2, "rois")
         same_dim(dim(rois, 1), 5, f"columns of rois {rois} and 5")
@@ -187,15 +195,14 @@ class RoiAlign(Op):
     spatial_scale: float = 1.0
 
     def infer(self, x: TensorType, rois: TensorType, batch_indices: TensorType) -> TensorType:
+        same_dtype(x, rois)
         need_rank(x, 4, "x")
         need_rank(rois, 2, "rois")
         same_dim(dim(rois, 1), 4, f"columns of rois {rois} and 4")
         need_vector(batch_indices, dim(rois, 0), "batch_indices")
-        if self.coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
-            mode = self.coordinate_transformation_mode
-            raise ShapeError(f"coordinate_transformation_mode={mode!r}")
-        if self.mode not in ("avg", "max"):
-            raise ShapeError(f"mode={self.mode!r}; ONNX has avg and max")
+        modes = ("half_pixel", "output_half_pixel")
+        need_choice(self.coordinate_transformation_mode, "coordinate_transformation_mode", *modes)
+        need_choice(self.mode, "mode", "avg", "max")
         if min(self.output_height, self.output_width) < 1 or self.sampling_ratio < 0:
             raise ShapeError(f"{self}: sizes must be positive, sampling_ratio 0 or more")
         regions = same_dim(dim(rois, 0), dim(batch_indices, 0), "regions")

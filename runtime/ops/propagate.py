@@ -148,7 +148,7 @@ def _scalar(element: Any) -> Any:
     return element.item() if hasattr(element, "item") else element
 
 
-def reduce(result: TensorType, function: ArrayFunction, x: TensorType) -> TensorType:
+def reduce(result: TensorType, function: Callable[[Array], Any], x: TensorType) -> TensorType:
     """Return `result` with what `function` computes of all of `x`, if all of it is known."""
     data = x.known
     if not is_small(result) or not is_small(x) or data is None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ..dtypes import DType, float32, int32, name_of, uint8
 from ..errors import ShapeError
 from ..op import Op, op
-from ..types import Dim, TensorType
+from ..types import Dim, Shape, TensorType
 from .conv import convolved
 from .matmul import matmul_shape
 from .shapes import dim, need_rank, need_vector, normalize_axis, same_dim, same_dtype, same_shape
@@ -15,14 +15,29 @@ from .shapes import dim, need_rank, need_vector, normalize_axis, same_dim, same_
 Ints = tuple[int, ...]
 
 
+def _may_be_single(shape: Shape | None) -> bool:
+    """Whether a tensor may have one element; [1] is as good as a scalar."""
+    if not shape:
+        return True
+    return len(shape) == 1 and (shape[0] == 1 or not isinstance(shape[0], int))
+
+
+def _need_same_shape(scale: TensorType, zero_point: TensorType | None, name: str) -> None:
+    """Check that scale and zero point are of one shape; [1] is as good as a scalar."""
+    if zero_point is not None and not (
+        _may_be_single(scale.shape) and _may_be_single(zero_point.shape)
+    ):
+        same_shape(scale.shape, zero_point.shape, f"shapes of {name} and its zero point")
+
+
 def _need_granularity(
     x: TensorType, scale: TensorType, zero_point: TensorType | None, axis: int, block_size: int
 ) -> None:
     """Check that scale and zero point are one per tensor, per index of `axis`, or per block."""
-    same_shape(scale.shape, zero_point and zero_point.shape, "shapes of scale and zero point")
+    _need_same_shape(scale, zero_point, "scale")
     if block_size < 0:
         raise ShapeError(f"block_size={block_size}; it must be 0 or more")
-    if scale.shape in (None, (), (1,)) or x.shape is None:
+    if x.shape is None or scale.shape is None or _may_be_single(scale.shape):
         return
     need_rank(scale, len(x.shape) if block_size else 1, "scale")
     along = 0 if len(x.shape) == 1 else normalize_axis(axis, len(x.shape))
@@ -97,12 +112,12 @@ class DynamicQuantizeLinear(Op):
 
 
 def _need_scalar(x: TensorType | None, name: str) -> None:
-    if x is not None and x.shape not in (None, (), (1,)):
+    if x is not None and not _may_be_single(x.shape):
         raise ShapeError(f"{name} must be a scalar, not {x}")
 
 
 def _need_per_channel(x: TensorType | None, channels: Dim, name: str) -> None:
-    if x is not None and x.shape not in (None, (), (1,)):
+    if x is not None and not _may_be_single(x.shape):
         need_vector(x, channels, name)
 
 
@@ -129,9 +144,10 @@ class ConvInteger(Op):
     ) -> TensorType:
         same_dtype(x, x_zero_point)
         same_dtype(w, w_zero_point)
+        shape = convolved(self, x, w, self.group, self.kernel_shape)
         _need_scalar(x_zero_point, "x_zero_point")
         _need_per_channel(w_zero_point, dim(w, 0), "w_zero_point")
-        return TensorType(int32, convolved(self, x, w, self.group, self.kernel_shape))
+        return TensorType(int32, shape)
 
 
 @op
@@ -162,6 +178,7 @@ class QLinearConv(Op):
     ) -> TensorType:
         same_dtype(x, x_zero_point)
         same_dtype(w, w_zero_point)
+        shape = convolved(self, x, w, self.group, self.kernel_shape)
         m = dim(w, 0)
         for name, scalar in (
             ("x_scale", x_scale),
@@ -173,13 +190,12 @@ class QLinearConv(Op):
         _need_per_channel(w_scale, m, "w_scale")
         _need_per_channel(w_zero_point, m, "w_zero_point")
         need_vector(b, m, "b")
-        shape = convolved(self, x, w, self.group, self.kernel_shape)
         return TensorType(y_zero_point.dtype, shape)
 
 
 def _need_per_row(x: TensorType | None, matrix: TensorType, axis: int, name: str) -> None:
     """Check a scalar, a vector along the rows (or columns), or all axes with the other one 1."""
-    if x is None or x.shape in (None, (), (1,)) or matrix.shape is None or len(matrix.shape) < 2:
+    if x is None or _may_be_single(x.shape) or matrix.shape is None or len(matrix.shape) < 2:
         return
     if x.rank == 1:
         need_vector(x, matrix.shape[axis], name)
@@ -236,6 +252,6 @@ class QLinearMatMul(Op):
             ("b", b_scale, b_zero_point, b, -1),
             ("y", y_scale, y_zero_point, y, -2),
         ):
-            same_shape(scale.shape, zero_point.shape, f"shapes of {name}_scale and its zero point")
+            _need_same_shape(scale, zero_point, f"{name}_scale")
             _need_per_row(scale, matrix, axis, f"{name}_scale")
         return y

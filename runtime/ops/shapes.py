@@ -7,7 +7,7 @@ from functools import reduce
 
 from ..dtypes import INTEGERS, DType, name_of
 from ..errors import ShapeError
-from ..types import Dim, Shape, TensorType
+from ..types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 #: numpy's limit on the number of axes.
 MAX_RANK = 64
@@ -188,6 +188,33 @@ def common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(p if p == q else None for p, q in zip(a, b, strict=True))
+
+
+def common_type(a: ValueType | None, b: ValueType | None, what: str) -> ValueType | None:
+    """Return what is sure of a value that has one of two types; raises ShapeError if none can be.
+
+    Args:
+        a: one type; None where it is unknown.
+        b: the other.
+        what: names the value, for the message.
+    """
+    if a is None or b is None:
+        return None
+    if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype == b.dtype:
+        return TensorType(a.dtype, common_shape(a.shape, b.shape))
+    if isinstance(a, SequenceType) and isinstance(b, SequenceType):
+        element = common_type(a.element, b.element, what)
+        return SequenceType(None if isinstance(element, SequenceType) else element)
+    if isinstance(a, OptionalType) and isinstance(b, OptionalType):
+        element = common_type(a.element, b.element, what)
+        return OptionalType(None if isinstance(element, OptionalType | MapType) else element)
+    if isinstance(a, OptionalType) or isinstance(b, OptionalType):
+        bare = [t.element if isinstance(t, OptionalType) else t for t in (a, b)]
+        common_type(bare[0], bare[1], what)
+        return None
+    if isinstance(a, MapType) and a == b:
+        return a
+    raise ShapeError(f"{what} is {a} or {b}; expected the same dtype")
 
 
 def ints_of(x: TensorType | None, name: str, most: int = MAX_RANK) -> tuple[Dim, ...] | None:

@@ -58,7 +58,9 @@ class DFT(Op):
         _need_parts(input, "input", expected)
         parts = 1 if self.onesided and self.inverse else 2
         if not isinstance(along, int):
-            return input.with_shape((*(None for _ in input.shape[:-1]), parts))
+            same = not self.onesided and dft_length is None
+            sizes = input.shape[:-1] if same else (None,) * (len(input.shape) - 1)
+            return input.with_shape((*sizes, parts))
         along = normalize_axis(along, len(input.shape))
         if along == len(input.shape) - 1:
             raise ShapeError(f"axis={along} of input {input} holds real and imaginary parts")

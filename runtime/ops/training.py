@@ -54,9 +54,11 @@ class Adagrad(Op):
     epsilon: float = 1e-6
     norm_coefficient: float = 0.0
 
-    def infer(self, r: TensorType, t: TensorType, *inputs: TensorType) -> tuple[TensorType, ...]:
+    def infer(
+        self, r: TensorType, t: TensorType, inputs: TensorType, *rest: TensorType
+    ) -> tuple[TensorType, ...]:
         _need_scalars(r, t)
-        return _step("Adagrad", 3, inputs)
+        return _step("Adagrad", 3, (inputs, *rest))
 
 
 @op
@@ -76,9 +78,11 @@ class Adam(Op):
     norm_coefficient: float = 0.0
     norm_coefficient_post: float = 0.0
 
-    def infer(self, r: TensorType, t: TensorType, *inputs: TensorType) -> tuple[TensorType, ...]:
+    def infer(
+        self, r: TensorType, t: TensorType, inputs: TensorType, *rest: TensorType
+    ) -> tuple[TensorType, ...]:
         _need_scalars(r, t)
-        return _step("Adam", 4, inputs)
+        return _step("Adam", 4, (inputs, *rest))
 
 
 @op
@@ -96,10 +100,12 @@ class Momentum(Op):
     mode: str
     norm_coefficient: float
 
-    def infer(self, r: TensorType, t: TensorType, *inputs: TensorType) -> tuple[TensorType, ...]:
+    def infer(
+        self, r: TensorType, t: TensorType, inputs: TensorType, *rest: TensorType
+    ) -> tuple[TensorType, ...]:
         need_choice(self.mode, "mode", "standard", "nesterov")
         _need_scalars(r, t)
-        return _step("Momentum", 3, inputs)
+        return _step("Momentum", 3, (inputs, *rest))
 
 
 @op
@@ -115,10 +121,11 @@ class Gradient(Op):
     y: str
     zs: tuple[str, ...] | None = None
 
-    def infer(self, *inputs: ValueType) -> tuple[ValueType, ...]:
+    def infer(self, inputs: ValueType, *rest: ValueType) -> tuple[ValueType, ...]:
+        values = (inputs, *rest)
         named = len(self.xs) + len(self.zs or ())
-        if not self.xs or len(inputs) != named:
-            raise ShapeError(f"xs and zs name {named} tensors; there are {len(inputs)} inputs")
+        if not self.xs or len(values) != named:
+            raise ShapeError(f"xs and zs name {named} tensors; there are {len(values)} inputs")
         return tuple(
-            x.without_value() if isinstance(x, TensorType) else x for x in inputs[: len(self.xs)]
+            x.without_value() if isinstance(x, TensorType) else x for x in values[: len(self.xs)]
         )

@@ -13,7 +13,7 @@ from typing import Literal, cast
 from ..errors import ShapeError
 from ..op import Op
 from ..types import Dim, Shape
-from .shapes import same_dim, shape_text
+from .shapes import checked, same_dim, shape_text
 
 Ints = tuple[int, ...]
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
@@ -168,14 +168,14 @@ def window_dims(op: Op, spatial: Shape, kernel: Shape) -> Shape:
     """Return the spatial axes of the result of `window` where some sizes are not known yet."""
     known = tuple(k if isinstance(k, int) else 1 for k in kernel)
     axes = _axes(op, known, len(spatial))
-    return tuple(map(_slide_dim, axes, spatial, kernel))
+    return checked(map(_slide_dim, axes, spatial, kernel))
 
 
 def transposed_window_dims(op: Op, spatial: Shape, kernel: Shape) -> Shape:
     """Return the spatial axes of the result of `transposed_window` likewise."""
     known = tuple(k if isinstance(k, int) else 1 for k in kernel)
     axes = _axes(op, known, len(spatial))
-    return tuple(map(_spread_dim, axes, spatial, kernel, _output_shape(op, len(spatial))))
+    return checked(map(_spread_dim, axes, spatial, kernel, _output_shape(op, len(spatial))))
 
 
 def kernel_dims(kernel_shape: Ints | None, weight: Shape) -> Shape:

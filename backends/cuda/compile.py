@@ -1,0 +1,299 @@
+"""Compiles `.cu` files with NVRTC, which needs no GPU, and keeps the machine code on disk.
+
+What NVRTC sees is one self-contained text: types and constants, generated functions, then the
+file with its own headers inlined. So equal texts mean equal code, and the text is the cache key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+
+import cuda.pathfinder
+from cuda.bindings import nvrtc
+from cuda.core import ObjectCode, Program, ProgramOptions
+
+from ...runtime.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from ...runtime.errors import KernelError
+from .status import NVRTCError
+
+KERNELS = Path(__file__).parent / "kernels"
+FORMAT = b"tercet-1"
+
+#: The C++ name of every element type that kernels can read and write.
+C_TYPES: Mapping[DType, str] = {
+    float32: "float",
+    float64: "double",
+    float16: "__half",
+    bfloat16: "__nv_bfloat16",
+    int8: "signed char",
+    int16: "short",
+    int32: "int",
+    int64: "long long",
+    uint8: "unsigned char",
+    uint16: "unsigned short",
+    uint32: "unsigned int",
+    uint64: "unsigned long long",
+    bool_: "bool",
+}
+_HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+_MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is compiled: a file of `kernels/` with everything that its text leaves open.
+
+    Attributes:
+        file: such as ``conv.cu``.
+        types: C++ type names by alias, in pairs: ``("T", "float")``.
+        constants: values by name, in pairs; they become `constexpr`.
+        code: generated functions and macros that the file uses.
+    """
+
+    file: str
+    types: tuple[tuple[str, str], ...] = ()
+    constants: tuple[tuple[str, int | bool | float], ...] = ()
+    code: str = ""
+
+    def text(self) -> str:
+        """Return the whole source, line directives included."""
+        lines = [
+            f"#include <{header}>"
+            for header in dict.fromkeys(_HEADERS.get(name, "") for _, name in self.types)
+            if header
+        ]
+        lines += [f"using {alias} = {name};" for alias, name in self.types]
+        lines += [_constant(name, value) for name, value in self.constants]
+        if self.code:
+            lines += ['#line 1 "generated"', self.code]
+        return "\n".join([*lines, f'#line 1 "{self.file}"', _read(self.file)])
+
+
+def _constant(name: str, value: int | bool | float) -> str:
+    if isinstance(value, bool):
+        return f"constexpr bool {name} = {str(value).lower()};"
+    kind = "int" if isinstance(value, int) else "float"
+    return f"constexpr {kind} {name} = {value!r};"
+
+
+def _read(file: str) -> str:
+    """Return a file of `kernels/` with its headers in place of their #include lines."""
+    text = (KERNELS / file).read_text(encoding="utf-8")
+
+    def inline(match: re.Match[str]) -> str:
+        line = text.count("\n", 0, match.start()) + 2
+        return f'#line 1 "{match[1]}"\n{_read(match[1])}\n#line {line} "{file}"'
+
+    return _INCLUDE.sub(inline, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The processor that kernels are compiled and sized for.
+
+    Attributes:
+        arch: NVRTC's name for it: ``sm_80``, ``sm_90a``.
+        processors: number of its multiprocessors.
+        shared: bytes of shared memory that one block can have.
+        code: ``cubin``, or ``ptx`` where NVRTC is older than the GPU and the driver finishes.
+    """
+
+    arch: str
+    processors: int
+    shared: int
+    code: str = "cubin"
+
+
+H200 = Target("sm_90a", 132, 232448)
+A100 = Target("sm_80", 108, 166912)
+
+
+def target_for(major: int, minor: int, processors: int, shared: int) -> Target:
+    """Return the target for a GPU of this compute capability, as far as NVRTC knows it."""
+    status, known = nvrtc.nvrtcGetSupportedArchs()
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise KernelError(f"nvrtcGetSupportedArchs: {status.name}")
+    capability = 10 * major + minor
+    if capability in known:
+        # From Hopper on, an 'a' opens the instructions that only this generation has.
+        return Target(f"sm_{capability}{'a' if major >= 9 else ''}", processors, shared)
+    older = max(arch for arch in known if arch < capability)
+    return Target(f"compute_{older}", processors, shared, "ptx")
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a compiler has done so far.
+
+    Attributes:
+        pending: kernels that are being compiled.
+        compiled: kernels that NVRTC compiled.
+        cached: kernels that lay in the cache on disk.
+        milliseconds: time that NVRTC took, all threads together.
+    """
+
+    pending: int = 0
+    compiled: int = 0
+    cached: int = 0
+    milliseconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Compiler:
+    """Compiles in the background; each source once a process, and once a machine with a cache.
+
+    Attributes:
+        target: what for.
+        cache: folder of the machine code; damaged entries are made again, and a folder that
+            cannot be written is no error.
+        statistics: counts and times.
+        on_change: called with `statistics` whenever they change, on any thread.
+    """
+
+    target: Target
+    cache: Path | None = None
+    statistics: Statistics = field(default_factory=Statistics)
+    on_change: Callable[[Statistics], None] | None = None
+    _codes: dict[Source, Future[ObjectCode]] = field(default_factory=dict[Source, Future[ObjectCode]])
+    _pool: ThreadPoolExecutor | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def submit(self, source: Source) -> Future[ObjectCode]:
+        """Return the code that will be there; its `result` raises KernelError where it fails."""
+        with self._lock:
+            if source not in self._codes:
+                if self._pool is None:
+                    workers = min(8, os.cpu_count() or 1)
+                    self._pool = ThreadPoolExecutor(workers, thread_name_prefix="nvrtc")
+                self._codes[source] = self._pool.submit(self.compile, source)
+            return self._codes[source]
+
+    def compile(self, source: Source) -> ObjectCode:
+        """Compile now, or take the code from the disk.
+
+        Raises:
+            KernelError: the source is wrong; names file and line.
+        """
+        text = source.text()
+        entry = self._entry(text)
+        code = _load(entry) if entry else None
+        if code is None:
+            code = self._build(source.file, text)
+            if entry:
+                _store(entry, code)
+        else:
+            self._note(cached=1)
+        make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
+        return make(code, name=source.file)
+
+    def _build(self, file: str, text: str) -> bytes:
+        self._note(pending=1)
+        start = perf_counter()
+        try:
+            options = ProgramOptions(
+                name=file, arch=self.target.arch, std="c++17", include_path=_toolkit_headers(text)
+            )
+            code = Program(text, "c++", options).compile(self.target.code).code
+        except NVRTCError as error:
+            self._note(pending=-1)
+            raise _kernel_error(file, str(error)) from None
+        self._note(pending=-1, compiled=1, milliseconds=1e3 * (perf_counter() - start))
+        return bytes(code)
+
+    def _note(
+        self, pending: int = 0, compiled: int = 0, cached: int = 0, milliseconds: float = 0.0
+    ) -> None:
+        with self._lock:
+            now = self.statistics
+            now.pending += pending
+            now.compiled += compiled
+            now.cached += cached
+            now.milliseconds += milliseconds
+        if self.on_change is not None:
+            self.on_change(now)
+
+    def _entry(self, text: str) -> Path | None:
+        if self.cache is None:
+            return None
+        parts = (text, self.target.arch, self.target.code, str(nvrtc.nvrtcVersion()[1:]))
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return self.cache / "cuda" / f"{key[:40]}.{self.target.code}"
+
+
+def _kernel_error(file: str, log: str) -> KernelError:
+    found = _MESSAGE.search(log)
+    if found is None:
+        return KernelError(f"{file}: {log.strip()}", file=file)
+    return KernelError(
+        f"{found[1]}:{found[2]}: {found[3]}\n{log[found.end() :].rstrip()}",
+        file=found[1],
+        line=int(found[2]),
+    )
+
+
+def _toolkit_headers(text: str) -> list[str]:
+    """Return the folder of the CUDA headers, if the source includes one; float32 needs none."""
+    if "#include <" not in text:
+        return []
+    folder = cuda.pathfinder.find_nvidia_header_directory("cudart")
+    if folder is None:
+        raise KernelError(
+            "float16 and bfloat16 kernels need the CUDA headers (cuda_fp16.h): "
+            "pip install 'tercet[cuda13]'"
+        )
+    return [folder]
+
+
+# ── the cache on disk ────────────────────────────────────────────────────────────────────────────
+
+
+def _load(entry: Path) -> bytes | None:
+    """Return the code of a cache entry; None where there is none or it is damaged."""
+    try:
+        data = entry.read_bytes()
+    except OSError:
+        return None
+    start = len(FORMAT) + hashlib.sha256().digest_size
+    code = data[start:]
+    return code if data[:start] == FORMAT + hashlib.sha256(code).digest() else None
+
+
+def _store(entry: Path, code: bytes) -> None:
+    """Write a cache entry so that others see all of it or nothing; a full disk is no error."""
+    temporary = ""
+    with suppress(OSError):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=entry.parent, prefix=".new-")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(FORMAT + hashlib.sha256(code).digest() + code)
+        os.replace(temporary, entry)
+        temporary = ""
+    if temporary:
+        with suppress(OSError):
+            os.unlink(temporary)

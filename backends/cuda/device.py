@@ -1,0 +1,349 @@
+"""A CUDA device: memory, streams, copies and recorded graphs, shared by every backend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from cuda.bindings import driver, nvrtc
+from cuda.core import (
+    Buffer,
+    Device,
+    DeviceMemoryResource,
+    DeviceMemoryResourceOptions,
+    Kernel,
+    LegacyPinnedMemoryResource,
+    MemoryResource,
+    ObjectCode,
+    Stream,
+)
+
+from ...runtime.backend import Format, View
+from ...runtime.errors import BackendUnavailable, DeviceError, DeviceOutOfMemory
+from ...runtime.host import HostBuffer
+from ...runtime.types import Array, TensorType
+from .compile import Compiler, target_for
+from .launch import bound, pointer
+from .shape import reformat
+from .status import CUDAError, check, translated
+
+LEAST_CAPABILITY = (8, 0)
+_LAUNCH = "graph launch"
+
+
+class CudaBuffer:
+    """A piece of device memory; `pointer` is its address, 0 where it has no bytes."""
+
+    __slots__ = ("_core", "_device", "nbytes", "pointer")
+
+    def __init__(self, device: CudaDevice, core: Buffer | None, nbytes: int) -> None:
+        self._device, self._core, self.nbytes = device, core, nbytes
+        self.pointer = int(core.handle) if core is not None else 0
+
+    @property
+    def core(self) -> Buffer | None:
+        """The buffer as cuda.core knows it; None where it has no bytes."""
+        return self._core
+
+    def close(self) -> None:
+        """Give the memory back; a second call does nothing."""
+        core, self._core = self._core, None
+        if core is not None:
+            self._device.release(core, self.nbytes)
+            self.pointer = self.nbytes = 0
+
+
+class PinnedBuffer(HostBuffer):
+    """Host memory that the device reads and writes by itself."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Buffer) -> None:
+        self._core: Buffer | None = core
+        self.memory = np.from_dlpack(core).view(np.uint8)
+
+    def close(self) -> None:
+        super().close()
+        core, self._core = self._core, None
+        if core is not None:
+            core.close()
+
+
+class CudaStream:
+    """An order of work on the device.
+
+    Attributes:
+        core: the stream as cuda.core knows it.
+        handle: the driver's handle.
+    """
+
+    __slots__ = ("core", "handle")
+
+    def __init__(self, core: Stream) -> None:
+        self.core = core
+        self.handle = int(core.handle)
+
+    def synchronize(self) -> None:
+        """Wait until everything given to the stream is done; see `runtime.backend.Stream`."""
+        answer = driver.cuStreamSynchronize(self.handle)
+        if answer[0]:
+            check("a kernel or copy before cuStreamSynchronize", answer)
+
+
+class CudaDevice:
+    """One GPU, opened by `open_device`.
+
+    Attributes:
+        name: such as ``cuda:0``.
+        description: the GPU's name, its architecture and the driver's CUDA version.
+        compiler: makes its kernels.
+        allocated: bytes of device memory that buffers hold at present.
+    """
+
+    def __init__(self, core: Device, cache: Path | None) -> None:
+        about = core.properties
+        major, minor = core.compute_capability
+        self._core = core
+        self._lock = Lock()
+        self._service = core.create_stream()
+        self._memory = _memory_of(core)
+        self._pinned = LegacyPinnedMemoryResource()
+        self._graphs: set[object] = set()
+        self.name = f"cuda:{core.device_id}"
+        self.description = f"{core.name}, sm_{major}{minor}, driver CUDA {_driver_version()}"
+        shared = about.max_shared_memory_per_block_optin
+        target = target_for(major, minor, about.multiprocessor_count, shared)
+        self.compiler = Compiler(target, cache)
+        self.allocated = 0
+
+    def __repr__(self) -> str:
+        return f"<CudaDevice {self.name}: {self.description}>"
+
+    # ── memory ───────────────────────────────────────────────────────────────────────────────
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        """Return new memory, aligned to 512 bytes; see `runtime.backend.Device`."""
+        if nbytes == 0:
+            return CudaBuffer(self, None, 0)
+        self._core.set_current()
+        try:
+            core = self._memory.allocate(nbytes, stream=self._service)
+            self._service.sync()
+        except CUDAError as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise DeviceError(f"allocating {nbytes} bytes failed with {error}") from error
+            free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
+            raise DeviceOutOfMemory(
+                f"{self.name} has no {nbytes} bytes: {free} of {total} are free, "
+                f"{self.allocated} are in use here"
+            ) from error
+        with self._lock:
+            self.allocated += nbytes
+        return CudaBuffer(self, core, nbytes)
+
+    def release(self, core: Buffer, nbytes: int) -> None:
+        """Take back what `allocate` gave, and hand it to the system."""
+        with translated("freeing memory"):
+            core.close(self._service)
+            self._service.sync()
+        with self._lock:
+            self.allocated -= nbytes
+
+    def staging(self, nbytes: int) -> HostBuffer:
+        """Return pinned host memory."""
+        if nbytes == 0:
+            return HostBuffer(0)
+        self._core.set_current()
+        with translated(f"pinning {nbytes} bytes of host memory"):
+            return PinnedBuffer(self._pinned.allocate(nbytes))
+
+    def upload(self, data: Array) -> View:
+        """Return a new buffer with these elements, complete when it returns."""
+        data = np.ascontiguousarray(data).reshape(data.shape)
+        buffer = self.allocate(data.nbytes)
+        if data.nbytes:
+            answer = driver.cuMemcpyHtoD(buffer.pointer, data.ctypes.data, data.nbytes)
+            check("cuMemcpyHtoD", answer)
+        return View(self, buffer, 0, TensorType(data.dtype, data.shape))
+
+    # ── work ─────────────────────────────────────────────────────────────────────────────────
+
+    def stream(self) -> CudaStream:
+        """Return a new stream, independent of the default one."""
+        self._core.set_current()
+        with translated("creating a stream"):
+            return CudaStream(self._core.create_stream())
+
+    def copier(self, dst: View, src: View) -> Callable[[CudaStream], None]:
+        """Return what copies `src` to `dst`; see `runtime.backend.Device`.
+
+        A change of format is a kernel, which reads and writes pinned host memory too.
+        """
+        nbytes = dst.nbytes
+        if nbytes == 0:
+            return lambda stream: None
+        target, source = _address(dst), _address(src)
+        if dst.format is not src.format:
+            launch = reformat(dst, src)
+            code = self.compiler.submit(launch.source)
+            return bound(self, launch, code, {0: target, 1: source})
+
+        def copy(stream: CudaStream, _alive: object = (dst, src)) -> None:
+            answer = driver.cuMemcpyAsync(target, source, nbytes, stream.handle)
+            if answer[0]:
+                check(f"cuMemcpyAsync of {nbytes} bytes", answer)
+
+        return copy
+
+    def record(self, run: Callable[[CudaStream], None]) -> Callable[[CudaStream], None]:
+        """Return a CUDA graph of what `run` does with its stream; a replay is one call."""
+        stream = self.stream()
+        with translated("recording a CUDA graph"):
+            builder = stream.core.create_graph_builder()
+            builder.begin_building("thread_local")
+            try:
+                run(stream)
+                graph = builder.end_building().complete()
+            finally:
+                with suppress(CUDAError):  # closing an interrupted recording reports that it was
+                    builder.close()
+            graph.upload(stream.core)
+            stream.core.sync()
+        replay = graph.launch
+
+        def launch(stream: CudaStream) -> None:
+            try:
+                replay(stream.core)
+            except CUDAError as error:
+                raise DeviceError(f"{_LAUNCH} failed with {error}") from error
+
+        return launch
+
+    def load(self, code: ObjectCode, entry: str, shared: int = 0) -> Kernel:
+        """Load one function of compiled code.
+
+        Args:
+            code: what the compiler made.
+            entry: the function's name.
+            shared: bytes of dynamic shared memory that launches will ask for.
+        """
+        self._core.set_current()
+        with translated(f"loading {entry}"):
+            kernel = code.get_kernel(entry)
+        if shared > 48 << 10:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
+            answer = driver.cuKernelSetAttribute(attribute, shared, handle, device)
+            check(f"asking for {shared} bytes of shared memory for {entry}", answer)
+        return kernel
+
+    @property
+    def ordinal(self) -> int:
+        """The GPU's number."""
+        return self._core.device_id
+
+
+def _address(view: View) -> int:
+    if isinstance(view.buffer, HostBuffer):
+        return view.buffer.memory.ctypes.data + view.offset
+    return pointer(view)
+
+
+def _memory_of(core: Device) -> MemoryResource:
+    """Return a pool of our own, which hands freed memory to the system; the plain way without."""
+    if not core.properties.memory_pools_supported:
+        return core.memory_resource
+    return DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────────
+
+_opened: dict[tuple[int, Path | None], CudaDevice] = {}
+_opening = Lock()
+
+
+def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> CudaDevice:
+    """Return the device of this number; the same object every time.
+
+    Args:
+        cache: folder for compiled kernels.
+        backend: who asks, for the error.
+        ordinal: the GPU's number among those that CUDA shows.
+
+    Raises:
+        BackendUnavailable: there is no driver, no NVRTC or no GPU that can run the kernels.
+    """
+    with _opening:
+        key = (ordinal, cache)
+        if key not in _opened:
+            _check_driver(backend)
+            _check_nvrtc(backend)
+            _opened[key] = CudaDevice(_core_device(backend, ordinal), cache)
+        return _opened[key]
+
+
+def _check_driver(backend: str) -> None:
+    try:
+        (status,) = driver.cuInit(0)
+    except RuntimeError as error:
+        raise BackendUnavailable(
+            backend,
+            f"the NVIDIA driver cannot be loaded ({error})",
+            "install an NVIDIA GPU and its driver (https://www.nvidia.com/drivers); "
+            "`nvidia-smi` shows whether they work",
+        ) from None
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise BackendUnavailable(
+            backend,
+            f"the NVIDIA driver answers {status.name}",
+            "`nvidia-smi` shows whether a GPU is visible; CUDA_VISIBLE_DEVICES may hide it",
+        )
+    have, want = _driver_version(), driver.CUDA_VERSION
+    if int(have.split(".")[0]) < want // 1000:
+        raise BackendUnavailable(
+            backend,
+            f"the NVIDIA driver is for CUDA {have}, the installed packages are for "
+            f"CUDA {want // 1000}",
+            f"pip install 'tercet[cuda{have.split('.')[0]}]', or update the driver",
+        )
+
+
+def _driver_version() -> str:
+    version = check("cuDriverGetVersion", driver.cuDriverGetVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _check_nvrtc(backend: str) -> None:
+    try:
+        nvrtc.nvrtcVersion()
+    except RuntimeError as error:
+        major = driver.CUDA_VERSION // 1000
+        raise BackendUnavailable(
+            backend,
+            f"NVRTC, the CUDA run-time compiler, cannot be loaded ({str(error).splitlines()[0]})",
+            f"pip install 'tercet[cuda{major}]'",
+        ) from None
+
+
+def _core_device(backend: str, ordinal: int) -> Device:
+    count = check("cuDeviceGetCount", driver.cuDeviceGetCount())
+    if ordinal >= count:
+        raise BackendUnavailable(
+            backend,
+            f"there is no GPU {ordinal}; CUDA shows {count}",
+            "`nvidia-smi` lists them; CUDA_VISIBLE_DEVICES may hide some",
+        )
+    core = Device(ordinal)
+    core.set_current()
+    capability = core.compute_capability
+    if capability < LEAST_CAPABILITY:
+        raise BackendUnavailable(
+            backend,
+            f"{core.name} has compute capability {capability[0]}.{capability[1]}; the kernels "
+            "need 8.0 (Ampere) or newer",
+            "use backend='numpy', or another GPU",
+        )
+    return core

@@ -1,0 +1,390 @@
+"""Elementwise operators: one table, and chains of its rows as generated code.
+
+The same row serves a single kernel, a chain of operators in one kernel, and what a convolution or
+matrix product does with its results before it stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, isinf, isnan
+from typing import Any
+
+import numpy as np
+
+from ...runtime.dtypes import (
+    FLOATS,
+    INTEGERS,
+    UNSIGNED,
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    name_of,
+)
+from ...runtime.ir import Node, Value
+from ...runtime.op import Op, attributes
+from ...runtime.ops import elementwise as ops
+from .compile import C_TYPES
+from .launch import Launch, Tensor, index_type, integer, integers
+from .layout import broadcast_strides, ceil_div, merge, order
+
+BOOLS = frozenset({bool_})
+NUMBERS = FLOATS | INTEGERS
+ANY = NUMBERS | BOOLS
+THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How an operator computes one element.
+
+    Attributes:
+        code: a C++ expression of x, y, z (the inputs), T (their type) and the attributes in braces;
+            or a function of the operator that returns one. Operators of any number of inputs apply
+            it from the left.
+        over: dtypes of the first input that it is for.
+    """
+
+    code: str | Callable[[Any], str]
+    over: frozenset[DType] = FLOATS
+
+
+def _gelu(op: ops.Gelu) -> str:
+    if op.approximate == "tanh":
+        return "T(0.5) * x * (T(1) + tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x)))"
+    return "T(0.5) * x * (T(1) + erf(x * T(0.7071067811865476)))"
+
+
+def _is_inf(op: ops.IsInf) -> str:
+    signs = {(1, 1): "isinf(x)", (0, 1): "isinf(x) && x > T(0)", (1, 0): "isinf(x) && x < T(0)"}
+    return signs.get((op.detect_negative, op.detect_positive), "false")
+
+
+def _mod(op: ops.Mod) -> str:
+    if op.fmod:
+        return "remainder_of(x, y)"
+    return "floored_remainder(x, y)"
+
+
+_SOFTPLUS = "(x > T(0) ? x : T(0)) + log1p(exp(-fabs(x)))"
+
+#: Comparisons are written so that NaN comes out where ONNX wants it.
+ROWS: dict[type[Op], Row] = {
+    # arithmetic
+    ops.Add: Row("x + y", NUMBERS),
+    ops.Sub: Row("x - y", NUMBERS),
+    ops.Mul: Row("x * y", NUMBERS),
+    ops.Div: Row("x / y", NUMBERS),
+    ops.Mod: Row(_mod, NUMBERS),
+    ops.Pow: Row("pow(x, y)"),
+    ops.Max: Row("x > y || x != x ? x : y", NUMBERS),
+    ops.Min: Row("x < y || x != x ? x : y", NUMBERS),
+    ops.Sum: Row("x + y", NUMBERS),
+    ops.Mean: Row("x + y"),  # divided by their number in the end
+    ops.Neg: Row("-x", NUMBERS - UNSIGNED),
+    ops.Abs: Row("x < T(0) ? -x : x == T(0) ? T(0) : x", NUMBERS),
+    ops.Sign: Row("x > T(0) ? T(1) : x < T(0) ? T(-1) : x", NUMBERS),
+    ops.Floor: Row("floor(x)"),
+    ops.Ceil: Row("ceil(x)"),
+    ops.Round: Row("rint(x)"),
+    ops.Reciprocal: Row("T(1) / x"),
+    ops.Sqrt: Row("sqrt(x)"),
+    # comparison, logic and bits
+    ops.Equal: Row("x == y", ANY),
+    ops.Less: Row("x < y", NUMBERS),
+    ops.LessOrEqual: Row("x <= y", NUMBERS),
+    ops.Greater: Row("x > y", NUMBERS),
+    ops.GreaterOrEqual: Row("x >= y", NUMBERS),
+    ops.And: Row("x && y", BOOLS),
+    ops.Or: Row("x || y", BOOLS),
+    ops.Xor: Row("x != y", BOOLS),
+    ops.Not: Row("!x", BOOLS),
+    ops.BitwiseAnd: Row("x & y", INTEGERS),
+    ops.BitwiseOr: Row("x | y", INTEGERS),
+    ops.BitwiseXor: Row("x ^ y", INTEGERS),
+    ops.BitwiseNot: Row("~x", INTEGERS),
+    ops.BitShift: Row(lambda op: "x << y" if op.direction == "LEFT" else "x >> y", UNSIGNED),
+    ops.IsNaN: Row("x != x"),
+    ops.IsInf: Row(_is_inf),
+    ops.Where: Row("x ? y : z", BOOLS),
+    ops.Cast: Row("x", ANY),
+    # functions of one variable
+    ops.Acos: Row("acos(x)"),
+    ops.Acosh: Row("acosh(x)"),
+    ops.Asin: Row("asin(x)"),
+    ops.Asinh: Row("asinh(x)"),
+    ops.Atan: Row("atan(x)"),
+    ops.Atanh: Row("atanh(x)"),
+    ops.Cos: Row("cos(x)"),
+    ops.Cosh: Row("cosh(x)"),
+    ops.Erf: Row("erf(x)"),
+    ops.Exp: Row("exp(x)"),
+    ops.Log: Row("log(x)"),
+    ops.Sin: Row("sin(x)"),
+    ops.Sinh: Row("sinh(x)"),
+    ops.Tan: Row("tan(x)"),
+    ops.Tanh: Row("tanh(x)"),
+    # activations
+    ops.Celu: Row("x > T(0) ? x : {alpha} * expm1(x / {alpha})"),
+    ops.Elu: Row("x > T(0) ? x : {alpha} * expm1(x)"),
+    ops.Gelu: Row(_gelu),
+    ops.HardSigmoid: Row("limit({alpha} * x + {beta}, T(0), T(1))"),
+    ops.HardSwish: Row("x * limit(x * T(1.0 / 6) + T(0.5), T(0), T(1))"),
+    ops.LeakyRelu: Row("x < T(0) ? {alpha} * x : x"),
+    ops.Mish: Row(f"x * tanh({_SOFTPLUS})"),
+    ops.PRelu: Row("x < T(0) ? y * x : x"),
+    ops.Relu: Row("x < T(0) ? T(0) : x"),
+    ops.Selu: Row("{gamma} * (x > T(0) ? x : {alpha} * expm1(x))"),
+    ops.Shrink: Row("x < -{lambd} ? x + {bias} : x > {lambd} ? x - {bias} : T(0)"),
+    ops.Sigmoid: Row("T(1) / (T(1) + exp(-x))"),
+    ops.Softplus: Row(_SOFTPLUS),
+    ops.Softsign: Row("x / (T(1) + fabs(x))"),
+    ops.Swish: Row("x / (T(1) + exp(-{alpha} * x))"),
+    ops.SwiGLU: Row("x / (T(1) + exp(-{alpha} * x)) * y"),
+    ops.ThresholdedRelu: Row("x > {alpha} ? x : T(0)"),
+    ops.Clip: Row("limit(x, y, z)", NUMBERS),
+}
+
+#: Functions that rows use.
+_LIBRARY = """\
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+template <typename T> __device__ __forceinline__ T limit(T x, T least, T most)
+{
+    x = x < least ? least : x;
+    return x > most ? most : x;
+}
+template <typename T> __device__ __forceinline__ T remainder_of(T x, T y) { return x % y; }
+template <> __device__ __forceinline__ float remainder_of(float x, float y) { return fmodf(x, y); }
+template <> __device__ __forceinline__ double remainder_of(double x, double y)
+{
+    return fmod(x, y);
+}
+template <typename T> __device__ __forceinline__ T floored_remainder(T x, T y)
+{
+    const T rest = remainder_of(x, y);
+    return rest != T(0) && (rest < T(0)) != (y < T(0)) ? rest + y : rest;
+}
+"""
+
+
+def is_elementwise(op: Op) -> bool:
+    """Whether the table has the operator."""
+    return type(op) in ROWS
+
+
+# ── chains ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Elementwise nodes as one C++ function.
+
+    Attributes:
+        operands: the tensors that it reads, in the order of its parameters; constants of one
+            element are written into the code instead.
+        code: the function, and what it calls.
+        title: the operators, for reports.
+    """
+
+    operands: tuple[Value, ...]
+    code: str
+    title: str
+
+
+def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = None) -> Chain | str:
+    """Return the code of elementwise nodes of which only the last one's result is wanted.
+
+    Args:
+        nodes: in topological order.
+        name: of the function.
+        first: a value that becomes the first parameter, whether it is stored anywhere or not.
+
+    Returns:
+        The chain, or why there is none.
+    """
+    names: dict[Value, str] = {}
+    operands: list[Value] = []
+    functions: list[str] = []
+    body: list[str] = []
+
+    def name_of_argument(value: Value) -> str:
+        if value not in names:
+            written = None if value is first else _written(value)
+            names[value] = written or f"a{len(operands)}"
+            if written is None:
+                operands.append(value)
+        return names[value]
+
+    if first is not None:
+        name_of_argument(first)
+    for number, node in enumerate(nodes):
+        refused = _refusal(node)
+        if refused:
+            return refused
+        arguments = [
+            _limit(node, place) if value is None else name_of_argument(value)
+            for place, value in enumerate(_inputs(node))
+        ]
+        function = f"{type(node.op).__name__.lower()}_{number}"
+        functions.append(_function(node, function))
+        names[node.output] = f"v{number}"
+        kind = compute_type(node.output.tensor.dtype)
+        body.append(f"    const {kind} v{number} = {_call(node, function, arguments)};")
+    stored = C_TYPES[nodes[-1].output.tensor.dtype]
+    parameters = ", ".join(f"{C_TYPES[v.tensor.dtype]} {names[v]}" for v in operands)
+    code = [
+        *functions,
+        f"__device__ __forceinline__ {stored} {name}({parameters})",
+        "{",
+        *body,
+        f"    return {stored}({names[nodes[-1].output]});",
+        "}",
+    ]
+    title = "+".join(type(node.op).__name__ for node in nodes)
+    return Chain(tuple(operands), _LIBRARY + "\n".join(code), title)
+
+
+def _refusal(node: Node) -> str:
+    values = [v for v in (*_inputs(node), node.output) if v is not None]
+    for dtype in (value.tensor.dtype for value in values):
+        if dtype not in C_TYPES:
+            return f"dtype {name_of(dtype)}"
+    first = values[0].tensor.dtype
+    return "" if first in ROWS[type(node.op)].over else f"dtype {name_of(first)}"
+
+
+def _inputs(node: Node) -> tuple[Value | None, ...]:
+    """Return what a node's expression is made of; Clip's limits are there even if left out."""
+    if isinstance(node.op, ops.Clip):
+        return (*node.inputs, None, None)[:3]
+    return node.inputs
+
+
+def _limit(node: Node, place: int) -> str:
+    """Return the least (place 1) or greatest (place 2) number of a node's dtype as C++."""
+    dtype = node.output.tensor.dtype
+    if dtype in FLOATS:
+        return written(-inf if place == 1 else inf, dtype)
+    limits = np.iinfo(dtype)
+    return written(int(limits.min if place == 1 else limits.max), dtype)
+
+
+def _written(value: Value) -> str | None:
+    """Return a constant of one element as C++, None for all other values."""
+    if value.data is None or value.data.size != 1:
+        return None
+    return written(value.data.reshape(()).item(), value.tensor.dtype)
+
+
+def written(number: float | int | bool, dtype: DType) -> str:
+    """Return a number as a C++ expression of the type in which `dtype` is computed."""
+    if isinstance(number, float) and isnan(number):
+        text = "NAN"
+    elif isinstance(number, float) and isinf(number):
+        text = "INFINITY" if number > 0 else "-INFINITY"
+    elif isinstance(number, int) and number == -(2**63):
+        text = "(-0x7fffffffffffffffLL - 1)"
+    else:
+        text = str(number).lower() + ("ULL" if number > 2**63 - 1 else "")
+    return f"{compute_type(dtype)}({text})"
+
+
+def compute_type(dtype: DType) -> str:
+    """Return the C++ type in which a dtype is computed: float for the short ones."""
+    return "float" if dtype in (float16, bfloat16) else C_TYPES[dtype]
+
+
+def _call(node: Node, function: str, arguments: list[str]) -> str:
+    if not isinstance(node.op, ops.Variadic):
+        return f"{function}({', '.join(arguments)})"
+    text = arguments[0]
+    for argument in arguments[1:]:
+        text = f"{function}({text}, {argument})"
+    if isinstance(node.op, ops.Mean):
+        text += f" / {written(len(arguments), node.output.tensor.dtype)}"
+    return text
+
+
+def _function(node: Node, name: str) -> str:
+    """Return a C++ function that computes one node; of two inputs where it takes any number."""
+    code = ROWS[type(node.op)].code
+    code = code if isinstance(code, str) else code(node.op)
+    for attribute in attributes(type(node.op)):
+        code = code.replace(f"{{{attribute}}}", f"T({getattr(node.op, attribute)!r})")
+    gives = compute_type(node.output.tensor.dtype)
+    kinds = [compute_type(v.tensor.dtype) if v else gives for v in _inputs(node)]
+    if isinstance(node.op, ops.Variadic):
+        kinds = kinds[:1] * 2
+    computed = gives if isinstance(node.op, ops.Where) else kinds[0]
+    parameters = ", ".join(f"{kind} {x}" for kind, x in zip(kinds, "xyz", strict=False))
+    return (
+        f"__device__ __forceinline__ {gives} {name}({parameters}) "
+        f"{{ using T = {computed}; return {gives}({code}); }}"
+    )
+
+
+# ── the kernel ───────────────────────────────────────────────────────────────────────────────────
+
+
+def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
+    """Return the launch of a chain over all elements of `y`.
+
+    Args:
+        chain: what is computed.
+        y: the result; its elements are numbered as they lie in memory.
+        operands: those of the chain, each in any format, broadcast to `y`.
+    """
+    axes = order(len(y.dims), y.format)
+    walks = [broadcast_strides(x.dims, x.format, y.dims) for x in operands]
+    sizes, moves = merge(
+        [y.dims[axis] for axis in axes],
+        [tuple(walk[axis] for axis in axes) for walk in (y.strides, *walks)],
+    )
+    moves = moves[1:]
+    vector = _vector(y, operands, sizes, moves)
+    index = index_type(y.size, *(x.size for x in operands))
+    numbers = range(len(operands))
+    constants = [("RANK", len(sizes)), ("VECTOR", vector)]
+    constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
+    arguments: list[Any] = []
+    for x, move in zip(operands, moves, strict=True):
+        arguments += [x, integers(move, index)]
+    return Launch(
+        "elementwise.cu",
+        "elementwise",
+        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
+        block=THREADS,
+        args=(y, integer(y.size, index), integers(sizes, index), *arguments),
+        types=(
+            ("Index", index),
+            ("R", y.dtype),
+            *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
+        ),
+        constants=tuple(constants),
+        code="\n".join(
+            [
+                chain.code,
+                f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
+                f"#define CHAIN_ARGUMENTS {', '.join(f'words{i}.at[q]' for i in numbers)}",
+            ]
+        ),
+        note=chain.title,
+    )
+
+
+def _vector(
+    y: Tensor, operands: Sequence[Tensor], sizes: tuple[int, ...], moves: Sequence[tuple[int, ...]]
+) -> int:
+    """Return how many neighbours a thread computes: up to 16 bytes of the widest operand."""
+    if any(move[-1] not in (0, 1) for move in moves):
+        return 1
+    vector = 16 // max(x.dtype.itemsize for x in (y, *operands))
+    dense = [move for move in moves if move[-1] == 1]
+    while vector > 1 and (
+        sizes[-1] % vector or any(step % vector for move in dense for step in move[:-1])
+    ):
+        vector //= 2
+    return vector

@@ -1,0 +1,53 @@
+// A chain of elementwise operators in one pass over memory. A thread computes VECTOR neighbouring
+// results; operands are read in place, however they are broadcast.
+//
+// Generated: R, the type of the result; A0, A1, ... the types of the operands; chain(a0, a1, ...),
+// the arithmetic; OPERANDS(X), which is X(0) X(1) ...; CHAIN_ARGUMENTS, the elements of one result;
+// and INNER0, INNER1, ...: 1 where an operand's neighbours are those of the result, 0 where it is
+// repeated (or VECTOR is 1).
+
+struct Ints {  // one number an axis, outermost first
+    Index at[RANK];
+};
+
+template <typename A>
+struct alignas(sizeof(A) * VECTOR) Words {
+    A at[VECTOR];
+};
+
+// Reads the operand of VECTOR results at once: neighbours, or one element for all of them.
+template <int INNER, typename A>
+__device__ __forceinline__ Words<A> words(const A* from)
+{
+    if constexpr (INNER == 1) return *(const Words<A>*)from;
+    Words<A> found;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) found.at[q] = *from;
+    return found;
+}
+
+#define PARAMETER(i) , const A##i *a##i, Ints strides##i
+#define OFFSET(i) Index offset##i = 0;
+#define MOVE(i) offset##i += position * strides##i.at[axis];
+#define READ(i) const Words<A##i> words##i = words<INNER##i>(a##i + offset##i);
+
+extern "C" __global__ void __launch_bounds__(256)
+elementwise(R* y, Index count, Ints sizes OPERANDS(PARAMETER))
+{
+    const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
+    if (i >= count) return;
+    OPERANDS(OFFSET)
+    Index rest = i;
+#pragma unroll
+    for (int axis = RANK - 1; axis >= 0; --axis) {
+        const Index next = axis ? rest / sizes.at[axis] : 0;
+        const Index position = rest - next * sizes.at[axis];
+        OPERANDS(MOVE)
+        rest = next;
+    }
+    OPERANDS(READ)
+    Words<R> results;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) results.at[q] = chain(CHAIN_ARGUMENTS);
+    *(Words<R>*)(y + i) = results;
+}

@@ -1,0 +1,42 @@
+// The second pass of a split `gemm`: adds the partial sums of all splits, always in the same order,
+// so that results do not change from run to run, and finishes them.
+//
+// partial is [batch][splits][m][n]. Compile-time: VECTOR_C, the results of a thread; BIAS;
+// GROUPS: whether a batch is a group of a convolution, with channels of its own.
+
+#include "copy.cuh"
+
+extern "C" __global__ void __launch_bounds__(256)
+gemm_reduce(const T* partial, T* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,
+            long long batch_c, int splits)
+{
+    const int per_row = (n + 3) / 4;
+    const int item = blockIdx.x * 256 + threadIdx.x, batch = blockIdx.y;
+    if (item >= m * per_row) return;
+    const int row = item / per_row, column = (item - row * per_row) * 4;
+    const long long plane = (long long)m * n;
+    const T* from = partial + batch * splits * plane + (long long)row * n + column;
+
+    float sums[4] = {};
+#pragma unroll 4
+    for (int split = 0; split < splits; ++split, from += plane) {
+        if constexpr (VECTOR_C == 4) {
+            const float4 more = *(const float4*)from;
+            sums[0] += more.x;
+            sums[1] += more.y;
+            sums[2] += more.z;
+            sums[3] += more.w;
+        } else {
+            for (int q = 0; q < min(4, n - column); ++q) sums[q] += from[q];
+        }
+    }
+    const long long at = (long long)row * ldc + column;
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+        if (column + q < n) {
+            const int channel = (GROUPS ? batch * n : 0) + column + q;
+            const T sum = sums[q] + (BIAS ? bias[channel] : T(0));
+            sums[q] = finish(sum, batch * batch_c + at + q, row, channel, z0, z1);
+        }
+    store<VECTOR_C>(c + batch * batch_c + at, sums, n - column);
+}

@@ -1,0 +1,16 @@
+// Local response normalization: y = x / (bias + alpha/size * s)^beta, s being the sum of the
+// squares of `size` neighbouring channels. One thread a result; the neighbours lie in the cache.
+
+extern "C" __global__ void lrn(const T* x, T* y, long long count, int channels, int of_channel,
+                               int before, int after, float alpha_by_size, float beta, float bias)
+{
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const int channel = i / of_channel % channels;
+    T sum = 0;
+    for (int c = max(channel - before, 0); c <= min(channel + after, channels - 1); ++c) {
+        const T value = x[i + (long long)(c - channel) * of_channel];
+        sum += value * value;
+    }
+    y[i] = x[i] * pow(bias + alpha_by_size * sum, -beta);
+}

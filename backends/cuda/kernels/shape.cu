@@ -1,0 +1,27 @@
+// Kernels that move elements and compute nothing. T is an unsigned integer of the elements' size:
+// only the number of bytes matters.
+
+struct Ints {  // one number an axis, outermost first
+    Index at[RANK];
+};
+
+// y, in the order of its memory, = x[offset + sum of position * stride]: transposed, sliced,
+// repeated. VECTOR elements at a time where both run along the innermost axis.
+struct alignas(sizeof(T) * VECTOR) Words {
+    T at[VECTOR];
+};
+
+extern "C" __global__ void __launch_bounds__(256)
+copy_strided(const T* x, T* y, Index count, Index offset, Ints sizes, Ints strides)
+{
+    const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
+    if (i >= count) return;
+    Index rest = i, from = offset;
+#pragma unroll
+    for (int axis = RANK - 1; axis >= 0; --axis) {
+        const Index next = axis ? rest / sizes.at[axis] : 0;
+        from += (rest - next * sizes.at[axis]) * strides.at[axis];
+        rest = next;
+    }
+    *(Words*)(y + i) = *(const Words*)(x + from);
+}

@@ -1,0 +1,36 @@
+// y[batch][j][i] = x[batch][i][j] through a tile in shared memory, so that both sides are read and
+// written along memory. Rows of either may be longer than what they hold (padded channels); what
+// lies behind in a row of y becomes zero. T is an unsigned integer of the elements' size.
+
+constexpr int SIDE = 32, LANES = 8;
+
+extern "C" __global__ void __launch_bounds__(SIDE * LANES)
+transpose(T* y, const T* x, int rows, int columns, int pitch_x, int pitch_y, int tiles,
+          long long batch_x, long long batch_y)
+{
+    __shared__ T tile[SIDE][SIDE + 1];  // a column of it touches every bank
+    const int lane = threadIdx.x % SIDE, first = threadIdx.x / SIDE;
+    const int j0 = blockIdx.x % tiles * SIDE, i0 = blockIdx.x / tiles * SIDE;
+    x += blockIdx.y * batch_x;
+    y += blockIdx.y * batch_y;
+    for (int k = first; k < SIDE; k += LANES) {
+        const int i = i0 + k, j = j0 + lane;
+        tile[k][lane] = i < rows && j < columns ? x[(long long)i * pitch_x + j] : T(0);
+    }
+    __syncthreads();
+    for (int k = first; k < SIDE; k += LANES) {
+        const int j = j0 + k, i = i0 + lane;
+        if (j < columns && i < pitch_y) y[(long long)j * pitch_y + i] = tile[lane][k];
+    }
+}
+
+// Copies rows into rows of another length, with zeros behind what they hold.
+extern "C" __global__ void __launch_bounds__(256)
+repitch(T* y, const T* x, long long count, int columns, int pitch_x, int pitch_y)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const long long row = i / pitch_y;
+    const int column = i - row * pitch_y;
+    y[i] = column < columns ? x[row * pitch_x + column] : T(0);
+}

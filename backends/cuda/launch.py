@@ -1,0 +1,299 @@
+"""Recipes: what a step launches, as plain data; and how a recipe becomes a function of the stream.
+
+A recipe is made without a GPU, can be compared and printed, and says everything: which file and
+entry, the types and constants it is compiled with, the grid, and the arguments in order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from ...runtime.backend import Format, Site, View
+from ...runtime.dtypes import DType, int32, int64
+from ...runtime.ir import Value
+from ...runtime.types import Array
+from .compile import C_TYPES, Source
+from .layout import Ints, strides
+from .status import check
+
+if TYPE_CHECKING:
+    from cuda.core import Kernel, ObjectCode
+
+    from .device import CudaDevice, CudaStream
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An operand: a value, and the order in which its elements lie."""
+
+    value: Value
+    format: Format = Format.PLAIN
+
+    @property
+    def dims(self) -> Ints:
+        """The logical shape."""
+        return self.value.tensor.dims
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.value.tensor.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the logical shape."""
+        return self.value.tensor.size
+
+    @property
+    def data(self) -> Array | None:
+        """The elements of a constant."""
+        return self.value.data
+
+    @property
+    def strides(self) -> Ints:
+        """The distance in elements of neighbours along each logical axis."""
+        return strides(self.dims, self.format)
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether the channels are innermost."""
+        return self.format is Format.CHANNELS_LAST and len(self.dims) > 2
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Constants that a kernel wants in another shape or order.
+
+    Attributes:
+        sources: the constants.
+        layout: names the order; equal layouts mean equal bytes.
+        pack: makes the array of the arrays of `sources`, once a model.
+    """
+
+    sources: tuple[Value, ...]
+    layout: Hashable
+    pack: Callable[..., Array] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Part of the workspace: the address `offset` bytes behind its start."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ints32:
+    """A C++ struct of 32-bit integers, passed by value."""
+
+    values: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Ints64:
+    """A C++ struct of 64-bit integers, passed by value."""
+
+    values: Ints
+
+
+#: A pointer (None is the null pointer), an integer or float of the dtype given, or a struct.
+Argument = Tensor | Packed | Scratch | np.int32 | np.int64 | np.float32 | Ints32 | Ints64 | None
+
+
+def index_type(*sizes: int) -> DType:
+    """Return the type that kernels count elements of tensors of these sizes in."""
+    # Kernels round up to whole blocks before they compare, so some room must be left.
+    return int32 if max(sizes, default=0) < 2**31 - 2**16 else int64
+
+
+def integer(value: int, index: DType) -> np.int32 | np.int64:
+    """Return an argument of the type that `index_type` chose."""
+    return np.int32(value) if index == int32 else np.int64(value)
+
+
+def integers(values: Ints, index: DType) -> Ints32 | Ints64:
+    """Return several, as one struct."""
+    return Ints32(values) if index == int32 else Ints64(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes:
+        file: the file in `kernels/`.
+        entry: its ``extern "C"`` function.
+        grid: blocks along x, y and z; no launch happens where one is 0.
+        block: threads of a block.
+        args: what the function takes, in order.
+        types: element type by C++ alias, in pairs.
+        constants: compile-time constants by name, in pairs.
+        code: generated functions and macros that the file uses.
+        shared: bytes of dynamic shared memory.
+        scratch: bytes of the workspace that the step needs because of it.
+        note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
+    """
+
+    file: str
+    entry: str
+    grid: tuple[int, int, int]
+    block: int
+    args: tuple[Argument, ...]
+    types: tuple[tuple[str, DType], ...] = ()
+    constants: tuple[tuple[str, int | bool | float], ...] = ()
+    code: str = ""
+    shared: int = 0
+    scratch: int = 0
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """The entry with what tells it apart."""
+        return f"{self.entry} {self.note}".strip()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return 0 in self.grid
+
+    @property
+    def source(self) -> Source:
+        """What has to be compiled."""
+        names = tuple((alias, C_TYPES[dtype]) for alias, dtype in self.types)
+        return Source(self.file, names, self.constants, self.code)
+
+
+Recipe = Launch | tuple[Launch, ...]
+
+
+def launches_of(recipe: Recipe) -> tuple[Launch, ...]:
+    """Return a recipe's launches in order."""
+    return (recipe,) if isinstance(recipe, Launch) else recipe
+
+
+# ── steps ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KernelStep:
+    """A recipe for one site; compiles in the background until it is bound."""
+
+    capturable = True
+
+    def __init__(self, device: CudaDevice, site: Site, recipe: Recipe) -> None:
+        launches = [launch for launch in launches_of(recipe) if not launch.is_empty]
+        self._device = device
+        self._site = site
+        self._launches = [(launch, device.compiler.submit(launch.source)) for launch in launches]
+        self.kernel = " + ".join(dict.fromkeys(launch.title for launch in launches)) or "nothing"
+        self.scratch = max((launch.scratch for launch in launches), default=0)
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Callable[[CudaStream], None]:
+        """Load the kernels and return what launches them on these addresses."""
+        views = dict(zip(self._site.inputs, inputs, strict=True))
+        views.update(zip(self._site.outputs, outputs, strict=True))
+        runs: list[Callable[[CudaStream], None]] = []
+        for launch, code in self._launches:
+            pointers = {
+                i: self._pointer(argument, views, scratch)
+                for i, argument in enumerate(launch.args)
+                if isinstance(argument, Tensor | Packed | Scratch)
+            }
+            runs.append(bound(self._device, launch, code, pointers))
+        if len(runs) == 1:
+            return runs[0]
+
+        def run(stream: CudaStream) -> None:
+            for launch_one in runs:
+                launch_one(stream)
+
+        return run
+
+    def _pointer(
+        self, argument: Tensor | Packed | Scratch, views: Mapping[Value, View], scratch: View | None
+    ) -> int:
+        if isinstance(argument, Scratch):
+            if scratch is None:
+                raise ValueError(f"{self.kernel} has no workspace")
+            return pointer(scratch) + argument.offset
+        if isinstance(argument, Packed):
+            weights = self._site.weights
+            return pointer(weights.packed(argument.sources, argument.layout, argument.pack))
+        if argument.value.is_constant:
+            return pointer(self._site.weights.view(argument.value))
+        return pointer(views[argument.value])
+
+
+def pointer(view: View) -> int:
+    """Return the address of a view on a CUDA device."""
+    from .device import CudaBuffer
+
+    if not isinstance(view.buffer, CudaBuffer):
+        raise TypeError(f"{view.type} lies on {view.device.name}, not on a CUDA device")
+    return view.buffer.pointer + view.offset
+
+
+def bound(
+    device: CudaDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[int, int]
+) -> Callable[[CudaStream], None]:
+    """Load a kernel and return what launches it.
+
+    Args:
+        device: whose kernel it becomes.
+        launch: the recipe.
+        code: the machine code, perhaps still being compiled.
+        pointers: address by position in `launch.args`; for the rest, see there.
+
+    Raises:
+        KernelError: it does not compile.
+        DeviceError: it does not load, or its parameters are not those of the recipe.
+    """
+    kernel = device.load(code.result(), launch.entry, launch.shared)
+    cells = [_cell(argument, pointers.get(i)) for i, argument in enumerate(launch.args)]
+    _check_parameters(kernel, launch, cells)
+    table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+    function = driver.CUfunction(int(kernel.handle))
+    shape = (*launch.grid, launch.block, 1, 1, launch.shared)
+    call = f"launch of {launch.title}"
+
+    def run(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
+        answer = driver.cuLaunchKernel(function, *shape, stream.handle, ctypes.addressof(table), 0)
+        if answer[0]:
+            check(call, answer)
+
+    return run
+
+
+def _cell(argument: Argument, address: int | None) -> Any:
+    """Return the bytes of one argument as a ctypes object."""
+    match argument:
+        case np.int32():
+            return ctypes.c_int32(int(argument))
+        case np.int64():
+            return ctypes.c_int64(int(argument))
+        case np.float32():
+            return ctypes.c_float(float(argument))
+        case Ints32(values):
+            return (ctypes.c_int32 * len(values))(*values)
+        case Ints64(values):
+            return (ctypes.c_int64 * len(values))(*values)
+        case _:
+            return ctypes.c_void_p(address)
+
+
+def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:
+    wanted = [parameter.size for parameter in kernel.arguments_info]
+    given = [ctypes.sizeof(cell) for cell in cells]
+    if wanted != given:
+        raise ValueError(f"{launch.title} takes parameters of {wanted} bytes, not {given}")

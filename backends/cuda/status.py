@@ -1,0 +1,49 @@
+"""The statuses of CUDA calls as errors of tercet."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from cuda.bindings import driver
+from cuda.core._utils.cuda_utils import (  # cuda.core raises them but gives them no public name
+    CUDAError,
+    NVRTCError,
+)
+
+from ...runtime.errors import DeviceError
+
+__all__ = ["CUDAError", "NVRTCError", "check", "translated"]
+
+
+def check(call: str, answer: tuple[Any, ...]) -> Any:
+    """Return what a call of the driver's Python bindings gave.
+
+    Args:
+        call: its name, for the error.
+        answer: what it returned: a status, then its results.
+
+    Returns:
+        None, the result, or a tuple of several.
+
+    Raises:
+        DeviceError: the status is not success.
+    """
+    status, *results = answer
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(status)
+        reason = f": {text.decode()}" if text else ""
+        raise DeviceError(f"{call} failed with {status.name}{reason}")
+    if not results:
+        return None
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+@contextmanager
+def translated(what: str) -> Generator[None]:
+    """Turn the errors of cuda.core inside into a DeviceError that says what was tried."""
+    try:
+        yield
+    except CUDAError as error:
+        raise DeviceError(f"{what} failed with {error}") from error

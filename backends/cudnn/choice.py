@@ -1,0 +1,212 @@
+"""Which of cuDNN's engines runs a convolution: its heuristics' first one, or the fastest."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ...runtime.errors import DeviceOutOfMemory
+from .conv import Convolution, Epilogue
+from .graph import ConvolutionGraph, Engine
+from .library import NoPlan
+from .session import Session
+
+#: Channels per group below which cuDNN's engines with an epilogue are slow: on an H200, depthwise
+#: 3x3 over 32x128x28x28 takes 18 us alone and 62 us with bias and ReLU, 32 groups of 4 channels
+#: take 10 and 23 us, 2 groups of 48 take 33 us either way.
+THIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What an engine is wanted for.
+
+    Attributes:
+        convolution: its own epilogue is empty.
+        epilogue: what follows it, in cuDNN's graph where that is possible and not slower.
+        limit: greatest workspace in bytes; None for no limit.
+    """
+
+    convolution: Convolution
+    epilogue: Epilogue
+    limit: int | None
+
+    def __str__(self) -> str:
+        limit = "any" if self.limit is None else f"{self.limit} B"
+        return f"{self.convolution} then {self.epilogue or 'nothing'}, {limit} workspace"
+
+    def divisions(self) -> tuple[tuple[Convolution, Epilogue], ...]:
+        """Return the ways to divide it between cuDNN's graph and a kernel, best guess first."""
+        divided = (self.convolution, self.epilogue)
+        if not self.epilogue or self.convolution.transposed:
+            return (divided,)
+        # Every engine that adds a residual or clips also adds a bias, if only zeros.
+        epilogue = replace(self.epilogue, bias=True)
+        whole = (self.convolution.with_epilogue(epilogue), Epilogue())
+        thin = self.convolution.group > 1 and self.convolution.thinnest < THIN
+        return (divided, whole) if thin else (whole, divided)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine that was chosen, and what it leaves to a kernel behind it.
+
+    Attributes:
+        engine: cuDNN's part.
+        rest: the part of the epilogue that is not in cuDNN's graph.
+        microseconds: both together as measured, or None if nothing was.
+        among: number of engines that were compared.
+    """
+
+    engine: Engine
+    rest: Epilogue
+    microseconds: float | None = None
+    among: int = 1
+
+    def __str__(self) -> str:
+        """Return the choice in the words of the placement report."""
+        convolution = self.engine.graph.convolution
+        text = f"{convolution.title} {self.engine.name}"
+        if self.rest:
+            text += f", then {self.rest}"
+        if self.engine.scratch:
+            text += f", {self.engine.scratch} B workspace"
+        if self.microseconds is None:
+            return f"{text} (heuristic)"
+        return f"{text} ({self.microseconds:.1f} us, best of {self.among})"
+
+
+#: Returns the microseconds that a choice takes on the GPU, given the least so far: what is far
+#: from that need not be measured well.
+Judge = Callable[[Choice, float], float]
+
+
+class Chooser:
+    """Chooses once per task, and remembers it in the process and on disk.
+
+    Args:
+        session: the GPU.
+        folder: where choices are kept; what is damaged there is chosen anew.
+    """
+
+    def __init__(self, session: Session, folder: Path) -> None:
+        self.session = session
+        self._folder = folder
+        self._known: dict[str, Choice] = {}
+        self._lock = Lock()
+
+    def choose(self, task: Task, judge: Judge | None) -> Choice:
+        """Return the engine for a task.
+
+        Args:
+            task: what it must do.
+            judge: measures all engines; the heuristics' first one is taken where None.
+
+        Raises:
+            NoPlan: cuDNN has none that is allowed; says what was tried.
+        """
+        how = "heuristic" if judge is None else "measured"
+        key = f"cuDNN {self.session.library.version} on {self.session.target}: {task}, {how}"
+        with self._lock:
+            if key not in self._known:
+                stored = self._load(key, task)
+                if stored is None:
+                    stored = self._find(task, judge)
+                    self._store(key, stored)
+                self._known[key] = stored
+            return self._known[key]
+
+    def _find(self, task: Task, judge: Judge | None) -> Choice:
+        tried: list[str] = []
+        choices = self._choices(task, tried)
+        best = next(choices, None) if judge is None else _fastest(choices, judge)
+        if best is None:
+            raise NoPlan("; ".join(tried))
+        return best
+
+    def _choices(self, task: Task, tried: list[str]) -> Iterator[Choice]:
+        """Yield what is possible, most promising first; note in `tried` what was refused."""
+        for convolution, rest in task.divisions():
+            try:
+                graph = ConvolutionGraph(self.session, convolution, task.limit)
+                for engine in graph.engines():
+                    yield Choice(engine, rest)
+            except NoPlan as error:
+                tried.append(str(error))
+            else:
+                tried.append(f"{convolution}: {_summary(graph)}")
+
+    # ── the disk ─────────────────────────────────────────────────────────────────────────────
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{sha256(key.encode()).hexdigest()[:40]}.json"
+
+    def _load(self, key: str, task: Task) -> Choice | None:
+        """Build what a file remembers; None if there is none or it is of no use."""
+        try:
+            entry: dict[str, Any] = json.loads(self._file(key).read_text("utf-8"))
+            if entry["key"] != key:
+                return None
+            divisions = {str(graph.epilogue): (graph, rest) for graph, rest in task.divisions()}
+            convolution, rest = divisions[entry["fused"]]
+            knobs = {int(knob): int(value) for knob, value in entry["knobs"].items()}
+            graph = ConvolutionGraph(self.session, convolution, task.limit)
+            engine = graph.engine(int(entry["engine"]), knobs)
+            time = entry["microseconds"]
+            return Choice(engine, rest, None if time is None else float(time), int(entry["among"]))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, NoPlan):
+            return None
+
+    def _store(self, key: str, choice: Choice) -> None:
+        """Write a choice so that others see all of it or nothing; a full disk is no error."""
+        number, knobs = choice.engine.recipe
+        entry = {
+            "key": key,
+            "fused": str(choice.engine.graph.convolution.epilogue),
+            "engine": number,
+            "knobs": {str(knob): value for knob, value in knobs.items()},
+            "microseconds": choice.microseconds,
+            "among": choice.among,
+        }
+        file = self._file(key)
+        scrap = file.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            scrap.write_text(json.dumps(entry, indent=1), "utf-8")
+            scrap.replace(file)
+
+
+def _fastest(choices: Iterator[Choice], judge: Judge) -> Choice | None:
+    best: Choice | None = None
+    least = float("inf")
+    count = 0
+    for choice in choices:
+        try:
+            time = judge(choice, least)
+        except DeviceOutOfMemory:
+            return best or choice  # nothing can be measured beside a model that fills the GPU
+        count += 1
+        if time < least:
+            best, least = replace(choice, microseconds=time), time
+    return None if best is None else replace(best, among=count)
+
+
+def _summary(graph: ConvolutionGraph) -> str:
+    """Return how many plans were refused, and why."""
+    reasons = list(graph.refused.values())
+    numerics = [r for r in reasons if "Deselecting" in r]
+    memory = [r for r in reasons if "workspace violation" in r]
+    others = [r for r in reasons if r not in numerics and r not in memory]
+    parts = [
+        f"{len(numerics)} use TF32, Winograd or FFT or are not repeatable" if numerics else "",
+        f"{len(memory)} want more workspace" if memory else "",
+        f"{len(others)} did not build ({others[0]})" if others else "",
+    ]
+    return f"{len(reasons)} plans: " + ", ".join(filter(None, parts))

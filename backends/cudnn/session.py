@@ -1,0 +1,70 @@
+"""CuDNN on one GPU: the handle, and who may use it when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from .library import Library
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What graphs are planned for and executed by.
+
+    A handle serves one caller and one stream at a time, which `execute` sees to.
+
+    Attributes:
+        library: cuDNN.
+        target: the GPU, such as ``NVIDIA H200 sm_90``; part of the key of every stored choice.
+        place: what a graph is created with: a handle, or the properties of a GPU that is not here.
+    """
+
+    library: Library
+    target: str
+    place: Mapping[str, Any]
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+
+    @classmethod
+    def here(cls, library: Library, ordinal: int) -> Session:
+        """Open cuDNN on the GPU of this number, which must be the thread's current one."""
+        frontend = library.frontend
+        with library.calling("cudnnCreate"):
+            handle = frontend.create_handle()
+            properties = frontend.create_device_properties(ordinal).serialize()
+        return cls(library, _target(properties), {"handle": handle})
+
+    @classmethod
+    def elsewhere(cls, library: Library, properties: str) -> Session:
+        """Plan for a GPU by its properties as JSON; nothing can be executed."""
+        with library.calling("create_device_properties"):
+            found = library.frontend.create_device_properties(properties)
+        return cls(library, _target(properties), {"device_property": found})
+
+    def execute(
+        self, graph: Any, plan: int, pack: Mapping[int, int], workspace: int, stream: int
+    ) -> None:
+        """Put one plan of a graph on a stream.
+
+        Args:
+            graph: the frontend's graph, the plan built.
+            plan: its number.
+            pack: address by tensor.
+            workspace: address of the plan's scratch memory, 0 for none.
+            stream: the CUDA stream's handle.
+
+        Raises:
+            DeviceError: cuDNN refused.
+        """
+        handle = self.place["handle"]
+        with self._lock, self.library.calling("cudnnBackendExecute"):
+            self.library.frontend.set_stream(handle=handle, stream=stream)
+            graph.execute_plan_at_index(pack, workspace, plan, handle)
+
+
+def _target(properties: str) -> str:
+    known = json.loads(properties)
+    return f"{known['deviceName']} sm_{known['deviceVer'] // 10}"

@@ -1,0 +1,135 @@
+"""Steps of elementwise nodes alone, and of operators that are plain functions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...runtime.backend import Claim, Site
+from ...runtime.ir import Node, Value
+from ...runtime.op import Op
+from ...runtime.types import Array, TensorType
+from .chain import Chain
+from .elementwise import ELEMENTWISE
+from .frame import Frame, blocks, cut
+from .registry import Kernel
+from .step import Bound, HostStep, Tape
+
+#: Elements of a block that several calls work on: they should find it in the second-level cache.
+BLOCK = 1 << 15
+
+
+def elementwise_claim(chain: Chain) -> Claim:
+    """Return the claim of a chain whose head is elementwise too."""
+
+    def build(site: Site) -> HostStep:
+        return HostStep(chain.title, site, lambda bound: _record_elementwise(chain, bound))
+
+    return Claim(chain.nodes, build, in_place=in_place(chain))
+
+
+def in_place(chain: Chain) -> tuple[tuple[Value, Value], ...]:
+    """Return the pairs of the result and an input of the head that may share memory.
+
+    The head must read an element before the result gets it, and no later stage may read it at all.
+    """
+    later = {value for stage in chain.stages for value in stage.others}
+    inputs = [value for value in chain.head.inputs[:2] if value is not None]
+    return tuple(
+        (chain.output, value)
+        for value in inputs
+        if not value.is_constant and value.type == chain.output.type and value not in later
+    )
+
+
+def _record_elementwise(chain: Chain, bound: Bound) -> Tape:
+    head, result = chain.head, bound[chain.output]
+    function = ELEMENTWISE[type(head.op)](head.op)
+    frame = _frame(chain)
+    finish = chain.finish(frame, bound)
+    target = frame.view(result)
+    operands = [None if v is None else frame.view(bound[v]) for v in head.inputs]
+    limit = BLOCK if chain.stages or not isinstance(function, np.ufunc) else max(1, result.size)
+    tape: Tape = []
+    for block in blocks(frame.shape, limit):
+        arrays = [None if data is None else cut(data, block) for data in operands]
+        tape.append(partial(function, *arrays, out=cut(target, block)))
+        finish(tape, block)
+    return tape
+
+
+def _frame(chain: Chain) -> Frame:
+    """Return the coarsest frame that all operands fit: flat, by channel, by row, or none joined."""
+    dims = chain.output.tensor.dims
+    rank = len(dims)
+    inputs = [v.tensor.dims for v in chain.head.inputs if v is not None]
+    candidates = [(0,), *((0, axis) for axis in range(rank - 1, 0, -1))]
+    candidates += [(0, 1, 2)] if rank > 2 else []
+    for starts in candidates:
+        frame = Frame(dims, starts)
+        if all(map(frame.fits, inputs)) and chain.frame(starts) == frame:
+            return frame
+    return Frame.finest(dims)
+
+
+def kernel_claim(node: Node, kernel: Kernel) -> Claim:
+    """Return the claim of one node that a plain function runs."""
+
+    def build(site: Site) -> HostStep:
+        return HostStep(node.kind, site, lambda bound: _record_kernel(node, kernel, bound))
+
+    pairs: tuple[tuple[Value, Value], ...] = ()
+    first = node.inputs[0] if node.inputs else None
+    if kernel.in_place and first is not None and not first.is_constant:
+        pairs = ((node.output, first),) if first.type == node.output.type else ()
+    return Claim((node,), build, in_place=pairs)
+
+
+def _record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
+    arrays = [bound.get(value) for value in node.inputs]
+    if kernel.writes:
+        return [partial(kernel.function, node.op, *arrays, out=bound[node.output])]
+    targets = [bound.get(value) for value in node.outputs]
+
+    def run() -> None:
+        results = kernel.function(node.op, *arrays)
+        for target, result in zip(targets, _as_tuple(results), strict=False):
+            if target is not None:
+                if np.shape(result) != target.shape:
+                    raise ValueError(f"a result of shape {np.shape(result)}, not {target.shape}")
+                np.copyto(target, result)
+
+    return [run]
+
+
+def call(op: Op, kernel: Kernel, inputs: list[Array | None]) -> tuple[Array, ...]:
+    """Run a plain function on arrays and return new ones."""
+    if not kernel.writes:
+        found = _as_tuple(kernel.function(op, *inputs))
+        return tuple(np.asarray(data) for data in found)
+    out = _empty(op, inputs)
+    kernel.function(op, *inputs, out=out)
+    return (out,)
+
+
+def call_elementwise(op: Op, inputs: list[Array | None]) -> tuple[Array, ...]:
+    """Run an elementwise operator on arrays and return a new one."""
+    out = _empty(op, inputs)
+    ELEMENTWISE[type(op)](op)(*inputs, out=out)
+    return (out,)
+
+
+def _empty(op: Op, inputs: list[Array | None]) -> Array:
+    """Return an array for the first output, whose type inference tells."""
+    types = [None if x is None else TensorType(x.dtype, x.shape, x) for x in inputs]
+    found = op.infer(*types)
+    first = found[0] if isinstance(found, tuple) else found
+    if not isinstance(first, TensorType):
+        raise ValueError(f"{op} gives no tensor")
+    return np.empty(first.dims, first.dtype)
+
+
+def _as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)

@@ -1,0 +1,148 @@
+"""Convolutions as matrix products.
+
+Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel, positions]`` for
+each block of positions. A block's columns are gathered by one strided copy into the workspace (none
+for 1x1 with stride 1), and its result gets bias and activation while it is hot. Groups, depthwise
+convolutions among them, are stacks of such products, several groups to a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from ...runtime.backend import Site
+from ...runtime.dtypes import FLOATS, DType, float32, float64, name_of
+from ...runtime.ir import Node, Value
+from ...runtime.ops.conv import Conv
+from ...runtime.ops.window import window
+from ...runtime.options import Options
+from ...runtime.types import Array
+from .chain import Chain
+from .columns import Unfolding
+from .frame import Block, Frame, blocks, lengths
+from .registry import builder
+from .step import Bound, HostStep, Scratch, Tape
+
+#: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
+COLUMNS = 1 << 20
+#: Fewest positions of a block that is not a whole image: narrower products are slow.
+NARROWEST = 192
+
+
+def arithmetic(dtype: DType) -> DType:
+    """Return the dtype in which products of floats of `dtype` are summed."""
+    return float64 if dtype == float64 else float32
+
+
+def operands(node: Node) -> tuple[Value, Value, Value | None]:
+    """Return the first two inputs, which must be there, and the third one."""
+    first, second, *rest = node.inputs
+    if first is None or second is None:
+        raise ValueError(f"'{node.name}' lacks an input")
+    return first, second, rest[0] if rest else None
+
+
+@builder(Conv, fuses=True)
+def conv(chain: Chain, site: Site, options: Options) -> HostStep | str:
+    """Run a convolution over any number of axes, with the elementwise nodes behind it."""
+    x, _, _ = operands(chain.head)
+    if x.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(x.tensor.dtype)}"
+    return _Convolution(chain, options.workspace).step(site)
+
+
+class _Convolution:
+    """The geometry of one convolution, cut into blocks."""
+
+    def __init__(self, chain: Chain, workspace: int | None) -> None:
+        self.chain = chain
+        self.x, self.w, self.bias = operands(chain.head)
+        x, w = self.x.tensor, self.w.tensor
+        self.group = cast(Conv, chain.head.op).group
+        self.filters, self.rows = w.dims[0] // self.group, prod(w.dims[1:])
+        self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
+        self.positions = prod(self.window.output)
+        self.dtype = arithmetic(x.dtype)
+        self.together, self.boxes = self._cut(min(COLUMNS, workspace or COLUMNS))
+        self.scratch = Scratch()
+        self.unfolding = Unfolding.of(
+            self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
+        )
+        self.sums = self.copy = None
+        if x.dtype != self.dtype:
+            most = max((prod(lengths(box)) for box in self.boxes), default=0)
+            self.sums = self.scratch.take(self.together * self.filters * most, self.dtype)
+            self.copy = None if self.w.is_constant else self.scratch.take(w.size, self.dtype)
+
+    def _cut(self, limit: int) -> tuple[int, list[Block]]:
+        """Return how many groups make a block, and the boxes of outputs of blocks."""
+        column = self.rows * self.dtype.itemsize
+        whole = column * self.positions
+        if self.group > 1 and whole <= limit:
+            everything = list(blocks(self.window.output, self.positions))
+            return min(self.group, limit // max(1, whole)), everything
+        return 1, list(blocks(self.window.output, max(NARROWEST, limit // max(1, column))))
+
+    def step(self, site: Site) -> HostStep:
+        """Return what runs it."""
+        how = "direct" if self.unfolding.matrix is None else "unfolded"
+        stack = f"{self.group}x " if self.group > 1 else ""
+        kernel = f"{how} product {stack}{self.filters}x{self.rows}x{self.positions}"
+        return HostStep(f"{self.chain.title}: {kernel}", site, self._record, self.scratch.nbytes)
+
+    def _blocks(self) -> Iterator[tuple[int, slice, Block]]:
+        """Yield image, groups and box of every block."""
+        for image in range(self.x.tensor.dims[0]):
+            for first in range(0, self.group, self.together):
+                for box in self.boxes:
+                    yield image, slice(first, min(first + self.together, self.group)), box
+
+    def _record(self, bound: Bound) -> Tape:
+        tape: Tape = []
+        x, channels = bound[self.x], self.unfolding.channels
+        weights, bias = self._weights(tape, bound), self._addend(bound)
+        joined = Frame(self.chain.output.tensor.dims, (0, 1, 2))
+        frame = self.chain.frame(joined.starts)
+        finish = self.chain.finish(frame, bound)
+        result = bound[self.chain.output]
+        result = result.reshape(len(x), self.group, self.filters, self.positions)
+        fill = self.unfolding.start(tape, bound)
+        for image, groups, box in self._blocks():
+            columns = fill(x[image, groups.start * channels : groups.stop * channels], box)
+            outputs = slice(groups.start * self.filters, groups.stop * self.filters)
+            place = (slice(image, image + 1), outputs, *box)
+            target = result[image, groups, :, joined.block(place)[2]]
+            sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
+            tape.append(_product(weights[groups], columns, sums))
+            if bias is not None:
+                tape.append(partial(np.add, sums, bias[groups], sums))
+            if sums is not target:
+                tape.append(partial(np.copyto, target, sums))
+            finish(tape, frame.block(place))
+        return tape
+
+    def _weights(self, tape: Tape, bound: Bound) -> Array:
+        """Return the weights as matrices [groups, filters, rows]."""
+        if self.copy is None:
+            weights = bound.as_dtype(self.w, self.dtype)
+        else:
+            weights = bound.scratch(self.copy, self.w.tensor.dims)
+            tape.append(partial(np.copyto, weights, bound[self.w]))
+        return weights.reshape(self.group, self.filters, self.rows)
+
+    def _addend(self, bound: Bound) -> Array | None:
+        """Return the bias as [groups, filters, 1]."""
+        bias = bound.get(self.bias)
+        return None if bias is None else bias.reshape(self.group, self.filters, 1)
+
+
+def _product(a: Array, b: Array, out: Array) -> Callable[[], object]:
+    """Return a product of stacks of matrices; a stack of one as the plain product it is."""
+    if len(a) == 1:
+        return partial(np.matmul, a[0], b[0], out[0])
+    return partial(np.matmul, a, b, out)

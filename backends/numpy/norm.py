@@ -1,0 +1,320 @@
+"""Normalizations; statistics of half floats are computed in float32."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from ...runtime.backend import Site
+from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
+from ...runtime.ir import Value
+from ...runtime.ops.norm import (
+    LRN,
+    BatchNormalization,
+    Dropout,
+    GroupNormalization,
+    Hardmax,
+    InstanceNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    LpNormalization,
+    MeanVarianceNormalization,
+    RMSNormalization,
+    Softmax,
+)
+from ...runtime.options import Options
+from ...runtime.types import Array
+from .chain import Chain
+from .frame import Frame, blocks, cut, lengths
+from .registry import builder, kernel
+from .step import Bound, HostStep, Piece, Scratch, Tape
+
+#: Elements of a block that several calls work on.
+BLOCK = 1 << 15
+
+
+def _is_half(dtype: DType) -> bool:
+    return dtype in (float16, bfloat16)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(float32) if _is_half(x.dtype) else x
+
+
+def _stashed(x: Array, dtype: DType) -> Array:
+    """Return `x` in the wider one of its dtype and `dtype`."""
+    return x if x.dtype == float64 else x.astype(dtype, copy=False)
+
+
+# ── with given statistics ────────────────────────────────────────────────────────────────────────
+
+
+@builder(BatchNormalization, fuses=True, in_place=True)
+def batch_normalization(chain: Chain, site: Site, options: Options) -> HostStep | str:
+    """Scale and shift every channel, with the elementwise nodes behind it."""
+    op, x = chain.head.op, chain.head.inputs[0]
+    assert isinstance(op, BatchNormalization)
+    assert x is not None
+    if x.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(x.tensor.dtype)}"
+    if op.training_mode:
+        return HostStep(chain.title, site, partial(_record_training, chain, op))
+    return HostStep(chain.title, site, partial(_record_batchnorm, chain, op))
+
+
+def _given(chain: Chain) -> tuple[Value, ...]:
+    return tuple(value for value in chain.head.inputs if value is not None)
+
+
+def _record_batchnorm(chain: Chain, op: BatchNormalization, bound: Bound) -> Tape:
+    x, *parameters = _given(chain)
+    frame = chain.frame((0, 1, 2)[: len(x.tensor.dims)])
+    source, target = frame.view(bound[x]), frame.view(bound[chain.output])
+    finish = chain.finish(frame, bound)
+    tape: Tape = []
+    pair = _affine(tape, op, tuple(parameters), bound)
+    by_channel = [1] * len(frame.shape)
+    by_channel[1:2] = [-1]
+    factor, addend = (data.reshape(by_channel) for data in pair)
+    scale = _scale_wide if _is_half(source.dtype) else _scale
+    for block in blocks(frame.shape, BLOCK):
+        arrays = [cut(data, block) for data in (source, factor, addend, target)]
+        tape.append(partial(scale, *arrays))
+        finish(tape, block)
+    return tape
+
+
+def _affine(
+    tape: Tape, op: BatchNormalization, parameters: tuple[Value, ...], bound: Bound
+) -> Array:
+    """Return factors and addends [2, channels]; they are made at run time if they must be."""
+    dtype = float64 if parameters[0].tensor.dtype == float64 else float32
+
+    def pack(scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
+        factor = scale.astype(float64) / np.sqrt(variance.astype(float64) + op.epsilon)
+        return np.stack([factor, shift - mean * factor]).astype(dtype)
+
+    if all(value.is_constant for value in parameters):
+        return bound.packed(parameters, ("batchnorm", op.epsilon), pack)
+    pair = np.empty((2, parameters[0].tensor.dims[0]), dtype)
+    arrays = [bound[value] for value in parameters]
+    tape.append(lambda: np.copyto(pair, pack(*arrays)))
+    return pair
+
+
+def _scale(x: Array, factor: Array, addend: Array, out: Array) -> None:
+    np.multiply(x, factor, out=out)
+    np.add(out, addend, out=out)
+
+
+def _scale_wide(x: Array, factor: Array, addend: Array, out: Array) -> None:
+    np.copyto(out, x.astype(float32) * factor + addend, casting="same_kind")
+
+
+def _record_training(chain: Chain, op: BatchNormalization, bound: Bound) -> Tape:
+    arrays = [bound[value] for value in _given(chain)]
+    outputs = [bound.get(v) for v in (chain.output, *chain.head.outputs[1:])]
+    frame = Frame.finest(chain.output.tensor.dims)
+    tape: Tape = [lambda: _train(op, arrays, outputs)]
+    for block in blocks(frame.shape, chain.output.tensor.size):
+        chain.finish(frame, bound)(tape, block)
+    return tape
+
+
+def _train(op: BatchNormalization, arrays: list[Array], outputs: list[Array | None]) -> None:
+    """Normalize by the batch's own statistics and update the running ones."""
+    x, scale, shift, *running = arrays
+    axes = (0, *range(2, x.ndim))
+    wide = _wide(x)
+    by_channel = (1, -1, *[1] * (x.ndim - 2))
+    mean, variance = wide.mean(axes), wide.var(axes)
+    factor = _wide(scale) / np.sqrt(variance + op.epsilon)
+    y, *updated = outputs
+    if y is not None:
+        centred = wide - mean.reshape(by_channel)
+        result = centred * factor.reshape(by_channel) + shift.reshape(by_channel)
+        np.copyto(y, result, casting="same_kind")
+    for out, old, new in zip(updated, running, (mean, variance), strict=False):
+        if out is not None:
+            result = old * op.momentum + new * (1 - op.momentum)
+            np.copyto(out, result, casting="same_kind")
+
+
+@builder(LRN)
+def lrn(chain: Chain, site: Site, options: Options) -> HostStep | str:
+    """Divide by a power of the sum of squares over neighbouring channels, block by block."""
+    op, (x,) = chain.head.op, _given(chain)
+    assert isinstance(op, LRN)
+    type_ = x.tensor
+    if type_.dtype not in FLOATS:
+        return f"dtype {name_of(type_.dtype)}"
+    n, channels = type_.dims[:2]
+    positions = type_.size // max(1, n * channels)
+    width = max(1, min(positions, BLOCK // max(1, channels)))
+    dtype = float64 if type_.dtype == float64 else float32
+    scratch = Scratch()
+    squares = scratch.take((channels + op.size - 1) * width, dtype)
+    sums = scratch.take(channels * width, dtype)
+    record = partial(_record_lrn, chain, op, (squares, sums), width)
+    return HostStep(f"{chain.title} {op.size}", site, record, scratch.nbytes)
+
+
+def _record_lrn(
+    chain: Chain, op: LRN, pieces: tuple[Piece, Piece], width: int, bound: Bound
+) -> Tape:
+    (x,) = _given(chain)
+    n, channels = x.tensor.dims[:2]
+    source, out = (bound[v].reshape(n, channels, -1) for v in (x, chain.output))
+    before = (op.size - 1) // 2
+    tape: Tape = []
+    for image in range(n):
+        for (part,) in blocks(source.shape[2:], width):
+            (count,) = lengths((part,))
+            squares = bound.scratch(pieces[0], (channels + op.size - 1, count))
+            sums = bound.scratch(pieces[1], (channels, count))
+            data = source[image, :, part]
+            tape.append(partial(squares[:before].fill, 0))
+            tape.append(partial(squares[before + channels :].fill, 0))
+            inner = squares[before : before + channels]
+            tape.append(partial(np.multiply, data, data, out=inner, dtype=inner.dtype))
+            tape.append(partial(_sum_rows, squares, op.size, sums))
+            tape.append(partial(_respond, data, sums, inner, op, out[image, :, part]))
+    return tape
+
+
+def _sum_rows(rows: Array, size: int, out: Array) -> None:
+    """Add `size` neighbouring rows, for each row of `out`."""
+    if size == 1:
+        np.copyto(out, rows)
+        return
+    np.add(rows[: len(out)], rows[1 : 1 + len(out)], out=out)
+    for first in range(2, size):
+        np.add(out, rows[first : first + len(out)], out=out)
+
+
+def _respond(x: Array, sums: Array, work: Array, op: LRN, out: Array) -> None:
+    """Return x / (bias + alpha / size * sums) ** beta."""
+    np.multiply(sums, op.alpha / op.size, out=sums)
+    np.add(sums, op.bias, out=sums)
+    if op.beta == 0.75:
+        np.sqrt(sums, out=sums)
+        np.sqrt(sums, out=work)
+        np.multiply(sums, work, out=sums)
+    else:
+        np.power(sums, op.beta, out=sums)
+    np.true_divide(x, sums, out=out)
+
+
+# ── with their own statistics ────────────────────────────────────────────────────────────────────
+
+
+def _normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
+    """Return (x - mean) / sqrt(var + epsilon), the mean, and 1 / sqrt(var + epsilon)."""
+    mean = x.mean(axes, keepdims=True)
+    centred = x - mean
+    inverse = 1 / np.sqrt(np.square(centred).mean(axes, keepdims=True) + epsilon)
+    centred *= inverse
+    return centred, mean, inverse
+
+
+@kernel(InstanceNormalization)
+def instance_normalization(op: InstanceNormalization, x: Array, scale: Array, b: Array) -> Array:
+    """Normalize every channel of every image."""
+    by_channel = (-1, *[1] * (x.ndim - 2))
+    normal, _, _ = _normalized(_wide(x), tuple(range(2, x.ndim)), op.epsilon)
+    return (normal * scale.reshape(by_channel) + b.reshape(by_channel)).astype(x.dtype)
+
+
+@kernel(GroupNormalization)
+def group_normalization(op: GroupNormalization, x: Array, scale: Array, bias: Array) -> Array:
+    """Normalize groups of channels."""
+    grouped = _stashed(x, op.stash_type).reshape(len(x), op.num_groups, -1)
+    normal = _normalized(grouped, (2,), op.epsilon)[0].reshape(x.shape)
+    by_channel = (-1, *[1] * (x.ndim - 2))
+    return (normal * scale.reshape(by_channel) + bias.reshape(by_channel)).astype(x.dtype)
+
+
+@kernel(LayerNormalization)
+def layer_normalization(
+    op: LayerNormalization, x: Array, scale: Array, b: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Normalize over the last axes."""
+    axes = tuple(range(op.axis % x.ndim, x.ndim))
+    normal, mean, inverse = _normalized(_stashed(x, op.stash_type), axes, op.epsilon)
+    result = normal * scale.astype(normal.dtype)
+    if b is not None:
+        result += b.astype(normal.dtype)
+    dtype = op.stash_type
+    return result.astype(x.dtype), mean.astype(dtype), inverse.astype(dtype)
+
+
+@kernel(RMSNormalization)
+def rms_normalization(op: RMSNormalization, x: Array, scale: Array) -> Array:
+    """Divide by the root of the mean square over the last axes."""
+    axes = tuple(range(op.axis % x.ndim, x.ndim))
+    wide = _stashed(x, op.stash_type)
+    root = np.sqrt(np.square(wide).mean(axes, keepdims=True) + op.epsilon)
+    return (wide / root).astype(scale.dtype) * scale
+
+
+@kernel(LpNormalization)
+def lp_normalization(op: LpNormalization, x: Array) -> Array:
+    """Divide by the norm along an axis; 0 where it is 0."""
+    wide = _wide(x)
+    if op.p == 1:
+        norm = np.abs(wide).sum(op.axis, keepdims=True)
+    else:
+        norm = np.sqrt(np.square(wide).sum(op.axis, keepdims=True))
+    return np.where(norm == 0, 0, wide / norm).astype(x.dtype)
+
+
+@kernel(MeanVarianceNormalization)
+def mean_variance_normalization(op: MeanVarianceNormalization, x: Array) -> Array:
+    """Subtract the mean and divide by the standard deviation."""
+    wide = _wide(x)
+    centred = wide - wide.mean(op.axes, keepdims=True)
+    deviation = np.sqrt(np.square(centred).mean(op.axes, keepdims=True))
+    return (centred / (deviation + 1e-9)).astype(x.dtype)
+
+
+@kernel(Softmax, in_place=True)
+def softmax(op: Softmax, x: Array, *, out: Array) -> None:
+    """Return exp(x - max) / sum of that, along an axis."""
+    work = np.empty(x.shape, float32) if _is_half(x.dtype) else out
+    np.subtract(x, _greatest(x, op.axis), out=work)
+    np.exp(work, out=work)
+    np.true_divide(work, work.sum(op.axis, keepdims=True), out=out)
+
+
+@kernel(LogSoftmax, in_place=True)
+def log_softmax(op: LogSoftmax, x: Array, *, out: Array) -> None:
+    """Return x - max - log(sum(exp(x - max))), along an axis."""
+    wide = _wide(x)
+    shifted = np.subtract(wide, _greatest(wide, op.axis))
+    np.subtract(shifted, np.log(np.exp(shifted).sum(op.axis, keepdims=True)), out=out)
+
+
+def _greatest(x: Array, axis: int) -> Array:
+    return x.max(axis, keepdims=True, initial=-np.inf)
+
+
+@kernel(Hardmax)
+def hardmax(op: Hardmax, x: Array, *, out: Array) -> None:
+    """Return 1 at the first greatest element along an axis, 0 elsewhere."""
+    out.fill(0)
+    if x.size:
+        np.put_along_axis(out, x.argmax(op.axis, keepdims=True), 1, op.axis)
+
+
+@kernel(Dropout)
+def dropout(
+    op: Dropout, x: Array, ratio: Array | None = None, training: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the input and a mask of ones; in training, drop elements at random."""
+    share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
+    if training is None or not training.reshape(-1)[0] or share == 0:
+        return x, np.ones(x.shape, bool)
+    mask = np.random.default_rng(op.seed).random(x.shape) >= share
+    kept = np.where(mask, _wide(x), 0) / (1 - share) if share < 1 else np.zeros(x.shape)
+    return kept.astype(x.dtype), mask

@@ -1,0 +1,305 @@
+"""Poolings: windows are reduced one axis after the other, by a few calls on shifted views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...runtime.backend import Site
+from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, name_of
+from ...runtime.ir import Value
+from ...runtime.ops.pool import (
+    AveragePool,
+    GlobalAveragePool,
+    GlobalLpPool,
+    GlobalMaxPool,
+    LpPool,
+    MaxPool,
+    MaxUnpool,
+)
+from ...runtime.ops.window import transposed_window, window
+from ...runtime.options import Options
+from ...runtime.types import Array
+from .chain import Chain
+from .convert import lowest
+from .frame import blocks
+from .registry import builder, kernel
+from .step import Bound, HostStep, Scratch, Tape
+
+#: Elements of the input that are reduced along all axes before the next ones are read.
+BLOCK = 1 << 16
+
+#: Takes a source and a target.
+Map = Callable[[Array, Array], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Windows along one axis; see `Window`."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    output: int
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether every window is the element at its own position."""
+        return self.kernel == self.stride == 1 and not self.begin and not self.end
+
+    def tap(self, k: int) -> tuple[slice, slice]:
+        """Return the outputs whose `k`-th element is in the input, and these elements."""
+        shift = k * self.dilation - self.begin
+        low = min(max(-(shift // self.stride), 0), self.output)
+        high = min(max((self.size - 1 - shift) // self.stride + 1, low), self.output)
+        start = max(0, low * self.stride + shift)
+        stop = start + (high - low - 1) * self.stride + 1 if high > low else start
+        return slice(low, high), slice(start, stop, self.stride)
+
+    def counts(self, padding: bool) -> Array:
+        """Return the number of elements in each window, those in the padding too if wanted."""
+        first = np.arange(self.output) * self.stride - self.begin
+        at = first[:, None] + np.arange(self.kernel) * self.dilation
+        low, high = (-self.begin, self.size + self.end) if padding else (0, self.size)
+        return ((at >= low) & (at < high)).sum(1)
+
+
+def axes_of(op: Any, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
+    """Return the windows of a pooling, axis by axis."""
+    w = window(op, spatial, op.kernel_shape)
+    fields = (spatial, w.kernel, w.strides, w.dilations, w.pads_begin, w.pads_end, w.output)
+    return tuple(Axis(*values) for values in zip(*fields, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is done to the elements of a window.
+
+    Attributes:
+        ufunc: joins two elements.
+        start: its neutral element.
+        dtype: in which it is computed.
+        prepare: applied to a block of the input first; None where the input is reduced as it is.
+        finish: applied to a reduced block last.
+    """
+
+    ufunc: np.ufunc
+    start: Any
+    dtype: DType
+    prepare: Map | None = None
+    finish: Map | None = None
+
+    def slide(self, tape: Tape, axis: Axis, number: int, source: Array, target: Array) -> None:
+        """Add the calls that reduce the windows along axis `number` of `source` into `target`."""
+        lead = (slice(None),) * number
+        taps = [axis.tap(k) for k in range(axis.kernel)]
+        if axis.output == 1 and axis.dilation == 1:
+            inside = slice(max(0, -axis.begin), axis.kernel - axis.begin)
+            part = source[(*lead, inside)]
+            tape.append(partial(self.ufunc.reduce, part, number, None, target, True))
+            return
+        everywhere = slice(0, axis.output)
+        first, *rest = sorted(taps, key=lambda tap: tap[0] != everywhere)
+        if first[0] == everywhere:
+            tape.append(partial(np.copyto, target, source[(*lead, first[1])]))
+            if rest and rest[0][0] == everywhere:
+                pair = (source[(*lead, first[1])], source[(*lead, rest.pop(0)[1])])
+                tape[-1] = partial(self.ufunc, *pair, target)
+        else:
+            tape.append(partial(target.fill, self.start))
+            rest.append(first)
+        for at, part in rest:
+            if at.start < at.stop:
+                result = target[(*lead, at)]
+                tape.append(partial(self.ufunc, result, source[(*lead, part)], result))
+
+
+class Pooling:
+    """A pooling, cut into blocks of channels."""
+
+    def __init__(self, x: Value, y: Value, axes: tuple[Axis, ...], reduction: Reduction) -> None:
+        self.x, self.y, self.axes, self.reduction = x, y, axes, reduction
+        self.planes, spatial = prod(x.tensor.dims[:2]), x.tensor.dims[2:]
+        self.together = max(1, BLOCK // max(1, prod(spatial)))
+        outputs = tuple(axis.output for axis in axes)
+        most = max(prod((*outputs[:i], *spatial[i:])) for i in range(len(axes) + 1))
+        self.scratch = Scratch()
+        size = min(self.together, self.planes) * most
+        self.pieces = [self.scratch.take(size, reduction.dtype) for _ in range(2)]
+
+    def step(self, chain: Chain, site: Site) -> HostStep:
+        """Return what runs it."""
+        size = "x".join(str(axis.kernel) for axis in self.axes)
+        return HostStep(f"{chain.title} {size}", site, self._record, self.scratch.nbytes)
+
+    def _record(self, bound: Bound) -> Tape:
+        tape: Tape = []
+        x, y = bound[self.x], bound[self.y]
+        x, y = (data.reshape(self.planes, *data.shape[2:]) for data in (x, y))
+        for (planes,) in blocks((self.planes,), self.together):
+            self._pool(tape, bound, x[planes], y[planes])
+        return tape
+
+    def _pool(self, tape: Tape, bound: Bound, data: Array, out: Array) -> None:
+        reduction = self.reduction
+        pieces = self._pieces()
+        if reduction.prepare is not None:
+            prepared = bound.scratch(next(pieces), data.shape)
+            tape.append(partial(reduction.prepare, data, prepared))
+            data = prepared
+        work = [(i, axis) for i, axis in enumerate(self.axes, 1) if not axis.is_trivial]
+        for number, axis in work:
+            shape = (*data.shape[:number], axis.output, *data.shape[number + 1 :])
+            is_last = number == work[-1][0] and out.dtype == reduction.dtype
+            target = out if is_last else bound.scratch(next(pieces), shape)
+            reduction.slide(tape, axis, number, data, target)
+            data = target
+        if reduction.finish is not None:
+            tape.append(partial(reduction.finish, data, out))
+        elif data is not out:
+            tape.append(partial(np.copyto, out, data))
+
+    def _pieces(self) -> Iterator[Any]:
+        while True:
+            yield from self.pieces
+
+
+def _sums_of(dtype: DType) -> DType:
+    return float32 if dtype in (float16, bfloat16) else dtype
+
+
+def _ends(chain: Chain) -> tuple[Value, Value]:
+    x = chain.head.inputs[0]
+    if x is None:
+        raise ValueError(f"'{chain.head.name}' lacks its input")
+    return x, chain.head.output
+
+
+@builder(MaxPool)
+def max_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
+    """Take the greatest element of each window, and its position where that is wanted."""
+    op, (x, y) = chain.head.op, _ends(chain)
+    assert isinstance(op, MaxPool)
+    axes = axes_of(op, x.tensor.dims[2:])
+    if any(value in site.outputs for value in chain.head.outputs[1:]):
+        return HostStep(chain.title, site, partial(_record_argmax, chain, axes, op.storage_order))
+    dtype = x.tensor.dtype
+    return Pooling(x, y, axes, Reduction(np.maximum, lowest(dtype), dtype)).step(chain, site)
+
+
+def _record_argmax(chain: Chain, axes: tuple[Axis, ...], storage_order: int, bound: Bound) -> Tape:
+    x, _ = _ends(chain)
+    values, places = chain.head.outputs
+    best = bound.get(values)
+    if best is None:
+        best = np.empty(values.tensor.dims, values.tensor.dtype)
+    return [partial(_argmax, bound[x], axes, storage_order, best, bound[places])]
+
+
+def _argmax(
+    x: Array, axes: tuple[Axis, ...], storage_order: int, best: Array, places: Array
+) -> None:
+    """Fill `best` and `places` tap by tap; of equal elements the first one counts."""
+    best.fill(lowest(x.dtype))
+    places.fill(-1)
+    plane = np.arange(x.size).reshape(x.shape)
+    if storage_order:
+        spatial = x.shape[2:]
+        inner = np.arange(prod(spatial)).reshape(spatial, order="F")
+        plane = plane.reshape(*x.shape[:2], -1)[:, :, :1].reshape(*x.shape[:2], *[1] * len(axes))
+        plane = plane + inner
+    for taps in product(*(range(axis.kernel) for axis in axes)):
+        pairs = [axis.tap(k) for axis, k in zip(axes, taps, strict=True)]
+        at = (..., *(pair[0] for pair in pairs))
+        part = (..., *(pair[1] for pair in pairs))
+        better = (x[part] > best[at]) | (places[at] < 0)
+        np.copyto(best[at], x[part], where=better)
+        np.copyto(places[at], plane[part], where=better)
+
+
+@builder(AveragePool)
+def average_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
+    """Take the mean of each window."""
+    op, (x, y) = chain.head.op, _ends(chain)
+    assert isinstance(op, AveragePool)
+    if x.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(x.tensor.dtype)}"
+    axes = axes_of(op, x.tensor.dims[2:])
+    count = np.ones(())
+    for axis in axes:
+        count = count[..., None] * axis.counts(bool(op.count_include_pad))
+    dtype = _sums_of(x.tensor.dtype)
+    divisor = count.astype(dtype) if np.ptp(count) else dtype.type(count.flat[0])
+
+    def finish(sums: Array, out: Array) -> None:
+        np.true_divide(sums, divisor, out)
+
+    prepare = None if dtype == x.tensor.dtype else _widen
+    return Pooling(x, y, axes, Reduction(np.add, 0, dtype, prepare, finish)).step(chain, site)
+
+
+def _widen(data: Array, out: Array) -> None:
+    np.copyto(out, data)
+
+
+@builder(LpPool)
+def lp_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
+    """Take the p-norm of each window."""
+    op, (x, y) = chain.head.op, _ends(chain)
+    assert isinstance(op, LpPool)
+    if x.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(x.tensor.dtype)}"
+
+    def prepare(data: Array, out: Array) -> None:
+        np.abs(data, out=out)
+        np.power(out, op.p, out=out)
+
+    def finish(sums: Array, out: Array) -> None:
+        np.copyto(out, np.power(sums, 1 / op.p))
+
+    axes = axes_of(op, x.tensor.dims[2:])
+    reduction = Reduction(np.add, 0, _sums_of(x.tensor.dtype), prepare, finish)
+    return Pooling(x, y, axes, reduction).step(chain, site)
+
+
+@kernel(GlobalAveragePool)
+def global_average_pool(op: GlobalAveragePool, x: Array, *, out: Array) -> None:
+    """Take the mean of each channel."""
+    rows = x.reshape(*x.shape[:2], -1)
+    np.mean(rows, axis=2, dtype=_sums_of(x.dtype), out=out.reshape(x.shape[:2]))
+
+
+@kernel(GlobalMaxPool)
+def global_max_pool(op: GlobalMaxPool, x: Array, *, out: Array) -> None:
+    """Take the greatest element of each channel."""
+    np.max(x.reshape(*x.shape[:2], -1), axis=2, out=out.reshape(x.shape[:2]))
+
+
+@kernel(GlobalLpPool)
+def global_lp_pool(op: GlobalLpPool, x: Array) -> Array:
+    """Take the p-norm of each channel."""
+    wide = np.abs(x.astype(_sums_of(x.dtype)))
+    axes = tuple(range(2, x.ndim))
+    return (np.power(wide, op.p).sum(axes, keepdims=True) ** (1 / op.p)).astype(x.dtype)
+
+
+@kernel(MaxUnpool)
+def max_unpool(
+    op: MaxUnpool, x: Array, indices: Array, output_shape: Array | None = None, *, out: Array
+) -> None:
+    """Put every element where MaxPool found it, zeros elsewhere."""
+    natural = (*x.shape[:2], *transposed_window(op, x.shape[2:], op.kernel_shape).output)
+    small = np.zeros(natural, x.dtype)
+    small.reshape(-1)[indices.reshape(-1)] = x.reshape(-1)
+    out.fill(0)
+    common = tuple(slice(0, min(a, b)) for a, b in zip(natural, out.shape, strict=True))
+    out[common] = small[common]

@@ -1,0 +1,210 @@
+"""Operators that make, read and change shapes, and those that move whole axes."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ...runtime.dtypes import int64
+from ...runtime.ops import shape as ops
+from ...runtime.types import Array
+from .registry import kernel
+
+
+@kernel(ops.Shape)
+def shape(op: ops.Shape, data: Array) -> Array:
+    """Return the sizes of the axes."""
+    return np.array(data.shape[op.start : op.end], int64)
+
+
+@kernel(ops.Size)
+def size(op: ops.Size, data: Array) -> Array:
+    """Return the number of elements."""
+    return np.array(data.size, int64)
+
+
+@kernel(ops.Identity, ops.Reshape, ops.Flatten, ops.Squeeze, ops.Unsqueeze)
+def reshape(op: Any, data: Array, arguments: Array | None = None, *, out: Array) -> None:
+    """Copy the elements in C order; the planner makes a view of it where it can."""
+    np.copyto(out, data.reshape(out.shape))
+
+
+@kernel(ops.Transpose)
+def transpose(op: ops.Transpose, data: Array, *, out: Array) -> None:
+    """Reorder the axes."""
+    np.copyto(out, data.transpose(op.order(data.ndim)))
+
+
+@kernel(ops.Expand)
+def expand(op: ops.Expand, data: Array, wanted: Array, *, out: Array) -> None:
+    """Broadcast."""
+    np.copyto(out, data)
+
+
+@kernel(ops.Tile)
+def tile(op: ops.Tile, data: Array, repeats: Array, *, out: Array) -> None:
+    """Repeat along each axis."""
+    pairs = zip(repeats, data.shape, strict=True)
+    split = out.reshape([part for times, count in pairs for part in (int(times), count)])
+    np.copyto(split, data.reshape([part for count in data.shape for part in (1, count)]))
+
+
+@kernel(ops.Concat)
+def concat(op: ops.Concat, *inputs: Array, out: Array) -> None:
+    """Put the inputs one behind the other."""
+    np.concatenate(inputs, op.axis, out=out)
+
+
+@kernel(ops.Split)
+def split(op: ops.Split, data: Array, sizes: Array | None = None) -> tuple[Array, ...]:
+    """Cut into parts along an axis."""
+    length = data.shape[op.axis]
+    if sizes is None:
+        count = op.num_outputs or 1
+        part = -(-length // count)
+        bounds = [min(length, part * i) for i in range(1, count)]
+    else:
+        bounds = list(accumulate(int(size) for size in sizes))[:-1]
+    return tuple(np.split(data, bounds, op.axis))
+
+
+@kernel(ops.Slice)
+def slice_(
+    op: ops.Slice,
+    data: Array,
+    starts: Array,
+    ends: Array,
+    axes: Array | None = None,
+    steps: Array | None = None,
+    *,
+    out: Array,
+) -> None:
+    """Take a stretch of some axes."""
+    along = range(len(starts)) if axes is None else axes.tolist()
+    by = [1] * len(starts) if steps is None else steps.tolist()
+    index = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(along, starts.tolist(), ends.tolist(), by, strict=True):
+        low, high = ops.bounds_of_slice(start, end, step, data.shape[axis])
+        index[axis] = slice(low, None if high < 0 else high, step)
+    np.copyto(out, data[tuple(index)])
+
+
+@kernel(ops.Pad)
+def pad(
+    op: ops.Pad,
+    data: Array,
+    pads: Array,
+    constant_value: Array | None = None,
+    axes: Array | None = None,
+    *,
+    out: Array,
+) -> None:
+    """Add elements before and behind, or take some away where `pads` is negative."""
+    amounts = pads.tolist()
+    along = range(data.ndim) if axes is None else [axis % data.ndim for axis in axes.tolist()]
+    widths = [(0, 0)] * data.ndim
+    for i, axis in enumerate(along):
+        widths[axis] = (amounts[i], amounts[i + len(amounts) // 2])
+    trimmed = data[
+        tuple(
+            slice(max(0, -a), size - max(0, -b) if b < 0 else None)
+            for (a, b), size in zip(widths, data.shape, strict=True)
+        )
+    ]
+    grown = [(max(0, a), max(0, b)) for a, b in widths]
+    if op.mode == "constant":
+        out.fill(np.zeros((), data.dtype)[()] if constant_value is None else constant_value.item())
+        inner = zip(grown, trimmed.shape, strict=True)
+        out[tuple(slice(a, a + count) for (a, _), count in inner)] = trimmed
+    else:
+        np.copyto(out, np.pad(trimmed, grown, _PAD_MODES[op.mode]))
+
+
+_PAD_MODES: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+@kernel(ops.DepthToSpace)
+def depth_to_space(op: ops.DepthToSpace, x: Array, *, out: Array) -> None:
+    """Make blocks of pixels of channels."""
+    n, c, h, w = x.shape
+    b = op.blocksize
+    if op.mode == "DCR":
+        moved = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        moved = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    np.copyto(out.reshape(moved.shape), moved)
+
+
+@kernel(ops.SpaceToDepth)
+def space_to_depth(op: ops.SpaceToDepth, x: Array, *, out: Array) -> None:
+    """Make channels of blocks of pixels."""
+    n, c, h, w = x.shape
+    b = op.blocksize
+    split = x.reshape(n, c, h // b, b, w // b, b)
+    moved = split.transpose((0, 3, 5, 1, 2, 4) if op.mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    np.copyto(out.reshape(moved.shape), moved)
+
+
+@kernel(ops.ReverseSequence)
+def reverse_sequence(op: ops.ReverseSequence, x: Array, lengths: Array, *, out: Array) -> None:
+    """Reverse the beginning of each sequence."""
+    np.copyto(out, x)
+    source, target = (np.moveaxis(a, (op.batch_axis, op.time_axis), (0, 1)) for a in (x, out))
+    for i, length in enumerate(lengths.tolist()):
+        target[i, :length] = source[i, :length][::-1]
+
+
+@kernel(ops.CenterCropPad)
+def center_crop_pad(op: ops.CenterCropPad, x: Array, wanted: Array, *, out: Array) -> None:
+    """Take the middle, with zeros around it where there is not enough."""
+    out.fill(0)
+    source, target = [slice(None)] * x.ndim, [slice(None)] * x.ndim
+    for axis, (have, want) in enumerate(zip(x.shape, out.shape, strict=True)):
+        small, large = min(have, want), max(have, want)
+        first = (large - small) // 2
+        part = slice(first, first + small)
+        (source if have > want else target)[axis] = part
+    out[tuple(target)] = x[tuple(source)]
+
+
+@kernel(ops.Constant)
+def constant(op: ops.Constant) -> Array:
+    """Return the attribute."""
+    return op.data
+
+
+@kernel(ops.ConstantOfShape)
+def constant_of_shape(op: ops.ConstantOfShape, wanted: Array, *, out: Array) -> None:
+    """Fill."""
+    np.copyto(out, op.fill)
+
+
+@kernel(ops.Range)
+def range_(op: ops.Range, start: Array, limit: Array, delta: Array) -> Array:
+    """Count from `start` to before `limit`."""
+    dtype = start.dtype
+    first, last, by = (x.reshape(-1)[0] for x in (start, limit, delta))
+    if dtype.kind in "iu":
+        return np.arange(int(first), int(last), int(by), dtype=dtype)
+    count = max(0, int(np.ceil(float(last - first) / float(by))))
+    wide = dtype if dtype.kind == "f" and dtype.itemsize > 2 else op.stash_type
+    steps = np.arange(count).astype(wide)
+    return (first.astype(wide) + steps * by.astype(wide)).astype(dtype)
+
+
+@kernel(ops.EyeLike)
+def eye_like(op: ops.EyeLike, x: Array, *, out: Array) -> None:
+    """Return ones on a diagonal."""
+    np.copyto(out, np.eye(*x.shape, k=op.k).astype(out.dtype))
+
+
+@kernel(ops.Trilu)
+def trilu(op: ops.Trilu, x: Array, k: Array | None = None, *, out: Array) -> None:
+    """Keep one triangle of every matrix."""
+    rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
+    distance = columns - rows
+    diagonal = 0 if k is None else int(k.reshape(-1)[0])
+    kept = distance >= diagonal if op.upper else distance <= diagonal
+    np.copyto(out, np.where(kept, x, np.zeros((), x.dtype)))

@@ -1,0 +1,568 @@
+"""Classical machine learning: the domain ai.onnx.ml.
+
+Features are [n, c]; where a vector [c] is allowed it stands for [1, c]. `post_transform` is NONE,
+SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT. Attributes come in one variant per element type, of
+which a model sets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import ClassVar
+
+from ..dtypes import DType, float32, int64, name_of, string
+from ..errors import ShapeError
+from ..op import Op, Tensor, op
+from ..types import Dim, MapType, SequenceType, Shape, TensorType
+from .shapes import add, checked, dim, need_choice, need_rank, product, same_dim, same_dtype
+
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+Strings = tuple[str, ...]
+
+DOMAIN = "ai.onnx.ml"
+TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+def _rows(x: TensorType) -> Dim:
+    """Return the number of rows of features [n, c] or [c]."""
+    need_rank(x, (1, 2), "x")
+    return 1 if x.rank == 1 else dim(x, 0)
+
+
+def _table(x: TensorType, columns: Dim, transform: str) -> TensorType:
+    """Return the type of float32 results [n, columns]."""
+    need_choice(transform, "post_transform", *TRANSFORMS)
+    if isinstance(columns, int) and columns < 1:
+        raise ShapeError(f"{columns} targets; at least one is needed")
+    return TensorType(float32, (_rows(x), columns))
+
+
+def _one_of(first: Sized | None, second: Sized | None, names: str) -> int:
+    """Return the length of the one of two attributes that is set."""
+    if bool(first) == bool(second):
+        raise ShapeError(f"exactly one of {names} must be set")
+    return len(first or second or ())
+
+
+def _classified(
+    x: TensorType, ints: Ints | None, strings: Strings | None, columns: Dim, transform: str
+) -> tuple[TensorType, TensorType]:
+    """Return the types of labels [n] and scores [n, columns]."""
+    if ints and strings:
+        raise ShapeError("class labels are either integers or strings")
+    scores = _table(x, columns, transform)
+    return TensorType(string if strings else int64, (_rows(x),)), scores
+
+
+def _need_lengths(what: str, *attributes: Sized | None) -> None:
+    """Raise ShapeError unless all attributes that are set have one length."""
+    lengths = {len(a) for a in attributes if a is not None}
+    if len(lengths) > 1:
+        raise ShapeError(f"{what} must be of one length, not {sorted(lengths)}")
+
+
+@op
+class ArrayFeatureExtractor(Op):
+    """x[..., y]: the columns of the last axis at the positions y (version 1)."""
+
+    domain: ClassVar = DOMAIN
+
+    def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        count = None if y.shape is None else product(y.shape)
+        if x.shape is None:
+            return x.with_shape(None)
+        if not x.shape:
+            raise ShapeError("x is a scalar; it needs an axis to select from")
+        leading: Shape = (1,) if len(x.shape) == 1 else x.shape[:-1]
+        return x.with_shape((*leading, count))
+
+
+@op
+class Binarizer(Op):
+    """1 where x > threshold, else 0 (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    threshold: float = 0.0
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x.without_value()
+
+
+@op
+class CastMap(Op):
+    """The values of a map with int64 keys, in the order of the keys, as [1, count] (version 1).
+
+    With the `map_form` SPARSE the key is the column, of `max_map` ones.
+    """
+
+    domain: ClassVar = DOMAIN
+    cast_to: str = "TO_FLOAT"
+    map_form: str = "DENSE"
+    max_map: int = 1
+
+    def infer(self, x: MapType) -> TensorType:
+        dtypes = {"TO_FLOAT": float32, "TO_STRING": string, "TO_INT64": int64}
+        need_choice(self.cast_to, "cast_to", *dtypes)
+        need_choice(self.map_form, "map_form", "DENSE", "SPARSE")
+        if x.key != int64:
+            raise ShapeError(f"x has keys of {name_of(x.key)}; int64 is needed")
+        if self.map_form == "SPARSE" and self.max_map < 1:
+            raise ShapeError(f"max_map={self.max_map}; it must be 1 or more")
+        columns = self.max_map if self.map_form == "SPARSE" else None
+        return TensorType(dtypes[self.cast_to], (1, columns))
+
+
+@op
+class CategoryMapper(Op):
+    """Strings to integers or integers to strings by two parallel lists (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    cats_int64s: Ints | None = None
+    cats_strings: Strings | None = None
+    default_int64: int = -1
+    default_string: str = "_Unused"
+
+    def infer(self, x: TensorType) -> TensorType:
+        _need_lengths("cats_int64s and cats_strings", self.cats_int64s, self.cats_strings)
+        return x.with_dtype(int64 if x.dtype == string else string)
+
+
+@op
+class DictVectorizer(Op):
+    """The values of a map at the keys of the vocabulary, 0 where it has none: [v] (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    int64_vocabulary: Ints | None = None
+    string_vocabulary: Strings | None = None
+
+    def infer(self, x: MapType) -> TensorType:
+        names = "int64_vocabulary and string_vocabulary"
+        count = _one_of(self.int64_vocabulary, self.string_vocabulary, names)
+        wanted = int64 if self.int64_vocabulary else string
+        if x.key != wanted:
+            raise ShapeError(f"x has keys of {name_of(x.key)}, the vocabulary {name_of(wanted)}")
+        return TensorType(x.element.dtype, (count,))
+
+
+@op
+class FeatureVectorizer(Op):
+    """Features [n, c] side by side, as float32: [n, sum of `inputdimensions`] (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    inputdimensions: Ints | None = None
+
+    def infer(self, x: TensorType, *rest: TensorType) -> TensorType:
+        inputs = (x, *rest)
+        sizes = self.inputdimensions or (None,) * len(inputs)
+        if len(sizes) != len(inputs):
+            raise ShapeError(f"inputdimensions={sizes} for {len(inputs)} inputs")
+        n, columns = None, 0
+        for size, features in zip(sizes, inputs, strict=True):
+            n = same_dim(n, _rows(features), "rows of the inputs")
+            wanted = f"columns of {features} and inputdimensions"
+            columns = add(columns, same_dim(size, dim(features, -1), wanted))
+        return TensorType(float32, checked((n, columns)))
+
+
+@op
+class Imputer(Op):
+    """x with `replaced_value` (often nan) replaced by one value, or one per column (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    imputed_value_floats: Floats | None = None
+    imputed_value_int64s: Ints | None = None
+    replaced_value_float: float = 0.0
+    replaced_value_int64: int = 0
+
+    def infer(self, x: TensorType) -> TensorType:
+        names = "imputed_value_floats and imputed_value_int64s"
+        count = _one_of(self.imputed_value_floats, self.imputed_value_int64s, names)
+        _need_per_column(x, count, "imputed values")
+        return x.without_value()
+
+
+def _need_per_column(x: TensorType, count: int, what: str) -> None:
+    """Raise ShapeError unless there is one element for all columns, or one for each."""
+    if count != 1 and x.shape is not None:
+        same_dim(x.shape[-1] if x.shape else 1, count, f"columns of x {x} and {what}")
+
+
+@op
+class LabelEncoder(Op):
+    """Every element looked up among the keys, and replaced by the value there (version 4).
+
+    Elements that are no key become the default of the values' type; nan is equal to nan, and the
+    last of equal keys wins.
+    """
+
+    domain: ClassVar = DOMAIN
+    default_float: float = -0.0
+    default_int64: int = -1
+    default_string: str = "_Unused"
+    default_tensor: Tensor | None = None
+    keys_floats: Floats | None = None
+    keys_int64s: Ints | None = None
+    keys_strings: Strings | None = None
+    keys_tensor: Tensor | None = None
+    values_floats: Floats | None = None
+    values_int64s: Ints | None = None
+    values_strings: Strings | None = None
+    values_tensor: Tensor | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        key, keys = _only(
+            "keys", self.keys_floats, self.keys_int64s, self.keys_strings, self.keys_tensor
+        )
+        value, values = _only(
+            "values",
+            self.values_floats,
+            self.values_int64s,
+            self.values_strings,
+            self.values_tensor,
+        )
+        if keys != values:
+            raise ShapeError(f"{keys} keys and {values} values; there must be as many")
+        if x.dtype != key:
+            raise ShapeError(f"x is {x}, the keys are {name_of(key)}")
+        return x.with_dtype(value)
+
+
+def _only(
+    what: str,
+    floats: Floats | None,
+    ints: Ints | None,
+    strings: Strings | None,
+    tensor: Tensor | None,
+) -> tuple[DType, int]:
+    """Return dtype and number of the elements of the one variant that is set."""
+    found: list[tuple[DType, int]] = []
+    for dtype, values in ((float32, floats), (int64, ints), (string, strings)):
+        found.extend([] if values is None else [(dtype, len(values))])
+    if tensor is not None:
+        found.append((tensor.array.dtype, tensor.array.size))
+    if len(found) != 1:
+        raise ShapeError(f"exactly one of {what}_* must be set, not {len(found)}")
+    return found[0]
+
+
+@op
+class LinearClassifier(Op):
+    """Labels and scores x @ coefficients.T + intercepts, a row per class (version 1).
+
+    A single row with two classes gives the score of the second one.
+    """
+
+    domain: ClassVar = DOMAIN
+    outputs: ClassVar = (2, 2)
+    classlabels_ints: Ints | None = None
+    classlabels_strings: Strings | None = None
+    coefficients: Floats
+    intercepts: Floats | None = None
+    multi_class: int = 0
+    post_transform: str = "NONE"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        ints, strings = self.classlabels_ints, self.classlabels_strings
+        classes = _one_of(ints, strings, "classlabels_ints and classlabels_strings")
+        return _classified(x, ints, strings, classes, self.post_transform)
+
+
+@op
+class LinearRegressor(Op):
+    """x @ coefficients.T + intercepts, a row per target (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    coefficients: Floats | None = None
+    intercepts: Floats | None = None
+    post_transform: str = "NONE"
+    targets: int = 1
+
+    def infer(self, x: TensorType) -> TensorType:
+        result = _table(x, self.targets, self.post_transform)
+        count = len(self.coefficients or ())
+        columns = dim(x, -1)
+        if isinstance(columns, int) and count != self.targets * columns:
+            raise ShapeError(
+                f"{count} coefficients for {self.targets} targets of {columns} features"
+            )
+        if self.intercepts and len(self.intercepts) != self.targets:
+            raise ShapeError(f"{len(self.intercepts)} intercepts for {self.targets} targets")
+        return result
+
+
+@op
+class Normalizer(Op):
+    """Rows divided by their maximum, sum (L1) or Euclidean norm (L2), as float32 (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    norm: str = "MAX"
+
+    def infer(self, x: TensorType) -> TensorType:
+        need_choice(self.norm, "norm", "MAX", "L1", "L2")
+        need_rank(x, (1, 2), "x")
+        return x.with_dtype(float32)
+
+
+@op
+class OneHotEncoder(Op):
+    """1 at the category that x is, 0 at all others, along a new last axis (version 1).
+
+    Without `zeros` an unknown category is an error. Numbers are cast to integers before.
+    """
+
+    domain: ClassVar = DOMAIN
+    cats_int64s: Ints | None = None
+    cats_strings: Strings | None = None
+    zeros: int = 1
+
+    def infer(self, x: TensorType) -> TensorType:
+        categories = _one_of(self.cats_int64s, self.cats_strings, "cats_int64s and cats_strings")
+        shape = None if x.shape is None else (*x.shape, categories)
+        return TensorType(float32, shape)
+
+
+@op
+class Scaler(Op):
+    """(x - offset) * scale, as float32, with one element for all columns or each (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    offset: Floats | None = None
+    scale: Floats | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        for name, values in (("offset", self.offset), ("scale", self.scale)):
+            _need_per_column(x, 1 if values is None else len(values), name)
+        return x.with_dtype(float32)
+
+
+@op
+class SVMClassifier(Op):
+    """Labels and scores of a support vector machine, one against one (version 1).
+
+    Scores are per class with probabilities (`prob_a`) and for linear models (no vectors), else
+    one per pair of classes; two classes always have two.
+    """
+
+    domain: ClassVar = DOMAIN
+    outputs: ClassVar = (2, 2)
+    classlabels_ints: Ints | None = None
+    classlabels_strings: Strings | None = None
+    coefficients: Floats | None = None
+    kernel_params: Floats | None = None
+    kernel_type: str = "LINEAR"
+    post_transform: str = "NONE"
+    prob_a: Floats | None = None
+    prob_b: Floats | None = None
+    rho: Floats | None = None
+    support_vectors: Floats | None = None
+    vectors_per_class: Ints | None = None
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        _need_kernel(self.kernel_type, self.kernel_params)
+        ints, strings = self.classlabels_ints, self.classlabels_strings
+        classes = _one_of(ints, strings, "classlabels_ints and classlabels_strings")
+        per_class = bool(self.prob_a) or not sum(self.vectors_per_class or ())
+        columns = classes if per_class or classes == 2 else classes * (classes - 1) // 2
+        return _classified(x, ints, strings, columns or None, self.post_transform)
+
+
+def _need_kernel(kernel_type: str, kernel_params: Floats | None) -> None:
+    need_choice(kernel_type, "kernel_type", "LINEAR", "POLY", "RBF", "SIGMOID")
+    if kernel_params and len(kernel_params) != 3:
+        raise ShapeError(f"kernel_params={kernel_params}; gamma, coef0 and degree are needed")
+
+
+@op
+class SVMRegressor(Op):
+    """Regression, or detection of outliers, by a support vector machine: [n, 1] (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    coefficients: Floats | None = None
+    kernel_params: Floats | None = None
+    kernel_type: str = "LINEAR"
+    n_supports: int = 0
+    one_class: int = 0
+    post_transform: str = "NONE"
+    rho: Floats | None = None
+    support_vectors: Floats | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        _need_kernel(self.kernel_type, self.kernel_params)
+        return _table(x, 1, self.post_transform)
+
+
+@op
+class TreeEnsemble(Op):
+    """Leaf weights of many decision trees, aggregated per target: [n, n_targets] (version 5).
+
+    `nodes_*` are parallel lists of inner nodes, `leaf_*` of leaves; `aggregate_function` is 0 to
+    3 (average, sum, min, max), a mode 0 to 6 (<=, <, >=, >, =, !=, member).
+    """
+
+    domain: ClassVar = DOMAIN
+    aggregate_function: int = 1
+    leaf_targetids: Ints
+    leaf_weights: Tensor
+    membership_values: Tensor | None = None
+    n_targets: int | None = None
+    nodes_falseleafs: Ints
+    nodes_falsenodeids: Ints
+    nodes_featureids: Ints
+    nodes_hitrates: Tensor | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+    nodes_modes: Tensor
+    nodes_splits: Tensor
+    nodes_trueleafs: Ints
+    nodes_truenodeids: Ints
+    post_transform: int = 0
+    tree_roots: Ints
+
+    def infer(self, x: TensorType) -> TensorType:
+        need_rank(x, 2, "x")
+        if not 0 <= self.aggregate_function <= 3 or not 0 <= self.post_transform <= 4:
+            raise ShapeError(f"{self}: aggregate_function is 0 to 3, post_transform 0 to 4")
+        same_dtype(x, TensorType(self.leaf_weights.array.dtype))
+        same_dtype(x, TensorType(self.nodes_splits.array.dtype))
+        self._need_parallel()
+        targets = 1 if self.n_targets is None else self.n_targets
+        if targets < 1:
+            raise ShapeError(f"n_targets={targets}; it must be 1 or more")
+        return x.with_shape((dim(x, 0), targets))
+
+    def _need_parallel(self) -> None:
+        _need_lengths(
+            "nodes_*",
+            self.nodes_falseleafs,
+            self.nodes_falsenodeids,
+            self.nodes_featureids,
+            self.nodes_trueleafs,
+            self.nodes_truenodeids,
+            self.nodes_missing_value_tracks_true or None,
+            self.nodes_modes.array.ravel(),
+            self.nodes_splits.array.ravel(),
+        )
+        _need_lengths("leaf_*", self.leaf_targetids, self.leaf_weights.array.ravel())
+
+
+@op
+class TreeEnsembleClassifier(Op):
+    """Labels and scores, per class, of many decision trees (version 5; newer models: TreeEnsemble).
+
+    Nodes and class weights are parallel lists; (tree id, node id) names a node.
+    """
+
+    domain: ClassVar = DOMAIN
+    outputs: ClassVar = (2, 2)
+    base_values: Floats | None = None
+    base_values_as_tensor: Tensor | None = None
+    class_ids: Ints | None = None
+    class_nodeids: Ints | None = None
+    class_treeids: Ints | None = None
+    class_weights: Floats | None = None
+    class_weights_as_tensor: Tensor | None = None
+    classlabels_int64s: Ints | None = None
+    classlabels_strings: Strings | None = None
+    nodes_falsenodeids: Ints | None = None
+    nodes_featureids: Ints | None = None
+    nodes_hitrates: Floats | None = None
+    nodes_hitrates_as_tensor: Tensor | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+    nodes_modes: Strings | None = None
+    nodes_nodeids: Ints | None = None
+    nodes_treeids: Ints | None = None
+    nodes_truenodeids: Ints | None = None
+    nodes_values: Floats | None = None
+    nodes_values_as_tensor: Tensor | None = None
+    post_transform: str = "NONE"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        ints, strings = self.classlabels_int64s, self.classlabels_strings
+        classes = _one_of(ints, strings, "classlabels_int64s and classlabels_strings")
+        _need_lengths("nodes_*", *_nodes(self))
+        weights = self.class_weights_as_tensor
+        _need_lengths(
+            "class_*",
+            self.class_ids,
+            self.class_nodeids,
+            self.class_treeids,
+            self.class_weights if weights is None else weights.array.ravel(),
+        )
+        return _classified(x, ints, strings, classes, self.post_transform)
+
+
+@op
+class TreeEnsembleRegressor(Op):
+    """Target weights of many decision trees, aggregated: [n, n_targets], as float32 (version 5).
+
+    Newer models have TreeEnsemble. `aggregate_function` is SUM, AVERAGE, MIN or MAX.
+    """
+
+    domain: ClassVar = DOMAIN
+    aggregate_function: str = "SUM"
+    base_values: Floats | None = None
+    base_values_as_tensor: Tensor | None = None
+    n_targets: int | None = None
+    nodes_falsenodeids: Ints | None = None
+    nodes_featureids: Ints | None = None
+    nodes_hitrates: Floats | None = None
+    nodes_hitrates_as_tensor: Tensor | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+    nodes_modes: Strings | None = None
+    nodes_nodeids: Ints | None = None
+    nodes_treeids: Ints | None = None
+    nodes_truenodeids: Ints | None = None
+    nodes_values: Floats | None = None
+    nodes_values_as_tensor: Tensor | None = None
+    post_transform: str = "NONE"
+    target_ids: Ints | None = None
+    target_nodeids: Ints | None = None
+    target_treeids: Ints | None = None
+    target_weights: Floats | None = None
+    target_weights_as_tensor: Tensor | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        need_choice(self.aggregate_function, "aggregate_function", "SUM", "AVERAGE", "MIN", "MAX")
+        _need_lengths("nodes_*", *_nodes(self))
+        weights = self.target_weights_as_tensor
+        _need_lengths(
+            "target_*",
+            self.target_ids,
+            self.target_nodeids,
+            self.target_treeids,
+            self.target_weights if weights is None else weights.array.ravel(),
+        )
+        return _table(x, 1 if self.n_targets is None else self.n_targets, self.post_transform)
+
+
+def _nodes(
+    trees: TreeEnsembleClassifier | TreeEnsembleRegressor,
+) -> tuple[Sized | None, ...]:
+    """Return the parallel lists of a forest's nodes."""
+    splits = trees.nodes_values_as_tensor
+    return (
+        trees.nodes_falsenodeids,
+        trees.nodes_featureids,
+        trees.nodes_missing_value_tracks_true or None,
+        trees.nodes_modes,
+        trees.nodes_nodeids,
+        trees.nodes_treeids,
+        trees.nodes_truenodeids,
+        trees.nodes_values if splits is None else splits.array.ravel(),
+    )
+
+
+@op
+class ZipMap(Op):
+    """A list of maps from class label to score, one per row (version 1)."""
+
+    domain: ClassVar = DOMAIN
+    classlabels_int64s: Ints | None = None
+    classlabels_strings: Strings | None = None
+
+    def infer(self, x: TensorType) -> SequenceType:
+        ints, strings = self.classlabels_int64s, self.classlabels_strings
+        classes = _one_of(ints, strings, "classlabels_int64s and classlabels_strings")
+        need_rank(x, (1, 2), "x")
+        same_dim(dim(x, -1), classes, f"columns of x {x} and class labels")
+        return SequenceType(MapType(int64 if ints else string, TensorType(float32, ())))

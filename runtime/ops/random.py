@@ -1,0 +1,100 @@
+"""Operators that draw random numbers; the same seed gives the same numbers on one backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dtypes import DType, float32, int32
+from ..op import Op, op
+from ..types import TensorType
+from .shapes import checked, need_rank
+
+
+class Random(Op):
+    """An operator whose result differs from run to run."""
+
+    deterministic = False
+
+
+@op
+class Bernoulli(Random):
+    """1 with the probability that the input gives, else 0.
+
+    Attributes:
+        dtype: of the result; that of the input where None.
+    """
+
+    dtype: DType | None = None
+    seed: float | None = None
+
+    def infer(self, input: TensorType) -> TensorType:
+        return input.with_dtype(self.dtype or input.dtype)
+
+
+@op
+class Multinomial(Random):
+    """`sample_size` classes [batch, sample_size], drawn by log-probabilities [batch, classes]."""
+
+    dtype: DType = int32
+    sample_size: int = 1
+    seed: float | None = None
+
+    def infer(self, input: TensorType) -> TensorType:
+        need_rank(input, 2, "input")
+        batch = None if input.shape is None else input.shape[0]
+        return TensorType(self.dtype, checked([batch, self.sample_size]))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RandomShape(Random):
+    """Numbers of a `shape` that is an attribute."""
+
+    shape: tuple[int, ...]
+    dtype: DType = float32
+    seed: float | None = None
+
+    def infer(self) -> TensorType:
+        return TensorType(self.dtype, checked(self.shape))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RandomLike(Random):
+    """Numbers of the input's shape, and of its dtype where `dtype` is None."""
+
+    dtype: DType | None = None
+    seed: float | None = None
+
+    def infer(self, input: TensorType) -> TensorType:
+        return input.with_dtype(self.dtype or input.dtype)
+
+
+@op
+class RandomNormal(RandomShape):
+    """Numbers of the normal distribution."""
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+
+@op
+class RandomNormalLike(RandomLike):
+    """Numbers of the normal distribution, for the shape of the input."""
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+
+@op
+class RandomUniform(RandomShape):
+    """Numbers of the uniform distribution on [low, high)."""
+
+    high: float = 1.0
+    low: float = 0.0
+
+
+@op
+class RandomUniformLike(RandomLike):
+    """Numbers of the uniform distribution on [low, high), for the shape of the input."""
+
+    high: float = 1.0
+    low: float = 0.0

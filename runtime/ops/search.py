@@ -1,0 +1,117 @@
+"""Operators that look for elements: the greatest, the distinct, the non-zero, the best boxes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..dtypes import int64
+from ..errors import ShapeError
+from ..op import Op, op
+from ..types import Dim, TensorType
+from .propagate import is_small, with_value
+from .shapes import checked, int_of, need_rank, normalize_axis, product, same_dim
+
+
+@op
+class TopK(Op):
+    """The `k` greatest (or least) elements along `axis`, and their positions.
+
+    Of equal elements the one with the lower index comes first.
+    """
+
+    outputs = (2, 2)
+    axis: int = -1
+    largest: int = 1
+    sorted: int = 1
+
+    def infer(self, x: TensorType, k: TensorType) -> tuple[TensorType, TensorType]:
+        count = int_of(k, "k")
+        if x.shape is None:
+            return x.without_value(), TensorType(int64)
+        shape, axis = list(x.shape), normalize_axis(self.axis, len(x.shape))
+        size = shape[axis]
+        if isinstance(count, int) and isinstance(size, int) and count > size:
+            raise ShapeError(f"k={count} elements of an axis of size {size}")
+        shape[axis] = count
+        found = checked(shape)
+        return x.with_shape(found), TensorType(int64, found)
+
+
+@op
+class NonMaxSuppression(Op):
+    """Boxes by falling score without those that overlap a better one, as int64 [found, 3].
+
+    A row is (batch, class, box). Boxes are [batch, boxes, 4], scores [batch, classes, boxes].
+
+    Attributes:
+        center_point_box: whether a box is (x, y, width, height) of its centre, not two corners
+            (y1, x1, y2, x2).
+    """
+
+    center_point_box: int = 0
+
+    def infer(
+        self,
+        boxes: TensorType,
+        scores: TensorType,
+        max_output_boxes_per_class: TensorType | None = None,
+        iou_threshold: TensorType | None = None,
+        score_threshold: TensorType | None = None,
+    ) -> TensorType:
+        need_rank(boxes, 3, "boxes")
+        need_rank(scores, 3, "scores")
+        if boxes.shape is not None:
+            same_dim(boxes.shape[2], 4, "the last axis of boxes and 4")
+            if scores.shape is not None:
+                same_dim(boxes.shape[0], scores.shape[0], "the batches of boxes and scores")
+                same_dim(boxes.shape[1], scores.shape[2], "the counts of boxes and scores")
+        scalars = {
+            "max_output_boxes_per_class": max_output_boxes_per_class,
+            "iou_threshold": iou_threshold,
+            "score_threshold": score_threshold,
+        }
+        for name, scalar in scalars.items():
+            need_rank(scalar, (0, 1), name)
+        return TensorType(int64, (None, 3))
+
+
+@op
+class NonZero(Op):
+    """The coordinates of all elements that are not 0, as int64 [rank, found], in C order."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        data = x.known if is_small(x) else None
+        if data is None or data.ndim == 0:
+            return TensorType(int64, (x.rank, None))
+        found = np.array(np.nonzero(data), np.int64)
+        return with_value(TensorType(int64, found.shape), found)
+
+
+@op
+class Unique(Op):
+    """The distinct elements, or slices along `axis`.
+
+    Further outputs: where each occurs first, which of them stands at every place of the input, and
+    how often each occurs.
+
+    Attributes:
+        sorted: whether they ascend, rather than stand in the order of their first occurrence.
+    """
+
+    outputs = (1, 4)
+    axis: int | None = None
+    sorted: int = 1
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        per_place, per_value = TensorType(int64, (None,)), TensorType(int64, (None,))
+        if self.axis is None:
+            size: Dim = None if x.shape is None else product(x.shape)
+            if size is not None:
+                per_place = TensorType(int64, checked([size]))
+            return x.with_shape((None,)), per_value, per_place, per_value
+        if x.shape is None:
+            return x.without_value(), per_value, per_place, per_value
+        shape, axis = list(x.shape), normalize_axis(self.axis, len(x.shape))
+        per_place = TensorType(int64, (shape[axis],))
+        shape[axis] = None
+        return x.with_shape(tuple(shape)), per_value, per_place, per_value

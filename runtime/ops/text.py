@@ -1,0 +1,112 @@
+"""Operators on strings."""
+
+from __future__ import annotations
+
+from ..dtypes import bool_, float32, int64, string
+from ..errors import ShapeError
+from ..op import Op, op
+from ..types import TensorType
+from .shapes import MAX_SIZE, broadcast, need_rank
+
+
+def _need_strings(x: TensorType, name: str) -> None:
+    if x.dtype != string:
+        raise ShapeError(f"{name} is {x}; expected strings")
+
+
+@op
+class StringConcat(Op):
+    """`x` with `y` behind it, broadcast to each other."""
+
+    def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        _need_strings(x, "x")
+        _need_strings(y, "y")
+        return TensorType(string, broadcast(x.shape, y.shape))
+
+
+@op
+class StringSplit(Op):
+    """Parts between delimiters along a new last axis, filled up with "", and their number.
+
+    Attributes:
+        delimiter: any white space where it is None or empty.
+        maxsplit: greatest number of splits, from the left; no limit where None.
+    """
+
+    outputs = (2, 2)
+    delimiter: str | None = None
+    maxsplit: int | None = None
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        _need_strings(x, "x")
+        parts = None if x.shape is None else (*x.shape, None)
+        return TensorType(string, parts), TensorType(int64, x.shape)
+
+
+@op
+class StringNormalizer(Op):
+    """[c] or [1, c] strings without stop words, in lower or upper case.
+
+    Attributes:
+        case_change_action: ``LOWER``, ``UPPER`` or ``NONE``.
+        locale: whose rules the case follows; None for the default.
+    """
+
+    case_change_action: str = "NONE"
+    is_case_sensitive: int = 0
+    locale: str | None = None
+    stopwords: tuple[str, ...] | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        _need_strings(x, "x")
+        need_rank(x, (1, 2), "x")
+        if x.shape is None:
+            return x.with_shape(None)
+        if len(x.shape) == 2 and x.shape[0] not in (1, None) and isinstance(x.shape[0], int):
+            raise ShapeError(f"x is {x}; expected [c] or [1, c]")
+        kept = (None,) if self.stopwords else x.shape[-1:]
+        return x.with_shape((*(1,) * (len(x.shape) - 1), *kept))
+
+
+@op
+class RegexFullMatch(Op):
+    """Whether all of a string matches `pattern`, in the syntax of RE2."""
+
+    pattern: str | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        _need_strings(x, "x")
+        return x.with_dtype(bool_)
+
+
+@op
+class TfIdfVectorizer(Op):
+    """How often each n-gram of a pool occurs in [c] or in every row of [n, c], perhaps weighted.
+
+    Attributes:
+        mode: ``TF`` counts, ``IDF`` 1 and 0, ``TFIDF`` counts, the last two weighted.
+        ngram_counts: where the 1-grams, 2-grams, ... begin in the pool.
+        ngram_indexes: the place of each n-gram in the result.
+        max_skip_count: greatest number of items between two of an n-gram.
+    """
+
+    mode: str
+    min_gram_length: int
+    max_gram_length: int
+    max_skip_count: int
+    ngram_counts: tuple[int, ...]
+    ngram_indexes: tuple[int, ...]
+    pool_int64s: tuple[int, ...] | None = None
+    pool_strings: tuple[str, ...] | None = None
+    weights: tuple[float, ...] | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        need_rank(x, (1, 2), "x")
+        if not self.ngram_indexes or not 0 <= min(self.ngram_indexes) <= self._last < MAX_SIZE:
+            raise ShapeError("ngram_indexes is empty, or has impossible elements")
+        batch = None if x.shape is None else x.shape[:-1]
+        return TensorType(float32, None if batch is None else (*batch, self._last + 1))
+
+    @property
+    def _last(self) -> int:
+        return max(self.ngram_indexes)

@@ -1,0 +1,188 @@
+"""Which nodes cuDNN claims together, which it leaves, and what it says; needs no cuDNN."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tercet.runtime.backend import Decline, Format
+from tercet.runtime.dtypes import float16, float32
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
+from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.pool import MaxPool
+from tercet.runtime.ops.shape import Flatten
+from tercet.runtime.options import Options
+from tercet.runtime.types import TensorType
+
+from .convolutions import Case
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cudnn.backend import Wanted, survey
+from tercet.backends.cudnn.conv import Convolution, describe
+
+
+def surveyed(graph: Graph, **options: object) -> list[Wanted | Decline]:
+    infer(graph)
+    return list(survey(graph, frozenset(graph.nodes), Options(**options)))
+
+
+def claims(graph: Graph, **options: object) -> list[str]:
+    found = [w for w in surveyed(graph, **options) if isinstance(w, Wanted)]
+    return ["+".join(node.kind for node in w.pattern.nodes) for w in found]
+
+
+def declines(graph: Graph) -> dict[str, str]:
+    found = [d for d in surveyed(graph) if isinstance(d, Decline)]
+    return {d.node.name: d.reason for d in found}
+
+
+def start(channels: int = 4, dtype=float32) -> tuple[Graph, Value]:
+    graph = Graph()
+    return graph, graph.add_input("x", TensorType(dtype, (1, channels, 8, 8)))
+
+
+def conv(graph: Graph, x: Value, name: str, *, bias: bool = True, dtype=np.float32) -> Value:
+    w = graph.constant(np.ones((4, 4, 3, 3), dtype), f"{name}.w")
+    b = [graph.constant(np.ones(4, dtype), f"{name}.b")] if bias else []
+    return graph.insert(Conv(pads=(1, 1, 1, 1)), [x, w, *b], name=name).output
+
+
+def then(graph: Graph, op, *inputs: Value, name: str | None = None) -> Value:
+    return graph.insert(op, inputs, name=name).output
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("add", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+def test_a_convolution_takes_what_follows(bias: bool, add: bool, relu: bool) -> None:
+    case = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), bias, add, relu)
+    expected = "+".join(["Conv", *(["Add"] * add), *(["Relu"] * relu)])
+    assert claims(case.graph()) == [expected]
+    (found,) = surveyed(case.graph())
+    assert isinstance(found, Wanted)
+    epilogue = found.task.epilogue
+    assert (epilogue.bias, epilogue.residual, epilogue.relu) == (bias, add, relu)
+
+
+def test_a_bottleneck_adds_once() -> None:
+    graph, x = start()
+    a = then(graph, Relu(), conv(graph, x, "a"), name="a.relu")
+    b = conv(graph, a, "b")
+    shortcut = conv(graph, x, "shortcut")
+    y = then(graph, Relu(), then(graph, Add(), b, shortcut, name="sum"), name="out")
+    graph.set_outputs({"y": y})
+    assert claims(graph) == ["Conv+Relu", "Conv+Add+Relu", "Conv"]
+
+
+def test_what_others_read_is_not_fused_away() -> None:
+    graph, x = start()
+    a = conv(graph, x, "a")
+    y = then(graph, Relu(), a)
+    graph.set_outputs({"y": y, "a": a})
+    assert claims(graph) == ["Conv"]
+
+
+def test_a_result_added_to_itself_is_no_residual() -> None:
+    graph, x = start()
+    a = conv(graph, x, "a")
+    graph.set_outputs({"y": then(graph, Add(), a, a, name="double")})
+    assert claims(graph) == ["Conv"]
+    assert declines(graph) == {"double": "follows no convolution that could add it"}
+
+
+def test_a_residual_that_would_be_broadcast_is_left() -> None:
+    graph, x = start()
+    z = graph.add_input("z", TensorType(float32, (1, 4, 1, 1)))
+    graph.set_outputs({"y": then(graph, Relu(), then(graph, Add(), conv(graph, x, "a"), z))})
+    assert claims(graph) == ["Conv"]
+
+
+def test_computed_weights_without_bias_take_nothing_along() -> None:
+    graph, x = start()
+    w = graph.add_input("w", TensorType(float32, (4, 4, 3, 3)))
+    graph.set_outputs({"y": then(graph, Relu(), then(graph, Conv(), x, w))})
+    assert claims(graph) == ["Conv"]
+
+
+def test_every_other_node_has_a_reason() -> None:
+    graph, x = start()
+    a = then(graph, Sigmoid(), conv(graph, x, "a"), name="sigmoid")
+    pooled = then(graph, MaxPool(kernel_shape=(2, 2)), a, name="pool")
+    flat = then(graph, Flatten(), pooled, name="flat")
+    w = graph.constant(np.ones((36, 10), np.float32)) if False else None
+    assert w is None
+    weights = graph.constant(np.ones((196, 10), np.float32))
+    graph.set_outputs({"y": then(graph, Gemm(), flat, weights, name="gemm")})
+    reasons = declines(graph)
+    assert set(reasons) == {"sigmoid", "pool", "gemm"}, "the planner does views by itself"
+    assert "TF32" in reasons["gemm"]
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "w", "reason"),
+    [
+        (Conv(), (1, 2, 5, 5, 5, 5), (2, 2, 3, 3, 3, 3), "4 spatial axes"),
+        (Conv(), (0, 2, 5, 5), (2, 2, 3, 3), "without elements"),
+        (
+            ConvTranspose(output_padding=(2, 2), dilations=(3, 3), strides=(2, 2)),
+            (1, 2, 5, 5),
+            (2, 2, 3, 3),
+            "output_padding of a stride",
+        ),
+    ],
+)
+def test_what_cudnn_cannot_express(op, x, w, reason: str) -> None:
+    graph = Case(op, x, w).graph()
+    assert reason in str(describe(graph.nodes[0], "float32"))
+
+
+def test_other_dtypes_are_declined() -> None:
+    graph, x = start(dtype=float16)
+    graph.set_outputs({"y": conv(graph, x, "a", dtype=np.float16)})
+    assert declines(graph) == {"a": "dtype float16; only float32 is claimed"}
+
+
+def test_float32_is_plain_and_without_tensor_cores() -> None:
+    graph = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3)).graph()
+    (found,) = surveyed(graph)
+    assert isinstance(found, Wanted)
+    assert not found.task.convolution.tensor_cores
+    assert not found.formats().wants
+    assert not found.formats().gives
+
+
+def test_tf32_wants_channels_last() -> None:
+    case = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), bias=True, add=True, relu=True)
+    (found,) = surveyed(case.graph(), precision="tf32")
+    assert isinstance(found, Wanted)
+    formats = found.formats()
+    assert {v.name for v in formats.wants} == {"x", "z"}
+    assert {v.name for v in formats.gives} == {"relu"}
+    assert {*formats.wants.values(), *formats.gives.values()} == {Format.CHANNELS_LAST}
+    assert found.task.convolution.strides_of((2, 3, 4, 5)) == (60, 1, 15, 3)
+
+
+def test_one_axis_becomes_the_second_of_two() -> None:
+    op = Conv(pads=(2, 1), strides=(2,), dilations=(3,))
+    found = describe(Case(op, (1, 4, 20), (6, 4, 3)).graph().nodes[0], "float32")
+    assert isinstance(found, Convolution)
+    assert (found.x, found.w, found.y) == ((1, 4, 1, 20), (6, 4, 1, 3), (1, 6, 1, 9))
+    assert (found.pads_begin, found.pads_end) == ((0, 2), (0, 1))
+    assert (found.strides, found.dilations) == ((1, 2), (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "w", "group", "thinnest"),
+    [
+        (Conv(group=4), (1, 4, 8, 8), (8, 1, 3, 3), 4, 1),
+        (Conv(group=2), (1, 96, 8, 8), (256, 48, 5, 5), 2, 48),
+        (ConvTranspose(group=4), (1, 8, 8, 8), (8, 3, 2, 2), 4, 2),
+    ],
+)
+def test_groups_follow_from_shapes(op, x, w, group: int, thinnest: int) -> None:
+    found = describe(Case(op, x, w).graph().nodes[0], "float32")
+    assert isinstance(found, Convolution)
+    assert (found.group, found.thinnest) == (group, thinnest)

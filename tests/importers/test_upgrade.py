@@ -1,0 +1,399 @@
+"""Every operator of every opset becomes the newest one, and means the same."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx.defs
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+from onnx.defs import OpSchema
+
+from tercet.importers.onnx import load
+from tercet.importers.onnx.parse import RawGraph, RawNode
+from tercet.importers.onnx.upgrade import NEWEST, UPGRADES, upgrade
+from tercet.runtime.errors import ModelError, UnsupportedError
+from tercet.runtime.types import Array, TensorType, ValueType, constant_type
+from tests.importers.export import to_model
+
+Key = tuple[str, str]
+
+
+def history() -> dict[Key, list[OpSchema]]:
+    schemas: dict[Key, list[OpSchema]] = defaultdict(list)
+    for schema in onnx.defs.get_all_schemas_with_history():
+        schemas[schema.domain, schema.name].append(schema)
+    return {key: sorted(each, key=lambda s: s.since_version) for key, each in schemas.items()}
+
+
+HISTORY = history()
+#: Deprecated in favour of something more general, but declared, for models still have them.
+KEPT = {("ai.onnx.ml", f"TreeEnsemble{kind}") for kind in ("Classifier", "Regressor")}
+OLD = [
+    pytest.param(schema, versions[-1], id=f"{schema.domain}{key[1]}-{schema.since_version}")
+    for key, versions in HISTORY.items()
+    for schema in versions[:-1]
+    if key not in KEPT
+]
+#: What changed its meaning and not its signature alone: the version that it changed in.
+MEANS_ANOTHER_THING = {
+    "Softmax": 13,
+    "LogSoftmax": 13,
+    "Hardmax": 13,
+    "Resize": 11,
+    "OneHot": 11,
+    "RoiAlign": 16,
+    "GroupNormalization": 21,
+    "BatchNormalization": 14,
+    "GridSample": 20,
+    "Dropout": 12,
+    "PRelu": 7,
+    "Tile": 6,
+    "Scan": 9,
+}
+
+
+def required(parameters: Sequence[OpSchema.FormalParameter]) -> int:
+    return sum(p.option == OpSchema.FormalParameterOption.Single for p in parameters)
+
+
+def default_of(attribute: OpSchema.Attribute) -> Any:
+    has_default = attribute.default_value.type != 0
+    return helper.get_attribute_value(attribute.default_value) if has_default else None
+
+
+def differs(old: OpSchema, new: OpSchema) -> bool:
+    """Whether a node written for `old` can be wrong, or mean something else, under `new`."""
+    for name, attribute in old.attributes.items():
+        same = new.attributes.get(name)
+        if same is None or same.type != attribute.type:
+            return True
+        if default_of(same) != default_of(attribute) and not attribute.required:
+            return True
+    added = [new.attributes[name] for name in set(new.attributes) - set(old.attributes)]
+    if new.deprecated or any(a.required for a in added):
+        return True
+    fewer_inputs = len(new.inputs) < len(old.inputs) or required(new.inputs) > required(old.inputs)
+    return fewer_inputs or len(new.outputs) < len(old.outputs)
+
+
+def test_speaks_the_newest_opset() -> None:
+    newest = onnx.defs.onnx_opset_version()
+    assert NEWEST[""] >= newest
+    if NEWEST[""] > newest:
+        pytest.skip(f"this onnx package knows opset {newest} only")
+
+
+@pytest.mark.parametrize(("old", "new"), OLD)
+def test_every_version_that_differs_has_an_upgrade(old: OpSchema, new: OpSchema) -> None:
+    key = (old.domain, old.name)
+    until, _ = UPGRADES.get(key, (0, None))
+    assert not differs(old, new) or until > old.since_version
+    if not old.domain and old.since_version < MEANS_ANOTHER_THING.get(old.name, 0):
+        assert until >= MEANS_ANOTHER_THING[old.name]
+
+
+SAMPLES: dict[str, Any] = {
+    "INT": 1,
+    "FLOAT": 1.0,
+    "STRING": "x",
+    "INTS": (1,),
+    "FLOATS": (1.0,),
+    "STRINGS": ("x",),
+    "GRAPH": RawGraph("body", {"a": None}, ("a",), {}, {}, ()),
+    "TENSOR": np.zeros(1, np.float32),
+    "TYPE_PROTO": TensorType(np.dtype(np.float32)),
+    "SPARSE_TENSOR": np.zeros(1, np.float32),
+}
+
+
+class Bench:
+    """A `Site` where all values are [1, 2, 3, 4] of one dtype."""
+
+    def __init__(self, dtype: type = np.float32) -> None:
+        self.dtype = np.dtype(dtype)
+        self.constants: dict[str, Array] = {}
+
+    def type_of(self, name: str) -> ValueType | None:
+        if name in self.constants:
+            return constant_type(self.constants[name])
+        return TensorType(self.dtype, (1, 2, 3, 4))
+
+    def is_read(self, name: str) -> bool:
+        return name != "unread"
+
+    def fresh(self, hint: str) -> str:
+        self.constants[f"{hint}.{len(self.constants)}"] = np.zeros(())
+        return list(self.constants)[-1]
+
+    def constant(self, data: Array, hint: str) -> str:
+        name = self.fresh(hint)
+        self.constants[name] = data
+        return name
+
+    def error(self, reason: str, node: RawNode) -> ModelError:
+        return ModelError(reason, where=node.where)
+
+    def unsupported(self, reason: str, node: RawNode) -> UnsupportedError:
+        return UnsupportedError(f"{node.where}: {reason} (opset {node.opset})")
+
+
+def sample(schema: OpSchema) -> RawNode:
+    """Return a node with every attribute that the schema knows, and the inputs it needs."""
+    attributes = {name: SAMPLES[a.type.name] for name, a in schema.attributes.items()}
+    if (schema.name, schema.since_version) == ("Cast", 1):
+        attributes["to"] = "FLOAT"
+    if schema.name == "Scan":
+        attributes["num_scan_inputs"] = 1
+    inputs = ["x"] * max(1, schema.min_input) if schema.inputs else []
+    if (schema.name, schema.since_version) == ("Scan", 8):
+        inputs = ["", "x"]
+    outputs = ["y"] + ["unread"] * (len(schema.outputs) - 1)
+    return RawNode(
+        schema.name,
+        tuple(inputs),
+        tuple(outputs),
+        attributes,
+        domain=schema.domain,
+        opset=schema.since_version,
+    )
+
+
+@pytest.mark.parametrize(("old", "new"), OLD)
+def test_what_an_upgrade_gives_fits_the_newest_schema(old: OpSchema, new: OpSchema) -> None:
+    node = sample(old)
+    if (old.domain, old.name) == ("", "Constant"):
+        return  # never becomes a node
+    for made in upgrade(node, Bench()):
+        schema = HISTORY[made.domain, made.op][-1]
+        assert not schema.deprecated
+        types = {name: schema.attributes[name].type.name for name in made.attributes}
+        for name, value in made.attributes.items():
+            assert isinstance(value, type(SAMPLES[types[name]])), name
+        missing = [n for n, a in schema.attributes.items() if a.required and n not in types]
+        assert not missing
+        assert schema.min_input <= len(made.inputs) <= schema.max_input
+        assert schema.min_output <= len(made.outputs) <= schema.max_output
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node of an old opset; onnxruntime's answer is right unless `expected` gives another."""
+
+    op: str
+    opset: int
+    inputs: tuple[Array, ...]
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    expected: Callable[..., Array] | None = None
+    outputs: int = 1
+    fixed: tuple[int, ...] = ()
+    """Inputs that are initializers."""
+
+    def __str__(self) -> str:
+        changed = ",".join(f"{k}={v}" for k, v in self.attributes.items())
+        return f"{self.op}-{self.opset}({changed})"
+
+
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def scales(*values: float) -> Array:
+    return np.array(values, np.float32)
+
+
+def softmax(x: Array, axis: int) -> Array:
+    """The softmax of opset 1 to 12."""
+    flat = x.reshape(int(np.prod(x.shape[:axis])), -1)
+    power = np.exp(flat - flat.max(1, keepdims=True))
+    return (power / power.sum(1, keepdims=True)).reshape(x.shape)
+
+
+def prefix_sums(x: Array) -> Array:
+    return np.cumsum(x, 1)
+
+
+X = floats(2, 3, 4, 5)
+VECTOR = floats(6)
+CHANNELS = tuple(np.abs(floats(3)) for _ in range(4))
+ELEMENTS = tuple(np.abs(floats(3, 4, 5)) for _ in range(4))
+
+CASES = [
+    # arithmetic
+    Case("Add", 1, (X, floats(3, 4)), {"broadcast": 1, "axis": 1}, lambda a, b: a + b[..., None]),
+    Case("Mul", 6, (X, floats(2)), {"broadcast": 1, "axis": 0}, lambda a, b: a * b.reshape(2, 1, 1, 1)),
+    Case("Sub", 6, (X, floats(3)), {"broadcast": 1, "axis": -3}, lambda a, b: a - b.reshape(3, 1, 1)),
+    Case("Div", 6, (X, floats(5)), {"broadcast": 1}, lambda a, b: a / b),
+    Case("Add", 6, (X, floats(1, 1)), {"broadcast": 1}, lambda a, b: a + b),
+    Case("Pow", 1, (np.abs(X), floats(3, 4, 5)), {"broadcast": 1, "axis": 1}, np.power),
+    Case("Less", 1, (X, floats(4, 5)), {"broadcast": 1, "axis": 2}, np.less),
+    Case("PRelu", 6, (X, floats(3)), {}, lambda x, s: np.where(x < 0, x * s.reshape(3, 1, 1), x)),
+    Case("PRelu", 1, (X, floats(1)), {}, lambda x, s: np.where(x < 0, x * s, x)),
+    Case("PRelu", 7, (X, floats(3, 1, 1))),
+    Case("Clip", 6, (X,), {"min": -0.5, "max": 0.25}),
+    Case("Clip", 6, (X,), {"max": 0.25}),
+    Case("Clip", 6, (X,), {"min": 0.0}),
+    Case("Clip", 6, (X,)),
+    Case("Clip", 1, (X,), {"min": -0.5, "consumed_inputs": [0]}, lambda x: np.maximum(x, -0.5)),
+    Case("Cast", 1, (X,), {"to": "INT32"}, lambda x: x.astype(np.int32)),
+    Case("Selu", 1, (X,), {}, lambda x: 1.0507 * np.where(x > 0, x, 1.6732 * (np.exp(x) - 1))),
+    Case("Relu", 1, (X,), {"consumed_inputs": [0]}, lambda x: np.maximum(x, 0)),
+    Case("Gemm", 6, (X[0, 0], X[0, 0].T.copy(), floats(4)), {"broadcast": 1}, lambda a, b, c: a @ b + c),
+    Case("Gemm", 9, (X[0, 0], X[0, 0], floats(1)), {"transB": 1, "alpha": 0.5}),
+    # shapes
+    Case("Concat", 1, (X, X), {}, lambda a, b: np.concatenate((a, b), 1)),
+    Case("Reshape", 1, (X,), {"shape": [0, -1]}, lambda x: x.reshape(2, -1)),
+    Case("Squeeze", 1, (floats(1, 3, 1),), {"axes": [2]}, lambda x: x[..., 0]),
+    Case("Squeeze", 11, (floats(1, 3, 1),)),
+    Case("Squeeze", 11, (floats(1, 3, 1),), {"axes": [-1]}),
+    Case("Unsqueeze", 11, (floats(3),), {"axes": [-1, 0]}),
+    Case("ReduceSum", 11, (X,), {"axes": [1, -1], "keepdims": 0}),
+    Case("ReduceSum", 11, (X,)),
+    Case("ReduceMean", 13, (X,), {"axes": [2, 3]}),
+    Case("ReduceL2", 11, (X,), {"axes": [1]}),
+    Case("ReduceMax", 12, (X,), {"axes": [0], "keepdims": 0}),
+    Case("ReduceLogSumExp", 13, (X,), {"axes": [-1]}),
+    Case("Split", 2, (X,), {"axis": 3, "split": [2, 3]}, outputs=2),
+    Case("Split", 11, (X,), {"axis": -2}, outputs=2),
+    Case("Split", 13, (X, ints(1, 3)), {"axis": 2}, outputs=2),
+    Case("Split", 13, (X,), {"axis": 2}, outputs=2),
+    Case("Split", 1, (X,), {"axis": 1, "split": [1, 2]}, lambda x: x[:, :1], outputs=2),
+    Case("Split", 1, (X, scales(1, 2)), {"axis": 1}, lambda x, s: x[:, :1], outputs=2, fixed=(1,)),
+    Case("Slice", 1, (X,), {"starts": [1, -2], "ends": [9, -1], "axes": [2, 3]}),
+    Case("Slice", 1, (X,), {"starts": [0, 1], "ends": [1, 2]}),
+    Case("Slice", 10, (X, ints(-1), ints(-9), ints(2), ints(-1))),
+    Case("Pad", 2, (X,), {"pads": [0, 0, 1, 2, 0, 0, 0, 1], "value": 1.5}),
+    Case("Pad", 2, (X,), {"pads": [0, 0, 1, 2, 0, 0, 0, 1], "mode": "reflect"}),
+    Case("Pad", 2, (X,), {"pads": [0, 0, -1, 2, 0, 0, 0, -1]}),
+    Case("Pad", 1, (X,), {"paddings": [0] * 7 + [1]}, lambda x: np.pad(x, [(0, 0)] * 3 + [(0, 1)])),
+    Case("Tile", 1, (X, scales(3), scales(1)), {}, lambda x, n, a: np.tile(x, (1, 3, 1, 1)), fixed=(1, 2)),
+    Case("Tile", 6, (X, ints(1, 2, 1, 2))),
+    Case("Scatter", 9, (floats(3, 3), np.array([[1, 0, 2]], np.int64), floats(1, 3))),
+    Case("OneHot", 9, (ints(0, 2, -1, 7), ints(3), scales(0, 1)), {}, lambda i, d, v: np.eye(8, dtype=np.float32)[i][:, :3] * (i >= 0)[:, None]),
+    Case("OneHot", 11, (ints(0, 2, -1, 7), ints(3), scales(0, 1))),
+    Case("TopK", 1, (VECTOR,), {"k": 2}, outputs=2),
+    Case("TopK", 10, (VECTOR, ints(3)), outputs=2),
+    Case("Dropout", 7, (X,), {"ratio": 0.3}),
+    Case("Dropout", 10, (X,), {"ratio": 0.3}, lambda x: x, outputs=2),
+    Case("Dropout", 1, (X,), {"is_test": 1, "consumed_inputs": [0]}, lambda x: x),
+    # images
+    Case("Upsample", 1, (X,), {"height_scale": 2.0, "width_scale": 3.0}, lambda x: x.repeat(2, 2).repeat(3, 3)),
+    Case("Upsample", 7, (X,), {"scales": [1.0, 1.0, 2.0, 1.5]}),
+    Case("Upsample", 7, (X,), {"scales": [1.0, 1.0, 2.0, 2.0], "mode": "linear"}),
+    Case("Upsample", 9, (X, scales(1, 1, 3, 2)), fixed=(1,)),
+    Case("Upsample", 9, (X, scales(1, 1, 3, 2))),
+    Case("Resize", 10, (X, scales(1, 1, 0.6, 0.6)), fixed=(1,)),
+    Case("Resize", 10, (X, scales(1, 1, 0.6, 2.5)), fixed=(1,)),
+    Case("Resize", 10, (X, scales(1, 1, 0.6, 2.5))),
+    Case("Resize", 10, (X, scales(1, 1, 2.5, 1)), {"mode": "linear"}),
+    Case("Resize", 11, (X, scales(), scales(1, 1, 2, 2)), fixed=(1,)),
+    Case("RoiAlign", 10, (X, scales(0, 0, 3, 3)[None], ints(1)), {"output_height": 2, "output_width": 2}),
+    Case("GridSample", 16, (X, floats(2, 3, 3, 2)), {"mode": "bicubic"}),
+    Case("GridSample", 16, (X, floats(2, 3, 3, 2))),
+    Case("LpPool", 2, (X,), {"kernel_shape": [2, 2], "p": 3}),
+    Case("AveragePool", 7, (X,), {"kernel_shape": [2, 2], "pads": [1, 1, 0, 0]}),
+    Case("MaxPool", 8, (X,), {"kernel_shape": [3, 3], "auto_pad": "SAME_LOWER"}),
+    # normalization
+    *(Case("Softmax", 11, (X,), {"axis": axis}) for axis in (0, 1, 2, 3, -1)),
+    Case("Softmax", 1, (X,), {}, lambda x: softmax(x, 1)),
+    Case("Softmax", 9, (floats(2, 3, 1, 1),)),
+    Case("LogSoftmax", 11, (X,), {"axis": 2}),
+    Case("Hardmax", 11, (X,), {"axis": 1}),
+    Case("BatchNormalization", 9, (X, *CHANNELS)),
+    Case("BatchNormalization", 7, (X, *ELEMENTS), {"spatial": 0}),
+    Case("BatchNormalization", 6, (X, *CHANNELS), {"is_test": 1}, lambda x, s, b, m, v: (x - m.reshape(3, 1, 1)) / np.sqrt(v + 1e-5).reshape(3, 1, 1) * s.reshape(3, 1, 1) + b.reshape(3, 1, 1)),
+    Case("GroupNormalization", 18, (floats(2, 6, 4), floats(3), floats(3)), {"num_groups": 3}),
+    # recurrence and signals
+    Case("GRU", 7, (floats(4, 2, 3), floats(1, 6, 3), floats(1, 6, 2)), {"hidden_size": 2}, outputs=2),
+    Case("DFT", 17, (floats(2, 8, 1),), {"onesided": 1}),
+    Case("DFT", 17, (floats(2, 8, 3, 1), np.array(5, np.int64)), {"axis": 2}),
+]  # fmt: skip
+
+
+def old_model(case: Case) -> onnx.ModelProto:
+    names = [f"i{k}" for k in range(len(case.inputs))]
+    outputs = [f"o{k}" for k in range(case.outputs)]
+    node = helper.make_node(case.op, names, outputs, name="n", **case.attributes)
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for i, (n, a) in enumerate(zip(names, case.inputs, strict=True))
+        if i not in case.fixed
+    ]
+    fixed = [numpy_helper.from_array(case.inputs[i], names[i]) for i in case.fixed]
+    results = [onnx.ValueInfoProto(name=name) for name in outputs]
+    graph = helper.make_graph([node], "old", inputs, results, fixed)
+    imports = [helper.make_opsetid("", case.opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=4)
+
+
+def run(model: onnx.ModelProto, case: Case) -> list[Array]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    given = [a for i, a in enumerate(case.inputs) if i not in case.fixed]
+    wanted = [i.name for i in session.get_inputs()]
+    return session.run(None, dict(zip(wanted, given, strict=True)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_means_the_same(case: Case) -> None:
+    model = old_model(case)
+    graph = load(model).graph
+    graph.verify()
+    found = run(to_model(graph), case)
+    wanted = [case.expected(*case.inputs)] if case.expected else run(model, case)
+    for a, b in zip(found, wanted, strict=False):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert case.expected or a.dtype == b.dtype
+
+
+def test_scan_8_has_a_batch() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 4, opset_import: ["" : 8]>
+        old (float[2,3] s, float[2,4,3] x) => (last, sums) {
+            last, sums = Scan <num_scan_inputs = 1, directions = [1], body =
+                body (float[3] state, float[3] item) => (float[3] next, float[3] out)
+                { next = Add(state, item)  out = Identity(next) }> ("", s, x)
+        }""")
+    start, x = floats(2, 3), floats(2, 4, 3)
+    graph = load(model).graph
+    new = ort.InferenceSession(to_model(graph).SerializeToString())
+    last, sums = new.run(None, {"s": start, "x": x})
+    expected = start[:, None] + prefix_sums(x[:, ::-1])
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last, expected[:, -1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("y, m, v = BatchNormalization(x, s, s, s, s)  z = Add(m, m)", "training"),
+        ("y = Upsample <mode = 'nearest'> (x)", "scales"),
+        ("y = Pad(x)", "pads"),
+        ("y = Slice <starts = [0]> (x)", "ends"),
+        ("y = TopK(x)", "'k'"),
+        ("y = Slice <starts = 'a', ends = [1]> (x)", "list of integers"),
+        ("y = Clip <min = 1> (x)", "float"),
+    ],
+)
+def test_says_why_not(text: str, reason: str) -> None:
+    outputs = "float[1,2,3,4] z" if " z " in text else "float[1,2,3,4] y"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 4, opset_import: ["" : 8]>
+        old (float[1,2,3,4] x, float[2] s) => ({outputs}) {{ {text.replace("'", '"')} }}""")
+    with pytest.raises((ModelError, UnsupportedError), match=reason):
+        load(model)

@@ -1,0 +1,388 @@
+"""The command line: `tercet run`, `compare`, `inspect`, `doctor` and `demo`.
+
+Commands import what they need when they run, so that help is there at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from .. import __version__
+from ..runtime.errors import DeviceError, TercetError, UsageError
+
+if TYPE_CHECKING:
+    from .inputs import Wanted
+
+app = typer.Typer(
+    name="tercet",
+    epilog=(
+        "Exit codes: 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, "
+        "5 backend unavailable, 6 device fault."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Fallback = Annotated[
+    str | None,
+    typer.Option(metavar="BACKEND", help="Runs the nodes that the other backend does not."),
+]
+Precision = Annotated[
+    str, typer.Option(metavar="KIND", help="Arithmetic of float32 tensors: float32 or tf32.")
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="[NAME=]FILE",
+        help="A .npy, .npz, .pb or picture file for an input; repeat it for more.",
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs-from",
+        metavar="PATH",
+        help="A folder of ONNX test data (input_0.pb, ...), or an .npz file of all inputs.",
+    ),
+]
+Seed = Annotated[
+    int, typer.Option(metavar="N", help="Seed of the random inputs used where none are given.")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="[NAME=]1x3x224x224", help="Shape of an input."),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension, 1 if not set."),
+]
+Outputs = Annotated[
+    str,
+    typer.Option(metavar="A,B", help="Tensors wanted, intermediate ones too; else the outputs."),
+]
+Repeats = Annotated[
+    int | None,
+    typer.Option("--repeat", metavar="N", help="Measured runs; else about a second of them."),
+]
+Scale = Annotated[float, typer.Option(metavar="X", help="Divide pixels of pictures by this.")]
+Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Then subtract this from them.")]
+Std = Annotated[str, typer.Option(metavar="R,G,B", help="Then divide them by this.")]
+Crop = Annotated[
+    bool,
+    typer.Option("--crop", help="Cut the middle out of pictures; else stretch them."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error, too.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and end the process with its exit code.
+
+    Args:
+        arguments: those after the program's name; the process's own where None.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        app(given, prog_name="tercet")
+        code = 0
+    except TercetError as error:
+        code = _fail(error, str(error), error.exit_code, debug=debug)
+    except OSError as error:
+        code = _fail(error, _os_error_text(error), UsageError.exit_code, debug=debug)
+    except MemoryError as error:
+        text = f"the host has too little memory: {error}"
+        code = _fail(error, text, DeviceError.exit_code, debug=debug)
+    raise SystemExit(code)
+
+
+def _fail(error: BaseException, text: str, code: int, *, debug: bool) -> int:
+    """Print an error, with the traceback if it is wanted; return the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(text + notes, err=True)
+    return code
+
+
+def _os_error_text(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tercet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def tercet(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Import an ONNX model, run it on numpy, CUDA or cuDNN, and compare them."""
+
+
+@app.command()
+def run(
+    model: File,
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs it.")
+    ] = "numpy",
+    fallback: Fallback = None,
+    precision: Precision = "float32",
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    scale: Scale = 255,
+    mean: Mean = "0",
+    std: Std = "1",
+    crop: Crop = False,
+    outputs: Outputs = "",
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the outputs to an .npz file.")
+    ] = None,
+    repeat: Repeats = None,
+    trace_shapes: Annotated[
+        bool, typer.Option("--trace-shapes", help="List the shapes of every node, in order.")
+    ] = False,
+    check_each: Annotated[
+        bool,
+        typer.Option("--check-each", help="Wait after every step, so that a fault names its node."),
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a model; show its outputs and how long it takes."""
+    from .console import progress
+    from .measure import Repeat
+    from .run import check_archive, run_model, save_outputs, show_run
+
+    check_archive(save)
+    wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop))
+    with progress() as say:
+        found = run_model(
+            model,
+            backend,
+            wanted,
+            _split(outputs),
+            repeat=Repeat(repeat),
+            trace_shapes=trace_shapes,
+            say=say,
+            fallback=fallback,
+            precision=precision,
+            check_each=check_each,
+        )
+    if save is not None:
+        save_outputs(save, found.outputs)
+    _show(found, show_run, json=json)
+
+
+@app.command()
+def compare(
+    model: File,
+    backends: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="BACKEND",
+            help=(
+                "Who takes part, the reference first: a backend, onnxruntime or onnx.reference. "
+                "Without any: every backend that can run here, and onnxruntime."
+            ),
+        ),
+    ] = None,
+    fallback: Fallback = None,
+    precision: Precision = "float32",
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    scale: Scale = 255,
+    mean: Mean = "0",
+    std: Std = "1",
+    crop: Crop = False,
+    outputs: Outputs = "",
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Difference allowed, as a share of max |reference|; float32: 1e-4.",
+            show_default=False,
+        ),
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option(metavar="X", help="Difference allowed besides.")
+    ] = None,
+    repeat: Repeats = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="CPU threads of each contestant; else as numpy has them."),
+    ] = None,
+    skip_unavailable: Annotated[
+        bool,
+        typer.Option("--skip-unavailable", help="Leave out who cannot run the model here."),
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a model on several backends; compare outputs and latencies."""
+    from .compare import compare as compare_all
+    from .compare_view import show_comparison
+    from .console import progress
+    from .measure import Repeat
+    from .threads import use_threads
+
+    wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop))
+    with progress() as say, use_threads(threads):
+        found = compare_all(
+            model,
+            backends,
+            wanted,
+            outputs=_split(outputs),
+            rtol=rtol,
+            atol=atol,
+            repeat=Repeat(repeat),
+            fallback=fallback,
+            precision=precision,
+            skip_unavailable=skip_unavailable,
+            say=say,
+        )
+    _show(found, show_comparison, json=json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
+def inspect(
+    model: File,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="What the graph passes do: nodes and bytes.")
+    ] = False,
+    placement: Annotated[
+        str | None,
+        typer.Option(metavar="BACKEND", help="Which backend and kernel run each node, and why."),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="The memory plan, on numpy or the --placement backend.")
+    ] = False,
+    fallback: Fallback = None,
+    precision: Precision = "float32",
+    shapes: Shapes = None,
+    dims: Dims = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is in a model, its cost, placement and memory."""
+    from .console import progress
+    from .inspection import inspect as inspect_model
+    from .inspection_view import show_inspection
+
+    with progress() as say:
+        found = inspect_model(
+            model,
+            passes=passes,
+            placement=placement,
+            memory=memory,
+            fallback=fallback,
+            precision=precision,
+            shapes=shapes or (),
+            dims=dims or (),
+            say=say,
+        )
+    _show(found, show_inspection, json=json)
+
+
+@app.command()
+def doctor(
+    require: Annotated[
+        str | None,
+        typer.Option(metavar="BACKEND", help="Exit with 5 unless this backend can run here."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is here, what is missing, and how to install it."""
+    from .doctor import diagnose, show_diagnosis
+
+    found = diagnose()
+    _show(found, show_diagnosis, json=json)
+    if require is not None:
+        found.require(require)
+
+
+@app.command()
+def demo(
+    backends: Annotated[
+        list[str] | None,
+        typer.Option("--backend", "-b", metavar="BACKEND", help="Who reads; else all that can."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Read handwritten digits on every backend that this machine has."""
+    from .console import open_console
+    from .demo import run_demo
+
+    raise typer.Exit(run_demo(open_console(), backends))
+
+
+def _wanted(
+    files: Sequence[str] | None,
+    folder: Path | None,
+    seed: int,
+    shapes: Sequence[str] | None,
+    dims: Sequence[str] | None,
+    pixels: tuple[float, str, str, bool],
+) -> Wanted:
+    from .images import Pixels
+    from .inputs import Wanted
+
+    scale, mean, std, crop = pixels
+    chosen = Pixels(scale, _numbers("--mean", mean), _numbers("--std", std), crop)
+    return Wanted(files or (), folder, seed, shapes or (), dims or (), chosen)
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError as error:
+        raise UsageError(
+            f"{option} {text}: one number, or one for each channel with commas between"
+        ) from error
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name for name in names.split(",") if name)
+
+
+def _show(found: Any, view: Any, *, json: bool) -> None:
+    from .console import open_console, print_json
+
+    console = open_console()
+    if json:
+        print_json(console, found.to_dict())
+    else:
+        view(console, found)

@@ -1,0 +1,326 @@
+"""What this machine has of what tercet can use, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+from typing import Any, TypeVar
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from .. import __path__ as package
+from .. import __version__, backends
+from ..backends import Availability
+from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ..runtime.options import default_cache
+from .console import bytes_text, grid
+from .threads import blas_threads, usable_cpus
+
+PATIENCE = 2.5
+PYTHONS = (3, 11), (3, 13)
+LEAST_CAPABILITY = (8, 0)
+
+_CAPABILITY = 75, 76  # CUdevice_attribute: compute capability, major and minor
+_DRIVER_REMEDY = "install an NVIDIA GPU and its driver: https://www.nvidia.com/drivers"
+_PROBE = 'extern "C" __global__ void probe(float* x) { x[threadIdx.x] += 1.0f; }'
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked for.
+
+    Attributes:
+        name: what it is.
+        ok: whether it is here and will do.
+        found: version and place, or what is wrong.
+        remedy: what to install or to do, where it is not ok.
+        purpose: what works without it, and what does not; empty where nothing does.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    purpose: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Everything that was looked for, and which backends can run."""
+
+    checks: tuple[Check, ...]
+    backends: tuple[Availability, ...]
+
+    def require(self, name: str) -> None:
+        """Raise BackendUnavailable unless this backend can run here."""
+        known = [found.name for found in self.backends]
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
+        found = self.backends[known.index(name)]
+        if not found:
+            raise BackendUnavailable(name, found.missing, found.remedy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "checks": [asdict(check) for check in self.checks],
+            "backends": [{**asdict(found), "ok": bool(found)} for found in self.backends],
+        }
+
+
+def diagnose(patience: float = PATIENCE) -> Diagnosis:
+    """Look at everything at once, and wait for `patience` seconds at most.
+
+    What takes longer, such as a driver that hangs, is reported as not answering.
+    """
+    deadline = monotonic() + patience
+    probes = {name: _Probe(check) for name, check in _checks().items()}
+    asked = _Probe(backends.available)
+    checks: list[Check] = []
+    for name, probe in probes.items():
+        found = probe.wait(deadline)
+        late = Check(name, False, f"no answer within {patience:g} s", "look at nvidia-smi")
+        checks.append(late if found is None else found)
+    able = asked.wait(deadline)
+    if able is None:
+        missing = f"no answer within {patience:g} s"
+        able = tuple(Availability(name, "", missing, "see above") for name in backends.names())
+    return Diagnosis(tuple(checks), able)
+
+
+class _Probe:
+    """A call on a thread of its own, which a process need not wait for when it ends."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._found: list[T] = []
+        self._thread = Thread(target=lambda: self._found.append(call()), daemon=True)
+        self._thread.start()
+
+    def wait(self, deadline: float) -> Any:
+        """Return the result, or None if there is none at the deadline."""
+        self._thread.join(max(0.0, deadline - monotonic()))
+        return self._found[0] if self._found else None
+
+
+# ── what is looked for ───────────────────────────────────────────────────────────────────────────
+
+
+def _checks() -> dict[str, Callable[[], Check]]:
+    extra = f"pip install 'tercet[cuda{_cuda_major()}]'"
+    gpu = "the cuda and cudnn backends"
+    wheel = partial(_package, remedy=extra, purpose=gpu)
+    return {
+        "Python": _python,
+        "tercet": _tercet,
+        "numpy": _numpy,
+        "onnx": partial(_package, "onnx", "onnx"),
+        "ml-dtypes": partial(_package, "ml-dtypes", "ml-dtypes"),
+        "onnxruntime": partial(
+            _package,
+            "onnxruntime",
+            "onnxruntime",
+            remedy="pip install onnxruntime",
+            purpose="comparing with onnxruntime",
+        ),
+        "Pillow": partial(
+            _package,
+            "Pillow",
+            "Pillow",
+            remedy="pip install 'tercet[image]'",
+            purpose="pictures as inputs",
+        ),
+        "NVIDIA driver": _driver,
+        "GPU": _gpu,
+        "cuda-core": partial(wheel, "cuda-core", "cuda-core"),
+        "cuda-bindings": partial(wheel, "cuda-bindings", "cuda-bindings"),
+        "NVRTC": partial(_nvrtc, extra),
+        "CUDA headers": partial(_headers, extra),
+        "cuDNN": partial(_cudnn, extra),
+    }
+
+
+def _python() -> Check:
+    least, most = (".".join(map(str, pair)) for pair in PYTHONS)
+    ok = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
+    found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    return Check("Python", ok, found, "" if ok else f"use Python {least} to {most}")
+
+
+def _tercet() -> Check:
+    return Check("tercet", True, f"{__version__}, {package[0]}; kernels kept in {default_cache()}")
+
+
+def _numpy() -> Check:
+    config: dict[str, Any] = np.show_config(mode="dicts") or {}
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    threads = blas_threads()
+    using = f"{threads} threads" if threads else "threads not known"
+    name = f"{blas.get('name', 'BLAS')} {blas.get('version', '')}".strip()
+    found = f"{np.__version__}, {name}, {using}, {usable_cpus()} CPUs"
+    return Check("numpy", True, found)
+
+
+def _package(name: str, distribution: str, *, remedy: str = "", purpose: str = "") -> Check:
+    try:
+        return Check(name, True, version(distribution), purpose=purpose)
+    except PackageNotFoundError:
+        command = remedy or f"pip install {distribution}"
+        return Check(name, False, "not installed", command, purpose)
+
+
+def _libcuda() -> ctypes.CDLL | None:
+    """Load NVIDIA's driver, which needs none of its Python packages."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _cuda_major() -> int:
+    """Return the CUDA version whose packages fit the driver; the newest one without a driver."""
+    return 12 if 0 < _driver_version(_libcuda()) < 13000 else 13
+
+
+def _driver_version(library: ctypes.CDLL | None) -> int:
+    """Return CUDA's version of the driver, such as 13000; 0 without one."""
+    number = ctypes.c_int()
+    if library is not None:
+        library.cuDriverGetVersion(ctypes.byref(number))
+    return number.value
+
+
+def _driver() -> Check:
+    check = partial(Check, "NVIDIA driver", purpose="running on a GPU")
+    library = _libcuda()
+    if library is None:
+        return check(False, "not found", _DRIVER_REMEDY)
+    number = _driver_version(library)
+    status = library.cuInit(0)
+    found = f"for CUDA {number // 1000}.{number % 1000 // 10} and older"
+    if status:
+        return check(False, f"{found}; cuInit fails with status {status}", "look at nvidia-smi")
+    return check(True, found)
+
+
+def _gpu() -> Check:
+    check = partial(Check, "GPU", purpose="running on a GPU")
+    library = _libcuda()
+    count = ctypes.c_int()
+    if library is not None and not library.cuInit(0):
+        library.cuDeviceGetCount(ctypes.byref(count))
+    if library is None:
+        return check(False, "none", _DRIVER_REMEDY)
+    if not count.value:
+        return check(False, "none", "look at nvidia-smi; CUDA_VISIBLE_DEVICES may hide a GPU")
+    found = [_describe_gpu(library, ordinal) for ordinal in range(count.value)]
+    ok = any(capability >= LEAST_CAPABILITY for _, capability in found)
+    remedy = "" if ok else "the kernels need compute capability 8.0 (Ampere) or newer"
+    return check(ok, "; ".join(dict.fromkeys(text for text, _ in found)), remedy)
+
+
+def _describe_gpu(library: ctypes.CDLL, ordinal: int) -> tuple[str, tuple[int, int]]:
+    name, total, device = ctypes.create_string_buffer(128), ctypes.c_size_t(), ctypes.c_int()
+    library.cuDeviceGet(ctypes.byref(device), ordinal)
+    library.cuDeviceGetName(name, len(name), device)
+    library.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    numbers: list[int] = []
+    for attribute in _CAPABILITY:
+        number = ctypes.c_int()
+        library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        numbers.append(number.value)
+    major, minor = numbers
+    text = f"{name.value.decode(errors='replace')}, sm_{major}{minor}, {bytes_text(total.value)}"
+    return text, (major, minor)
+
+
+def _nvrtc(remedy: str) -> Check:
+    check = partial(Check, "NVRTC", purpose="compiling CUDA kernels")
+    try:
+        from cuda.bindings import nvrtc
+        from cuda.core import Program, ProgramOptions
+    except ImportError as error:
+        return check(False, f"not installed ({error})", remedy)
+    try:
+        _, major, minor = nvrtc.nvrtcVersion()
+        options = ProgramOptions(arch=f"sm_{LEAST_CAPABILITY[0]}{LEAST_CAPABILITY[1]}")
+        size = len(Program(_PROBE, "c++", options).compile("cubin").code)
+    except RuntimeError as error:  # cuda.core's own error of NVRTC is one, too
+        return check(False, f"fails: {_first_line(error)}", remedy)
+    return check(True, f"{major}.{minor}, compiles a kernel ({size} bytes)")
+
+
+def _headers(remedy: str) -> Check:
+    check = partial(Check, "CUDA headers", purpose="float16 and bfloat16 kernels")
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError as error:
+        return check(False, f"not found ({error})", remedy)
+    folder = find_nvidia_header_directory("cudart")
+    if folder is None or not (Path(folder) / "cuda_fp16.h").is_file():
+        return check(False, "cuda_fp16.h not found", remedy)
+    return check(True, str(folder))
+
+
+def _cudnn(remedy: str) -> Check:
+    check = partial(Check, "cuDNN", purpose="the cudnn backend")
+    from ..backends.cudnn import library
+
+    try:
+        found = library.load()
+    except BackendUnavailable as error:
+        return check(False, error.missing, remedy)
+    return check(True, f"{found.version}, frontend {found.frontend_version}, {found.file}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# ── showing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_diagnosis(console: Console, found: Diagnosis) -> None:
+    """Print what is here, then what is missing with its remedy, then the backends."""
+    table = grid("looked for", "", "found", left=3)
+    for check in found.checks:
+        table.add_row(check.name, _mark(check.ok, bool(check.purpose)), Text(check.found))
+    console.print(table)
+    console.print()
+    missing = [check for check in found.checks if not check.ok]
+    if missing:
+        _show_remedies(console, missing)
+    table = grid("backend", "", "runs on", left=3)
+    for each in found.backends:
+        said = each.device if each else f"cannot run here: {each.missing}\n{each.remedy}"
+        table.add_row(each.name, _mark(bool(each), True), Text(said))
+    console.print(table)
+
+
+def _mark(ok: bool, optional: bool) -> Text:
+    return Text("ok", "green") if ok else Text("no", "yellow" if optional else "bold red")
+
+
+def _show_remedies(console: Console, missing: Sequence[Check]) -> None:
+    by_remedy: dict[str, list[Check]] = {}
+    for check in missing:
+        by_remedy.setdefault(check.remedy, []).append(check)
+    table = grid("to get", "for", "do", left=3)
+    for remedy, checks in by_remedy.items():
+        purposes = dict.fromkeys(check.purpose or "everything" for check in checks)
+        names = ", ".join(check.name for check in checks)
+        table.add_row(names, Text(", ".join(purposes)), Text(remedy))
+    console.print(table)
+    console.print()

@@ -1,0 +1,236 @@
+"""What is in a model, what it costs, what the passes do to it, where it runs, what it holds.
+
+The module is not called ``inspect``: Python would take it for its own when a script of this
+folder is started by its path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..api import load
+from ..runtime.errors import ModelError
+from ..runtime.infer import specialise
+from ..runtime.ir import Graph
+from ..runtime.model import Model, Source, TensorInfo
+from ..runtime.passes.driver import Rewrite
+from ..runtime.placement import Placement
+from ..runtime.plan import Memory
+from ..runtime.types import TensorType, ValueType
+from .console import Say, silent
+from .cost import Constants, OperatorCost, activations, constants, operators
+from .inputs import input_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What the passes did, before shapes are bound.
+
+    Attributes:
+        rewrites: each of them, in order.
+        counts: rewrites by pass.
+        operators: number of nodes before and after, by operator.
+        before: constants of the file.
+        after: constants that are left.
+    """
+
+    rewrites: tuple[Rewrite, ...]
+    counts: Mapping[str, int]
+    operators: Mapping[str, tuple[int, int]]
+    before: Constants
+    after: Constants
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        pairs = self.operators.items()
+        return {
+            "counts": dict(self.counts),
+            "rewrites": [asdict(rewrite) for rewrite in self.rewrites],
+            "operators": {kind: {"before": b, "after": a} for kind, (b, a) in pairs},
+            "constants": {"before": asdict(self.before), "after": asdict(self.after)},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What `inspect` found out.
+
+    Attributes:
+        model: the file.
+        nbytes: its size, external data left out.
+        source: what the file says about itself.
+        inputs: with symbolic dimensions.
+        outputs: likewise.
+        shapes: of the inputs, for which MACs, activations and plan are given.
+        operators: the file's nodes by operator.
+        constants: the file's constants.
+        activations: bytes of everything that the nodes compute; None if it is not known.
+        note: why costs are not known; empty if they are.
+        passes: None if not asked for.
+        backend: who placement and memory are of; empty if neither was asked for.
+        placement: None if not asked for.
+        memory: None if not asked for.
+    """
+
+    model: str
+    nbytes: int
+    source: Source
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    operators: tuple[OperatorCost, ...]
+    constants: Constants
+    activations: int | None
+    note: str = ""
+    passes: Passes | None = None
+    backend: str = ""
+    placement: Placement | None = field(default=None, repr=False)
+    memory: Memory | None = None
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all operators for which they are known."""
+        return sum(row.macs for row in self.operators)
+
+    @property
+    def unknown(self) -> int:
+        """Number of nodes whose multiply-accumulates are not known."""
+        return sum(row.unknown for row in self.operators)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        found: dict[str, Any] = {
+            "model": self.model,
+            "bytes": self.nbytes,
+            "producer": self.source.producer,
+            "ir_version": self.source.ir_version,
+            "opsets": {domain or "ai.onnx": v for domain, v in self.source.opsets.items()},
+            "metadata": dict(self.source.metadata),
+            "inputs": [str(info) for info in self.inputs],
+            "outputs": [str(info) for info in self.outputs],
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "operators": [asdict(row) for row in self.operators],
+            "constants": asdict(self.constants),
+            "macs": self.macs,
+            "macs_unknown_nodes": self.unknown,
+            "activation_bytes": self.activations,
+            "note": self.note,
+        }
+        if self.passes is not None:
+            found["passes"] = self.passes.to_dict()
+        if self.backend:
+            found["backend"] = self.backend
+        if self.placement is not None:
+            found["placement"] = [asdict(row) for row in self.placement]
+        if self.memory is not None:
+            found["memory"] = memory_dict(self.memory)
+        return found
+
+
+def inspect(
+    file: Path,
+    *,
+    passes: bool = False,
+    placement: str | None = None,
+    memory: bool = False,
+    fallback: str | None = None,
+    precision: str = "float32",
+    shapes: Sequence[str] = (),
+    dims: Sequence[str] = (),
+    say: Say = silent,
+    **options: Any,
+) -> Inspection:
+    """Look into a model.
+
+    Args:
+        file: its path.
+        passes: whether to say what the passes do.
+        placement: the backend whose placement is wanted.
+        memory: whether to lay out the memory, on the backend of `placement`, else on numpy.
+        fallback: backend for nodes that this one does not run.
+        precision: arithmetic of float32 tensors.
+        shapes: ``name=1x3x224x224``; see `input_shapes`.
+        dims: ``symbol=size``; 1 where not given.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        ModelError: the model cannot be read, or takes no inputs of these shapes.
+        BackendUnavailable: the backend cannot run here.
+        UnsupportedError: nodes that it does not run, each with the reason.
+    """
+    say("loading")
+    chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
+    with load(file, placement or "numpy", **chosen) as model:
+        found = input_shapes(model.inputs, shapes, dims)
+        bound, note = _bind(model, found, bool(shapes or dims))
+        plan_wanted = placement is not None or memory
+        if plan_wanted:
+            say("planning")
+            model.prepare(**found)
+        return Inspection(
+            model=str(file),
+            nbytes=file.stat().st_size,
+            source=model.source,
+            inputs=model.inputs,
+            outputs=model.outputs,
+            shapes=found,
+            operators=operators(model.imported, bound),
+            constants=constants(model.imported),
+            activations=activations(bound) if bound is not None else None,
+            note=note,
+            passes=_passes(model) if passes else None,
+            backend=model.backend if plan_wanted else "",
+            placement=model.placement(**found) if placement is not None else None,
+            memory=model.memory(**found) if memory else None,
+        )
+
+
+def _bind(
+    model: Model, shapes: Mapping[str, tuple[int, ...]], given: bool
+) -> tuple[Graph | None, str]:
+    """Return the file's graph with integer shapes, or None and why there is none.
+
+    A symbol that the user did not set is 1, which not every model can be: that is no error here.
+    """
+    missing = [info.name for info in model.inputs if info.name not in shapes]
+    if missing:
+        return None, f"the shape of '{missing[0]}' is not known: give it with --shape"
+    types: dict[str, ValueType] = {
+        info.name: TensorType(info.dtype, shapes[info.name])
+        for info in model.inputs
+        if info.dtype is not None
+    }
+    if len(types) < len(model.inputs):
+        return None, "an input is no tensor"
+    try:
+        return specialise(model.imported, types), ""
+    except ModelError as error:
+        if given or all(isinstance(d, int) for info in model.inputs for d in info.shape or ()):
+            raise
+        return None, f"not with every symbolic dimension 1: {error} (--dim or --shape sets them)"
+
+
+def _passes(model: Model) -> Passes:
+    before, after = (Counter(n.kind for n in g.walk()) for g in (model.imported, model.graph))
+    return Passes(
+        rewrites=tuple(model.rewrites),
+        counts=model.rewrites.counts,
+        operators={kind: (before[kind], after[kind]) for kind in sorted({*before, *after})},
+        before=constants(model.imported),
+        after=constants(model.graph),
+    )
+
+
+def memory_dict(memory: Memory) -> dict[str, dict[str, int]]:
+    """Return the bytes by device and kind."""
+    kinds = asdict(memory)
+    devices = dict.fromkeys(device for by_device in kinds.values() for device in by_device)
+    return {
+        device: {kind: by_device.get(device, 0) for kind, by_device in kinds.items()}
+        for device in devices
+    }

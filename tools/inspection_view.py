@@ -1,0 +1,143 @@
+"""An inspection in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ..runtime.placement import PlacedRow, Placement
+from .console import bytes_text, count_text, facts, grid
+from .inspection import Inspection, Passes, memory_dict
+
+
+def show_inspection(console: Console, found: Inspection) -> None:
+    """Print everything that was asked for."""
+    _show_facts(console, found)
+    _show_operators(console, found)
+    if found.passes is not None:
+        _show_passes(console, found.passes)
+    if found.placement is not None:
+        _show_placement(console, found.backend, found.placement)
+    if found.memory is not None:
+        _show_memory(console, found)
+
+
+def _show_facts(console: Console, found: Inspection) -> None:
+    source = found.source
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in source.opsets.items())
+    shapes = "; ".join(
+        f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in found.shapes.items()
+    )
+    held = found.constants
+    by_dtype = ", ".join(f"{bytes_text(n)} of {name}" for name, n in held.by_dtype.items())
+    facts(
+        console,
+        {
+            "model": f"{found.model}, {bytes_text(found.nbytes)}",
+            "producer": source.producer,
+            "format": f"IR version {source.ir_version}, opset {opsets}",
+            "metadata": "; ".join(f"{k} = {v}" for k, v in source.metadata.items()),
+            "inputs": "\n".join(map(str, found.inputs)),
+            "outputs": "\n".join(map(str, found.outputs)),
+            "parameters": f"{held.parameters:,}" + (f" ({by_dtype})" if by_dtype else ""),
+            "costs for": found.note or shapes,
+            "MACs": "" if found.note else _macs_text(found),
+            "activations": "" if found.activations is None else _activations_text(found),
+        },
+    )
+    console.print()
+
+
+def _macs_text(found: Inspection) -> str:
+    unit = f" ({count_text(found.macs)})" if found.macs >= 1000 else ""
+    unknown = f"; not known for {found.unknown} nodes" if found.unknown else ""
+    return f"{found.macs:,}{unit}{unknown}"
+
+
+def _activations_text(found: Inspection) -> str:
+    return f"{bytes_text(found.activations or 0)}, all that the nodes compute"
+
+
+def _show_operators(console: Console, found: Inspection) -> None:
+    table = grid("operator", "nodes", "MACs", "share", "parameters")
+    for row in found.operators:
+        share = f"{row.macs / found.macs:.1%}" if row.macs else ""
+        macs = "?" if row.unknown else f"{row.macs:,}" if row.macs else ""
+        parameters = f"{row.parameters:,}" if row.parameters else ""
+        table.add_row(Text(row.operator), str(row.nodes), macs, share, parameters)
+    table.add_section()
+    total = f"{found.macs:,}", "", f"{found.constants.parameters:,}"
+    table.add_row("all", str(sum(row.nodes for row in found.operators)), *total)
+    console.print(table)
+    console.print()
+
+
+def _show_passes(console: Console, passes: Passes) -> None:
+    table = grid("pass", "rewrites")
+    for name, count in passes.counts.items():
+        table.add_row(Text(name), str(count))
+    if passes.counts:
+        console.print(table)
+        console.print()
+    table = grid("operator", "before", "after")
+    for kind, (before, after) in passes.operators.items():
+        style = "bold" if before != after else "dim"
+        table.add_row(Text(kind), str(before), str(after), style=style)
+    table.add_section()
+    numbers = zip(*passes.operators.values(), strict=True)
+    table.add_row("all nodes", *(str(sum(column)) for column in numbers))
+    pair = passes.before, passes.after
+    table.add_row("bytes of constants", *(f"{c.nbytes:,}" for c in pair))
+    table.add_row("parameters", *(f"{c.parameters:,}" for c in pair))
+    console.print(table)
+    console.print()
+
+
+def _show_placement(console: Console, backend: str, placement: Placement) -> None:
+    table = grid("node", "operator", "runs on", "kernel", left=4)
+    for row in placement:
+        title, operator = _titles(row)
+        style = "yellow" if row.kind in ("copy", "reformat") else ""
+        table.add_row(Text(title), Text(operator), row.backend, Text(row.kernel), style=style)
+        if row.reason:
+            table.add_row(Text(f"  {row.reason}"), "", "", "", style="dim")
+    console.print(table)
+    console.print(Text(_placement_summary(backend, placement), "dim"))
+    console.print()
+
+
+def _titles(row: PlacedRow) -> tuple[str, str]:
+    if row.nodes:
+        return " + ".join(row.nodes), row.operators
+    return f"{', '.join(row.inputs)}, {bytes_text(row.nbytes)}", row.kind
+
+
+def _placement_summary(backend: str, placement: Placement) -> str:
+    steps: dict[str, int] = {}
+    for row in placement:
+        if row.kind == "step":
+            steps[row.backend] = steps.get(row.backend, 0) + 1
+    said = [f"{count} steps on {name}" for name, count in steps.items()]
+    for kind, plural in (("view", "views"), ("reformat", "changes of format"), ("copy", "copies")):
+        rows = [row for row in placement if row.kind == kind]
+        moved = sum(row.nbytes for row in rows)
+        if rows:
+            said.append(f"{len(rows)} {plural}" + (f" of {bytes_text(moved)}" if moved else ""))
+    return f"{backend}: {', '.join(said)}"
+
+
+def _show_memory(console: Console, found: Inspection) -> None:
+    if found.memory is None:
+        return
+    titles = ("arena", "floor", "no reuse", "workspace", "no reuse", "weights")
+    table = grid(f"memory, {found.backend}", *titles)
+    for device, kinds in memory_dict(found.memory).items():
+        table.add_row(device, *(bytes_text(nbytes) for nbytes in kinds.values()))
+    console.print(table)
+    console.print(
+        Text(
+            "arena: all activations; no arena can be below the floor, what lives at one time. "
+            "workspace: the greatest of all steps, which share it.",
+            "dim",
+        )
+    )
