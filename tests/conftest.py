@@ -20,6 +20,14 @@ def shared_models() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def light_models() -> Path:
+    """The folder of the nine light models that the `onnx` package ships."""
+    import onnx.backend.test
+
+    return Path(onnx.backend.test.__file__).parent / "data" / "light"
+
+
 @pytest.fixture(
     params=[
         "numpy",

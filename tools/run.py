@@ -292,14 +292,16 @@ def show_run(console: Console, run: Run) -> None:
         console.print()
     _show_outputs(console, run)
     steady = run.steady
-    again = (
-        f", again {ms_text(steady.median)} ms (median of {len(steady.samples)}, "
-        f"p10 {ms_text(steady.quantile(0.1))}, p90 {ms_text(steady.quantile(0.9))})"
-        if steady.samples
-        else ""
+    share = f"p10 {ms_text(steady.quantile(0.1))}, p90 {ms_text(steady.quantile(0.9))}"
+    again = f"{ms_text(steady.median)} ms, median of {len(steady.samples)} ({share})"
+    facts(
+        console,
+        {
+            "load": f"{ms_text(run.load)} ms",
+            "first run": f"{ms_text(run.first)} ms",
+            "steady": again if steady.samples else "",
+        },
     )
-    said = f"load {ms_text(run.load)} ms, first run {ms_text(run.first)} ms{again}"
-    console.print(Text(said))
 
 
 def _share_text(placement: Placement | None) -> str:
@@ -343,10 +345,13 @@ def _show_outputs(console: Console, run: Run) -> None:
 
 
 def _show_elements(console: Console, found: Summary, data: Array) -> None:
-    for number, row in enumerate(found.top):
-        which = f"[{number}]" if len(found.top) > 1 else ""
-        best = "  ".join(f"{at}: {value_text(score)}" for at, score in row)
-        console.print(Text.assemble((f"{found.name}{which} top {TOP}", "dim"), f"  {best}"))
+    if found.top:
+        console.print()
+        table = grid("best classes", "1st", "2nd", "3rd", "4th", "5th")
+        for number, row in enumerate(found.top):
+            name = Text(f"{found.name}[{number}]")
+            table.add_row(name, *(f"{at}: {score:.3g}" for at, score in row))
+        console.print(table)
     if len(found.top) == SHOWN_VECTORS < len(data):
         said = f"{found.name}: the first {SHOWN_VECTORS} of {len(data)} vectors; --save has all"
         console.print(Text(said, "dim"))

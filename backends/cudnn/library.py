@@ -18,7 +18,6 @@ from ...runtime.errors import BackendUnavailable, DeviceError
 #: The frontend whose calls this package uses; others differ in handles and in dependencies.
 FRONTEND = "1.28"
 _CUDNN = "libcudnn.so.9"
-_REFUSALS = ("CUDNN_STATUS_BAD_PARAM", "CUDNN_STATUS_NOT_SUPPORTED")
 _INSTALL = "pip install 'tercet[cuda13]'   (or 'tercet[cuda12]', for a driver older than CUDA 13)"
 
 
@@ -44,29 +43,24 @@ class Library:
 
     @contextmanager
     def planning(self, call: str) -> Generator[None]:
-        """Turn cuDNN's "no" to a graph or an engine inside into `NoPlan`, which names the call.
-
-        Raises:
-            NoPlan: what was asked is not supported, or its parameters are not.
-            DeviceError: any other status.
-        """
-        with self.calling(call):
-            try:
-                yield
-            except (self.frontend.cudnnGraphNotSupportedError, ValueError) as error:
-                raise NoPlan(f"{call}: {_brief(error)}") from error
-            except RuntimeError as error:
-                if not any(status in str(error) for status in _REFUSALS):
-                    raise
-                raise NoPlan(f"{call}: {_brief(error)}") from error
+        """Turn every "no" inside, to a graph or an engine, into `NoPlan`, which names the call."""
+        try:
+            yield
+        except self._raised as error:
+            raise NoPlan(f"{call}: {_brief(error)}") from error
 
     @contextmanager
     def calling(self, call: str) -> Generator[None]:
         """Turn every status inside but success into a DeviceError, which names the call."""
         try:
             yield
-        except (self.frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
+        except self._raised as error:
             raise DeviceError(f"cuDNN {self.version}: {call}: {_brief(error)}") from error
+
+    @property
+    def _raised(self) -> tuple[type[Exception], ...]:
+        """What the frontend raises for every status of cuDNN and for parameters it knows wrong."""
+        return (self.frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError)
 
 
 @cache

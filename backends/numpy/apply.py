@@ -35,7 +35,7 @@ def in_place(chain: Chain) -> tuple[tuple[Value, Value], ...]:
 
     The head must read an element before the result gets it, and no later stage may read it at all.
     """
-    later = {value for stage in chain.stages for value in stage.others}
+    later = {value for stage in chain.stages for value in stage.others} | {*chain.head.inputs[2:]}
     inputs = [value for value in chain.head.inputs[:2] if value is not None]
     return tuple(
         (chain.output, value)

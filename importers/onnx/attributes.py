@@ -15,7 +15,7 @@ from ...runtime.errors import did_you_mean
 from ...runtime.ir import Graph
 from ...runtime.op import Op, Tensor, attributes
 from ...runtime.types import MapType, OptionalType, SequenceType, TensorType, ValueType
-from .parse import items
+from .raw import items
 
 _VALUE_TYPES = (TensorType, SequenceType, OptionalType, MapType)
 #: Names that the modules of operators import for type checkers only.

@@ -20,7 +20,7 @@ from ...runtime.types import Array, ValueType
 from .attributes import Mismatch, make
 from .functions import check_functions, key_of
 from .order import Names
-from .parse import RawFunction, RawGraph, RawModel, RawNode, Reference, items
+from .raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from .scope import NameSpace, Scope
 from .source import Source
 from .upgrade import NEWEST, upgrade

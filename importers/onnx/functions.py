@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .parse import FunctionKey, RawFunction, RawModel, RawNode
+from .raw import FunctionKey, RawFunction, RawModel, RawNode
 from .source import Source
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from .parse import RawGraph, RawNode
+from .raw import RawGraph, RawNode
 from .source import Source
 
 

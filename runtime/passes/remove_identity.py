@@ -86,6 +86,7 @@ def _times_one(node: Node) -> bool:
     return (
         factor is not None
         and factor.data is not None
+        and factor.data.size <= 1 << 16
         and bool(np.all(factor.data == 1))
         and _keeps_shape(node)
     )

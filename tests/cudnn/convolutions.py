@@ -7,8 +7,9 @@ from itertools import product
 
 import numpy as np
 from tercet.runtime.dtypes import float32
+from tercet.runtime.errors import ShapeError
 from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Node
+from tercet.runtime.ir import Graph
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.window import transposed_window, window
@@ -109,8 +110,8 @@ def convolved(op: Conv, x: Array, w: Array) -> Array:
 def transposed(op: ConvTranspose, x: Array, w: Array) -> Array:
     """ConvTranspose without its bias: every input adds its window to the result."""
     found = transposed_window(op, x.shape[2:], w.shape[2:])
-    spread = zip(x.shape[2:], found.strides, found.extent, found.output, strict=True)
-    full = [max((i - 1) * s + e, o + b) for (i, s, e, o), b in zip(spread, found.pads_begin)]
+    sizes = (x.shape[2:], found.strides, found.extent, found.output, found.pads_begin)
+    full = [max((i - 1) * s + e, o + b) for i, s, e, o, b in zip(*sizes, strict=True)]
     n, group = len(x), op.group
     y = np.zeros((n, group, w.shape[1], *full))
     parts = x.astype(np.float64).reshape(n, group, -1, *x.shape[2:])
@@ -164,16 +165,9 @@ def _draw(rng: np.random.Generator) -> Case | None:
 
 def fits(case: Case) -> bool:
     """Whether the windows fit into the input, so that there is a result at all."""
-    from tercet.runtime.errors import ShapeError
-
     geometry = transposed_window if case.transposed else window
     try:
         found = geometry(case.op, case.x[2:], case.w[2:])
     except ShapeError:
         return False
     return all(size >= 1 for size in found.output)
-
-
-def convolution_of(graph: Graph) -> Node:
-    """Return the graph's first node."""
-    return graph.nodes[0]

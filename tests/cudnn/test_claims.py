@@ -112,8 +112,6 @@ def test_every_other_node_has_a_reason() -> None:
     a = then(graph, Sigmoid(), conv(graph, x, "a"), name="sigmoid")
     pooled = then(graph, MaxPool(kernel_shape=(2, 2)), a, name="pool")
     flat = then(graph, Flatten(), pooled, name="flat")
-    w = graph.constant(np.ones((36, 10), np.float32)) if False else None
-    assert w is None
     weights = graph.constant(np.ones((196, 10), np.float32))
     graph.set_outputs({"y": then(graph, Gemm(), flat, weights, name="gemm")})
     reasons = declines(graph)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx.backend.test.loader import load_model_tests
 
 import tercet
 
@@ -37,10 +37,9 @@ def test_a_chain_takes_two_buffers(backend: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "limit"), [("resnet50", 10.7e6), ("vgg19", 25.7e6)])
-def test_real_networks_fit(name: str, limit: float) -> None:
+def test_real_networks_fit(name: str, limit: float, light_models: Path) -> None:
     """B09: skips break two buffers; the general planner keeps ResNet-50 under 10.7 MB."""
-    (case,) = [c for c in load_model_tests(kind="light") if c.name == f"light_{name}"]
-    with tercet.load(f"{case.model_dir}/model.onnx") as model:
+    with tercet.load(light_models / f"light_{name}.onnx") as model:
         memory = model.memory()
         assert memory.floor["cpu"] <= memory.activations["cpu"] <= limit
         assert memory.activations["cpu"] <= 1.15 * memory.floor["cpu"]

@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper, shape_inference
 from onnx.backend.test.case.test_case import TestCase
 from tercet.importers.onnx import load
-from tercet.runtime.dtypes import BY_ONNX
+from tercet.runtime.dtypes import BY_ONNX, string
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.op import OPERATORS
@@ -129,11 +129,13 @@ def mistake(ours: ValueType | None, actual: Any, case: TestCase) -> str:
     pairs = zip(ours.shape, actual.shape, strict=False)
     if len(ours.shape) != actual.ndim or any(isinstance(a, int) and a != b for a, b in pairs):
         return f"is {ours}; the case has {real}"
-    if ours.known is None or actual.dtype.kind in "OUST":
+    if ours.value is None or actual.dtype.kind in "OUST":
         return ""
-    if np.allclose(ours.known, actual, case.rtol, case.atol, equal_nan=True):
+    pairs = [(a, b) for a, b in zip(ours.value.flat, actual.flat, strict=True) if a is not None]
+    claimed, real = (np.array([pair[i] for pair in pairs], actual.dtype) for i in range(2))
+    if np.allclose(claimed, real, case.rtol, case.atol, equal_nan=True):
         return ""
-    return f"is known as {ours.known.tolist()}; the case has {actual.tolist()}"
+    return f"is known as {ours.value.tolist()}; the case has {actual.tolist()}"
 
 
 def mistakes(model: ModelProto, case: TestCase, expected: Sequence[Any]) -> Iterator[str]:
@@ -193,8 +195,11 @@ def test_symbolic_shapes(operator: tuple[str, str]) -> None:
 
 
 def with_sizes(type_: ValueType | None, sizes: Mapping[str, int]) -> ValueType | None:
-    """Return a tensor's type with numbers in place of symbols."""
+    """Return a tensor's type with numbers in place of symbols, in its shape and its elements."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
     shape = tuple(sizes[d] if isinstance(d, str) else d for d in type_.shape)
-    return TensorType(type_.dtype, shape)
+    value = type_.value
+    if value is not None and value.dtype == object and type_.dtype != string:
+        value = np.array([sizes.get(v, v) for v in value.flat], object).reshape(value.shape)
+    return TensorType(type_.dtype, shape, value)

@@ -1,0 +1,279 @@
+"""Matrix products: `gemv.cu` for a few rows, which memory bounds, `gemm.cu` for more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ...runtime.dtypes import float32
+from ...runtime.ops.matmul import Gemm, MatMul
+from ...runtime.types import Array
+from .launch import Argument, Ints32, Launch, Packed, Recipe, Scratch, Tensor
+from .layout import ceil_div
+from .registry import Answer, Setting, kernel, need_float32
+from .tail import Tail
+from .tiles import Tile, choose
+
+MATRIX, PIXELS, WINDOWS = range(3)
+MOST_GEMV_ROWS = 8
+GEMV_WARPS = 4
+NO_IMAGE = Ints32((0,) * 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One launch of `gemm.cu`, split or not.
+
+    Attributes:
+        a, b, c: the operands; b is [k, n] in memory, columns padded to `ldb`.
+        m, n, k: rows, columns and terms of one product.
+        lda, ldb, ldc: distances of rows, in elements.
+        batch: how many products, and the distances of their operands: (count, a, b, c).
+        bias: one number a column, or None.
+        rows: what the rows of `a` are: MATRIX, PIXELS or WINDOWS.
+        vector_a: elements of `a` that are copied at once.
+        across: whether threads load along the rows of `a`.
+        table: elements of a window (WINDOWS).
+        image: geometry (PIXELS, WINDOWS).
+    """
+
+    a: Tensor
+    b: Tensor | Packed
+    c: Tensor
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    batch: tuple[int, int, int, int] = (1, 0, 0, 0)
+    bias: Tensor | Packed | None = None
+    rows: int = MATRIX
+    vector_a: int = 1
+    across: bool = False
+    table: Packed | None = None
+    image: Ints32 = NO_IMAGE
+
+
+def gemm(product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] | None = None) -> Recipe:
+    """Return the launches of a product.
+
+    Args:
+        product: what is multiplied.
+        tail: applied to every result.
+        setting: the GPU.
+        way: tile and number of splits; chosen by `tiles` where None.
+    """
+    p = product
+    count, *distances = p.batch
+    tile, splits = way or choose(p.m, p.n, p.k, count, setting.target)
+    split = splits > 1
+    dense = p.n % 4 == 0 and p.ldc % 4 == 0 and distances[2] % 4 == 0
+    vector_b = 4 if p.ldb % 4 == 0 and distances[1] % 4 == 0 else 1
+    finishing = (p.bias, *tail.pointers)
+    nothing: tuple[Argument, ...] = (None, None, None)
+    multiply = Launch(
+        "gemm.cu",
+        "gemm",
+        grid=(ceil_div(p.m, tile.bm), ceil_div(p.n, tile.bn), count * splits),
+        block=tile.threads,
+        args=(
+            *(p.a, p.b, Scratch(0) if split else p.c, p.table),
+            *(nothing if split else finishing),
+            *map(np.int32, (p.m, p.n, p.k, p.lda, p.ldb, p.ldc)),
+            *map(np.int64, distances),
+            np.int32(splits),
+            p.image,
+        ),
+        types=(("T", float32),),
+        constants=(
+            *tile.constants,
+            ("VECTOR_A", p.vector_a),
+            ("VECTOR_B", vector_b),
+            ("VECTOR_C", 4 if dense else 1),
+            ("ROWS", p.rows),
+            ("ACROSS", p.across),
+            ("BIAS", p.bias is not None and not split),
+            ("SPLIT", split),
+        ),
+        code="" if split else tail.code,
+        shared=tile.shared,
+        scratch=4 * count * splits * p.m * p.n if split else 0,
+        note=f"{tile.title} {tail.title}".strip() if not split else f"{tile.title} split {splits}",
+    )
+    if not split:
+        return multiply
+    add = Launch(
+        "gemm_reduce.cu",
+        "gemm_reduce",
+        grid=(ceil_div(p.m * ceil_div(p.n, 4), 256), count, 1),
+        block=256,
+        args=(
+            *(Scratch(0), p.c, *finishing),
+            *map(np.int32, (p.m, p.n, p.ldc)),
+            *(np.int64(distances[2]), np.int32(splits)),
+        ),
+        types=(("T", float32),),
+        constants=(
+            ("VECTOR_C", 4 if dense else 1),
+            ("BIAS", p.bias is not None),
+            ("GROUPS", p.rows != MATRIX),
+        ),
+        code=tail.code,
+        note=tail.title,
+    )
+    return multiply, add
+
+
+def gemv(
+    w: Tensor | Packed,
+    x: Tensor,
+    y: Tensor,
+    shape: tuple[int, int, int],
+    bias: Tensor | Packed | None,
+    tail: Tail,
+    setting: Setting,
+) -> Launch:
+    """Return the launch of y = x @ w' for at most `MOST_GEMV_ROWS` rows.
+
+    Args:
+        w: [n, k].
+        x: [m, k].
+        y: [m, n].
+        shape: (m, n, k).
+        bias: [n] or None.
+        tail: applied to every result.
+        setting: the GPU.
+    """
+    m, n, k = shape
+    parts = 1
+    while parts < GEMV_WARPS and n * parts < 32 * setting.target.processors and k >= 512 * parts:
+        parts *= 2
+    return Launch(
+        "gemv.cu",
+        "gemv",
+        grid=(ceil_div(n * parts, GEMV_WARPS), 1, 1),
+        block=32 * GEMV_WARPS,
+        args=(w, x, y, bias, *tail.pointers, np.int32(n), np.int32(k)),
+        types=(("T", float32),),
+        constants=(
+            *(("M", m), ("PARTS", parts), ("VECTOR", 4 if k % 4 == 0 else 1)),
+            ("BIAS", bias is not None),
+        ),
+        code=tail.code,
+        note=f"{m} rows {tail.title}".strip(),
+    )
+
+
+# ── operators ────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(MatMul, tail=True)
+def matmul(
+    op: MatMul, y: Tensor, a: Tensor, b: Tensor, *, tail: Tail, setting: Setting
+) -> Answer:
+    refused = need_float32(y, a, b)
+    if refused:
+        return refused
+    if len(b.dims) <= 2:
+        n = b.dims[1] if len(b.dims) == 2 else 1
+        k = b.dims[0]
+        return _product(y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, tail, setting)
+    if len(a.dims) < 2:
+        return "a vector times a stack of matrices"
+    return _stacked(y, a, b, tail, setting)
+
+
+@kernel(Gemm, tail=True)
+def gemm_operator(
+    op: Gemm,
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    refused = need_float32(y, a, b, c)
+    if refused:
+        return refused
+    if op.transA:
+        return "transA=1"
+    if b.data is None and (op.alpha != 1 or op.transB):
+        return f"alpha={op.alpha}, transB={op.transB} with a second operand of run time"
+    m, n = y.dims
+    bias: Tensor | Packed | None = None
+    if c is not None and op.beta != 0:
+        if c.data is None or c.size not in (1, n) or (c.size == n and c.dims[-1] != n):
+            return f"c of {c.value.tensor}, not one constant a column"
+        bias = Packed((c.value,), ("bias", n, op.beta), _bias_packer(n, op.beta))
+    return _product(y, a, b, (m, n, a.dims[1]), (op.alpha, bool(op.transB)), bias, tail, setting)
+
+
+def _product(
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    shape: tuple[int, int, int],
+    form: tuple[float, bool],
+    bias: Tensor | Packed | None,
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    """Return a @ b with `a` of any rank and `b` [k, n], or [n, k] where form[1] says transposed."""
+    m, n, k = shape
+    alpha, transposed = form
+    if k == 0 or y.size >= 2**31 or a.size >= 2**31:
+        return f"{m} x {n} x {k} elements"
+    if b.data is not None and m <= MOST_GEMV_ROWS:
+        plain = transposed and alpha == 1
+        w = b if plain else Packed((b.value,), ("rows", *form), _row_packer(*form))
+        return gemv(w, a, y, shape, bias, tail, setting)
+    ldb = n
+    columns: Tensor | Packed = b
+    if b.data is not None:
+        ldb = ceil_div(n, 4) * 4
+        if form != (1.0, False) or ldb != n:
+            columns = Packed((b.value,), ("columns", *form), _column_packer(*form))
+    return gemm(
+        Product(a, columns, y, m, n, k, k, ldb, n, bias=bias, vector_a=vector_of(k)), tail, setting
+    )
+
+
+def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> Answer:
+    """Return a stack of products; all stacks as long as the result's, or a single matrix."""
+    (m, k), n = a.dims[-2:], b.dims[-1]
+    count = prod(y.dims[:-2])
+    if tail.operands and count != 1 or k == 0:
+        return "a stack with an operand behind it"
+    distances: list[int] = []
+    for operand, size in ((a, m * k), (b, k * n)):
+        stack = prod(operand.dims[:-2])
+        if stack not in (1, count):
+            return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
+        distances.append(size if stack == count else 0)
+    if count > 65535:
+        return f"a stack of {count}"
+    batch = (count, *distances, m * n)
+    return gemm(
+        Product(a, b, y, m, n, k, k, n, n, batch, vector_a=vector_of(k)), tail, setting
+    )
+
+
+def vector_of(*steps: int) -> int:
+    """Return how many elements can be copied at once if rows begin at multiples of `steps`."""
+    return next(v for v in (4, 2, 1) if all(step % v == 0 for step in steps))
+
+
+# ── packing, on the host ─────────────────────────────────────────────────────────────────────────
+
+
+def _row_packer(alpha: float, transposed: bool):  # noqa: ANN202
+    def pack(b: Array) -> Array:
+        rows = b if transposed else b.reshape(b.shape[0], -1).T
+        return np.ascontiguousarray(rows if alpha == 1 else rows * np.float32(alpha))
+
+    return pack

@@ -1,0 +1,82 @@
+"""What a kernel does with its results before it stores them: bias, residual, activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...runtime.ir import Node, Value
+from .elementwise import Chain, chain_of
+from .launch import Packed, Tensor
+
+MOST_OPERANDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The C++ function ``finish(value, i, row, channel, z0, z1)``.
+
+    Attributes:
+        code: the function: `value` is the sum, `i` its place in the result in memory, `row` and
+            `channel` its place along the two axes of a matrix product or the channel of an image.
+        operands: what z0 and z1 point to.
+        title: the operators, for reports.
+    """
+
+    code: str
+    operands: tuple[Tensor | Packed, ...] = ()
+    title: str = ""
+
+    @property
+    def pointers(self) -> tuple[Tensor | Packed | None, ...]:
+        """`operands`, filled up with null pointers."""
+        return (*self.operands, None, None)[:MOST_OPERANDS]
+
+
+_HEAD = (
+    "__device__ __forceinline__ float finish(float value, long long i, int row, int channel, "
+    "const float* z0, const float* z1)"
+)
+NO_TAIL = Tail(f"{_HEAD} {{ return value; }}")
+
+
+def tail_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Tail | str:
+    """Return elementwise nodes behind a kernel as its tail, or why they are none.
+
+    Args:
+        nodes: a chain in which each reads the one before it; may be empty.
+        y: the last one's result, in the format that the kernel stores.
+        first: what the kernel itself computes; of the shape of `y`.
+    """
+    if not nodes:
+        return NO_TAIL
+    chain = chain_of(nodes, "tail", first)
+    if isinstance(chain, str):
+        return chain
+    return _finish(chain, y)
+
+
+def _finish(chain: Chain, y: Tensor) -> Tail | str:
+    arguments = ["value"]
+    operands: list[Tensor] = []
+    for value in chain.operands[1:]:
+        operand = Tensor(value, y.format)
+        if operand.dtype != y.dtype:
+            return f"operand of {operand.dtype.name}"
+        if operand.dims == y.dims and value.data is None:
+            index = "i"
+        elif value.data is not None and _is_per_channel(operand.dims, y.dims):
+            operand, index = Tensor(value), "channel"
+        else:
+            return f"an operand of {value.tensor} does not fit {y.value.tensor}"
+        arguments.append(f"z{len(operands)}[{index}]")
+        operands.append(operand)
+    if len(operands) > MOST_OPERANDS:
+        return f"{len(operands)} operands"
+    call = f"{_HEAD} {{ return tail({', '.join(arguments)}); }}"
+    return Tail(f"{chain.code}\n{call}", tuple(operands), chain.title)
+
+
+def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    axis = 1 if len(shape) > 2 else len(shape) - 1
+    padded = (1,) * (len(shape) - len(dims)) + dims
+    return all(d == (s if i == axis else 1) for i, (d, s) in enumerate(zip(padded, shape, strict=True)))

@@ -1,0 +1,203 @@
+"""`tercet inspect`: facts, costs, passes, placement and memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx.backend.test.loader import load_model_tests
+
+import tercet as api
+from tercet import backends
+from tercet.runtime.options import Options
+from tercet.tools.cost import activations, constants, macs, operators
+from tercet.tools.inspection import inspect
+
+from ..plan.fakes import FakeBackend, FakeDevice
+from . import models
+from .conftest import Tercet
+
+
+def light(name: str) -> str:
+    """The path of one of the models that come with the onnx package, weights left out."""
+    (case,) = [c for c in load_model_tests(kind="light") if c.name == f"light_{name}"]
+    return f"{case.model_dir}/model.onnx"
+
+
+def test_facts_and_costs(tercet: Tercet) -> None:
+    done = tercet("inspect", "classifier.onnx")
+    assert done.code == 0
+    for words in (
+        "producer     tests",
+        "IR version 10, opset ai.onnx 21",
+        "image: float32[batch,3,8,8]",
+        "scores: float32[batch,10]",
+        "BatchNormalization",
+        "7,552",
+    ):
+        assert words in done.out
+
+
+def test_json_has_everything(tercet: Tercet) -> None:
+    chosen = "--passes", "--memory", "--placement", "numpy", "--dim", "batch=2"
+    found = tercet("inspect", "classifier.onnx", *chosen, "--json").json
+    assert found["shapes"] == {"image": [2, 3, 8, 8]}
+    assert found["macs"] == 2 * (4 * 64 * 27 + 10 * 64)
+    assert found["constants"]["parameters"] == 108 + 4 * 4 + 640 + 10
+    assert found["constants"]["by_dtype"] == {"float32": 4 * 774}
+    assert found["macs_unknown_nodes"] == 0
+    assert found["opsets"] == {"ai.onnx": 21}
+    passes = found["passes"]
+    assert passes["operators"]["BatchNormalization"] == {"before": 1, "after": 0}
+    assert passes["counts"]["fold_batchnorm"] == 1
+    assert passes["constants"]["after"]["nbytes"] < passes["constants"]["before"]["nbytes"]
+    assert any("norm" in rewrite["text"] for rewrite in passes["rewrites"])
+    rows = found["placement"]
+    assert {name for row in rows for name in row["nodes"]} >= {"conv", "norm", "relu", "softmax"}
+    memory = found["memory"]["cpu"]
+    assert memory["floor"] <= memory["activations"] <= memory["tensors"]
+    assert memory["workspace"] <= memory["workspace_sum"] + 256
+    assert memory["weights"] > 0
+
+
+def test_passes_placement_and_memory_are_shown(tercet: Tercet) -> None:
+    out = tercet("inspect", "classifier.onnx", "--passes", "--memory", "--placement", "numpy").out
+    assert "fold_batchnorm" in out
+    assert "bytes of constants" in out
+    assert "conv + norm" in out
+    assert "runs on" in out
+    assert "arena" in out
+    assert "floor" in out
+
+
+def test_resnet50(tercet: Tercet) -> None:
+    """Row A20: 53 batch-norms go, and bytes with them. MACs and parameters are the known ones."""
+    found = tercet("inspect", light("resnet50"), "--passes", "--json").json
+    assert found["passes"]["operators"]["BatchNormalization"] == {"before": 53, "after": 0}
+    assert found["passes"]["constants"]["after"]["parameters"] == 25_530_472
+    assert found["macs"] == 3_858_923_520
+
+
+def test_vgg16_has_the_known_figures(folder: Path) -> None:
+    found = inspect(models.write(models.vgg16(), folder / "vgg16.onnx"))
+    assert found.constants.parameters == 138_357_544
+    assert found.macs == 15_470_264_320
+    assert found.nbytes == pytest.approx(4 * 138_357_544, rel=1e-3)
+
+
+def test_symbols_that_cannot_be_one(tercet: Tercet, folder: Path) -> None:
+    """A window that does not fit into one pixel is no error unless the user asked for that pixel."""
+    node = helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3, 3])
+    inputs = [models.tensor("x", [1, 1, "h", "w"])]
+    models.write(models.model_of([node], inputs, [models.tensor("y", None)]), folder / "m.onnx")
+    done = tercet("inspect", "m.onnx")
+    assert done.code == 0
+    assert "--dim or --shape sets them" in " ".join(done.out.split())
+    done = tercet("inspect", "m.onnx", "--dim", "h=1")
+    assert done.code == 4
+    done = tercet("inspect", "m.onnx", "--shape", "1x1x9x9", "--json")
+    assert done.json["activation_bytes"] == 4 * 49
+
+
+def test_unknown_shapes_are_said(tercet: Tercet, folder: Path) -> None:
+    models.write(models.unary("Relu", None), folder / "m.onnx")
+    done = tercet("inspect", "m.onnx")
+    assert done.code == 0
+    assert "give it with --shape" in " ".join(done.out.split())
+
+
+# ── placement on a device that is not the host ───────────────────────────────────────────────────
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend, added as other packages add theirs, that runs Add and ReLU on a device."""
+
+    def open_fake(options: Options) -> tuple[FakeBackend, ...]:
+        return (FakeBackend(FakeDevice()),)
+
+    monkeypatch.setattr(backends, "_foreign", lambda: {"fake": open_fake})
+
+
+@pytest.mark.usefixtures("fake")
+def test_copies_and_reasons_are_shown(tercet: Tercet) -> None:
+    chosen = "--placement", "fake", "--fallback", "numpy"
+    done = tercet("inspect", "classifier.onnx", *chosen)
+    assert done.code == 0
+    out = " ".join(done.out.split())
+    assert "fake: fake runs no MaxPool" in out
+    assert "copies" in out
+    rows = tercet("inspect", "classifier.onnx", *chosen, "--json").json["placement"]
+    assert {"step", "copy"} <= {row["kind"] for row in rows}
+    assert {row["backend"] for row in rows if row["kind"] == "step"} == {"fake", "numpy"}
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_node_that_the_backend_does_not_run(tercet: Tercet) -> None:
+    done = tercet("inspect", "classifier.onnx", "--placement", "fake")
+    assert done.code == 3
+    assert "MaxPool 'pool'" in done.err
+    assert "--fallback numpy" in done.err
+    done = tercet("run", "classifier.onnx", "--backend", "fake", "--fallback", "numpy")
+    assert done.code == 0
+    assert "copies between devices" in " ".join(done.out.split())
+
+
+# ── costs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shapes_of(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    return [np.zeros(shape, np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "attributes", "expected"),
+    [
+        ("Conv", [(2, 6, 9), (4, 3, 3)], {"group": 2, "strides": [2]}, 2 * 4 * 4 * 3 * 3),
+        ("Conv", [(1, 8, 5, 5), (8, 1, 3, 3)], {"group": 8}, 8 * 9 * 9),
+        ("ConvTranspose", [(1, 6, 4, 4), (6, 5, 3, 3)], {"strides": [2, 2]}, 6 * 16 * 5 * 9),
+        ("Gemm", [(3, 4), (4, 5)], {}, 3 * 4 * 5),
+        ("Gemm", [(4, 3), (5, 4)], {"transA": 1, "transB": 1}, 3 * 4 * 5),
+        ("MatMul", [(7, 1, 3, 4), (2, 4, 5)], {}, 7 * 2 * 3 * 4 * 5),
+        ("MatMul", [(4,), (4,)], {}, 4),
+        ("Einsum", [(2, 3, 4), (2, 4, 5)], {"equation": "bij,bjk->bik"}, 2 * 3 * 4 * 5),
+        ("Einsum", [(9, 3, 4), (4, 5)], {"equation": "...ij,jk->...ik"}, 9 * 3 * 4 * 5),
+        (
+            "Attention",
+            [(2, 6, 7, 8), (2, 3, 5, 8), (2, 3, 5, 4)],
+            {},
+            2 * 6 * 7 * 5 * (8 + 4),
+        ),
+        ("LSTM", [(3, 2, 4), (1, 20, 4), (1, 20, 5)], {"hidden_size": 5}, 6 * 20 * (4 + 5)),
+        ("Relu", [(3, 4)], {}, 0),
+    ],
+)
+def test_macs(operator, shapes, attributes, expected) -> None:
+    names = [f"x{i}" for i in range(len(shapes))]
+    node = helper.make_node(operator, names, ["y"], **attributes)
+    inputs = [models.tensor(n, s) for n, s in zip(names, shapes, strict=True)]
+    proto = models.model_of([node], inputs, [models.tensor("y", None)], opset=23)
+    from tercet.importers.onnx import load
+
+    graph = load(proto).graph
+    assert [macs(n) for n in graph.nodes] == [expected]
+
+
+def test_costs_of_shapes_that_are_not_known() -> None:
+    from tercet.importers.onnx import load
+
+    graph = load(models.classifier()).graph
+    unknown = {row.operator: row.unknown for row in operators(graph)}
+    assert unknown["Conv"] == unknown["Gemm"] == 1
+    assert unknown["Relu"] == 0
+    assert activations(graph) is None
+    assert constants(graph).parameters == 774
+
+
+def test_python_interface_equals_the_command_line(folder: Path) -> None:
+    with api.load("classifier.onnx") as model:
+        placed = model.placement(image=(1, 3, 8, 8))
+    found = inspect(Path("classifier.onnx"), placement="numpy")
+    assert found.placement == placed
