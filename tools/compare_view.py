@@ -10,7 +10,7 @@ from rich.text import Text
 
 from .agreement import Agreement
 from .compare import Comparison, Result
-from .console import PIPE_WIDTH, facts, grid, ms_text
+from .console import PIPE_WIDTH, counted, facts, grid, ms_text
 
 DETAILED_OUTPUTS = 20
 
@@ -86,7 +86,8 @@ def _show_differences(console: Console, comparison: Comparison) -> None:
         )
     console.print(table)
     if len(rows) > len(shown):
-        console.print(Text(f"{len(rows) - len(shown)} more outputs agree; --json has all", "dim"))
+        more = counted(len(rows) - len(shown), "more output")
+        console.print(Text(f"{more} not shown; --json has all", "dim"))
     for result, found in shown:
         if found.complaint:
             console.print(

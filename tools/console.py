@@ -123,6 +123,11 @@ def _scaled(number: int) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def counted(number: int, thing: str, things: str = "") -> str:
+    """Return a number with its noun: ``1 step``, ``2 copies``."""
+    return f"{number} {thing if number == 1 else things or thing + 's'}"
+
+
 def value_text(value: float) -> str:
     """Return a tensor's element in at most ten characters."""
     return f"{value:.4g}"

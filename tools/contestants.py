@@ -15,6 +15,7 @@ from .. import backends
 from ..api import Loadable, load
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ..runtime.types import Array
+from .console import counted
 from .threads import blas_threads, usable_cpus
 
 ONNXRUNTIME = "onnxruntime"
@@ -238,4 +239,4 @@ def threads_text(threads: int | None) -> str:
     """Return a number of threads in words."""
     if threads is None:
         return "as many threads as its BLAS takes"
-    return f"{threads} thread{'s' if threads != 1 else ''}"
+    return counted(threads, "thread")

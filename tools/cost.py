@@ -199,9 +199,13 @@ def constants(graph: Graph) -> Constants:
 
 
 def activations(graph: Graph) -> int | None:
-    """Return the bytes of everything that a graph's nodes compute; None if a shape is unknown."""
+    """Return the bytes of all that nodes compute from inputs; None if a shape is unknown."""
     total = 0
+    live = {*graph.inputs, *graph.captures}
     for node in graph.nodes:
+        if live.isdisjoint(node.reads):
+            continue
+        live.update(node.outputs)
         for value in node.outputs:
             if not isinstance(value.type, TensorType) or not value.type.is_static:
                 return None

@@ -68,7 +68,7 @@ class Inspection:
         shapes: of the inputs, for which MACs, activations and plan are given.
         operators: the file's nodes by operator.
         constants: the file's constants.
-        activations: bytes of everything that the nodes compute; None if it is not known.
+        activations: bytes of all that nodes compute from inputs; None if it is not known.
         note: why costs are not known; empty if they are.
         passes: None if not asked for.
         backend: who placement and memory are of; empty if neither was asked for.
@@ -164,11 +164,13 @@ def inspect(
         UnsupportedError: nodes that it does not run, each with the reason.
     """
     say("loading")
+    plan_wanted = placement is not None or memory
     chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
+    if not (passes or plan_wanted):
+        chosen["stop_at"] = 0
     with load(file, placement or "numpy", **chosen) as model:
         found = input_shapes(model.inputs, shapes, dims)
         bound, note = _bind(model, found, bool(shapes or dims))
-        plan_wanted = placement is not None or memory
         if plan_wanted:
             say("planning")
             model.prepare(**found)

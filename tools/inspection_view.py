@@ -6,8 +6,14 @@ from rich.console import Console
 from rich.text import Text
 
 from ..runtime.placement import PlacedRow, Placement
-from .console import bytes_text, count_text, facts, grid
+from .console import bytes_text, count_text, counted, facts, grid
 from .inspection import Inspection, Passes, memory_dict
+
+_NOUNS = {
+    "view": ("view",),
+    "reformat": ("change of format", "changes of format"),
+    "copy": ("copy", "copies"),
+}
 
 
 def show_inspection(console: Console, found: Inspection) -> None:
@@ -36,7 +42,7 @@ def _show_facts(console: Console, found: Inspection) -> None:
             "model": f"{found.model}, {bytes_text(found.nbytes)}",
             "producer": source.producer,
             "format": f"IR version {source.ir_version}, opset {opsets}",
-            "metadata": "; ".join(f"{k} = {v}" for k, v in source.metadata.items()),
+            "metadata": "\n".join(f"{k} = {v}" for k, v in source.metadata.items()),
             "inputs": "\n".join(map(str, found.inputs)),
             "outputs": "\n".join(map(str, found.outputs)),
             "parameters": f"{held.parameters:,}" + (f" ({by_dtype})" if by_dtype else ""),
@@ -50,12 +56,12 @@ def _show_facts(console: Console, found: Inspection) -> None:
 
 def _macs_text(found: Inspection) -> str:
     unit = f" ({count_text(found.macs)})" if found.macs >= 1000 else ""
-    unknown = f"; not known for {found.unknown} nodes" if found.unknown else ""
+    unknown = f"; not known for {counted(found.unknown, 'node')}" if found.unknown else ""
     return f"{found.macs:,}{unit}{unknown}"
 
 
 def _activations_text(found: Inspection) -> str:
-    return f"{bytes_text(found.activations or 0)}, all that the nodes compute"
+    return f"{bytes_text(found.activations or 0)}: all that nodes compute from inputs"
 
 
 def _show_operators(console: Console, found: Inspection) -> None:
@@ -117,12 +123,12 @@ def _placement_summary(backend: str, placement: Placement) -> str:
     for row in placement:
         if row.kind == "step":
             steps[row.backend] = steps.get(row.backend, 0) + 1
-    said = [f"{count} steps on {name}" for name, count in steps.items()]
-    for kind, plural in (("view", "views"), ("reformat", "changes of format"), ("copy", "copies")):
+    said = [f"{counted(count, 'step')} on {name}" for name, count in steps.items()]
+    for kind, nouns in _NOUNS.items():
         rows = [row for row in placement if row.kind == kind]
         moved = sum(row.nbytes for row in rows)
         if rows:
-            said.append(f"{len(rows)} {plural}" + (f" of {bytes_text(moved)}" if moved else ""))
+            said.append(counted(len(rows), *nouns) + (f" of {bytes_text(moved)}" if moved else ""))
     return f"{backend}: {', '.join(said)}"
 
 

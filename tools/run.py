@@ -22,7 +22,7 @@ from ..runtime.model import Model
 from ..runtime.placement import Placement
 from ..runtime.types import Array, TensorType, ValueType
 from .agreement import type_text
-from .console import Say, facts, grid, ms_text, silent, value_text
+from .console import Say, counted, facts, grid, ms_text, silent, value_text
 from .inputs import Inputs, Wanted, make_inputs
 from .measure import Repeat, Timing, interleave, timed
 
@@ -309,8 +309,8 @@ def _share_text(placement: Placement | None) -> str:
     copies = share.pop("copies", 0)
     if len(share) < 2 and not copies:
         return ""
-    said = ", ".join(f"{nodes} nodes on {backend}" for backend, nodes in share.items())
-    return f"; {said}, {copies} copies between devices"
+    said = ", ".join(f"{counted(nodes, 'node')} on {name}" for name, nodes in share.items())
+    return f"; {said}, {counted(copies, 'copy', 'copies')} between devices"
 
 
 def _show_layers(console: Console, layers: Sequence[Layer]) -> None:

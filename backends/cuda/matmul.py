@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -57,8 +58,10 @@ class Product:
     image: Ints32 = NO_IMAGE
 
 
-def gemm(product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] | None = None) -> Recipe:
-    """Return the launches of a product.
+def multiply(
+    product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] | None = None
+) -> Recipe:
+    """Return the launches of a product of matrices.
 
     Args:
         product: what is multiplied.
@@ -74,7 +77,7 @@ def gemm(product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] |
     vector_b = 4 if p.ldb % 4 == 0 and distances[1] % 4 == 0 else 1
     finishing = (p.bias, *tail.pointers)
     nothing: tuple[Argument, ...] = (None, None, None)
-    multiply = Launch(
+    first = Launch(
         "gemm.cu",
         "gemm",
         grid=(ceil_div(p.m, tile.bm), ceil_div(p.n, tile.bn), count * splits),
@@ -104,8 +107,8 @@ def gemm(product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] |
         note=f"{tile.title} {tail.title}".strip() if not split else f"{tile.title} split {splits}",
     )
     if not split:
-        return multiply
-    add = Launch(
+        return first
+    second = Launch(
         "gemm_reduce.cu",
         "gemm_reduce",
         grid=(ceil_div(p.m * ceil_div(p.n, 4), 256), count, 1),
@@ -124,10 +127,10 @@ def gemm(product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] |
         code=tail.code,
         note=tail.title,
     )
-    return multiply, add
+    return first, second
 
 
-def gemv(
+def multiply_rows(
     w: Tensor | Packed,
     x: Tensor,
     y: Tensor,
@@ -187,7 +190,7 @@ def matmul(
 
 
 @kernel(Gemm, tail=True)
-def gemm_operator(
+def gemm(
     op: Gemm,
     y: Tensor,
     a: Tensor,
@@ -209,7 +212,7 @@ def gemm_operator(
     if c is not None and op.beta != 0:
         if c.data is None or c.size not in (1, n) or (c.size == n and c.dims[-1] != n):
             return f"c of {c.value.tensor}, not one constant a column"
-        bias = Packed((c.value,), ("bias", n, op.beta), _bias_packer(n, op.beta))
+        bias = Packed((c.value,), ("bias", n, op.beta), partial(pack_bias, n=n, beta=op.beta))
     return _product(y, a, b, (m, n, a.dims[1]), (op.alpha, bool(op.transB)), bias, tail, setting)
 
 
@@ -230,15 +233,15 @@ def _product(
         return f"{m} x {n} x {k} elements"
     if b.data is not None and m <= MOST_GEMV_ROWS:
         plain = transposed and alpha == 1
-        w = b if plain else Packed((b.value,), ("rows", *form), _row_packer(*form))
-        return gemv(w, a, y, shape, bias, tail, setting)
+        w = b if plain else Packed((b.value,), ("rows", *form), partial(pack_rows, alpha=alpha, transposed=transposed))
+        return multiply_rows(w, a, y, shape, bias, tail, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
         ldb = ceil_div(n, 4) * 4
         if form != (1.0, False) or ldb != n:
-            columns = Packed((b.value,), ("columns", *form), _column_packer(*form))
-    return gemm(
+            columns = Packed((b.value,), ("columns", *form), partial(pack_columns, alpha=alpha, transposed=transposed))
+    return multiply(
         Product(a, columns, y, m, n, k, k, ldb, n, bias=bias, vector_a=vector_of(k)), tail, setting
     )
 
@@ -258,7 +261,7 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
     if count > 65535:
         return f"a stack of {count}"
     batch = (count, *distances, m * n)
-    return gemm(
+    return multiply(
         Product(a, b, y, m, n, k, k, n, n, batch, vector_a=vector_of(k)), tail, setting
     )
 
@@ -271,9 +274,21 @@ def vector_of(*steps: int) -> int:
 # ── packing, on the host ─────────────────────────────────────────────────────────────────────────
 
 
-def _row_packer(alpha: float, transposed: bool):  # noqa: ANN202
-    def pack(b: Array) -> Array:
-        rows = b if transposed else b.reshape(b.shape[0], -1).T
-        return np.ascontiguousarray(rows if alpha == 1 else rows * np.float32(alpha))
+def pack_rows(b: Array, alpha: float, transposed: bool) -> Array:
+    """Return alpha * b as [n, k]."""
+    rows = b if transposed else b.reshape(b.shape[0], -1).T
+    return np.ascontiguousarray(rows if alpha == 1 else rows * np.float32(alpha))
 
-    return pack
+
+def pack_columns(b: Array, alpha: float, transposed: bool) -> Array:
+    """Return alpha * b as [k, n], with zeros behind the columns up to a multiple of four."""
+    columns = b.T if transposed else b.reshape(b.shape[0], -1)
+    k, n = columns.shape
+    packed = np.zeros((k, ceil_div(n, 4) * 4), b.dtype)
+    np.multiply(columns, np.float32(alpha), out=packed[:, :n])
+    return packed
+
+
+def pack_bias(c: Array, n: int, beta: float) -> Array:
+    """Return beta * c as [n]."""
+    return np.broadcast_to(c.ravel() * np.float32(beta), (n,)).astype(c.dtype)

@@ -54,8 +54,8 @@ class ExternalData:
         length = self._number(fields, "length", size, where)
         if offset + length > data.nbytes:
             wanted = f"wants bytes {offset} to {offset + length}"
-            size = f"external file '{fields['location']}' has {data.nbytes} bytes"
-            raise self._source.error(f"{wanted}, but {size}", where)
+            found = f"external file '{fields['location']}' has {data.nbytes} bytes"
+            raise self._source.error(f"{wanted}, but {found}", where)
         return data[offset : offset + length]
 
     def _fields(self, entries: Iterable[StringStringEntryProto], where: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import stat
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from ...runtime.errors import ModelError, UsageError
+from ...runtime.errors import UsageError
 from .limits import Limits
 from .signatures import describe, missing_bytes
 from .source import Source
@@ -54,21 +54,17 @@ def _contents(source: Source) -> bytes:
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise _not_a_file(source, status.st_mode)
+                raise source.error("is not a plain file")
             if status.st_size > source.limits.file_bytes:
                 size = f"{status.st_size} bytes; an ONNX file holds {source.limits.file_bytes}"
                 raise source.error(f"{size} at most; keep the weights as external data")
             return file.read(source.limits.file_bytes)
     except FileNotFoundError as error:
         raise source.error("there is no such file") from error
+    except IsADirectoryError as error:
+        raise source.error("is a folder; give the .onnx file in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise source.error(f"cannot be read: {getattr(error, 'strerror', error)}") from error
-
-
-def _not_a_file(source: Source, mode: int) -> ModelError:
-    if stat.S_ISDIR(mode):
-        return source.error("is a folder; give the .onnx file in it")
-    return source.error("is not a plain file")
 
 
 def _decode(data: bytes, source: Source) -> ModelProto:

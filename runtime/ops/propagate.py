@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,9 @@ SymbolRule = Callable[..., Any]
 
 def is_small(x: TensorType) -> bool:
     """Whether `x` is a tensor of numbers whose elements may be looked at."""
-    return x.dtype in NUMBERS and x.is_static and prod(x.dims) <= MAX_ELEMENTS
+    if x.dtype not in NUMBERS or not x.is_static:
+        return False
+    return max(x.dims, default=0) <= MAX_ELEMENTS and x.size <= MAX_ELEMENTS
 
 
 def elements(x: TensorType) -> Array | None:
@@ -67,7 +68,8 @@ def _dense(value: Array, dtype: DType) -> Array:
     """Return an object array of numbers as an array of `dtype`, wrapped as a cast wraps."""
     if dtype in FLOATS:
         return value.astype(np.float64).astype(dtype)
-    return value.astype(np.uint64 if dtype == np.uint64 else np.int64).astype(dtype)
+    wrapped = np.array([int(v) % 2**64 for v in value.flat], np.uint64)
+    return wrapped.reshape(value.shape).astype(dtype)
 
 
 def rearrange(result: TensorType, move: Callable[[Array], Array], x: TensorType) -> TensorType:
@@ -130,9 +132,8 @@ def compute(
             found = function(*operands)
     except TypeError:  # numpy has no such function for this dtype: -True, for example
         return result
-    if found is None:
+    if found is None or found.dtype != result.dtype:
         return result
-    found = np.asarray(found).astype(result.dtype, copy=False)
     if exact.all():
         return with_value(result, found)
     value = np.full(result.dims, None, object)

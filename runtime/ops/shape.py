@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, float32, int64, string
+from ..dtypes import FLOATS, INTEGERS, DType, float32, int64, string
 from ..errors import ShapeError
 from ..op import Op, Tensor, op
 from ..types import Array, Dim, TensorType, ValueType, constant_type, dims_type
@@ -302,7 +302,7 @@ class Split(Op):
     num_outputs: int | None = None
 
     def infer(self, input: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
-        sizes = ints_of(split, "split", most=MAX_SIZE)
+        sizes = ints_of(split, "split", most=_MAX_OUTPUTS)
         count = self.num_outputs or len(sizes or ())
         if not 0 < count <= _MAX_OUTPUTS or (sizes is not None and len(sizes) != count):
             given = "no split" if sizes is None else f"{len(sizes)} sizes in split"
@@ -612,7 +612,9 @@ class Range(Op):
         dtype = same_dtype(start, limit, delta)
         for x, name in ((start, "start"), (limit, "limit"), (delta, "delta")):
             need_rank(x, (0, 1), name)
-        if dtype.kind not in "iu":
+        if dtype not in FLOATS | INTEGERS:
+            raise ShapeError(f"start is {start}; expected numbers")
+        if dtype in FLOATS:
             known = [_scalar(x) for x in (start, limit, delta)]
             exact = [v for v in known if v is not None]
             return TensorType(dtype, checked([_count(*exact) if len(exact) == 3 else None]))

@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def tercet(folder: Path, capsys: pytest.CaptureFixture[str]) -> Tercet:
-    """Runs a command; checks that what is read by people fits into 80 columns, and has no traceback."""
+    """Runs a command; checks that no line for people has over 80 columns, and no traceback."""
 
     def call(*arguments: object) -> Finished:
         from tercet.tools.cli import main

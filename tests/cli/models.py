@@ -10,13 +10,14 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, save
 
 FLOAT = TensorProto.FLOAT
+Shape = Sequence[int | str | None] | None
 
 #: VGG-16: channels of the convolutions, M for max-pooling, then the sizes of the last layers.
 VGG16 = (64, 64, "M", 128, 128, "M", *(256,) * 3, "M", *(512,) * 3, "M", *(512,) * 3, "M")
 VGG16_DENSE = (4096, 4096, 1000)
 
 
-def tensor(name: str, shape: Sequence[int | str | None] | None, dtype: int = FLOAT) -> ValueInfoProto:
+def tensor(name: str, shape: Shape, dtype: int = FLOAT) -> ValueInfoProto:
     """An input or output."""
     return helper.make_tensor_value_info(name, dtype, shape)
 
@@ -71,7 +72,7 @@ def adder() -> ModelProto:
     return model_of(nodes, inputs, [tensor("sum", ["n", "m"]), tensor("positive", ["n", "m"])])
 
 
-def unary(operator: str, shape: Sequence[int | str | None] | None, dtype: int = FLOAT) -> ModelProto:
+def unary(operator: str, shape: Shape, dtype: int = FLOAT) -> ModelProto:
     """One operator from x to y."""
     node = helper.make_node(operator, ["x"], ["y"], name="only")
     return model_of([node], [tensor("x", shape, dtype)], [tensor("y", None, dtype)])
@@ -91,7 +92,8 @@ def vgg16(scale: int = 1) -> ModelProto:
             constants[f"b{at}"] = np.zeros(weights[0], np.float32)
             inputs += [f"w{at}", f"b{at}"]
         name = f"y{at}"
-        nodes.append(helper.make_node(operator, inputs, [name], name=f"{operator}{at}", **attributes))
+        label = f"{operator}{at}"
+        nodes.append(helper.make_node(operator, inputs, [name], name=label, **attributes))
 
     for size in VGG16:
         if isinstance(size, str):

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto
+from tercet.tools.agreement import agreement, tolerance_for
 
 import tercet as api
-from tercet.tools.agreement import agreement, tolerance_for
 
 from . import models
 from .conftest import Tercet
@@ -65,9 +65,7 @@ def test_without_names_all_that_can_run_take_part(tercet: Tercet) -> None:
     assert [c["name"] for c in done.json["contestants"]] == [*able, "onnxruntime"]
 
 
-def test_skipping(
-    tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skipping(tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who cannot run is an error, or is listed with the reason."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     chosen = "-b", "numpy", "-b", "onnxruntime", "-b", "onnx.reference", "--repeat", 1

@@ -62,7 +62,7 @@ class Rolls:
         if rank is None:
             return TensorType(dtype)
         found = TensorType(dtype, tuple(self.some(*sizes) for _ in range(rank)))
-        if not found.is_static or found.size > 64 or self.random.random() < 0.2:
+        if not found.is_static or max(found.dims, default=0) > 64 or found.size > 64 or self.random.random() < 0.2:
             return found
         return TensorType(dtype, found.shape, self.elements(dtype, found.dims))
 

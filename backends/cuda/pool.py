@@ -1,0 +1,105 @@
+"""Poolings: over windows by `pool.cu`, over whole images by `reduce.cu`."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...runtime.dtypes import float32
+from ...runtime.ops.pool import (
+    AveragePool,
+    GlobalAveragePool,
+    GlobalMaxPool,
+    LpPool,
+    MaxPool,
+)
+from ...runtime.ops.reduce import ReduceMax, ReduceMean
+from ...runtime.ops.window import Window, window
+from .launch import Launch, Tensor
+from .layout import ceil_div
+from .reduce import fold
+from .registry import Answer, kernel, need_float32
+from .spatial import geometry, spatial_strides, three
+
+THREADS = 128
+MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
+#: Windows of more elements than this stay loops.
+MOST_UNROLLED = 64
+
+
+@kernel(MaxPool, follows=True, outputs=2)
+def max_pool(
+    op: MaxPool, y: Tensor, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
+) -> Answer:
+    positions = more[0] if more else None
+    return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
+
+
+@kernel(AveragePool, follows=True)
+def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
+    if _covers_all(op, x):
+        return fold(ReduceMean, y, x, tuple(range(2, len(x.dims))))
+    return _pool(op, y, x, AVERAGE_PADDED if op.count_include_pad else AVERAGE)
+
+
+@kernel(LpPool, follows=True)
+def lp_pool(op: LpPool, y: Tensor, x: Tensor) -> Answer:
+    return _pool(op, y, x, NORM, p=op.p)
+
+
+@kernel(GlobalAveragePool, follows=True)
+def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
+    return fold(ReduceMean, y, x, tuple(range(2, len(x.dims))))
+
+
+@kernel(GlobalMaxPool, follows=True)
+def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
+    return fold(ReduceMax, y, x, tuple(range(2, len(x.dims))))
+
+
+def _covers_all(op: AveragePool, x: Tensor) -> bool:
+    view = window(op, x.dims[2:], op.kernel_shape)
+    padded = any(view.pads_begin + view.pads_end)
+    return op.kernel_shape == x.dims[2:] and not padded and set(view.output) == {1}
+
+
+def _pool(
+    op: MaxPool | AveragePool | LpPool,
+    y: Tensor,
+    x: Tensor,
+    kind: int,
+    *,
+    p: int = 1,
+    positions: Tensor | None = None,
+    column_major: bool = False,
+) -> Answer:
+    refused = need_float32(y, x)
+    if refused:
+        return refused
+    if len(x.dims) > 5:
+        return f"{len(x.dims) - 2} spatial axes"
+    view = window(op, x.dims[2:], op.kernel_shape)
+    depth, height, width = three(view.kernel, 1)
+    return Launch(
+        "pool.cu",
+        "pool",
+        grid=(ceil_div(y.size, THREADS), 1, 1),
+        block=THREADS,
+        args=(
+            *(x, y, positions, np.int64(y.size), np.int32(x.dims[1]), np.float32(p)),
+            *(spatial_strides(x), geometry(x, y, view, pads_end=True)),
+        ),
+        types=(("T", float32),),
+        constants=(
+            *(("KIND", kind), ("CHANNELS_LAST", y.is_channels_last)),
+            *(("KD", depth), ("KH", height), ("KW", width)),
+            ("UNROLL", _unroll(view)),
+            *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
+        ),
+        note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
+    )
+
+
+def _unroll(view: Window) -> int:
+    return max(view.kernel) if prod(view.kernel) <= MOST_UNROLLED else 1

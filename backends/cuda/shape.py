@@ -1,0 +1,224 @@
+"""Operators that move elements and compute nothing, and changes of format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...runtime.backend import Format, View
+from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
+from ...runtime.ops.shape import Concat, Expand, Slice, Split, Transpose, bounds_of_slice
+from ...runtime.ops.shapes import normalize_axes, normalize_axis
+from .launch import Launch, Recipe, Tensor, index_type, integer, integers
+from .layout import Ints, broadcast_strides, ceil_div, merge, order, strides
+from .registry import Answer, kernel, need_static
+
+THREADS = 256
+SIDE = 32
+MOST_CONCATENATED = 64
+_WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+
+
+def words_of(dtype: DType) -> DType:
+    """Return the unsigned integer as large as an element: moving needs no other type."""
+    return _WORDS[dtype.itemsize]
+
+
+# ── formats ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def reformat(dst: View, src: View) -> Launch:
+    """Return the launch that changes the order of elements; its first two arguments are addresses.
+
+    Args:
+        dst: where to.
+        src: where from, of the same type.
+    """
+    dims = src.type.dims
+    images, channels, pixels = dims[0], dims[1], prod(dims[2:])
+    word = words_of(src.type.dtype)
+    source, target = src.format.physical(dims), dst.format.physical(dims)
+    if Format.PLAIN not in (src.format, dst.format):
+        count = images * pixels * target[-1]
+        return Launch(
+            "transpose.cu",
+            "repitch",
+            grid=(ceil_div(count, THREADS), 1, 1),
+            block=THREADS,
+            args=(None, None, np.int64(count), *map(np.int32, (channels, source[-1], target[-1]))),
+            types=(("T", word),),
+        )
+    if src.format is Format.PLAIN:
+        rows, columns, pitch_x, pitch_y = channels, pixels, pixels, target[-1]
+    else:
+        rows, columns, pitch_x, pitch_y = pixels, channels, source[-1], pixels
+    launch = _transpose(images, rows, columns, (pitch_x, pitch_y), word)
+    return launch
+
+
+def _transpose(batch: int, rows: int, columns: int, pitches: Ints, word: DType) -> Launch:
+    pitch_x, pitch_y = pitches
+    tiles = ceil_div(columns, SIDE)
+    return Launch(
+        "transpose.cu",
+        "transpose",
+        grid=(tiles * ceil_div(max(rows, pitch_y), SIDE), batch, 1),
+        block=THREADS,
+        args=(
+            *(None, None, *map(np.int32, (rows, columns, pitch_x, pitch_y, tiles))),
+            *(np.int64(rows * pitch_x), np.int64(columns * pitch_y)),
+        ),
+        types=(("T", word),),
+        note=f"{batch} x {rows} x {columns}",
+    )
+
+
+# ── operators ────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(Transpose)
+def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
+    perm = op.perm if op.perm is not None else tuple(reversed(range(len(x.dims))))
+    moves = tuple(x.strides[axis] for axis in normalize_axes(perm, len(x.dims)))
+    sizes, (walk,) = merge(y.dims, (moves,))
+    if len(sizes) in (2, 3) and walk[-1] != 1 and walk[-2] == 1:
+        batch = sizes[0] if len(sizes) == 3 else 1
+        rows, columns = sizes[-1], sizes[-2]
+        contiguous = walk[-1] == columns and (batch == 1 or walk[0] == rows * columns)
+        if contiguous and batch <= 65535:
+            launch = _transpose(batch, rows, columns, (columns, rows), words_of(x.dtype))
+            return _with_operands(launch, y, x)
+    return copy_strided(y, x, moves)
+
+
+def _with_operands(launch: Launch, y: Tensor, x: Tensor) -> Launch:
+    from dataclasses import replace
+
+    return replace(launch, args=(y, x, *launch.args[2:]))
+
+
+@kernel(Expand)
+def expand(op: Expand, y: Tensor, x: Tensor, shape: Tensor) -> Answer:
+    return copy_strided(y, x, broadcast_strides(x.dims, x.format, y.dims))
+
+
+@kernel(Slice)
+def slice_(
+    op: Slice,
+    y: Tensor,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Answer:
+    refused = need_static(starts=starts, ends=ends, axes=axes, steps=steps)
+    if refused:
+        return refused
+    first, last = _ints(starts), _ints(ends)
+    along = normalize_axes(_ints(axes) or range(len(first)), len(x.dims))
+    moves, offset = list(x.strides), 0
+    for axis, a, b, step in zip(along, first, last, _ints(steps) or (1,) * len(first), strict=True):
+        begin, _ = bounds_of_slice(a, b, step, x.dims[axis])
+        offset += begin * x.strides[axis]
+        moves[axis] *= step
+    return copy_strided(y, x, tuple(moves), offset)
+
+
+def _ints(operand: Tensor | None) -> Ints:
+    return () if operand is None or operand.data is None else tuple(int(v) for v in operand.data)
+
+
+@kernel(Split, outputs=64)
+def split(
+    op: Split,
+    y: Tensor | None,
+    x: Tensor,
+    sizes: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    axis = normalize_axis(op.axis, len(x.dims))
+    launches: list[Launch] = []
+    offset = 0
+    for part in (y, *more):
+        if part is None:
+            return "one of its outputs is not read"
+        launches.append(copy_strided(part, x, x.strides, offset))
+        offset += part.dims[axis] * x.strides[axis]
+    return tuple(launches)
+
+
+def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
+    """Return the launch that fills `y` with elements of `x`.
+
+    Args:
+        y: the result, in the plain format.
+        x: where from.
+        moves: distance in `x` of neighbours along each axis of `y`; may be 0 or negative.
+        offset: where in `x` the first element lies.
+    """
+    sizes, (walk,) = merge(y.dims, (moves,))
+    word = words_of(x.dtype)
+    index = index_type(x.size, y.size)
+    vector = 1
+    if walk[-1] == 1:
+        vector = next(
+            v
+            for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
+            if v >= 1 and all(n % v == 0 for n in (sizes[-1], offset, *walk[:-1]))
+        )
+    return Launch(
+        "shape.cu",
+        "copy_strided",
+        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
+        block=THREADS,
+        args=(
+            *(x, y, integer(y.size, index), integer(offset, index)),
+            *(integers(sizes, index), integers(walk, index)),
+        ),
+        types=(("Index", index), ("T", word)),
+        constants=(("RANK", len(sizes)), ("VECTOR", vector)),
+        note=f"{len(sizes)} axes",
+    )
+
+
+@kernel(Concat, follows=True)
+def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
+    rank = len(y.dims)
+    axis = normalize_axis(op.axis, rank)
+    axes = order(rank, y.format)
+    place = axes.index(axis)
+    rows = prod(y.dims[a] for a in axes[:place])
+    inner = prod(y.dims[a] for a in axes[place + 1 :])
+    present = [x for x in inputs if x.size]
+    if len(present) > MOST_CONCATENATED:
+        return f"{len(present)} inputs"
+    widths = [x.dims[axis] * inner for x in present]
+    starts = [sum(widths[:i]) for i in range(len(widths))]
+    word = words_of(y.dtype)
+    vector = next(
+        v
+        for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
+        if v >= 1 and all(width % v == 0 for width in widths)
+    )
+    index = index_type(y.size)
+    arguments: list[Any] = []
+    for x, width, start in zip(present, widths, starts, strict=True):
+        arguments += [x, integer(width, index), integer(start, index)]
+    blocks = ceil_div(rows * max(widths, default=0), THREADS * vector)
+    numbers = " ".join(f"X({i})" for i in range(len(present)))
+    return Launch(
+        "concat.cu",
+        "concat",
+        grid=(blocks, len(present), 1),
+        block=THREADS,
+        args=(y, integer(rows, index), integer(sum(widths), index), *arguments),
+        types=(("Index", index), ("T", word)),
+        constants=(("VECTOR", vector),),
+        code=f"#define INPUTS(X) {numbers}",
+        note=f"{len(present)} inputs",
+    )

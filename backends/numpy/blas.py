@@ -1,0 +1,79 @@
+"""The threads that numpy's own matrix products run on."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import cast
+
+import numpy as np
+
+_NAMES = tuple(
+    f"{library}_{{}}_num_threads{suffix}"
+    for library in ("scipy_openblas", "openblas")
+    for suffix in ("64_", "")
+)
+
+
+@cache
+def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """Return OpenBLAS's functions that get and set its threads, from the library in numpy's wheel.
+
+    None where numpy came with another BLAS, which is then left to itself.
+    """
+    package = Path(np.__file__).parent
+    for folder in (package.parent / "numpy.libs", package / ".dylibs"):
+        for file in sorted(folder.glob("*openblas*")):
+            library = ctypes.CDLL(str(file))
+            for name in _NAMES:
+                if hasattr(library, name.format("set")):
+                    found = (getattr(library, name.format(verb)) for verb in ("get", "set"))
+                    return cast(tuple[Callable[[], int], Callable[[int], None]], tuple(found))
+    return None
+
+
+def threads() -> int | None:
+    """Return how many threads numpy's OpenBLAS uses; None for another BLAS."""
+    functions = _functions()
+    return None if functions is None else functions[0]()
+
+
+class _Limit:
+    """How many callers want one thread a product, and what to go back to."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.callers = 0
+        self.before = 1
+
+
+_LIMIT = _Limit()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let each product run on its caller's thread alone, for all callers in the process.
+
+    Does nothing for another BLAS than OpenBLAS.
+    """
+    functions = _functions()
+    if functions is None:
+        yield
+        return
+    get, put = functions
+    with _LIMIT.lock:
+        if _LIMIT.callers == 0:
+            _LIMIT.before = get()
+            put(1)
+        _LIMIT.callers += 1
+    try:
+        yield
+    finally:
+        with _LIMIT.lock:
+            _LIMIT.callers -= 1
+            if _LIMIT.callers == 0:
+                put(_LIMIT.before)

@@ -1,0 +1,96 @@
+"""The nine networks that the `onnx` package ships without weights, with random ones.
+
+Their own weights are one repeated constant, so their outputs prove nothing. Here they get seeded
+random weights of a size that keeps the activations near 1 in every layer, and they stop in front
+of the softmax, whose saturation would hide errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import onnx
+import onnx.backend.test
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from ..runtime.types import Array
+
+NAMES = (
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+    "zfnet512",
+)
+
+
+def light_file(name: str) -> Path:
+    """Return the path of a light model in the `onnx` package."""
+    return Path(onnx.backend.test.__file__).parent / "data" / "light" / f"light_{name}.onnx"
+
+
+def light_model(name: str, seed: int = 0) -> ModelProto:
+    """Return a light model that gives logits, with random weights.
+
+    Args:
+        name: one of `NAMES`.
+        seed: another seed gives other weights.
+    """
+    model = onnx.load(light_file(name))
+    graph = model.graph
+    shapes = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
+    roles = _roles(nodes)
+    rng = np.random.default_rng(seed + crc32(name.encode()))
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape":
+            weight = node.output[0]
+            shape = tuple(int(size) for size in shapes[node.input[0]])
+            data = _weights(*roles.get(weight, ("", 0)), shape, rng)
+            graph.initializer.append(numpy_helper.from_array(data, weight))
+    if nodes[-1].op_type == "Softmax":
+        graph.output[0].CopyFrom(onnx.ValueInfoProto(name=nodes.pop().input[0]))
+        graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    del graph.node[:]
+    graph.node.extend(nodes)
+    model.ir_version = max(model.ir_version, 4)  # from 4 on, initializers need not be inputs
+    return model
+
+
+def light_inputs(model: ModelProto, seed: int = 0) -> dict[str, Array]:
+    """Return standard normal inputs of a light model."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    rng = np.random.default_rng(seed)
+    return {
+        value.name: rng.standard_normal(
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim], np.float32
+        )
+        for value in model.graph.input
+        if value.name not in stored
+    }
+
+
+def _roles(nodes: Iterable[NodeProto]) -> dict[str, tuple[str, int]]:
+    """Return for each tensor the operator that reads it, and as which input."""
+    return {name: (node.op_type, i) for node in nodes for i, name in enumerate(node.input)}
+
+
+def _weights(operator: str, place: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if operator == "Conv" and place == 1:
+        data = rng.standard_normal(shape, np.float32) * np.sqrt(2 / np.prod(shape[1:]))
+    elif operator == "Gemm" and place == 1:
+        data = rng.standard_normal(shape, np.float32) * np.sqrt(1 / max(shape))
+    elif operator == "BatchNormalization" and place in (1, 4):
+        data = rng.uniform(0.5, 1.5, shape)
+    elif operator == "Unsqueeze":  # scale and shift of Caffe's scale layers
+        data = rng.uniform(0.6, 1.2, shape)
+    else:
+        data = rng.standard_normal(shape) * 0.1
+    return data.astype(np.float32)
