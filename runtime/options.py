@@ -48,6 +48,7 @@ class Options:
     max_plans: int = 8
     check_each: bool = False
     cache: Path = field(default_factory=default_cache)
+    conv: Literal["naive"] | None = None
 
     def __post_init__(self) -> None:
         known = get_args(Precision)

@@ -328,9 +328,9 @@ class Plan:
         self._buffers: list[Buffer] = []
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
-        self.memory = self._measure(stores)
         for row in self.rows:
             row.run = self._bind(row)
+        self.memory = self._measure(stores)
         self._inputs = {n: array(self._view(s)) for n, s in layout.inputs.items()}
         self._outputs = {n: array(self._view(s)) for n, s in layout.outputs.items()}
         self._constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}

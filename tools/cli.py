@@ -176,11 +176,12 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a model; show its outputs and how long it takes."""
+    from .arrays import check_archive_name, write_archive
     from .console import progress
     from .measure import Repeat
-    from .run import check_archive, run_model, save_outputs, show_run
+    from .run import run_model, show_run
 
-    check_archive(save)
+    check_archive_name(save)
     wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop))
     with progress() as say:
         found = run_model(
@@ -196,7 +197,7 @@ def run(
             check_each=check_each,
         )
     if save is not None:
-        save_outputs(save, found.outputs)
+        write_archive(save, found.outputs)
     _show(found, show_run, json=json)
 
 

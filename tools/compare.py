@@ -239,7 +239,7 @@ class _Race:
         self.entries: dict[str, _Entry] = {}
         self.skipped: dict[str, str] = {}
         self._source, self._settings = source, settings
-        self._feeds, self._say = inputs.arrays, say
+        self._inputs, self._say = inputs, say
 
     def enter(self, names: Sequence[str], skip: bool) -> None:
         """Load everybody and run each once."""
@@ -263,7 +263,8 @@ class _Race:
         self._say(f"{name}: first run")
         outputs: dict[str, Array] = {}
         try:
-            cold = timed(lambda: outputs.update(contestant.run(self._feeds)))
+            with self._inputs.explained():
+                cold = timed(lambda: outputs.update(contestant.run(self._inputs.arrays)))
         except BaseException:
             contestant.close()
             raise
@@ -276,7 +277,7 @@ class _Race:
         )
 
     def _runner(self, entry: _Entry) -> Callable[[], object]:
-        return lambda: entry.contestant.run(self._feeds)
+        return lambda: entry.contestant.run(self._inputs.arrays)
 
     def close(self) -> None:
         """Give all memory back."""

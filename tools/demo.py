@@ -126,8 +126,8 @@ def run_demo(console: Console, backends: Sequence[str] | None = None, folder: Pa
     """
     with load(folder / "digits.onnx", backend=REFERENCE) as model:
         sample = Sample.read(folder / "digits.npz")
-        introduce(console, model)
         findings = investigate(console, model, sample, folder / "digits.onnx", backends)
+        introduce(console, model)
     show_digits(console, findings)
     show_backends(console, findings)
     show_fold(console, findings.fold)

@@ -276,10 +276,12 @@ def _headers(remedy: str) -> Check:
 
 def _cudnn(remedy: str) -> Check:
     check = partial(Check, "cuDNN", purpose="the cudnn backend")
-    from ..backends.cudnn import library
-
     try:
+        from ..backends.cudnn import library
+
         found = library.load()
+    except ImportError as error:
+        return check(False, f"not installed ({error})", remedy)
     except BackendUnavailable as error:
         return check(False, error.missing, remedy)
     return check(True, f"{found.version}, frontend {found.frontend_version}, {found.file}")

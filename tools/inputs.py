@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from google.protobuf.message import DecodeError
-from onnx import TensorProto, numpy_helper
 
-from ..runtime.dtypes import BY_ONNX, INTEGERS, bool_, int32, int64, name_of, string
-from ..runtime.errors import InputError, UsageError, did_you_mean
+from ..runtime.dtypes import INTEGERS, bool_, int32, int64, name_of, string
+from ..runtime.errors import InputError, ModelError, UsageError, did_you_mean
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, TensorType
+from .arrays import read_archive, read_array, read_test_data
 from .images import IMAGE_SUFFIXES, Pixels, read_images
 
 Infos = Sequence[TensorInfo]
@@ -44,10 +43,28 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Arrays for every input of a model, and for each where it comes from."""
+    """Arrays for every input of a model.
+
+    Attributes:
+        arrays: by name.
+        origins: where each comes from.
+        assumed: symbolic dimensions that are 1 because nobody set them.
+    """
 
     arrays: dict[str, Array]
     origins: dict[str, str]
+    assumed: tuple[str, ...] = ()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Add to a ModelError inside which dimensions were assumed: 1 does not suit all models."""
+        try:
+            yield
+        except ModelError as error:
+            if self.assumed:
+                names = ", ".join(self.assumed)
+                error.add_note(f"nobody set {names}, so 1 was assumed; --dim and --shape set it")
+            raise
 
     def to_dict(self) -> list[dict[str, object]]:
         """Return name, dtype, shape and origin of each."""
@@ -82,7 +99,8 @@ def make_inputs(infos: Infos, wanted: Wanted) -> Inputs:
     if wanted.files:
         return _file_inputs(infos, wanted, shapes)
     arrays = random_inputs(infos, shapes, wanted.seed)
-    return Inputs(arrays, dict.fromkeys(arrays, f"random, seed {wanted.seed}"))
+    origins = dict.fromkeys(arrays, f"random, seed {wanted.seed}")
+    return Inputs(arrays, origins, _assumed(infos, wanted))
 
 
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────────
@@ -118,6 +136,13 @@ def input_shapes(
     return found
 
 
+def _assumed(infos: Infos, wanted: Wanted) -> tuple[str, ...]:
+    """Return the symbols of inputs that nobody gave a shape, but for those with a size."""
+    given = {*_by_input(wanted.shapes, infos, "--shape"), *_parse_dims(wanted.dims, infos)}
+    free = (d for info in infos if info.name not in given for d in info.shape or ())
+    return tuple(dict.fromkeys(d for d in free if isinstance(d, str) and d not in given))
+
+
 def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
     """Note what a given shape says about the model's symbols."""
     if info.shape is None:
@@ -142,7 +167,7 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     if text in ("", "[]", "()"):
         return ()
     if not re.fullmatch(r"\d+([x,]\d+)*", text):
-        raise UsageError(f"'{text}' is no shape; one looks like 1x3x224x224")
+        raise UsageError(f"--shape {text} is no shape; one looks like 1x3x224x224")
     return tuple(map(int, re.split("[x,]", text)))
 
 
@@ -225,6 +250,8 @@ def random_inputs(
 
 def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
     dtype, shape = wanted.dtype, wanted.dims
+    if wanted.size >= 1 << 48:
+        raise InputError(f"no machine has room for {wanted}")
     if dtype == bool_:
         return generator.integers(0, 2, shape).astype(bool_)
     if dtype == string:
@@ -253,12 +280,22 @@ def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, .
         if all(file.suffix.lower() in IMAGE_SUFFIXES for file in files):
             arrays[name] = read_images(files, by_name[name], shapes.get(name), wanted.pixels)
         elif len(files) == 1:
-            arrays[name] = read_array(files[0], name)
+            arrays[name] = _as_declared(read_array(files[0], name), by_name[name])
         else:
             raise UsageError(
                 f"--input {name} is given {len(files)} times; only pictures make a batch"
             )
     return Inputs(arrays, {name: ", ".join(paths) for name, paths in given.items()})
+
+
+def _as_declared(data: Array, info: TensorInfo) -> Array:
+    """Return elements of types that numpy files have no name for, such as bfloat16 and strings."""
+    if info.dtype is None or data.dtype == info.dtype:
+        return data
+    if info.dtype == string and data.dtype.kind == "U":
+        return data.astype(string)
+    nameless = data.dtype.kind == "V" and data.itemsize == info.dtype.itemsize
+    return data.view(info.dtype) if nameless else data
 
 
 def _expand_archives(texts: Sequence[str], infos: Infos) -> list[str]:
@@ -270,112 +307,23 @@ def _expand_archives(texts: Sequence[str], infos: Infos) -> list[str]:
         if named or len(names) == 1 or Path(text).suffix.lower() != ".npz":
             found.append(text)
         else:
-            found.extend(f"{name}={text}" for name in _read_archive(Path(text)) if name in names)
+            found.extend(f"{name}={text}" for name in read_archive(Path(text)) if name in names)
     return found
-
-
-def read_array(file: Path, name: str) -> Array:
-    """Return the array in a .npy, .npz or .pb (TensorProto) file.
-
-    Args:
-        file: its path.
-        name: the input that it is for; picks the array of an .npz file that has several.
-
-    Raises:
-        InputError: the file is not what its name says, or has no such array.
-        OSError: the file cannot be read.
-    """
-    reader = _READERS.get(file.suffix.lower())
-    if reader is None:
-        known = ", ".join((*_READERS, *IMAGE_SUFFIXES))
-        raise InputError(f"{file}: inputs are read from {known} files")
-    arrays = reader(file)
-    if len(arrays) == 1:
-        return next(iter(arrays.values()))
-    if name not in arrays:
-        raise InputError(
-            f"{file} has no array '{name}'{did_you_mean(name, list(arrays))} "
-            f"(arrays: {', '.join(arrays)})"
-        )
-    return arrays[name]
-
-
-def _read_npy(file: Path) -> dict[str, Array]:
-    try:
-        data = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{file} is no .npy file that numpy can read: {error}") from error
-    if not isinstance(data, np.ndarray):
-        data.close()
-        raise InputError(f"{file} is an archive of arrays; call it .npz")
-    return {"": data}
-
-
-def _read_archive(file: Path) -> dict[str, Array]:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file} is no .npz file that numpy can read: {error}") from error
-
-
-def _read_tensor(file: Path) -> dict[str, Array]:
-    tensor = TensorProto()
-    try:
-        tensor.ParseFromString(file.read_bytes())
-        dtype = BY_ONNX.get(tensor.data_type)
-        if dtype is None:
-            raise ValueError(f"unknown element type {tensor.data_type}")
-        data = numpy_helper.to_array(tensor)
-    except (DecodeError, ValueError, TypeError) as error:
-        raise InputError(f"{file} is no ONNX tensor: {error}") from error
-    if dtype == string:
-        data = np.array([v.decode() if isinstance(v, bytes) else v for v in data.flat], object)
-        data = data.reshape(tuple(tensor.dims))
-    return {tensor.name: data.astype(dtype, copy=False)}
-
-
-_READERS: dict[str, Callable[[Path], dict[str, Array]]] = {
-    ".npy": _read_npy,
-    ".npz": _read_archive,
-    ".pb": _read_tensor,
-}
 
 
 # ── test data ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _folder_inputs(infos: Infos, folder: Path) -> Inputs:
+    by_name = {info.name: info for info in infos}
     if folder.is_dir():
-        arrays = read_test_data(folder, "input", [info.name for info in infos])
+        arrays = read_test_data(folder, "input", list(by_name))
     elif folder.suffix.lower() == ".npz":
-        names = {info.name for info in infos}
-        arrays = {name: data for name, data in _read_archive(folder).items() if name in names}
+        found = read_archive(folder).items()
+        arrays = {n: _as_declared(data, by_name[n]) for n, data in found if n in by_name}
     else:
         raise InputError(
             f"--inputs-from {folder}: neither a folder with input_0.pb, input_1.pb, ... "
             "nor an .npz file"
         )
     return Inputs(arrays, dict.fromkeys(arrays, str(folder)))
-
-
-def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> dict[str, Array]:
-    """Return the tensors of a folder of ONNX test data, such as ``test_data_set_0``.
-
-    Args:
-        folder: holds ``input_0.pb``, ``output_0.pb``, ....
-        kind: ``input`` or ``output``.
-        names: the model's names; a tensor that has none of them is the one of its number.
-    """
-    found: dict[str, Array] = {}
-    for number in range(len(names)):
-        file = folder / f"{kind}_{number}.pb"
-        if not file.exists():
-            break
-        ((own, data),) = _read_tensor(file).items()
-        found[own if own in names else names[number]] = data
-    if not found and names:
-        inner = sorted(path.name for path in folder.glob("test_data_set_*"))
-        hint = f"; try {folder / inner[0]}" if inner else ""
-        raise InputError(f"--inputs-from {folder}: there is no {kind}_0.pb in it{hint}")
-    return found

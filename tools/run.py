@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from rich.text import Text
 
 from ..api import load
 from ..runtime.dtypes import COMPLEX, FLOATS, string
-from ..runtime.errors import UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Value
 from ..runtime.model import Model
@@ -168,7 +166,8 @@ def run_model(
         say("first run")
         found: dict[str, Array] = {}
         names = tuple(outputs) or None
-        first = timed(lambda: found.update(model.run(inputs.arrays, names)))
+        with inputs.explained():
+            first = timed(lambda: found.update(model.run(inputs.arrays, names)))
         again = interleave(
             {backend: lambda: model.run(inputs.arrays, names)}, repeat or Repeat(), say
         )
@@ -249,25 +248,6 @@ def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
         tuple((int(at), float(vector[at])) for at in row)
         for vector, row in zip(vectors, best, strict=True)
     )
-
-
-def check_archive(file: Path | None) -> None:
-    """Raise UsageError unless outputs can be saved to a file of this name."""
-    if file is not None and file.suffix.lower() != ".npz":
-        raise UsageError(f"--save {file}: outputs are saved in an .npz file")
-
-
-def save_outputs(file: Path, outputs: Mapping[str, Array]) -> None:
-    """Write arrays to an .npz file, which `numpy.load` reads without pickle.
-
-    Strings are saved as numpy's own, of one length; of types that numpy lacks, such as bfloat16,
-    the bytes are.
-    """
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, data in outputs.items():
-            plain = data.astype(str) if data.dtype == string else data
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asanyarray(plain), allow_pickle=False)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────

@@ -61,6 +61,11 @@ C_TYPES: Mapping[DType, str] = {
     bool_: "bool",
 }
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
+#: Macros of <cmath>, which NVRTC does not have.
+_PRELUDE = (
+    "#define INFINITY __int_as_float(0x7f800000)",
+    "#define NAN __int_as_float(0x7fffffff)",
+)
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
 
@@ -88,6 +93,7 @@ class Source:
             for header in dict.fromkeys(_HEADERS.get(name, "") for _, name in self.types)
             if header
         ]
+        lines += _PRELUDE
         lines += [f"using {alias} = {name};" for alias, name in self.types]
         lines += [_constant(name, value) for name, value in self.constants]
         if self.code:
@@ -180,7 +186,9 @@ class Compiler:
     cache: Path | None = None
     statistics: Statistics = field(default_factory=Statistics)
     on_change: Callable[[Statistics], None] | None = None
-    _codes: dict[Source, Future[ObjectCode]] = field(default_factory=dict[Source, Future[ObjectCode]])
+    _codes: dict[Source, Future[ObjectCode]] = field(
+        default_factory=dict[Source, Future[ObjectCode]]
+    )
     _pool: ThreadPoolExecutor | None = None
     _lock: Lock = field(default_factory=Lock)
 

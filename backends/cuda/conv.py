@@ -29,7 +29,7 @@ LEAST_CHANNELS = 8
 
 
 def conv_formats(
-    op: Conv, y: Tensor, x: Tensor, w: Tensor, b: Tensor | None, setting: Setting
+    op: Conv, y: Tensor, x: Tensor, w: Tensor, b: Tensor | None = None, *, setting: Setting
 ) -> tuple[Format, Format]:
     """Return the formats of the input and of the result."""
     if setting.options.conv == "naive" or len(x.dims) > 4 or w.data is None:
@@ -175,14 +175,12 @@ def depthwise(
 ) -> Launch:
     """Return the convolution of each channel with filters of its own."""
     flat = len(x.dims) == 3
-    channels_last = x.is_channels_last
-    vector = 4 if channels_last and x.dims[1] % 4 == 0 else 1
+    vector = 4 if x.is_channels_last and y.is_channels_last and x.dims[1] % 4 == 0 else 1
     kernel_h, kernel_w = (1, *view.kernel) if flat else view.kernel
     dilations = (1, *view.dilations) if flat else view.dilations
     image = _image(x, y, view).values
     plane = Ints32(
-        (x.dims[1], *image[:6], *dilations, *image[6:8])
-        + (x.strides[0], x.strides[1], *image[9:])
+        (x.dims[1], *image[:6], *dilations, *image[6:8]) + (x.strides[0], x.strides[1], *image[9:])
     )
     weights = Packed((w.value,), "depthwise", pack_depthwise)
     return Launch(
@@ -194,7 +192,7 @@ def depthwise(
         types=(("T", float32),),
         constants=(
             *(("KH", kernel_h), ("KW", kernel_w), ("VECTOR", vector)),
-            *(("CHANNELS_LAST", channels_last), ("BIAS", b is not None)),
+            *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", b is not None)),
         ),
         code=tail.code,
         note=f"{kernel_h}x{kernel_w} {tail.title}".strip(),

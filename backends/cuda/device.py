@@ -21,55 +21,18 @@ from cuda.core import (
     Stream,
 )
 
-from ...runtime.backend import Format, View
+from ...runtime.backend import View
 from ...runtime.errors import BackendUnavailable, DeviceError, DeviceOutOfMemory
 from ...runtime.host import HostBuffer
 from ...runtime.types import Array, TensorType
 from .compile import Compiler, target_for
-from .launch import bound, pointer
+from .launch import bound
+from .memory import CudaBuffer, PinnedBuffer, address
 from .shape import reformat
 from .status import CUDAError, check, translated
 
 LEAST_CAPABILITY = (8, 0)
 _LAUNCH = "graph launch"
-
-
-class CudaBuffer:
-    """A piece of device memory; `pointer` is its address, 0 where it has no bytes."""
-
-    __slots__ = ("_core", "_device", "nbytes", "pointer")
-
-    def __init__(self, device: CudaDevice, core: Buffer | None, nbytes: int) -> None:
-        self._device, self._core, self.nbytes = device, core, nbytes
-        self.pointer = int(core.handle) if core is not None else 0
-
-    @property
-    def core(self) -> Buffer | None:
-        """The buffer as cuda.core knows it; None where it has no bytes."""
-        return self._core
-
-    def close(self) -> None:
-        """Give the memory back; a second call does nothing."""
-        core, self._core = self._core, None
-        if core is not None:
-            self._device.release(core, self.nbytes)
-            self.pointer = self.nbytes = 0
-
-
-class PinnedBuffer(HostBuffer):
-    """Host memory that the device reads and writes by itself."""
-
-    __slots__ = ("_core",)
-
-    def __init__(self, core: Buffer) -> None:
-        self._core: Buffer | None = core
-        self.memory = np.from_dlpack(core).view(np.uint8)
-
-    def close(self) -> None:
-        super().close()
-        core, self._core = self._core, None
-        if core is not None:
-            core.close()
 
 
 class CudaStream:
@@ -111,7 +74,6 @@ class CudaDevice:
         self._service = core.create_stream()
         self._memory = _memory_of(core)
         self._pinned = LegacyPinnedMemoryResource()
-        self._graphs: set[object] = set()
         self.name = f"cuda:{core.device_id}"
         self.description = f"{core.name}, sm_{major}{minor}, driver CUDA {_driver_version()}"
         shared = about.max_shared_memory_per_block_optin
@@ -127,7 +89,7 @@ class CudaDevice:
     def allocate(self, nbytes: int) -> CudaBuffer:
         """Return new memory, aligned to 512 bytes; see `runtime.backend.Device`."""
         if nbytes == 0:
-            return CudaBuffer(self, None, 0)
+            return CudaBuffer(None, 0, self._release)
         self._core.set_current()
         try:
             core = self._memory.allocate(nbytes, stream=self._service)
@@ -142,10 +104,9 @@ class CudaDevice:
             ) from error
         with self._lock:
             self.allocated += nbytes
-        return CudaBuffer(self, core, nbytes)
+        return CudaBuffer(core, nbytes, self._release)
 
-    def release(self, core: Buffer, nbytes: int) -> None:
-        """Take back what `allocate` gave, and hand it to the system."""
+    def _release(self, core: Buffer, nbytes: int) -> None:
         with translated("freeing memory"):
             core.close(self._service)
             self._service.sync()
@@ -185,7 +146,7 @@ class CudaDevice:
         nbytes = dst.nbytes
         if nbytes == 0:
             return lambda stream: None
-        target, source = _address(dst), _address(src)
+        target, source = address(dst), address(src)
         if dst.format is not src.format:
             launch = reformat(dst, src)
             code = self.compiler.submit(launch.source)
@@ -244,12 +205,6 @@ class CudaDevice:
     def ordinal(self) -> int:
         """The GPU's number."""
         return self._core.device_id
-
-
-def _address(view: View) -> int:
-    if isinstance(view.buffer, HostBuffer):
-        return view.buffer.memory.ctypes.data + view.offset
-    return pointer(view)
 
 
 def _memory_of(core: Device) -> MemoryResource:

@@ -149,8 +149,6 @@ ROWS: dict[type[Op], Row] = {
 
 #: Functions that rows use.
 _LIBRARY = """\
-#define INFINITY __int_as_float(0x7f800000)
-#define NAN __int_as_float(0x7fffffff)
 template <typename T> __device__ __forceinline__ T limit(T x, T least, T most)
 {
     x = x < least ? least : x;

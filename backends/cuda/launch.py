@@ -21,6 +21,7 @@ from ...runtime.ir import Value
 from ...runtime.types import Array
 from .compile import C_TYPES, Source
 from .layout import Ints, strides
+from .memory import pointer
 from .status import check
 
 if TYPE_CHECKING:
@@ -233,15 +234,6 @@ class KernelStep:
         if argument.value.is_constant:
             return pointer(self._site.weights.view(argument.value))
         return pointer(views[argument.value])
-
-
-def pointer(view: View) -> int:
-    """Return the address of a view on a CUDA device."""
-    from .device import CudaBuffer
-
-    if not isinstance(view.buffer, CudaBuffer):
-        raise TypeError(f"{view.type} lies on {view.device.name}, not on a CUDA device")
-    return view.buffer.pointer + view.offset
 
 
 def bound(

@@ -14,7 +14,7 @@ from ...runtime.types import Array
 from .launch import Argument, Ints32, Launch, Packed, Recipe, Scratch, Tensor
 from .layout import ceil_div
 from .registry import Answer, Setting, kernel, need_float32
-from .tail import Tail
+from .tail import NO_TAIL, Tail
 from .tiles import Tile, choose
 
 MATRIX, PIXELS, WINDOWS = range(3)
@@ -101,7 +101,7 @@ def multiply(
             ("BIAS", p.bias is not None and not split),
             ("SPLIT", split),
         ),
-        code="" if split else tail.code,
+        code=NO_TAIL.code if split else tail.code,
         shared=tile.shared,
         scratch=4 * count * splits * p.m * p.n if split else 0,
         note=f"{tile.title} {tail.title}".strip() if not split else f"{tile.title} split {splits}",
@@ -174,16 +174,16 @@ def multiply_rows(
 
 
 @kernel(MatMul, tail=True)
-def matmul(
-    op: MatMul, y: Tensor, a: Tensor, b: Tensor, *, tail: Tail, setting: Setting
-) -> Answer:
+def matmul(op: MatMul, y: Tensor, a: Tensor, b: Tensor, *, tail: Tail, setting: Setting) -> Answer:
     refused = need_float32(y, a, b)
     if refused:
         return refused
     if len(b.dims) <= 2:
         n = b.dims[1] if len(b.dims) == 2 else 1
         k = b.dims[0]
-        return _product(y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, tail, setting)
+        return _product(
+            y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, tail, setting
+        )
     if len(a.dims) < 2:
         return "a vector times a stack of matrices"
     return _stacked(y, a, b, tail, setting)
@@ -233,14 +233,24 @@ def _product(
         return f"{m} x {n} x {k} elements"
     if b.data is not None and m <= MOST_GEMV_ROWS:
         plain = transposed and alpha == 1
-        w = b if plain else Packed((b.value,), ("rows", *form), partial(pack_rows, alpha=alpha, transposed=transposed))
+        w = (
+            b
+            if plain
+            else Packed(
+                (b.value,), ("rows", *form), partial(pack_rows, alpha=alpha, transposed=transposed)
+            )
+        )
         return multiply_rows(w, a, y, shape, bias, tail, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
         ldb = ceil_div(n, 4) * 4
         if form != (1.0, False) or ldb != n:
-            columns = Packed((b.value,), ("columns", *form), partial(pack_columns, alpha=alpha, transposed=transposed))
+            columns = Packed(
+                (b.value,),
+                ("columns", *form),
+                partial(pack_columns, alpha=alpha, transposed=transposed),
+            )
     return multiply(
         Product(a, columns, y, m, n, k, k, ldb, n, bias=bias, vector_a=vector_of(k)), tail, setting
     )
@@ -250,7 +260,7 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
     """Return a stack of products; all stacks as long as the result's, or a single matrix."""
     (m, k), n = a.dims[-2:], b.dims[-1]
     count = prod(y.dims[:-2])
-    if tail.operands and count != 1 or k == 0:
+    if (tail.operands and count != 1) or k == 0:
         return "a stack with an operand behind it"
     distances: list[int] = []
     for operand, size in ((a, m * k), (b, k * n)):
@@ -261,9 +271,7 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
     if count > 65535:
         return f"a stack of {count}"
     batch = (count, *distances, m * n)
-    return multiply(
-        Product(a, b, y, m, n, k, k, n, n, batch, vector_a=vector_of(k)), tail, setting
-    )
+    return multiply(Product(a, b, y, m, n, k, k, n, n, batch, vector_a=vector_of(k)), tail, setting)
 
 
 def vector_of(*steps: int) -> int:

@@ -29,9 +29,7 @@ MOST_UNROLLED = 64
 
 
 @kernel(MaxPool, follows=True, outputs=2)
-def max_pool(
-    op: MaxPool, y: Tensor, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
-) -> Answer:
+def max_pool(op: MaxPool, y: Tensor, x: Tensor, *, more: tuple[Tensor | None, ...] = ()) -> Answer:
     positions = more[0] if more else None
     return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
 

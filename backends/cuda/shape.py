@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -12,8 +11,8 @@ from ...runtime.backend import Format, View
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
 from ...runtime.ops.shape import Concat, Expand, Slice, Split, Transpose, bounds_of_slice
 from ...runtime.ops.shapes import normalize_axes, normalize_axis
-from .launch import Launch, Recipe, Tensor, index_type, integer, integers
-from .layout import Ints, broadcast_strides, ceil_div, merge, order, strides
+from .launch import Launch, Tensor, index_type, integer, integers
+from .layout import Ints, broadcast_strides, ceil_div, merge, order
 from .registry import Answer, kernel, need_static
 
 THREADS = 256

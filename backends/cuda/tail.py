@@ -79,4 +79,6 @@ def _finish(chain: Chain, y: Tensor) -> Tail | str:
 def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     axis = 1 if len(shape) > 2 else len(shape) - 1
     padded = (1,) * (len(shape) - len(dims)) + dims
-    return all(d == (s if i == axis else 1) for i, (d, s) in enumerate(zip(padded, shape, strict=True)))
+    return all(
+        d == (s if i == axis else 1) for i, (d, s) in enumerate(zip(padded, shape, strict=True))
+    )

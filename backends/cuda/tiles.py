@@ -88,9 +88,7 @@ def _candidates(m: int, n: int, k: int, batch: int, target: Target) -> Iterator[
             splits += 1
 
 
-def _cost(
-    m: int, n: int, k: int, batch: int, tile: Tile, splits: int, target: Target
-) -> float:
+def _cost(m: int, n: int, k: int, batch: int, tile: Tile, splits: int, target: Target) -> float:
     """Return an estimate of the time, in cycles."""
     blocks = ceil_div(m, tile.bm) * ceil_div(n, tile.bn) * batch * splits
     steps = ceil_div(ceil_div(k, tile.bk), splits)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from ...runtime.backend import Backend
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
-from ..cuda import open_backends as open_cuda
-from .library import load
 
 if TYPE_CHECKING:
     from .session import Session
@@ -21,20 +19,25 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     Raises:
         BackendUnavailable: there is no GPU that the cuda kernels can use, no frontend or no cuDNN.
     """
+    from ..cuda import open_backends as open_cuda
+
     try:
-        (cuda,) = open_cuda(options)
+        cuda = open_cuda(options)
     except BackendUnavailable as error:
-        raise BackendUnavailable("cudnn", error.missing, error.remedy) from error
-    session = _session(cuda.device.ordinal)
+        raise BackendUnavailable("cudnn", error.missing, error.remedy) from None
+    from ..cuda.device import open_device
     from .backend import CudnnBackend
     from .choice import Chooser
 
-    return CudnnBackend(cuda.device, Chooser(session, options.cache / "cudnn")), cuda
+    device = open_device(options.cache, "cudnn")
+    chooser = Chooser(_session(device.ordinal), options.cache / "cudnn")
+    return CudnnBackend(device, chooser), *cuda
 
 
 @cache
 def _session(ordinal: int) -> Session:
     """Return cuDNN on a GPU: one handle each for the whole process."""
+    from .library import load
     from .session import Session
 
     return Session.here(load(), ordinal)

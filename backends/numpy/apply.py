@@ -11,11 +11,12 @@ from ...runtime.backend import Claim, Site
 from ...runtime.ir import Node, Value
 from ...runtime.op import Op
 from ...runtime.types import Array, TensorType
+from . import crew
 from .chain import Chain
 from .elementwise import ELEMENTWISE
 from .frame import Frame, blocks, cut
 from .registry import Kernel
-from .step import Bound, HostStep, Tape
+from .step import Bound, HostStep, Tape, gather
 
 #: Elements of a block that several calls work on: they should find it in the second-level cache.
 BLOCK = 1 << 15
@@ -25,7 +26,9 @@ def elementwise_claim(chain: Chain) -> Claim:
     """Return the claim of a chain whose head is elementwise too."""
 
     def build(site: Site) -> HostStep:
-        return HostStep(chain.title, site, lambda bound: _record_elementwise(chain, bound))
+        count = crew.size()
+        record = partial(_record_elementwise, chain, count)
+        return HostStep(chain.title, site, record, workers=count)
 
     return Claim(chain.nodes, build, in_place=in_place(chain))
 
@@ -44,20 +47,22 @@ def in_place(chain: Chain) -> tuple[tuple[Value, Value], ...]:
     )
 
 
-def _record_elementwise(chain: Chain, bound: Bound) -> Tape:
+def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     head, result = chain.head, bound[chain.output]
     function = ELEMENTWISE[type(head.op)](head.op)
     frame = _frame(chain)
     finish = chain.finish(frame, bound)
     target = frame.view(result)
     operands = [None if v is None else frame.view(bound[v]) for v in head.inputs]
-    limit = BLOCK if chain.stages or not isinstance(function, np.ufunc) else max(1, result.size)
-    tape: Tape = []
-    for block in blocks(frame.shape, limit):
+    calls = 1 + len(chain.stages)
+    cheap = isinstance(function, np.ufunc) and not chain.stages
+    tapes: list[Tape] = []
+    for block in blocks(frame.shape, BLOCK if not cheap or workers > 1 else result.size):
         arrays = [None if data is None else cut(data, block) for data in operands]
-        tape.append(partial(function, *arrays, out=cut(target, block)))
+        tape: Tape = [partial(function, *arrays, out=cut(target, block))]
         finish(tape, block)
-    return tape
+        tapes.append(tape)
+    return gather(tapes, calls * result.size, workers)
 
 
 def _frame(chain: Chain) -> Frame:
@@ -78,7 +83,7 @@ def kernel_claim(node: Node, kernel: Kernel) -> Claim:
     """Return the claim of one node that a plain function runs."""
 
     def build(site: Site) -> HostStep:
-        return HostStep(node.kind, site, lambda bound: _record_kernel(node, kernel, bound))
+        return HostStep(node.kind, site, lambda bound: [_record_kernel(node, kernel, bound)])
 
     pairs: tuple[tuple[Value, Value], ...] = ()
     first = node.inputs[0] if node.inputs else None

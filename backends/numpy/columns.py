@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -117,34 +116,28 @@ class Unfolding:
             matrix = scratch.take(groups * channels * prod(window.kernel) * most, dtype)
         return cls(window, spatial, channels, padded, matrix)
 
-    def start(self, tape: Tape, bound: Bound) -> Callable[[Array, Block], Array]:
-        """Return what adds to the tape the calls that fill a matrix, and returns the matrix.
+    def fill(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
+        """Add the calls that fill a matrix to the tape, and return the matrix.
 
-        It takes the channels [groups * channels, *spatial] of whole groups of one image, and a
-        box of outputs. Each call of it overwrites the matrix of the one before.
+        Args:
+            tape: the calls.
+            bound: the step's arrays.
+            image: channels [groups * channels, *spatial] of whole groups of one image.
+            box: which outputs.
         """
-        cleared: list[object] = [None]
-
-        def fill(image: Array, box: Block) -> Array:
-            counts = lengths(box)
-            rows = self.channels * prod(self.window.kernel)
-            shape = (image.shape[0] // self.channels, rows, prod(counts))
-            if self.matrix is None:
-                return image[(slice(None), *box)].reshape(shape, copy=False)
-            covered = region(self.window, self.spatial, box)
-            part = image[(slice(None), *covered.inside)]
-            if covered.is_padded and self.padded is not None:
-                padded = bound.scratch(self.padded, (len(part), *covered.shape))
-                borders = (padded.shape, covered.at)
-                # Equal borders find their zeros where the box before left them.
-                if borders != cleared[0]:
-                    tape.append(partial(padded.fill, 0))
-                    cleared[0] = borders
-                tape.append(partial(np.copyto, padded[(slice(None), *covered.at)], part))
-                part = padded
-            matrix = bound.scratch(self.matrix, shape)
-            target = matrix.reshape(len(image), *self.window.kernel, *counts)
-            tape.append(partial(np.copyto, target, windows(part, self.window, counts)))
-            return matrix
-
-        return fill
+        counts = lengths(box)
+        rows = self.channels * prod(self.window.kernel)
+        shape = (len(image) // self.channels, rows, prod(counts))
+        if self.matrix is None:
+            return image[(slice(None), *box)].reshape(shape, copy=False)
+        covered = region(self.window, self.spatial, box)
+        part = image[(slice(None), *covered.inside)]
+        if covered.is_padded and self.padded is not None:
+            padded = bound.scratch(self.padded, (len(part), *covered.shape))
+            tape.append(partial(padded.fill, 0))
+            tape.append(partial(np.copyto, padded[(slice(None), *covered.at)], part))
+            part = padded
+        matrix = bound.scratch(self.matrix, shape)
+        target = matrix.reshape(len(image), *self.window.kernel, *counts)
+        tape.append(partial(np.copyto, target, windows(part, self.window, counts)))
+        return matrix

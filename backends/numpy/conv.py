@@ -22,6 +22,7 @@ from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import window
 from ...runtime.options import Options
 from ...runtime.types import Array
+from . import crew
 from .chain import Chain
 from .columns import Unfolding
 from .frame import Block, Frame, blocks, lengths
@@ -29,9 +30,11 @@ from .registry import builder
 from .step import Bound, HostStep, Scratch, Tape
 
 #: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
-COLUMNS = 1 << 20
-#: Fewest positions of a block that is not a whole image: narrower products are slow.
-NARROWEST = 192
+COLUMNS = 1 << 19
+#: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
+NARROWEST, FEWEST = 128, 32
+#: Multiplications that are worth handing to another thread, and blocks for each thread.
+PRODUCTS, BLOCKS = 1 << 21, 3
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -68,7 +71,8 @@ class _Convolution:
         self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
         self.positions = prod(self.window.output)
         self.dtype = arithmetic(x.dtype)
-        self.together, self.boxes = self._cut(min(COLUMNS, workspace or COLUMNS))
+        self.workers = crew.size()
+        self._cut(min(COLUMNS, (workspace or COLUMNS) // self.workers))
         self.scratch = Scratch()
         self.unfolding = Unfolding.of(
             self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
@@ -79,52 +83,74 @@ class _Convolution:
             self.sums = self.scratch.take(self.together * self.filters * most, self.dtype)
             self.copy = None if self.w.is_constant else self.scratch.take(w.size, self.dtype)
 
-    def _cut(self, limit: int) -> tuple[int, list[Block]]:
-        """Return how many groups make a block, and the boxes of outputs of blocks."""
-        column = self.rows * self.dtype.itemsize
-        whole = column * self.positions
-        if self.group > 1 and whole <= limit:
-            everything = list(blocks(self.window.output, self.positions))
-            return min(self.group, limit // max(1, whole)), everything
-        return 1, list(blocks(self.window.output, max(NARROWEST, limit // max(1, column))))
+    def _cut(self, limit: int) -> None:
+        """Choose blocks: their images, groups, boxes of outputs and filters of each group."""
+        column = max(1, self.rows * self.dtype.itemsize)
+        products = self.x.tensor.dims[0] * self.group * self.filters * self.rows * self.positions
+        wanted = max(1, min(BLOCKS * self.workers, products // PRODUCTS))
+        if self.workers == 1:
+            wanted = 1
+        self.together = 1
+        positions = max(NARROWEST, limit // column)
+        if self.group > 1 and self.positions * column <= limit:
+            positions = self.positions
+            self.together = min(limit // (positions * column), -(-self.group // wanted))
+        have = self.x.tensor.dims[0] * -(-self.group // self.together)
+        if self.group == 1:
+            narrow = max(NARROWEST, -(-self.positions // -(-wanted // max(1, have))))
+            positions = min(positions, narrow)
+        self.boxes = list(blocks(self.window.output, max(1, positions)))
+        have *= max(1, len(self.boxes))
+        parts = min(self.filters // FEWEST, -(-wanted // have), self.workers)
+        step = -(-self.filters // max(1, parts))
+        self.parts = [slice(i, i + step) for i in range(0, self.filters, step)]
 
     def step(self, site: Site) -> HostStep:
         """Return what runs it."""
         how = "direct" if self.unfolding.matrix is None else "unfolded"
         stack = f"{self.group}x " if self.group > 1 else ""
         kernel = f"{how} product {stack}{self.filters}x{self.rows}x{self.positions}"
-        return HostStep(f"{self.chain.title}: {kernel}", site, self._record, self.scratch.nbytes)
+        name, own = f"{self.chain.title}: {kernel}", self.scratch.nbytes
+        return HostStep(name, site, self._record, self.workers, own)
 
-    def _blocks(self) -> Iterator[tuple[int, slice, Block]]:
-        """Yield image, groups and box of every block."""
+    def _blocks(self) -> Iterator[tuple[int, slice, slice, Block]]:
+        """Yield image, groups, filters and box of every block."""
         for image in range(self.x.tensor.dims[0]):
             for first in range(0, self.group, self.together):
-                for box in self.boxes:
-                    yield image, slice(first, min(first + self.together, self.group)), box
+                groups = slice(first, min(first + self.together, self.group))
+                for part in self.parts:
+                    for box in self.boxes:
+                        yield image, groups, part, box
 
-    def _record(self, bound: Bound) -> Tape:
-        tape: Tape = []
+    def _record(self, bound: Bound) -> list[Tape]:
+        tapes: list[Tape] = []
+        first: Tape = []
         x, channels = bound[self.x], self.unfolding.channels
-        weights, bias = self._weights(tape, bound), self._addend(bound)
+        weights, bias = self._weights(first, bound), self._addend(bound)
         joined = Frame(self.chain.output.tensor.dims, (0, 1, 2))
         frame = self.chain.frame(joined.starts)
         finish = self.chain.finish(frame, bound)
         result = bound[self.chain.output]
         result = result.reshape(len(x), self.group, self.filters, self.positions)
-        fill = self.unfolding.start(tape, bound)
-        for image, groups, box in self._blocks():
-            columns = fill(x[image, groups.start * channels : groups.stop * channels], box)
-            outputs = slice(groups.start * self.filters, groups.stop * self.filters)
+        for image, groups, part, box in self._blocks():
+            tape: Tape = []
+            inputs = x[image, groups.start * channels : groups.stop * channels]
+            columns = self.unfolding.fill(tape, bound, inputs, box)
+            outputs = slice(
+                groups.start * self.filters + part.start,
+                (groups.stop - 1) * self.filters + min(part.stop, self.filters),
+            )
             place = (slice(image, image + 1), outputs, *box)
-            target = result[image, groups, :, joined.block(place)[2]]
+            target = result[image, groups, part, joined.block(place)[2]]
             sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
-            tape.append(_product(weights[groups], columns, sums))
+            tape.append(_product(weights[groups, part], columns, sums))
             if bias is not None:
-                tape.append(partial(np.add, sums, bias[groups], sums))
+                tape.append(partial(np.add, sums, bias[groups, part], sums))
             if sums is not target:
                 tape.append(partial(np.copyto, target, sums))
             finish(tape, frame.block(place))
-        return tape
+            tapes.append(tape)
+        return [[*first, *(call for tape in tapes for call in tape)]] if first else tapes
 
     def _weights(self, tape: Tape, bound: Bound) -> Array:
         """Return the weights as matrices [groups, filters, rows]."""

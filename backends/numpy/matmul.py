@@ -77,9 +77,9 @@ class _Product:
     def step(self, site: Site) -> HostStep:
         """Return what runs it."""
         size = f"{self.a.tensor} @ {self.b.tensor}"
-        return HostStep(f"{self.chain.title}: {size}", site, self._record, self.scratch.nbytes)
+        return HostStep(f"{self.chain.title}: {size}", site, self._record, own=self.scratch.nbytes)
 
-    def _record(self, bound: Bound) -> Tape:
+    def _record(self, bound: Bound) -> list[Tape]:
         tape: Tape = []
         op = self.chain.head.op
         out = bound[self.chain.output]
@@ -97,7 +97,7 @@ class _Product:
         finish = self.chain.finish(frame, bound)
         for block in blocks(frame.shape, BLOCK):
             finish(tape, block)
-        return tape
+        return [tape]
 
     def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array) -> None:
         if op.alpha != 1:

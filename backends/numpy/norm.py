@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -25,10 +26,11 @@ from ...runtime.ops.norm import (
 )
 from ...runtime.options import Options
 from ...runtime.types import Array
+from . import crew
 from .chain import Chain
 from .frame import Frame, blocks, cut, lengths
 from .registry import builder, kernel
-from .step import Bound, HostStep, Piece, Scratch, Tape
+from .step import Bound, HostStep, Piece, Scratch, Tape, gather
 
 #: Elements of a block that several calls work on.
 BLOCK = 1 << 15
@@ -60,35 +62,41 @@ def batch_normalization(chain: Chain, site: Site, options: Options) -> HostStep 
         return f"dtype {name_of(x.tensor.dtype)}"
     if op.training_mode:
         return HostStep(chain.title, site, partial(_record_training, chain, op))
-    return HostStep(chain.title, site, partial(_record_batchnorm, chain, op))
+    count = crew.size()
+    return HostStep(chain.title, site, partial(_record_batchnorm, chain, op, count), count)
 
 
 def _given(chain: Chain) -> tuple[Value, ...]:
     return tuple(value for value in chain.head.inputs if value is not None)
 
 
-def _record_batchnorm(chain: Chain, op: BatchNormalization, bound: Bound) -> Tape:
+def _record_batchnorm(
+    chain: Chain, op: BatchNormalization, workers: int, bound: Bound
+) -> list[Tape]:
     x, *parameters = _given(chain)
     frame = chain.frame((0, 1, 2)[: len(x.tensor.dims)])
     source, target = frame.view(bound[x]), frame.view(bound[chain.output])
     finish = chain.finish(frame, bound)
-    tape: Tape = []
-    pair = _affine(tape, op, tuple(parameters), bound)
+    tapes: list[Tape] = []
+    first, pair = _affine(op, tuple(parameters), bound)
     by_channel = [1] * len(frame.shape)
     by_channel[1:2] = [-1]
     factor, addend = (data.reshape(by_channel) for data in pair)
     scale = _scale_wide if _is_half(source.dtype) else _scale
     for block in blocks(frame.shape, BLOCK):
         arrays = [cut(data, block) for data in (source, factor, addend, target)]
-        tape.append(partial(scale, *arrays))
+        tape: Tape = [partial(scale, *arrays)]
         finish(tape, block)
-    return tape
+        tapes.append(tape)
+    if first is not None:
+        return [[first, *(call for tape in tapes for call in tape)]]
+    return gather(tapes, (2 + len(chain.stages)) * x.tensor.size, workers)
 
 
 def _affine(
-    tape: Tape, op: BatchNormalization, parameters: tuple[Value, ...], bound: Bound
-) -> Array:
-    """Return factors and addends [2, channels]; they are made at run time if they must be."""
+    op: BatchNormalization, parameters: tuple[Value, ...], bound: Bound
+) -> tuple[Callable[[], None] | None, Array]:
+    """Return factors and addends [2, channels], and what computes them in every run if need be."""
     dtype = float64 if parameters[0].tensor.dtype == float64 else float32
 
     def pack(scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
@@ -96,11 +104,10 @@ def _affine(
         return np.stack([factor, shift - mean * factor]).astype(dtype)
 
     if all(value.is_constant for value in parameters):
-        return bound.packed(parameters, ("batchnorm", op.epsilon), pack)
+        return None, bound.packed(parameters, ("batchnorm", op.epsilon), pack)
     pair = np.empty((2, parameters[0].tensor.dims[0]), dtype)
     arrays = [bound[value] for value in parameters]
-    tape.append(lambda: np.copyto(pair, pack(*arrays)))
-    return pair
+    return lambda: np.copyto(pair, pack(*arrays)), pair
 
 
 def _scale(x: Array, factor: Array, addend: Array, out: Array) -> None:
@@ -112,14 +119,14 @@ def _scale_wide(x: Array, factor: Array, addend: Array, out: Array) -> None:
     np.copyto(out, x.astype(float32) * factor + addend, casting="same_kind")
 
 
-def _record_training(chain: Chain, op: BatchNormalization, bound: Bound) -> Tape:
+def _record_training(chain: Chain, op: BatchNormalization, bound: Bound) -> list[Tape]:
     arrays = [bound[value] for value in _given(chain)]
     outputs = [bound.get(v) for v in (chain.output, *chain.head.outputs[1:])]
     frame = Frame.finest(chain.output.tensor.dims)
     tape: Tape = [lambda: _train(op, arrays, outputs)]
     for block in blocks(frame.shape, chain.output.tensor.size):
         chain.finish(frame, bound)(tape, block)
-    return tape
+    return [tape]
 
 
 def _train(op: BatchNormalization, arrays: list[Array], outputs: list[Array | None]) -> None:
@@ -156,31 +163,36 @@ def lrn(chain: Chain, site: Site, options: Options) -> HostStep | str:
     scratch = Scratch()
     squares = scratch.take((channels + op.size - 1) * width, dtype)
     sums = scratch.take(channels * width, dtype)
-    record = partial(_record_lrn, chain, op, (squares, sums), width)
-    return HostStep(f"{chain.title} {op.size}", site, record, scratch.nbytes)
+    count = crew.size()
+    record = partial(_record_lrn, chain, op, (squares, sums), width, count)
+    return HostStep(f"{chain.title} {op.size}", site, record, count, scratch.nbytes)
 
 
 def _record_lrn(
-    chain: Chain, op: LRN, pieces: tuple[Piece, Piece], width: int, bound: Bound
-) -> Tape:
+    chain: Chain, op: LRN, pieces: tuple[Piece, Piece], width: int, workers: int, bound: Bound
+) -> list[Tape]:
     (x,) = _given(chain)
     n, channels = x.tensor.dims[:2]
     source, out = (bound[v].reshape(n, channels, -1) for v in (x, chain.output))
     before = (op.size - 1) // 2
-    tape: Tape = []
+    tapes: list[Tape] = []
     for image in range(n):
         for (part,) in blocks(source.shape[2:], width):
             (count,) = lengths((part,))
             squares = bound.scratch(pieces[0], (channels + op.size - 1, count))
             sums = bound.scratch(pieces[1], (channels, count))
             data = source[image, :, part]
-            tape.append(partial(squares[:before].fill, 0))
-            tape.append(partial(squares[before + channels :].fill, 0))
             inner = squares[before : before + channels]
-            tape.append(partial(np.multiply, data, data, out=inner, dtype=inner.dtype))
-            tape.append(partial(_sum_rows, squares, op.size, sums))
-            tape.append(partial(_respond, data, sums, inner, op, out[image, :, part]))
-    return tape
+            tapes.append(
+                [
+                    partial(squares[:before].fill, 0),
+                    partial(squares[before + channels :].fill, 0),
+                    partial(np.multiply, data, data, out=inner, dtype=inner.dtype),
+                    partial(_sum_rows, squares, op.size, sums),
+                    partial(_respond, data, sums, inner, op, out[image, :, part]),
+                ]
+            )
+    return gather(tapes, (op.size + 6) * x.tensor.size, workers)
 
 
 def _sum_rows(rows: Array, size: int, out: Array) -> None:

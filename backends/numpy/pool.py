@@ -26,11 +26,12 @@ from ...runtime.ops.pool import (
 from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Options
 from ...runtime.types import Array
+from . import crew
 from .chain import Chain
 from .convert import lowest
 from .frame import blocks
 from .registry import builder, kernel
-from .step import Bound, HostStep, Scratch, Tape
+from .step import Bound, HostStep, Scratch, Tape, gather
 
 #: Elements of the input that are reduced along all axes before the next ones are read.
 BLOCK = 1 << 16
@@ -113,14 +114,14 @@ class Reduction:
             tape.append(partial(np.copyto, target, source[(*lead, first[1])]))
             if rest and rest[0][0] == everywhere:
                 pair = (source[(*lead, first[1])], source[(*lead, rest.pop(0)[1])])
-                tape[-1] = partial(self.ufunc, *pair, target)
+                tape[-1] = partial(self.ufunc, *pair, out=target)
         else:
             tape.append(partial(target.fill, self.start))
             rest.append(first)
         for at, part in rest:
             if at.start < at.stop:
                 result = target[(*lead, at)]
-                tape.append(partial(self.ufunc, result, source[(*lead, part)], result))
+                tape.append(partial(self.ufunc, result, source[(*lead, part)], out=result))
 
 
 class Pooling:
@@ -128,6 +129,7 @@ class Pooling:
 
     def __init__(self, x: Value, y: Value, axes: tuple[Axis, ...], reduction: Reduction) -> None:
         self.x, self.y, self.axes, self.reduction = x, y, axes, reduction
+        self.workers = crew.size()
         self.planes, spatial = prod(x.tensor.dims[:2]), x.tensor.dims[2:]
         self.together = max(1, BLOCK // max(1, prod(spatial)))
         outputs = tuple(axis.output for axis in axes)
@@ -139,17 +141,21 @@ class Pooling:
     def step(self, chain: Chain, site: Site) -> HostStep:
         """Return what runs it."""
         size = "x".join(str(axis.kernel) for axis in self.axes)
-        return HostStep(f"{chain.title} {size}", site, self._record, self.scratch.nbytes)
+        return HostStep(
+            f"{chain.title} {size}", site, self._record, self.workers, self.scratch.nbytes
+        )
 
-    def _record(self, bound: Bound) -> Tape:
-        tape: Tape = []
+    def _record(self, bound: Bound) -> list[Tape]:
+        tapes: list[Tape] = []
         x, y = bound[self.x], bound[self.y]
         x, y = (data.reshape(self.planes, *data.shape[2:]) for data in (x, y))
         for (planes,) in blocks((self.planes,), self.together):
-            self._pool(tape, bound, x[planes], y[planes])
-        return tape
+            tapes.append(self._pool(bound, x[planes], y[planes]))
+        calls = sum(axis.kernel for axis in self.axes)
+        return gather(tapes, calls * self.x.tensor.size, self.workers)
 
-    def _pool(self, tape: Tape, bound: Bound, data: Array, out: Array) -> None:
+    def _pool(self, bound: Bound, data: Array, out: Array) -> Tape:
+        tape: Tape = []
         reduction = self.reduction
         pieces = self._pieces()
         if reduction.prepare is not None:
@@ -167,6 +173,7 @@ class Pooling:
             tape.append(partial(reduction.finish, data, out))
         elif data is not out:
             tape.append(partial(np.copyto, out, data))
+        return tape
 
     def _pieces(self) -> Iterator[Any]:
         while True:
@@ -196,13 +203,15 @@ def max_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
     return Pooling(x, y, axes, Reduction(np.maximum, lowest(dtype), dtype)).step(chain, site)
 
 
-def _record_argmax(chain: Chain, axes: tuple[Axis, ...], storage_order: int, bound: Bound) -> Tape:
+def _record_argmax(
+    chain: Chain, axes: tuple[Axis, ...], storage_order: int, bound: Bound
+) -> list[Tape]:
     x, _ = _ends(chain)
     values, places = chain.head.outputs
     best = bound.get(values)
     if best is None:
         best = np.empty(values.tensor.dims, values.tensor.dtype)
-    return [partial(_argmax, bound[x], axes, storage_order, best, bound[places])]
+    return [[partial(_argmax, bound[x], axes, storage_order, best, bound[places])]]
 
 
 def _argmax(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -15,11 +17,16 @@ from ...runtime.errors import DeviceError
 from ...runtime.host import array, logical
 from ...runtime.ir import Value
 from ...runtime.types import Array
+from .crew import CREW
 
 #: Calls without arguments, made one after the other.
 Tape = list[Callable[[], object]]
 
 ALIGNMENT = 64
+#: Elements that a block should work on at least, counted once for each call.
+GRAIN = 1 << 17
+#: Most blocks for each worker: enough for one that is late to be relieved of some.
+BLOCKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,13 @@ class Bound:
         self._arrays |= dict(zip(site.outputs, map(logical, outputs), strict=True))
         self._scratch = None if scratch is None else array(scratch)
 
+    def part(self, first: int, nbytes: int) -> Bound:
+        """Return the same arrays with some bytes of the workspace alone."""
+        made = copy(self)
+        if self._scratch is not None:
+            made._scratch = self._scratch[first : first + nbytes]
+        return made
+
     def __getitem__(self, value: Value) -> Array:
         return array(self._weights.view(value)) if value.is_constant else self._arrays[value]
 
@@ -84,40 +98,67 @@ class Bound:
         return self._scratch[piece.offset : end].view(piece.dtype).reshape(shape)
 
 
+def gather(tapes: Sequence[Tape], weight: int, workers: int) -> list[Tape]:
+    """Join neighbouring tapes to blocks that are worth handing to another thread.
+
+    Args:
+        tapes: calls on small blocks, in order.
+        weight: elements that all of them work on, counted once for each call.
+        workers: how many threads there are.
+    """
+    count = min(len(tapes), BLOCKS * workers, weight // GRAIN)
+    if workers == 1 or count < 2:
+        return [[call for tape in tapes for call in tape]]
+    bounds = [len(tapes) * i // count for i in range(count + 1)]
+    return [[call for tape in tapes[a:b] for call in tape] for a, b in pairwise(bounds)]
+
+
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """A step that plays a tape.
+    """A step that plays tapes.
 
     Attributes:
         kernel: for the placement report.
         site: where it runs.
-        record: makes the tape for arrays.
-        scratch: bytes of workspace.
+        record: makes the tapes for arrays: one for each block, which may run in any order.
+        workers: threads that it makes tapes for; each has its own workspace.
+        own: bytes of workspace for each of them.
         capturable: never; the host has nothing to capture.
     """
 
     kernel: str
     site: Site
-    record: Callable[[Bound], Tape]
-    scratch: int = 0
+    record: Callable[[Bound], list[Tape]]
+    workers: int = 1
+    own: int = 0
     capturable: bool = False
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of workspace."""
+        return self.own * self.workers
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Record the tape on these addresses and return what plays it.
+        """Record the tapes on these addresses and return what plays them.
 
         Raises:
-            DeviceError: when it is played, for data that an operator cannot work on.
+            DeviceError: when they are played, for data that an operator cannot work on.
         """
-        tape = tuple(self.record(Bound(self.site, inputs, outputs, scratch)))
+        bound = Bound(self.site, inputs, outputs, scratch)
+        jobs = [self.record(bound.part(i * self.own, self.own)) for i in range(self.workers)]
         nodes = self.site.nodes
+        alone = tuple(jobs[0][0]) if len(jobs[0]) == 1 else None
 
         def play(stream: object) -> None:
             try:
                 with np.errstate(all="ignore"):
-                    for call in tape:
-                        call()
+                    if alone is None:
+                        CREW.play(jobs)
+                    else:
+                        for call in alone:
+                            call()
             except (ArithmeticError, IndexError, ValueError) as error:
                 names = " + ".join(f"'{node.name}' ({node.kind})" for node in nodes)
                 raise DeviceError(f"{names} on numpy: {error}") from error

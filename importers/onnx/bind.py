@@ -259,18 +259,19 @@ class _Binder:
 
     def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:
         """Refuse a wrong number of inputs or outputs."""
-        least, most = arity(type(op))
-        bounds = f"{least} or more" if most is None else f"{least} to {most}"
-        if len(inputs) < least or (most is not None and len(inputs) > most):
-            reason = f"has {len(inputs)} inputs; the operator takes {bounds}"
+        for kind, values, (least, most) in (
+            ("inputs", inputs, arity(type(op))),
+            ("outputs", node.outputs, op.outputs),
+        ):
+            if least <= len(values) and (most is None or len(values) <= most):
+                continue
+            bounds = f"{least}" if least == most else f"{least} to {most}"
+            bounds = f"{least} or more" if most is None else bounds
+            verb = "takes" if kind == "inputs" else "gives"
+            reason = f"has {len(values)} {kind}; the operator {verb} {bounds}"
             raise self._source.error(reason, node.where)
-        if None in inputs[:least]:
+        if None in inputs[: arity(type(op))[0]]:
             reason = f"leaves out input {inputs.index(None)}, which the operator needs"
-            raise self._source.error(reason, node.where)
-        least, most = op.outputs
-        if len(node.outputs) < least or (most is not None and len(node.outputs) > most):
-            bounds = f"{least} or more" if most is None else f"{least} to {most}"
-            reason = f"has {len(node.outputs)} outputs; the operator gives {bounds}"
             raise self._source.error(reason, node.where)
 
     def type_of(self, name: str, scope: Scope) -> ValueType | None:

@@ -22,7 +22,7 @@ from ..dtypes import (
 from ..errors import ShapeError
 from ..op import Op, op
 from ..types import Array, TensorType
-from .propagate import ArrayFunction, SymbolRule, compute
+from .propagate import ArrayFunction, SymbolRule, compute, unknown
 from .shapes import broadcast, same_dtype, same_shape
 
 # ── bases ────────────────────────────────────────────────────────────────────────────────────────
@@ -44,7 +44,7 @@ class KnownUnary(Op):
     """
 
     function: ClassVar[ArrayFunction]
-    symbols: ClassVar[SymbolRule | None] = None
+    symbols: ClassVar[SymbolRule] = unknown
 
     def infer(self, x: TensorType) -> TensorType:
         kind = type(self)
@@ -70,7 +70,7 @@ class Binary(Op):
 
     gives: ClassVar[DType | None] = None
     function: ClassVar[ArrayFunction | None] = None
-    symbols: ClassVar[SymbolRule | None] = None
+    symbols: ClassVar[SymbolRule] = unknown
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         kind = type(self)
@@ -94,7 +94,7 @@ class Variadic(Op):
     """One or more tensors of one dtype, broadcast to each other."""
 
     function: ClassVar[ArrayFunction | None] = None
-    symbols: ClassVar[SymbolRule | None] = None
+    symbols: ClassVar[SymbolRule] = unknown
 
     def infer(self, data: TensorType, *rest: TensorType) -> TensorType:
         kind, dtype, total = type(self), same_dtype(data, *rest), data
@@ -423,6 +423,11 @@ class Not(KnownUnary):
 
     function = np.logical_not
 
+    def infer(self, x: TensorType) -> TensorType:
+        if x.dtype != bool_:
+            raise ShapeError(f"x is {x}; expected bool")
+        return super().infer(x)
+
 
 @op
 class BitwiseAnd(Binary):
@@ -501,7 +506,7 @@ def _convert(x: TensorType, dtype: DType) -> TensorType:
                 return None
         return data.astype(dtype)
 
-    symbols = _keep if dtype in _HOLD_SIZES else None
+    symbols = _keep if dtype in _HOLD_SIZES else unknown
     return compute(x.with_dtype(dtype), cast, x, symbols=symbols)
 
 

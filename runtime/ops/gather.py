@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import bool_, int32, int64
+from ..dtypes import FLOATS, INTEGERS, bool_, int32, int64
 from ..errors import ShapeError
 from ..op import Op, op
 from ..types import Array, Dim, TensorType
@@ -222,10 +222,10 @@ def _depth_of(depth: TensorType) -> Dim:
         if depth.is_static:
             raise ShapeError(f"depth is {depth}; expected one element")
         return None
-    if depth.ints is not None and depth.dtype.kind in "iu":
-        return depth.ints[0]
+    if depth.dtype in INTEGERS:
+        return None if depth.ints is None else depth.ints[0]
     known: Any = None if depth.known is None else depth.known.reshape(-1)[0]
-    if known is None or depth.dtype.kind != "f":
+    if known is None or depth.dtype not in FLOATS:
         return None
     if not np.isfinite(known):
         raise ShapeError(f"depth is {known}")

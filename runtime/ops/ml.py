@@ -75,7 +75,7 @@ class ArrayFeatureExtractor(Op):
         if not x.shape:
             raise ShapeError("x is a scalar; it needs an axis to select from")
         leading: Shape = (1,) if len(x.shape) == 1 else x.shape[:-1]
-        return x.with_shape((*leading, count))
+        return x.with_shape(checked((*leading, count)))
 
 
 @op
@@ -319,7 +319,7 @@ class OneHotEncoder(Op):
     def infer(self, x: TensorType) -> TensorType:
         categories = _one_of(self.cats_int64s, self.cats_strings, "cats_int64s and cats_strings")
         shape = None if x.shape is None else (*x.shape, categories)
-        return TensorType(float32, shape)
+        return TensorType(float32, None if shape is None else checked(shape))
 
 
 @op

@@ -7,7 +7,7 @@ known elements go through numpy in the tensor's own dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,10 @@ NUMBERS = frozenset(d for d in dtypes.INTEGERS if d.isbuiltin == 1) | FLOATS | {
 ArrayFunction = Callable[..., Any]
 #: What an element is for operands that are not all numbers: a number, a symbol, or None.
 SymbolRule = Callable[..., Any]
+
+
+def unknown(*operands: Any) -> None:
+    """The rule for operators that give nothing known unless all operands are numbers."""
 
 
 def is_small(x: TensorType) -> bool:
@@ -102,7 +106,7 @@ def compute(
     result: TensorType,
     function: ArrayFunction,
     *inputs: TensorType,
-    symbols: SymbolRule | None = None,
+    symbols: SymbolRule = unknown,
 ) -> TensorType:
     """Return `result` with the elements that the elementwise `function` gives.
 
@@ -110,39 +114,42 @@ def compute(
         result: type of the result.
         function: computes arrays of the result's shape from broadcast arrays.
         inputs: the operands.
-        symbols: gives an element whose operands are not all numbers, from these operands; unknown
-            where there is no such rule.
+        symbols: gives an element whose operands are not all numbers, from these operands.
     """
-    if not is_small(result) or all(x.value is None for x in inputs):
+    known = _broadcast_elements(result, inputs)
+    if known is None:
         return result
-    arrays = [elements(x) for x in inputs]
-    fitting = [a for a in arrays if a is not None and a.ndim <= len(result.dims)]
-    if len(fitting) != len(arrays):
-        return result
-    known = [np.broadcast_to(a, result.dims) for a in fitting]
     masks = [_is_number(a) if a.dtype == object else np.ones(a.shape, bool) for a in known]
     exact = np.logical_and.reduce(masks)
     numbers = [
         a if a.dtype == x.dtype else _dense(np.where(m, a, 1), x.dtype)
         for a, m, x in zip(known, masks, inputs, strict=True)
     ]
-    operands = [np.where(exact, a, np.ones((), a.dtype)) for a in numbers]
     try:
         with np.errstate(all="ignore"):
-            found = function(*operands)
+            found = function(*(np.where(exact, a, np.ones((), a.dtype)) for a in numbers))
     except TypeError:  # numpy has no such function for this dtype: -True, for example
         return result
     if found is None or found.dtype != result.dtype:
         return result
-    if exact.all():
-        return with_value(result, found)
-    value = np.full(result.dims, None, object)
-    value[exact] = found[exact].tolist()
-    if symbols is not None:
+    value: Array = np.asarray(found)
+    if not exact.all():
+        value = value.astype(object)
         for index in np.argwhere(~exact):
             at = tuple(index)
             value[at] = symbols(*(_scalar(a[at]) for a in known))
     return with_value(result, value)
+
+
+def _broadcast_elements(result: TensorType, inputs: Sequence[TensorType]) -> list[Array] | None:
+    """Return the elements of all inputs in the shape of `result`; None if that is pointless."""
+    if not is_small(result) or all(x.value is None for x in inputs):
+        return None
+    found = [elements(x) for x in inputs]
+    fitting = [a for a in found if a is not None and a.ndim <= len(result.dims)]
+    if len(fitting) != len(found):
+        return None
+    return [np.broadcast_to(a, result.dims) for a in fitting]
 
 
 def _scalar(element: Any) -> Any:

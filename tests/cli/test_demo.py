@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-
-from tercet import BackendUnavailable, DeviceError
 from tercet.tools import demo
 
+from tercet import BackendUnavailable, DeviceError
+
+ROOT = Path(__file__).resolve().parents[2]
 Ask = Callable[[Path, str, np.ndarray], demo.Answer]
 
 
@@ -178,3 +181,11 @@ def test_color_draws_two_pixels_in_a_character() -> None:
     screen = Screen(color=True)
     demo.run_demo(screen.console, ["numpy"])
     assert screen.text.count("▀") == 16 * 8 * 8 / 2
+
+
+def test_command_line() -> None:
+    """The exit code is the verdict's."""
+    command = [sys.executable, "-m", "tercet", "demo", "--backend", "numpy"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].startswith("PASS")

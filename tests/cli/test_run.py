@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
-from tercet.tools.run import save_outputs
+from tercet.tools.arrays import write_archive
 
 import tercet as api
 
@@ -71,7 +71,7 @@ def test_saves_what_is_hard_to_save(tercet: Tercet, folder: Path) -> None:
     assert tercet("run", "m.onnx", "--save", "a.npz").code == 0
     with np.load("a.npz", allow_pickle=False) as saved:
         assert saved["file"].dtype.itemsize == 2
-    save_outputs(folder / "b.npz", {"y": np.array(["a", "bcd"], object)})
+    write_archive(folder / "b.npz", {"y": np.array(["a", "bcd"], object)})
     with np.load("b.npz", allow_pickle=False) as saved:
         assert list(saved["y"]) == ["a", "bcd"]
 

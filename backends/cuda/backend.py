@@ -1,0 +1,155 @@
+"""The backend: asks the registry about nodes and groups of nodes, and builds steps of recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
+
+from ...runtime.backend import Claim, Decline, Format, Formats, Site
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.options import Options
+from ...runtime.partition import reads_of, results_of
+from .device import CudaDevice
+from .elementwise import chain_of, elementwise
+from .fuse import Group, groups, smaller
+from .launch import KernelStep, Tensor
+from .registry import KERNELS, Answer, Setting
+from .tail import tail_of
+
+
+class CudaBackend:
+    """Runs nodes as kernels written here."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    @property
+    def name(self) -> str:
+        """``cuda``."""
+        return "cuda"
+
+    @property
+    def device(self) -> CudaDevice:
+        """The GPU."""
+        return self._device
+
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
+        """Yield claims of groups; where a group has no recipe, of smaller ones."""
+        setting = Setting(self._device.compiler.target, options)
+        for group in groups(graph, free):
+            answer = self._claim(graph, group, setting)
+            while isinstance(answer, Decline) and len(group.nodes) > 1:
+                *group_rest, last = smaller(group)
+                for part in group_rest:
+                    yield self._claim(graph, part, setting)
+                group = last
+                answer = self._claim(graph, group, setting)
+            yield answer
+
+    def _claim(self, graph: Graph, group: Group, setting: Setting) -> Claim | Decline:
+        results = results_of(graph, group.nodes)
+        formats = _formats(group, setting)
+        recipe = recipe_of(group, formats, results, setting)
+        if isinstance(recipe, str):
+            return Decline(group.nodes[0], recipe)
+        build = partial(self._build, group, setting)
+        return Claim(group.nodes, build, _wanted(group, formats, results), _in_place(group))
+
+    def _build(self, group: Group, setting: Setting, site: Site) -> KernelStep | Decline:
+        if Format.CHANNELS_LAST_8 in site.formats.values():
+            return Decline(group.nodes[0], "channels padded to a multiple of 8")
+        recipe = recipe_of(group, site.formats, site.outputs, setting)
+        if isinstance(recipe, str):
+            return Decline(group.nodes[0], recipe)
+        step = KernelStep(self._device, site, recipe)
+        limit = setting.options.workspace
+        if limit is not None and step.scratch > limit:
+            return Decline(group.nodes[0], f"needs {step.scratch} bytes of workspace")
+        return step
+
+
+def recipe_of(
+    group: Group, formats: Mapping[Value, Format], results: Sequence[Value], setting: Setting
+) -> Answer:
+    """Return what runs a group, or why nothing does.
+
+    Args:
+        group: the nodes.
+        formats: of its tensors; plain where none is given.
+        results: the outputs that somebody reads.
+        setting: the GPU and the user's choices.
+    """
+
+    def tensor(value: Value | None) -> Tensor | None:
+        return None if value is None else Tensor(value, formats.get(value, Format.PLAIN))
+
+    y = Tensor(group.nodes[-1].output, formats.get(group.nodes[-1].output, Format.PLAIN))
+    head = group.head
+    if head is None:
+        chain = chain_of(group.nodes)
+        if isinstance(chain, str):
+            return chain
+        operands = [Tensor(v, formats.get(v, Format.PLAIN)) for v in chain.operands]
+        return elementwise(chain, y, operands)
+    registered = KERNELS[type(head.op)]
+    more = tuple(tensor(v if v in results else None) for v in head.outputs[1:])
+    extra: dict[str, object] = {}
+    if registered.outputs > 1:
+        extra["more"] = more
+    elif any(more):
+        return "only its first output is computed"
+    if y.value not in results:
+        return "its first output is not read"
+    if registered.tail:
+        tail = tail_of(group.tail, y, head.output)
+        if isinstance(tail, str):
+            return tail
+        extra |= {"tail": tail, "setting": setting}
+    return registered.make(head.op, y, *map(tensor, head.inputs), **extra)
+
+
+def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
+    """Return the formats in which a group wants its tensors, where they are not plain."""
+    registered = None if group.head is None else KERNELS[type(group.head.op)]
+    if group.head is None or registered is None or registered.formats is None:
+        return {}
+    inputs = [None if value is None else Tensor(value) for value in group.head.inputs]
+    y = Tensor(group.head.output)
+    given, result = registered.formats(group.head.op, y, *inputs, setting=setting)
+    wanted = {
+        v: result
+        for node in group.nodes
+        for v in (*node.reads, *node.outputs)
+        if v.tensor.dims == y.dims and (node is not group.head or v is y.value)
+    }
+    first = group.head.inputs[0]
+    if first is None or wanted.get(first, given) is not given:
+        return {}
+    return wanted | {first: given}
+
+
+def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Value]) -> Formats:
+    reads = reads_of(group.nodes)
+    if group.head is None:
+        rank = group.nodes[-1].output.tensor.rank
+        return Formats(follows=all(value.tensor.rank == rank for value in reads))
+    if KERNELS[type(group.head.op)].follows:
+        return Formats(follows=True)
+    return Formats(
+        {v: formats[v] for v in reads if v in formats},
+        {v: formats[v] for v in results if v in formats},
+    )
+
+
+def _in_place(group: Group) -> tuple[tuple[Value, Value], ...]:
+    """Return which inputs the result may overwrite: those read element by element alone."""
+    y = group.nodes[-1].output
+    windows = () if group.head is None else group.head.reads
+    return tuple(
+        (y, value)
+        for value in reads_of(group.tail)
+        if value not in windows
+        and value.tensor.dims == y.tensor.dims
+        and value.tensor.dtype.itemsize == y.tensor.dtype.itemsize
+        and value.producer not in group.nodes
+    )

@@ -1,0 +1,106 @@
+"""Which nodes become one kernel: anchors with what follows them, and elementwise chains.
+
+Inside of a group every value has all its readers inside, except the last one's result. So no path
+leaves a group and comes back, and nothing in between needs memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from ...runtime.ir import Graph, Node, Value
+from .elementwise import is_elementwise
+from .registry import KERNELS
+
+#: Larger chains would need more registers than they save memory.
+MOST_CHAINED = 24
+MOST_OPERANDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that become one step.
+
+    Attributes:
+        nodes: in topological order.
+        head: the node whose kernel computes, before the elementwise rest; None for a chain of
+            elementwise nodes alone.
+    """
+
+    nodes: tuple[Node, ...]
+    head: Node | None
+
+    @property
+    def tail(self) -> tuple[Node, ...]:
+        """The elementwise nodes behind the head, or all of them."""
+        return self.nodes if self.head is None else self.nodes[1:]
+
+
+def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
+    """Yield groups of nodes, anchors first, each node in one of them."""
+    taken: set[Node] = set()
+    for node in graph.nodes:
+        registered = KERNELS.get(type(node.op))
+        if node in free and registered is not None:
+            tail = _tail(graph, node, free - taken) if registered.tail else ()
+            taken.update((node, *tail))
+            yield Group((node, *tail), node)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    for node in reversed(graph.nodes):
+        if node in free and node not in taken and is_elementwise(node.op):
+            chain = _chain(graph, node, free - taken)
+            taken.update(chain)
+            yield Group(tuple(sorted(chain, key=position.__getitem__)), None)
+
+
+def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
+    """Return the elementwise nodes behind an anchor that read it, one after the other."""
+    found: list[Node] = []
+    value = anchor.output
+    while True:
+        follower = graph.sole_consumer(value)
+        if follower is None or follower not in free or not is_elementwise(follower.op):
+            return tuple(found)
+        out = follower.output
+        if out.tensor.dims != value.tensor.dims or out.tensor.dtype != value.tensor.dtype:
+            return tuple(found)
+        found.append(follower)
+        value = out
+
+
+def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
+    """Return `root` with the elementwise nodes before it that only the chain reads."""
+    chain = [root]
+    shape = root.output.tensor.dims
+    grown = True
+    while grown and len(chain) < MOST_CHAINED:
+        grown = False
+        for value in _operands(chain):
+            source = value.producer
+            if source is None or source not in free or not is_elementwise(source.op):
+                continue
+            inside = all(reader in chain for reader in value.consumers)
+            if not inside or graph.is_output(value) or value.tensor.dims != shape:
+                continue
+            if len(_operands([*chain, source])) <= MOST_OPERANDS:
+                chain.append(source)
+                grown = True
+                break
+    return chain
+
+
+def _operands(chain: list[Node]) -> list[Value]:
+    made = {node.output for node in chain}
+    reads = dict.fromkeys(v for node in chain for v in node.reads)
+    return [value for value in reads if value not in made]
+
+
+def smaller(group: Group) -> tuple[Group, ...]:
+    """Return the groups to try instead of one that has no recipe; the last is what is left of it.
+
+    A kernel keeps as much as possible of what follows it; a chain falls apart into its nodes.
+    """
+    if group.head is None:
+        return tuple(Group((node,), None) for node in group.nodes)
+    return Group(group.nodes[-1:], None), Group(group.nodes[:-1], group.head)

@@ -1,0 +1,154 @@
+"""A few threads that share the blocks of one step with its caller.
+
+numpy releases the interpreter while it computes, so blocks run side by side, each with its own part
+of the workspace, and what one core has written it mostly reads again itself. Results do not depend
+on who does what: a block's calls are the same on every thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+
+import numpy as np
+
+from . import blas
+
+#: Calls without arguments, made one after the other.
+Tape = Sequence[Callable[[], object]]
+#: Tapes that may run in any order: one per block, for each worker.
+Jobs = Sequence[Sequence[Tape]]
+
+#: More threads than this would wait for the interpreter more than they would compute.
+MOST = 8
+#: Seconds without work after which a thread ends.
+PATIENCE = 5.0
+
+
+def size() -> int:
+    """Return how many workers a step should prepare blocks for, the caller included.
+
+    As many as numpy's BLAS is set to use; one, which leaves the threads to BLAS, where that cannot
+    be told to keep to its caller's thread.
+    """
+    return max(1, min(blas.threads() or 1, MOST))
+
+
+def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
+    """Do the worker's own blocks from the front, then those of the others from the back."""
+    tapes = jobs[worker]
+    for queue in (queues[worker], *queues[:worker], *queues[worker + 1 :]):
+        take = queue.popleft if queue is queues[worker] else queue.pop
+        while queue:
+            try:
+                block = take()
+            except IndexError:  # somebody else took the last one
+                break
+            for call in tapes[block]:
+                call()
+
+
+class _Order:
+    """Work for one thread, which it begins if it comes before the caller is done with all of it."""
+
+    def __init__(self, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
+        self.jobs, self.queues = jobs, queues
+        self.taken, self.done = Lock(), Lock()
+        self.done.acquire()
+        self.error: BaseException | None = None
+
+    def carry_out(self, worker: int) -> None:
+        """Work, if the caller still wants it."""
+        if not self.taken.acquire(blocking=False):
+            return
+        try:
+            _work(worker, self.jobs, self.queues)
+        except BaseException as error:  # the caller raises it
+            self.error = error
+        self.done.release()
+
+    def finish(self) -> None:
+        """Wait for the thread if it has begun, else tell it not to; raise what went wrong."""
+        if not self.taken.acquire(blocking=False):
+            self.done.acquire()
+        if self.error is not None:
+            raise self.error
+
+
+class _Hand:
+    """One thread; it ends when it has had nothing to do for long."""
+
+    def __init__(self, worker: int, crew: Lock) -> None:
+        self.worker, self.crew = worker, crew
+        self.orders: SimpleQueue[_Order] = SimpleQueue()
+        self.is_there = True
+        Thread(target=self._serve, name=f"tercet-{worker}", daemon=True).start()
+
+    def _serve(self) -> None:
+        with np.errstate(all="ignore"):
+            while True:
+                try:
+                    self.orders.get(timeout=PATIENCE).carry_out(self.worker)
+                except Empty:
+                    if self.crew.acquire(blocking=False):
+                        self.is_there = False
+                        self.crew.release()
+                        return
+
+
+class Crew:
+    """All threads of the process; one step at a time has them, others run on their callers."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._hands: list[_Hand] = []
+
+    def play(self, jobs: Jobs) -> None:
+        """Do all blocks.
+
+        Args:
+            jobs: for each worker the tapes of all blocks; worker 0 is the caller.
+        """
+        count = len(jobs[0])
+        wanted = min(len(jobs), count, size())
+        if wanted < 2 or not self._lock.acquire(blocking=False):
+            _work(0, jobs, (deque(range(count)),))
+            return
+        try:
+            with blas.one_thread():
+                self._share(jobs, count, wanted)
+        finally:
+            self._lock.release()
+
+    def _share(self, jobs: Jobs, count: int, wanted: int) -> None:
+        bounds = [count * worker // wanted for worker in range(wanted + 1)]
+        queues = [deque(range(bounds[w], bounds[w + 1])) for w in range(wanted)]
+        orders = [_Order(jobs, queues) for _ in range(1, wanted)]
+        for hand, order in zip(self._ready(wanted - 1), orders, strict=True):
+            hand.orders.put(order)
+        try:
+            _work(0, jobs, queues)
+        finally:
+            for queue in queues:
+                queue.clear()
+            for order in orders:
+                order.finish()
+
+    def _ready(self, number: int) -> list[_Hand]:
+        self._hands = [hand for hand in self._hands if hand.is_there]
+        while len(self._hands) < number:
+            self._hands.append(_Hand(len(self._hands) + 1, self._lock))
+        return self._hands[:number]
+
+    def forget(self) -> None:
+        """Be without threads again: a forked process has none of its parent's."""
+        self._lock = Lock()
+        self._hands = []
+
+
+CREW = Crew()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CREW.forget)

@@ -1,0 +1,311 @@
+"""Sampling at other positions: resizing axis by axis, and grids of coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import floor
+
+import numpy as np
+
+from ...runtime.dtypes import (
+    COMPLEX,
+    INTEGERS,
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    string,
+)
+from ...runtime.ops.resize import AffineGrid, GridSample, Resize
+from ...runtime.types import Array
+from .convert import round_to_integer
+from .registry import kernel
+
+
+def _arithmetic(x: Array) -> DType:
+    """Return the dtype of weighted sums of elements of `x`."""
+    if x.dtype == string:
+        raise ValueError("strings have a nearest one, but nothing in between")
+    if x.dtype in (float16, bfloat16, float32):
+        return float32
+    return x.dtype if x.dtype in COMPLEX else float64
+
+
+def _narrowed(sums: Array, dtype: DType) -> Array:
+    """Return weighted sums in the dtype of the result; integers are rounded and saturated."""
+    if dtype in INTEGERS:
+        return round_to_integer(sums, dtype)
+    return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    """Return Keys' weights of neighbours at a distance of 0 to 2; 0 beyond."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((d - 5) * d + 8) * d * a - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def _triangle(distance: Array) -> Array:
+    """Return the weights of linear interpolation: 1 at a distance of 0, 0 from 1 on."""
+    return np.maximum(1 - np.abs(distance), 0)
+
+
+# ── resizing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """An axis to resize.
+
+    Attributes:
+        index: which one.
+        old: its size.
+        new: its size in the result.
+        length: the size that was asked for: a fraction where scales are.
+        scale: result positions to one position of the input.
+        begin: where the region of interest begins, as a share of the axis.
+        end: where it ends.
+    """
+
+    index: int
+    old: int
+    new: int
+    length: float
+    scale: float
+    begin: float = 0.0
+    end: float = 1.0
+
+
+@kernel(Resize)
+def resize(
+    op: Resize,
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    out: Array,
+) -> None:
+    """Interpolate along one axis after the other."""
+    if not out.size:
+        return
+    crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
+    result = x if op.mode == "nearest" else x.astype(_arithmetic(x))
+    outside = np.zeros([1] * x.ndim, bool)
+    for axis in _axes(op, x.shape, out.shape, scales, sizes, roi if crops else None):
+        if axis.scale == 1 and axis.old == axis.new and not crops:
+            continue
+        # Nearest falls as it does in float32, where 3 / 0.6 is 5.
+        dtype = float32 if op.mode == "nearest" else float64
+        positions = _positions(op.coordinate_transformation_mode, axis, dtype)
+        if op.mode == "nearest":
+            result = np.take(result, _nearest(op.nearest_mode, positions, axis.old), axis.index)
+        else:
+            result = _weighted(result, axis.index, *_taps(op, axis, positions))
+        if crops:
+            beyond = (positions < 0) | (positions > axis.old - 1)
+            outside = outside | _along(axis.index, beyond, x.ndim)
+    narrow = result if op.mode == "nearest" else _narrowed(result, x.dtype)
+    np.copyto(out, narrow)
+    if crops:
+        np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=outside)
+
+
+def _axes(
+    op: Resize,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+    scales: Array | None,
+    sizes: Array | None,
+    roi: Array | None,
+) -> Iterator[_Axis]:
+    """Yield the axes to resize."""
+    rank = len(old)
+    places = range(rank) if op.axes is None else [a % rank for a in op.axes]
+    begins = ends = [0.0] * len(places)
+    if roi is not None:
+        begins, ends = roi[: len(places)].tolist(), roi[len(places) :].tolist()
+    if scales is not None and scales.size:
+        factors = [float(np.float32(s)) for s in scales]
+        lengths = [old[a] * factor for a, factor in zip(places, factors, strict=True)]
+    else:
+        assert sizes is not None
+        ratios = [Fraction(int(s), old[a]) for a, s in zip(places, sizes, strict=True)]
+        if op.keep_aspect_ratio_policy != "stretch":
+            ratio = (min if op.keep_aspect_ratio_policy == "not_larger" else max)(ratios)
+            ratios = [ratio] * len(ratios)
+        factors = [float(r) for r in ratios]
+        lengths = [float(r * old[a]) for a, r in zip(places, ratios, strict=True)]
+    for a, length, factor, begin, end in zip(places, lengths, factors, begins, ends, strict=True):
+        yield _Axis(a, old[a], new[a], length, factor, begin, end)
+
+
+def _positions(mode: str, axis: _Axis, dtype: DType) -> Array:
+    """Return where in the input each element of the result lies."""
+    y = np.arange(axis.new, dtype=dtype)
+    scale, length = dtype.type(axis.scale), dtype.type(axis.length)
+    last = axis.old - 1
+    if mode == "align_corners":
+        return y * last / (length - 1) if length != 1 else np.zeros_like(y)
+    if mode == "asymmetric":
+        return y / scale
+    if mode == "tf_crop_and_resize":
+        extent = axis.end - axis.begin
+        if axis.new == 1:
+            return np.full_like(y, 0.5 * (axis.begin + axis.end) * last)
+        return axis.begin * last + y * (extent * last) / (axis.new - 1)
+    if mode == "pytorch_half_pixel" and axis.new == 1:
+        return np.zeros_like(y)
+    half = (y + 0.5) / scale - 0.5
+    if mode == "half_pixel_symmetric":
+        return axis.old / 2 * (1 - axis.new / length) + half
+    return half
+
+
+def _nearest(mode: str, positions: Array, size: int) -> Array:
+    """Return the index nearest to each position."""
+    low = np.floor(positions)
+    rest = positions - low
+    up = {
+        "round_prefer_floor": rest > 0.5,
+        "round_prefer_ceil": rest >= 0.5,
+        "floor": np.zeros_like(rest, bool),
+        "ceil": rest > 0,
+    }[mode]
+    return np.clip((low + up).astype(np.int64), 0, size - 1)
+
+
+def _taps(op: Resize, axis: _Axis, positions: Array) -> tuple[Array, Array]:
+    """Return the indices and the weights [taps, positions] that make each element."""
+    stretch = max(1.0, 1 / axis.scale) if op.antialias else 1.0
+    reach = stretch if op.mode == "linear" else 2 * stretch
+    left = np.ceil(positions) - 1
+    first = floor(-reach) + 1
+    offsets = np.arange(first, 2 - first)[:, np.newaxis]
+    distance = (offsets - (positions - left)) / stretch
+    weights = _triangle(distance) if op.mode == "linear" else _cubic(distance, op.cubic_coeff_a)
+    indices = left.astype(np.int64) + offsets
+    inside = np.clip(indices, 0, axis.old - 1)
+    if op.exclude_outside:
+        weights = np.where(indices == inside, weights, 0)
+    if op.exclude_outside or op.antialias:
+        total = weights.sum(0)
+        weights = weights / np.where(total == 0, 1, total)
+    return inside, weights
+
+
+def _along(axis: int, line: Array, rank: int) -> Array:
+    """Return a vector as a tensor of `rank` axes that extends along one of them."""
+    return line.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _weighted(x: Array, axis: int, indices: Array, weights: Array) -> Array:
+    """Return the sum over taps of elements along an axis times weights."""
+    total: Array | None = None
+    for places, factors in zip(indices, weights.astype(x.dtype), strict=True):
+        part = np.take(x, places, axis)
+        part *= _along(axis, factors, x.ndim)
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total
+
+
+# ── grids ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(GridSample)
+def grid_sample(op: GridSample, x: Array, grid: Array, *, out: Array) -> None:
+    """Interpolate between the neighbours of every position of the grid."""
+    if not out.size:
+        return
+    n, c, *spatial = x.shape
+    wide = grid.astype(float64 if grid.dtype == float64 else float32, copy=False)
+    wide = wide.reshape(n, -1, len(spatial))
+    if op.mode != "nearest":
+        x = x.astype(_arithmetic(x), copy=False)
+    axes = [_neighbours(op, wide[..., -1 - i], size, x.dtype) for i, size in enumerate(spatial)]
+    flat = x.reshape(n, c, -1)
+    result: Array | None = None
+    for taps in product(*axes):
+        where, inside = np.zeros((), np.int64), np.ones((), bool)
+        for (index, valid, _), size in zip(taps, spatial, strict=True):
+            where, inside = where * size + index, inside & valid
+        part = np.take_along_axis(flat, where[:, np.newaxis], 2)
+        np.copyto(part, np.zeros((), x.dtype), where=~inside[:, np.newaxis])
+        if op.mode != "nearest":
+            for _, _, weight in taps:
+                part *= weight[:, np.newaxis]
+        result = part if result is None else np.add(result, part, out=result)
+    assert result is not None
+    result = result.reshape(out.shape)
+    np.copyto(out, result if op.mode == "nearest" else _narrowed(result, out.dtype))
+
+
+#: Indices, whether they lie in the input, and weights: one of the neighbours along an axis.
+_Tap = tuple[Array, Array, Array]
+
+
+def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> list[_Tap]:
+    """Return the taps of one axis for coordinates from -1 to 1."""
+    if op.align_corners:
+        low, high = 0.0, size - 1.0
+        position = (coordinates + 1) / 2 * (size - 1)
+    else:
+        low, high = -0.5, size - 0.5
+        position = ((coordinates + 1) * size - 1) / 2
+    if op.mode == "nearest":
+        position = np.rint(position)
+    if op.padding_mode == "border":
+        beyond = (position < low) | (position > high)
+        position = np.where(beyond, np.clip(position, 0, size - 1), position)
+    elif op.padding_mode == "reflection":
+        position = _reflected(position, low, high)
+    else:
+        position = np.clip(position, -3, size + 2)
+    left = np.floor(position)
+    offsets = {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}[op.mode]
+    taps: list[_Tap] = []
+    for offset in offsets:
+        distance = (position - left) - offset
+        weight = _triangle(distance) if op.mode != "cubic" else _cubic(distance, -0.75)
+        index = left + offset
+        if op.padding_mode == "reflection":
+            index = _reflected(index, low, high)
+        inside = np.clip(np.nan_to_num(index), 0, size - 1)
+        valid = inside == index if op.padding_mode == "zeros" else np.ones(index.shape, bool)
+        taps.append((inside.astype(np.int64), valid, weight.astype(dtype)))
+    return taps
+
+
+def _reflected(position: Array, low: float, high: float) -> Array:
+    """Return positions mirrored at both borders until they lie between them."""
+    extent = high - low
+    if extent == 0:
+        return np.full_like(position, low)
+    away = np.abs(position - low) % (2 * extent)
+    return low + np.where(away > extent, 2 * extent - away, away)
+
+
+@kernel(AffineGrid)
+def affine_grid(op: AffineGrid, theta: Array, size: Array) -> Array:
+    """Return theta @ (x, y, 1) of every pixel, x being the innermost axis."""
+    spatial = [int(s) for s in size[2:]]
+    lines = [_line(s, bool(op.align_corners)) for s in spatial]
+    mesh = np.meshgrid(*lines, indexing="ij")
+    points = np.stack([*reversed(mesh), np.ones(spatial)], -1)
+    wide = theta.astype(float64).swapaxes(1, 2)
+    grid = points.reshape(-1, len(spatial) + 1) @ wide
+    return grid.reshape(len(theta), *spatial, len(spatial)).astype(theta.dtype)
+
+
+def _line(size: int, align_corners: bool) -> Array:
+    """Return the coordinates of the pixels of an axis, which extends from -1 to 1."""
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.zeros(size)
+    return (2 * np.arange(size) + 1) / size - 1

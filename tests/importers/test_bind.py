@@ -1,0 +1,440 @@
+"""From the parsed file to a graph: names, functions, bodies, constants, and what can be wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, helper, numpy_helper, parser
+from tercet.importers.onnx import load
+from tercet.runtime import op as operators
+from tercet.runtime.errors import ModelError, TercetError, UnsupportedError
+from tercet.runtime.ir import Graph, Node
+from tercet.runtime.op import Op
+from tercet.runtime.types import TensorType
+
+from tests.importers.export import to_model
+
+
+def model(text: str, opset: int = 21, ir: int = 10) -> ModelProto:
+    imports = f'"" : {opset}, "me" : 1, "ai.onnx.ml" : 5'
+    return parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]> {text}")
+
+
+def graph_of(text: str, opset: int = 21, ir: int = 10) -> Graph:
+    graph = load(model(text, opset, ir)).graph
+    graph.verify()
+    return graph
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.kind for node in graph.nodes]
+
+
+def run(proto: ModelProto, **inputs: np.ndarray) -> list[np.ndarray]:
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return [np.asarray(y) for y in session.run(None, inputs)]
+
+
+# ── names, inputs and outputs ────────────────────────────────────────────────────────────────
+
+
+def test_names_stay_as_they_are() -> None:
+    graph = graph_of("g (float[2] x) => (float[2] y) { [first] h = Relu(x) [second] y = Neg(h) }")
+    assert [node.name for node in graph.nodes] == ["first", "second"]
+    assert [node.origin for node in graph.nodes] == [("first",), ("second",)]
+    assert list(graph.values) == ["x", "h", "y"]
+
+
+def test_a_node_without_a_name_goes_by_its_output() -> None:
+    graph = graph_of("g (float[2] x) => (float[2] y) { h = Relu(x)  y = Relu(h) }")
+    assert [node.name for node in graph.nodes] == ["h", "y"]
+
+
+def test_what_an_old_node_became_remembers_its_name() -> None:
+    graph = graph_of("g (float[2,3] x) => (y) { [soft] y = Softmax <axis = 0> (x) }", 11)
+    assert kinds(graph) == ["Shape", "Flatten", "Softmax", "Reshape"]
+    assert {node.origin for node in graph.nodes} == {("soft",)}
+    assert "soft" in [node.name for node in graph.nodes]
+
+
+def test_dimensions_are_numbers_names_or_unknown() -> None:
+    proto = model("g (float[2, n, m] x, float[] s) => (y) { y = Relu(x) }")
+    proto.graph.input[0].type.tensor_type.shape.dim[2].Clear()
+    proto.graph.input[0].type.tensor_type.shape.dim.add(dim_value=-1)
+    proto.graph.input[1].type.tensor_type.ClearField("shape")
+    graph = load(proto).graph
+    assert [str(v.type) for v in graph.inputs] == ["float32[2,n,?,?]", "float32[...]"]
+    assert str(graph.outputs["y"].type) == "float32[2,n,?,?]"
+
+
+def test_declared_types_help_where_inference_ends() -> None:
+    text = "g (float[n] x, int64[k] s) => (float[a,b] y) { h = Reshape(x, s)  y = Relu(h) }"
+    proto = model(text)
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", 1, ["a", 7]))
+    assert str(load(proto).graph.outputs["y"].type) == "float32[a,7]"
+
+
+def test_initializers_among_the_inputs_are_constants() -> None:
+    text = "g (float[2] x, float[2] w) => (y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    graph = graph_of(text, 8, 3)
+    assert [v.name for v in graph.inputs] == ["x"]
+    assert graph.values["w"].is_constant
+
+
+def test_outputs_may_be_inputs_or_constants() -> None:
+    graph = graph_of("g (float[2] x) => (x, w, y) <float[2] w = {1, 2}> { y = Relu(x) }")
+    assert list(graph.outputs) == ["x", "w", "y"]
+    assert graph.outputs["x"] is graph.inputs[0]
+    assert graph.outputs["w"].is_constant
+
+
+def test_optional_inputs_and_outputs() -> None:
+    graph = graph_of("g (float[2] x, float[] m) => (y) { y = Clip(x, , m) z = Clip(x, , ) }")
+    assert [[v and v.name for v in n.inputs] for n in graph.nodes] == [["x", None, "m"], ["x"]]
+    text = "g (float[1,1,4] x, float[1,8,4] w, float[1,8,2] r) => (h) { , h = LSTM(x, w, r) }"
+    graph = graph_of(text.replace("LSTM", "LSTM <hidden_size = 2>"))
+    assert [str(v.type) for v in graph.nodes[0].outputs] == ["float32[1,1,1,2]", "float32[1,1,2]"]
+
+
+def test_nodes_are_sorted() -> None:
+    proto = model("g (float[2] x) => (y) { a = Relu(x)  b = Neg(a)  y = Add(a, b) }")
+    for order in ([2, 1, 0], [1, 2, 0], [2, 0, 1]):
+        shuffled = ModelProto.FromString(proto.SerializeToString())
+        del shuffled.graph.node[:]
+        shuffled.graph.node.extend(proto.graph.node[i] for i in order)
+        imported = load(shuffled)
+        assert kinds(imported.graph) == ["Relu", "Neg", "Add"]
+        assert imported.warnings == ("graph 'g': the nodes were not in order and have been sorted",)
+    assert load(proto).warnings == ()
+
+
+CONSTANTS = {
+    "value = float[2] {1, 2}": np.array([1, 2], np.float32),
+    "value_float = 1.5": np.array(1.5, np.float32),
+    "value_floats = [1.5, 2.0]": np.array([1.5, 2.0], np.float32),
+    "value_int = 3": np.array(3, np.int64),
+    "value_ints = [3, 4]": np.array([3, 4], np.int64),
+    'value_string = "a"': np.array("a", object),
+    'value_strings = ["a", "b"]': np.array(["a", "b"], object),
+}
+
+
+@pytest.mark.parametrize("attribute", CONSTANTS)
+def test_constants(attribute: str) -> None:
+    value = graph_of(f"g () => (y) {{ y = Constant <{attribute}> () }}").outputs["y"]
+    expected = CONSTANTS[attribute]
+    assert value.data is not None
+    assert value.data.dtype == expected.dtype
+    assert value.data.shape == expected.shape
+    assert value.data.tolist() == expected.tolist()
+
+
+def test_sparse_constants() -> None:
+    sparse = onnx.SparseTensorProto(dims=[3])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.array([7], np.int32), "s"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1])))
+    proto = model("g () => (y) { y = Constant <value_int = 1> () }")
+    attribute = proto.graph.node[0].attribute[0]
+    attribute.CopyFrom(helper.make_attribute("sparse_value", sparse))
+    data = load(proto).graph.outputs["y"].data
+    assert data is not None
+    assert data.tolist() == [0, 7, 0]
+
+
+# ── attributes ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_attributes_become_fields() -> None:
+    text = """g (float[1,3,8,8] x, float[4,3,3,3] w) => (y) {
+        c = Conv <strides = [2, 2], pads = [1, 1, 1, 1], auto_pad = "NOTSET"> (x, w)
+        y = Cast <to = 11> (c) }"""
+    conv, cast = (node.op for node in graph_of(text).nodes)
+    assert (conv.strides, conv.pads, conv.group) == ((2, 2), (1, 1, 1, 1), 1)  # type: ignore[attr-defined]
+    assert cast.to == np.float64  # type: ignore[attr-defined]
+
+
+def test_attributes_without_a_type_are_those_of_ir_version_1() -> None:
+    proto = model("g (float[2,3] x) => (y) { y = Concat <axis = 1> (x, x) }", 4, 2)
+    proto.ClearField("opset_import")
+    proto.graph.node[0].attribute[0].ClearField("type")
+    assert str(load(proto).graph.outputs["y"].type) == "float32[2,6]"
+
+
+def test_other_operators_can_be_given() -> None:
+    class Twice(Op):
+        """x + x."""
+
+        domain = "me"
+
+        def infer(self, x: TensorType) -> TensorType:
+            return x
+
+    proto = model("g (float[2] x) => (y) { y = me.Twice(x) }")
+    with pytest.raises(UnsupportedError, match="operator 'Twice' of domain 'me' is unknown"):
+        load(proto)
+    declared = operators.dataclass(frozen=True, kw_only=True, repr=False)(Twice)
+    graph = load(proto, operators={("me", "Twice"): declared}).graph
+    assert kinds(graph) == ["me::Twice"]
+
+
+# ── functions ────────────────────────────────────────────────────────────────────────────────
+
+SCALE = """
+    <domain: "me", opset_import: ["" : 21], overload: "{overload}">
+    scale <factor: float = {default}> (x) => (y)
+    {{ f = Constant <value_float: float = @factor> ()  h = Mul(x, f)  y = Identity(h) }}"""
+
+
+def test_functions_are_inlined() -> None:
+    text = """g (float[2] x) => (float[2] y)
+        { [one] h = me.scale(x)  [two] y = me.scale <factor = 3.0> (h) }"""
+    graph = graph_of(text + SCALE.format(overload="", default=2.0))
+    assert kinds(graph) == ["Mul", "Identity", "Mul", "Identity"]
+    assert [node.name for node in graph.nodes] == ["one/h", "one/y", "two/h", "two/y"]
+    assert {"h", "y", "one/h", "two/f"} <= set(graph.values)
+    (y,) = run(to_model(graph), x=np.array([1, 2], np.float32))
+    assert y.tolist() == [6, 12]
+
+
+def test_functions_call_functions_with_attributes_and_opsets_of_their_own() -> None:
+    text = """g (float[2, 3] x) => (y) { y = me.outer <k = 0> (x) }
+        <domain: "me", opset_import: ["" : 21, "me" : 1]>
+        outer <k> (x) => (y) { s = me.inner <axis: int = @k> (x)  y = Neg(s) }
+        <domain: "me", opset_import: ["" : 11]>
+        inner <axis> (x) => (y) { y = Softmax <axis: int = @axis> (x) }"""
+    graph = graph_of(text)
+    assert kinds(graph) == ["Shape", "Flatten", "Softmax", "Reshape", "Neg"]
+    x = np.random.default_rng(0).random((2, 3), np.float32)
+    power = np.exp(x)
+    np.testing.assert_allclose(run(to_model(graph), x=x)[0], -power / power.sum(), rtol=1e-5)
+
+
+def test_overloads_are_different_functions() -> None:
+    text = "g (float[2] x) => (y) { h = me.scale:a(x)  y = me.scale:b(h) }"
+    text += SCALE.format(overload="a", default=2.0) + SCALE.format(overload="b", default=5.0)
+    (y,) = run(to_model(graph_of(text)), x=np.array([1, 2], np.float32))
+    assert y.tolist() == [10, 20]
+    with pytest.raises(UnsupportedError, match=r"overload 'c'"):
+        graph_of(text.replace("me.scale:b(h)", "me.scale:c(h)"))
+
+
+def test_functions_without_some_of_their_inputs_and_outputs() -> None:
+    text = """g (float[2] x, float s) => (y) {{ {call} }}
+        <domain: "me", opset_import: ["" : 21]>
+        clip (x, low, high) => (y, unused, same)
+        {{ y = Clip(x, low, high)  unused = Neg(x)  same = Identity(x) }}"""
+    graph = graph_of(text.format(call="y = me.clip(x)"))
+    assert [len(node.inputs) for node in graph.nodes] == [1, 1, 1]
+    graph = graph_of(text.format(call="y, , z = me.clip(x, , s)").replace("=> (y)", "=> (z)", 1))
+    assert [v and v.name for v in graph.nodes[0].inputs] == ["x", None, "s"]
+    assert graph.outputs["z"].name == "z"
+
+
+def test_a_function_that_returns_its_input() -> None:
+    text = """g (float[2] x) => (y) { h = me.same(x)  y = Relu(h) }
+        <domain: "me", opset_import: ["" : 21]> same (a) => (a) { unused = Neg(a) }"""
+    graph = graph_of(text)
+    assert graph.nodes[-1].inputs == graph.inputs
+
+
+def test_names_made_up_for_functions_take_nobody_elses() -> None:
+    text = """g (float[2] x) => (y) { [f] h = me.neg(x)  "f/t" = Relu(h)  y = Neg("f/t") }
+        <domain: "me", opset_import: ["" : 21]> neg (a) => (b) { t = Neg(a)  b = Neg(t) }"""
+    graph = graph_of(text.replace('"f/t"', "ft"))
+    assert "f/t" in graph.values
+    proto = model(text.replace('"f/t"', "ft"))
+    proto.graph.node[1].output[0] = proto.graph.node[2].input[0] = "f/t"
+    graph = load(proto).graph
+    graph.verify()
+    assert {"f/t", "f/t.1"} <= set(graph.values)
+
+
+# ── bodies ───────────────────────────────────────────────────────────────────────────────────
+
+BRANCHES = """g (bool c, float[2] x) => (y) <float[2] w = {10, 20}> {
+    h = Neg(x)
+    y = If (c) <
+        then_branch = yes () => (float[2] a) { a = Add(h, w) },
+        else_branch = no () => (float[2] b) {
+            b = If (c) <then_branch = p () => (float[2] q) { q = Add(x, h) },
+                        else_branch = s () => (float[2] t) { t = Identity(h) }> }> }"""
+
+
+def branches(node: Node) -> tuple[Graph, Graph]:
+    return node.op.then_branch, node.op.else_branch  # type: ignore[attr-defined]
+
+
+def test_bodies_are_closed_over_nothing() -> None:
+    graph = graph_of(BRANCHES)
+    node = graph.nodes[-1]
+    yes, no = branches(node)
+    yes.verify()
+    no.verify()
+    assert [v.name for v in yes.captures] == ["h"]
+    assert {v.name for v in no.captures} == {"c", "x", "h"}
+    bodies = [v.name for body in node.op.graphs() for v in body.captures]
+    assert [v.name for v in node.captures] == bodies
+    assert [v.name for v in yes.constants] == ["w"]
+    assert yes.constants[0].data is graph.values["w"].data
+    assert str(graph.outputs["y"].type) == "float32[2]"
+    x = np.array([1, 2], np.float32)
+    for c in (True, False):
+        expected = run(model(BRANCHES), c=np.array(c), x=x)
+        assert run(to_model(graph), c=np.array(c), x=x)[0].tolist() == expected[0].tolist()
+
+
+def test_inner_names_hide_outer_ones() -> None:
+    text = """g (bool c, float[2] x) => (y) { h = Neg(x)  y = If (c) <
+        then_branch = yes () => (float[2] h) { h = Relu(x) },
+        else_branch = no () => (float[2] b) { b = Relu(h) }> }"""
+    yes, no = branches(graph_of(text).nodes[-1])
+    assert [v.name for v in yes.captures] == ["x"]
+    assert [v.name for v in no.captures] == ["h"]
+
+
+def test_loops() -> None:
+    proto = model("""g (int64 n, bool go, float[2] x, float[2] step) => (last, all) {
+        last, all, again = Loop (n, go, x) <body = b (int64 i, bool cond, float[2] v) =>
+            (bool cond, float[2] out, float[2] twice)
+            { out = Add(v, step)  twice = Add(out, out) }> }""")
+    body = proto.graph.node[0].attribute[0].g
+    body.output.add().CopyFrom(body.output[2])  # the same name twice
+    (loop,) = load(proto).graph.nodes
+    (inner,) = loop.op.graphs()
+    assert list(inner.outputs) == ["cond", "out", "twice", "twice.1"]
+    assert [v.name for v in inner.captures] == ["step"]
+    assert [str(v.type) for v in loop.outputs] == ["float32[2]", "float32[?,2]", "float32[?,2]"]
+
+
+def test_the_bodies_of_functions_see_the_function() -> None:
+    text = """g (bool c, float[2] x) => (y) { y = me.pick <k = 2.0> (c, x) }
+        <domain: "me", opset_import: ["" : 21]> pick <k> (flag, v) => (out) { out = If (flag) <
+            then_branch = yes () => (a) { f = Constant <value_float: float = @k> () a = Mul(v, f) },
+            else_branch = no () => (b) { b = Identity(v) }> }"""
+    graph = graph_of(text)
+    x = np.array([1, 2], np.float32)
+    assert run(to_model(graph), c=np.array(True), x=x)[0].tolist() == [2, 4]
+    assert run(to_model(graph), c=np.array(False), x=x)[0].tolist() == [1, 2]
+
+
+def test_bodies_are_sorted_by_what_they_read_outside() -> None:
+    proto = model(BRANCHES)
+    nodes = list(proto.graph.node)[::-1]
+    proto.graph.ClearField("node")
+    proto.graph.node.extend(nodes)
+    assert kinds(load(proto).graph) == ["Neg", "If"]
+
+
+# ── what can be wrong ────────────────────────────────────────────────────────────────────────
+
+NODES: dict[str, tuple[str, type[TercetError], str]] = {
+    "unknown operator": (
+        "y = Relo(x)",
+        UnsupportedError,
+        r"node that computes 'y' \(Relo\): operator 'Relo' of domain 'ai.onnx' is unknown in "
+        r"opset 21; did you mean 'Relu'\?",
+    ),
+    "unknown domain": ("y = me.Foo(x)", UnsupportedError, "'Foo' of domain 'me' is unknown"),
+    "no import": ("y = other.Foo(x)", ModelError, "domain 'other', which the model does not"),
+    "unknown attribute": (
+        "y = Softmax <axes = 1> (x)",
+        ModelError,
+        r"node that computes 'y' \(Softmax\): has unknown attribute 'axes'; did you mean 'axis'",
+    ),
+    "wrong type": ("y = Elu <alpha = 1> (x)", ModelError, "'alpha' must be a float, not an int"),
+    "wrong list": ("y = Transpose <perm = 1> (x)", ModelError, "'perm' must be a list, not an int"),
+    "wrong item": ("y = Transpose <perm = [0.5]> (x)", ModelError, "must be an integer, not a fl"),
+    "missing attribute": ("y = Concat(x)", ModelError, "lacks the attribute 'axis'"),
+    "unknown dtype": ("y = Cast <to = 99> (x)", ModelError, "99 is no element type"),
+    "reference": ("y = Elu <alpha: float = @a> (x)", ModelError, "refers to 'a', which no func"),
+    "undefined": (
+        "y = Relu(xx)",
+        ModelError,
+        "reads 'xx', which nothing computes; did you mean",
+    ),
+    "too few inputs": ("y = Add(x)", ModelError, "has 1 inputs; the operator takes 2$"),
+    "too many inputs": ("y = Relu(x, x)", ModelError, "has 2 inputs; the operator takes 1$"),
+    "left out": ("y = Add(, x)", ModelError, "leaves out input 0"),
+    "too many outputs": ("y, z = Relu(x)", ModelError, "has 2 outputs; the operator gives 1$"),
+    "too few outputs": ("y = TopK(x, k)", ModelError, "has 1 outputs; the operator gives 2$"),
+    "twice": (
+        "y = Relu(x) y = Neg(x)",
+        ModelError,
+        r"'y', which .*\(Relu\) computes, too",
+    ),
+    "an input": ("x = Relu(x) y = Neg(x)", ModelError, "computes 'x', which is an input"),
+    "cycle": ("a = Relu(b) b = Relu(a) y = Neg(b)", ModelError, "part of a cycle"),
+    "itself": ("y = Relu(y)", ModelError, "part of a cycle"),
+    "no output": ("z = Relu(x)", ModelError, "output of graph 'g'.*reads 'y', which nothing"),
+    "shapes": ("y = Add(x, k3)", ModelError, r"\(Add\): .*float32\[2\], k3: float32\[3\]"),
+    "two constants": ("y = Constant <value_int = 1, value_float = 1.0> ()", ModelError, "2 attr"),
+    "no constant": ("y = Constant <valu = 1> ()", ModelError, "unknown attribute 'valu'; did you"),
+    "sequence": ("s = SequenceConstruct(x) y = Relu(s)", ModelError, r"sequence\(float32\[2\]\)"),
+}
+
+
+@pytest.mark.parametrize("kind", NODES)
+def test_nodes_that_are_wrong(kind: str) -> None:
+    text, error, reason = NODES[kind]
+    with pytest.raises(error, match=reason):
+        graph_of(f"g (float[2] x, int64[1] k, float[3] k3) => (y) {{ {text} }}")
+
+
+FUNCTION = """ <domain: "me", opset_import: ["" : 21]> f <a> (p, q) => (r) { r = Add(p, q) }"""
+CALLS = {
+    "y = me.f(x)": r"\(Add\): has 1 inputs; the operator takes 2$",
+    "y = me.f(x, x, x)": "has 3 inputs; function 'me::f' has 2",
+    "y, z = me.f(x, x)": "has 2 outputs; function 'me::f' has 1",
+    "y = me.f <aa = 1> (x, x)": "function 'me::f' has no attribute 'aa'; did you mean 'a'",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_that_are_wrong(call: str) -> None:
+    with pytest.raises(ModelError, match=CALLS[call]):
+        graph_of(f"g (float[2] x) => (y) {{ {call} }}" + FUNCTION)
+
+
+def attribute(**fields: Any) -> Callable[[ModelProto], object]:
+    return lambda m: m.graph.node[0].attribute.add(name="a", **fields)
+
+
+WEIGHT = numpy_helper.from_array(np.ones(1), "w")
+ALPHA = helper.make_attribute("a", 1)
+GRAPHS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
+    "outputs": (lambda m: m.graph.node[0].ClearField("output"), "has no outputs"),
+    "empty": (lambda m: m.graph.node[0].output.__setitem__(0, ""), "has no outputs"),
+    "inputs": (lambda m: m.graph.input.append(m.graph.input[0]), "two inputs named 'x'"),
+    "unnamed": (lambda m: m.graph.input.add(), "input without a name"),
+    "untyped": (lambda m: m.graph.input.add(name="z"), "input 'z': declares no element type"),
+    "results": (lambda m: m.graph.output.append(m.graph.output[0]), "lists an output twice"),
+    "initializers": (lambda m: m.graph.initializer.extend([WEIGHT] * 2), "two initializers named"),
+    "functions": (lambda m: m.functions.extend([onnx.FunctionProto(name="f")] * 2), "defined tw"),
+    "attributes": (lambda m: m.graph.node[0].attribute.extend([ALPHA] * 2), "'a' twice"),
+    "lying": (attribute(type=1, i=3), "declared FLOAT but holds i"),
+    "ambiguous": (attribute(i=3, f=3), "has unknown type 0"),
+    "sequence of maps": (
+        lambda m: m.graph.input[0].type.sequence_type.elem_type.map_type.SetInParent(),
+        "declares a ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_graphs_that_are_wrong(kind: str) -> None:
+    change, reason = GRAPHS[kind]
+    proto = model("g (float[2] x) => (y) { y = Relu(x) }")
+    change(proto)
+    with pytest.raises(ModelError, match=reason):
+        load(proto)
+
+
+def test_a_thousand_nodes_of_one_name() -> None:
+    proto = model("g (float[2] x) => (y) { y = Relu(x) }")
+    for i in range(20000):
+        proto.graph.node.add(op_type="Relu", input=["x"], output=[f"v{i}"], name="n")
+    graph = load(proto).graph
+    assert len({node.name for node in graph.nodes}) == 20001

@@ -1,0 +1,127 @@
+"""Arrays in files: .npy, .npz, ONNX tensors (.pb), and folders of ONNX test data."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from ..importers.onnx.source import Source
+from ..importers.onnx.tensors import TensorReader
+from ..runtime.dtypes import string
+from ..runtime.errors import InputError, LimitError, ModelError, UsageError, did_you_mean
+from ..runtime.types import Array
+
+_NPY = b"\x93NUMPY"
+
+
+def read_array(file: Path, name: str) -> Array:
+    """Return the array in a .npy, .npz or .pb (TensorProto) file.
+
+    Args:
+        file: its path.
+        name: the input that it is for; picks the array of an .npz file that has several.
+
+    Raises:
+        InputError: the file is not what its name says, or has no such array.
+        OSError: the file cannot be read.
+    """
+    reader = READERS.get(file.suffix.lower())
+    if reader is None:
+        known = ", ".join(READERS)
+        raise InputError(f"{file}: arrays are read from {known} files, pictures from .png or .jpg")
+    arrays = reader(file)
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if name not in arrays:
+        raise InputError(
+            f"{file} has no array '{name}'{did_you_mean(name, list(arrays))} "
+            f"(arrays: {', '.join(arrays)})"
+        )
+    return arrays[name]
+
+
+def read_npy(file: Path) -> dict[str, Array]:
+    """Return the array of a .npy file, without a name; see `read_array` for the errors."""
+    with file.open("rb") as stream:
+        if stream.read(len(_NPY)) != _NPY:
+            raise InputError(f"{file} is no .npy file: numpy.save writes one")
+        stream.seek(0)
+        try:
+            return {"": np.lib.format.read_array(stream, allow_pickle=False)}
+        except (ValueError, EOFError) as error:
+            raise InputError(f"{file} is damaged, or cannot be read: {error}") from error
+
+
+def read_archive(file: Path) -> dict[str, Array]:
+    """Return the arrays of an .npz file by name; see `read_array` for the errors."""
+    if file.exists() and not zipfile.is_zipfile(file):
+        raise InputError(f"{file} is no .npz file: numpy.savez writes one")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file} is damaged, or cannot be read: {error}") from error
+
+
+def read_tensor(file: Path) -> dict[str, Array]:
+    """Return the tensor of a .pb file by its own name; see `read_array` for the errors."""
+    try:
+        proto = TensorProto.FromString(file.read_bytes())
+        return {proto.name: TensorReader(Source(str(file))).read(proto, "the tensor")}
+    except DecodeError as error:
+        raise InputError(f"{file} is no ONNX tensor") from error
+    except (ModelError, LimitError) as error:
+        raise InputError(str(error)) from error
+
+
+READERS: dict[str, Callable[[Path], dict[str, Array]]] = {
+    ".npy": read_npy,
+    ".npz": read_archive,
+    ".pb": read_tensor,
+}
+
+
+def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> dict[str, Array]:
+    """Return the tensors of a folder of ONNX test data, such as ``test_data_set_0``.
+
+    Args:
+        folder: holds ``input_0.pb``, ``output_0.pb``, ....
+        kind: ``input`` or ``output``.
+        names: the model's names; a tensor that has none of them is the one of its number.
+    """
+    found: dict[str, Array] = {}
+    for number in range(len(names)):
+        file = folder / f"{kind}_{number}.pb"
+        if not file.exists():
+            break
+        ((own, data),) = read_tensor(file).items()
+        found[own if own in names else names[number]] = data
+    if not found and names:
+        inner = sorted(path.name for path in folder.glob("test_data_set_*"))
+        hint = f"; try {folder / inner[0]}" if inner else ""
+        raise InputError(f"--inputs-from {folder}: there is no {kind}_0.pb in it{hint}")
+    return found
+
+
+def check_archive_name(file: Path | None) -> None:
+    """Raise UsageError unless outputs can be saved to a file of this name."""
+    if file is not None and file.suffix.lower() != ".npz":
+        raise UsageError(f"--save {file}: outputs are saved in an .npz file")
+
+
+def write_archive(file: Path, outputs: Mapping[str, Array]) -> None:
+    """Write arrays to an .npz file, which `numpy.load` reads without pickle.
+
+    Strings are saved as numpy's own, of one length; of types that numpy lacks, such as bfloat16,
+    the bytes are.
+    """
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in outputs.items():
+            plain = data.astype(str) if data.dtype == string else data
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(plain), allow_pickle=False)
