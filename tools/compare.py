@@ -12,6 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ..api import Loadable, load
+from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, InputError, UnsupportedError, UsageError
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array
@@ -23,11 +24,9 @@ from .contestants import (
     check_names,
     default_names,
     open_contestant,
-    threads_text,
 )
 from .inputs import Inputs, Wanted, make_inputs
 from .measure import Repeat, Timing, interleave, timed
-from .threads import blas_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,14 @@ class Comparison:
     Attributes:
         model: the file's name, or ``model`` for one that was given in memory.
         inputs: what all were fed.
-        threads: CPU threads of every contestant on the CPU, in words.
+        threads: of each contestant on the CPU, None if numpy's BLAS does not say.
         results: one a contestant; the first one is the reference.
         skipped: why a contestant did not take part, by name.
     """
 
     model: str
     inputs: Inputs
-    threads: str
+    threads: int | None
     results: tuple[Result, ...]
     skipped: Mapping[str, str]
 
@@ -203,8 +202,7 @@ def compare(
     finally:
         race.close()
     results = _judge(race.entries, steady, rtol, atol)
-    threads = f"{threads_text(blas_threads())} each"
-    return Comparison(_title(source), feeds, threads, results, race.skipped)
+    return Comparison(_title(source), feeds, blas.threads(), results, race.skipped)
 
 
 def _title(source: Loadable) -> str:

@@ -31,25 +31,23 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     _show_latencies(console, comparison.results)
     console.print()
     _show_differences(console, comparison)
+    if comparison.skipped:
+        console.print()
     for name, reason in comparison.skipped.items():
         console.print(Text.assemble((name, "yellow"), f" did not take part: {reason}"))
     _show_verdict(console, comparison)
 
 
 def _show_head(console: Console, comparison: Comparison) -> None:
-    inputs = [
-        f"{entry['name']} {entry['dtype']}{entry['shape']}, {entry['origin']}".replace(" ,", ",")
-        for entry in comparison.inputs.to_dict()
-    ]
     precisions = dict.fromkeys(result.precision for result in comparison.results)
     facts(
         console,
         {
             "model": comparison.model,
-            "inputs": "; ".join(inputs) or "none",
+            "inputs": str(comparison.inputs),
+            "contestants": "\n".join(f"{r.name}: {r.about}" for r in comparison.results),
             "reference": comparison.reference.name,
             "precision": ", ".join(precisions),
-            "on the CPU": comparison.threads,
         },
     )
     console.print()

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import onnx
 from onnx import ModelProto, helper
 
-from .. import backends
+from .. import __version__, backends
 from ..api import Loadable, load
+from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ..runtime.types import Array
 from .console import counted
-from .threads import blas_threads, usable_cpus
+from .threads import usable_cpus
 
 ONNXRUNTIME = "onnxruntime"
 REFERENCE = "onnx.reference"
@@ -109,9 +110,10 @@ class _Tercet:
         self.model = load(source, name, fallback=fallback, **chosen)
         self._outputs = settings.outputs or None
         self.precision = self.model.precision
-        self.about = f"tercet on {self.model.backends[0].device.name}"
-        if fallback is not None:
-            self.about += f", fallback {fallback}"
+        device = self.model.backends[0].device.name
+        threads = f", {threads_text(blas.threads())}" if device == "cpu" else ""
+        behind = f", fallback {fallback}" if fallback is not None else ""
+        self.about = f"tercet {__version__} on {device}{threads}{behind}"
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         return self.model.run(feeds, self._outputs)
@@ -143,7 +145,7 @@ class _OnnxRuntime:
             state.RuntimeException,
             RuntimeError,
         )
-        threads = blas_threads() or usable_cpus()
+        threads = blas.threads() or usable_cpus()
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
@@ -158,7 +160,7 @@ class _OnnxRuntime:
         except self._failures as error:
             raise UnsupportedError(f"onnxruntime does not load this model: {error}") from error
         self._names = [output.name for output in self._session.get_outputs()]
-        self.about = f"version {ort.__version__} on cpu, {threads_text(threads)}"
+        self.about = f"{ort.__version__} on cpu, {threads_text(threads)}"
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         wanted = self._outputs or self._names
@@ -220,7 +222,7 @@ class _Reference:
         except self._failures as error:
             raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
         self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]
-        threads = blas_threads()
+        threads = blas.threads()
         self.about = f"onnx {onnx.__version__} on cpu, {threads_text(threads)}"
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

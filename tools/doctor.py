@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -21,20 +21,21 @@ from rich.text import Text
 from .. import __path__ as package
 from .. import __version__, backends
 from ..backends import Availability
+from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import default_cache
 from .console import bytes_text, grid
-from .threads import blas_threads, usable_cpus
+from .threads import usable_cpus
 
 PATIENCE = 2.5
 PYTHONS = (3, 11), (3, 13)
 LEAST_CAPABILITY = (8, 0)
 
+_BACKENDS = "backends"
+_NO_ANSWER = "no answer in time"
 _CAPABILITY = 75, 76  # CUdevice_attribute: compute capability, major and minor
 _DRIVER_REMEDY = "install an NVIDIA GPU and its driver: https://www.nvidia.com/drivers"
 _PROBE = 'extern "C" __global__ void probe(float* x) { x[threadIdx.x] += 1.0f; }'
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,74 +83,77 @@ class Diagnosis:
 
 
 def diagnose(patience: float = PATIENCE) -> Diagnosis:
-    """Look at everything at once, and wait for `patience` seconds at most.
+    """Look at everything, for `patience` seconds at most.
 
     What takes longer, such as a driver that hangs, is reported as not answering.
     """
     deadline = monotonic() + patience
-    probes = {name: _Probe(check) for name, check in _checks().items()}
-    asked = _Probe(backends.available)
-    checks: list[Check] = []
-    for name, probe in probes.items():
-        found = probe.wait(deadline)
-        late = Check(name, False, f"no answer within {patience:g} s", "look at nvidia-smi")
-        checks.append(late if found is None else found)
-    able = asked.wait(deadline)
-    if able is None:
-        missing = f"no answer within {patience:g} s"
-        able = tuple(Availability(name, "", missing, "see above") for name in backends.names())
+    extra = f"pip install 'tercet[cuda{_cuda_major()}]'"
+    # One thread for the driver alone, one for all that imports CUDA's packages: two threads that
+    # import them at the same time see each other's half-made modules.
+    probes = [
+        _Probe({"NVIDIA driver": _driver, "GPU": _gpu}),
+        _Probe(
+            {
+                "NVRTC": partial(_nvrtc, extra),
+                "CUDA headers": partial(_headers, extra),
+                "cuDNN": partial(_cudnn, extra),
+                _BACKENDS: backends.available,
+            }
+        ),
+    ]
+    checks = [call() for call in _packages(extra)]
+    able: tuple[Availability, ...] = ()
+    for probe in probes:
+        for name, found in probe.wait(deadline).items():
+            if name == _BACKENDS:
+                able = found or _silent_backends()
+            else:
+                checks.append(found or Check(name, False, _NO_ANSWER, "look at nvidia-smi"))
     return Diagnosis(tuple(checks), able)
 
 
 class _Probe:
-    """A call on a thread of its own, which a process need not wait for when it ends."""
+    """Calls on a thread of their own, which the process need not wait for when it ends."""
 
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._found: list[T] = []
-        self._thread = Thread(target=lambda: self._found.append(call()), daemon=True)
+    def __init__(self, calls: Mapping[str, Callable[[], Any]]) -> None:
+        self._found: dict[str, Any] = dict.fromkeys(calls)
+        self._thread = Thread(target=self._run, args=(calls,), daemon=True)
         self._thread.start()
 
-    def wait(self, deadline: float) -> Any:
-        """Return the result, or None if there is none at the deadline."""
+    def _run(self, calls: Mapping[str, Callable[[], Any]]) -> None:
+        for name, call in calls.items():
+            self._found[name] = call()
+
+    def wait(self, deadline: float) -> dict[str, Any]:
+        """Return the results, None for those that are not there at the deadline."""
         self._thread.join(max(0.0, deadline - monotonic()))
-        return self._found[0] if self._found else None
+        return dict(self._found)
+
+
+def _silent_backends() -> tuple[Availability, ...]:
+    return tuple(
+        Availability(name, "", _NO_ANSWER, "look at nvidia-smi") for name in backends.names()
+    )
 
 
 # ── what is looked for ───────────────────────────────────────────────────────────────────────────
 
 
-def _checks() -> dict[str, Callable[[], Check]]:
-    extra = f"pip install 'tercet[cuda{_cuda_major()}]'"
-    gpu = "the cuda and cudnn backends"
-    wheel = partial(_package, remedy=extra, purpose=gpu)
-    return {
-        "Python": _python,
-        "tercet": _tercet,
-        "numpy": _numpy,
-        "onnx": partial(_package, "onnx", "onnx"),
-        "ml-dtypes": partial(_package, "ml-dtypes", "ml-dtypes"),
-        "onnxruntime": partial(
-            _package,
-            "onnxruntime",
-            "onnxruntime",
-            remedy="pip install onnxruntime",
-            purpose="comparing with onnxruntime",
-        ),
-        "Pillow": partial(
-            _package,
-            "Pillow",
-            "Pillow",
-            remedy="pip install 'tercet[image]'",
-            purpose="pictures as inputs",
-        ),
-        "NVIDIA driver": _driver,
-        "GPU": _gpu,
-        "cuda-core": partial(wheel, "cuda-core", "cuda-core"),
-        "cuda-bindings": partial(wheel, "cuda-bindings", "cuda-bindings"),
-        "NVRTC": partial(_nvrtc, extra),
-        "CUDA headers": partial(_headers, extra),
-        "cuDNN": partial(_cudnn, extra),
-    }
+def _packages(extra: str) -> tuple[Callable[[], Check], ...]:
+    gpu = partial(_package, remedy=extra, purpose="the cuda and cudnn backends")
+    ort, image = "pip install onnxruntime", "pip install 'tercet[image]'"
+    return (
+        _python,
+        _tercet,
+        _numpy,
+        partial(_package, "onnx"),
+        partial(_package, "ml-dtypes"),
+        partial(_package, "onnxruntime", remedy=ort, purpose="comparing with onnxruntime"),
+        partial(_package, "Pillow", remedy=image, purpose="pictures as inputs"),
+        partial(gpu, "cuda-core"),
+        partial(gpu, "cuda-bindings"),
+    )
 
 
 def _python() -> Check:
@@ -165,20 +169,19 @@ def _tercet() -> Check:
 
 def _numpy() -> Check:
     config: dict[str, Any] = np.show_config(mode="dicts") or {}
-    blas = config.get("Build Dependencies", {}).get("blas", {})
-    threads = blas_threads()
+    library = config.get("Build Dependencies", {}).get("blas", {})
+    threads = blas.threads()
     using = f"{threads} threads" if threads else "threads not known"
-    name = f"{blas.get('name', 'BLAS')} {blas.get('version', '')}".strip()
+    name = f"{library.get('name', 'BLAS')} {library.get('version', '')}".strip()
     found = f"{np.__version__}, {name}, {using}, {usable_cpus()} CPUs"
     return Check("numpy", True, found)
 
 
-def _package(name: str, distribution: str, *, remedy: str = "", purpose: str = "") -> Check:
+def _package(name: str, *, remedy: str = "", purpose: str = "") -> Check:
     try:
-        return Check(name, True, version(distribution), purpose=purpose)
+        return Check(name, True, version(name), purpose=purpose)
     except PackageNotFoundError:
-        command = remedy or f"pip install {distribution}"
-        return Check(name, False, "not installed", command, purpose)
+        return Check(name, False, "not installed", remedy or f"pip install {name}", purpose)
 
 
 def _libcuda() -> ctypes.CDLL | None:

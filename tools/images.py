@@ -107,10 +107,13 @@ def _frame(info: TensorInfo, shape: tuple[int, ...] | None) -> _Frame:
         return _Frame(1, False, _size(sizes[0]), _size(sizes[1]))
     if len(sizes) in (3, 4):
         first, second, third = sizes[-3:]
-        if first in _MODES or (first is None and third not in _MODES):
-            return _Frame(_size(first) or 3, False, _size(second), _size(third))
-        if third in _MODES:
-            return _Frame(_size(third) or 3, True, _size(first), _size(second))
+        for channels in ((1, 3), (4,)):  # a height of 4 is as likely as an alpha channel
+            if first in channels:
+                return _Frame(int(first), False, _size(second), _size(third))
+            if third in channels:
+                return _Frame(int(third), True, _size(first), _size(second))
+        if not isinstance(first, int):
+            return _Frame(3, False, _size(second), _size(third))
     raise InputError(
         f"input {info} takes no picture: its axes must be [n,c,h,w] or [n,h,w,c] with 1, 3 or 4 "
         "channels"

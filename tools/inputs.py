@@ -14,6 +14,7 @@ from ..runtime.dtypes import INTEGERS, bool_, int32, int64, name_of, string
 from ..runtime.errors import InputError, ModelError, UsageError, did_you_mean
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, TensorType
+from .agreement import type_text
 from .arrays import read_archive, read_array, read_test_data
 from .images import IMAGE_SUFFIXES, Pixels, read_images
 
@@ -65,6 +66,11 @@ class Inputs:
                 names = ", ".join(self.assumed)
                 error.add_note(f"nobody set {names}, so 1 was assumed; --dim and --shape set it")
             raise
+
+    def __str__(self) -> str:
+        """Return name, type and origin of each."""
+        said = [f"{n} {type_text(data)}, {self.origins[n]}" for n, data in self.arrays.items()]
+        return "\n".join(said) or "none"
 
     def to_dict(self) -> list[dict[str, object]]:
         """Return name, dtype, shape and origin of each."""

@@ -260,10 +260,7 @@ def show_run(console: Console, run: Run) -> None:
         {
             "model": run.model,
             "backend": f"{run.backend}, {run.precision}{_share_text(run.placement)}",
-            "inputs": "; ".join(
-                f"{name} {type_text(data)}, {run.inputs.origins[name]}"
-                for name, data in run.inputs.arrays.items()
-            ),
+            "inputs": str(run.inputs),
         },
     )
     console.print()

@@ -19,8 +19,7 @@ from .library import NoPlan
 from .step import Bench, ConvolutionStep
 
 _MATRIX_PRODUCT = (
-    "in cuDNN it would round float32 to TF32 (relative error 3e-4 on sm_90), or be a 1x1 "
-    "convolution, which takes 49 us for 1x2048x1000 where a matrix-vector product takes 3 us"
+    "cuDNN rounds it to TF32 (error 3e-4 on sm_90), or is 14 times slower, as a 1x1 convolution"
 )
 _REASONS = {
     Gemm: _MATRIX_PRODUCT,

@@ -52,7 +52,9 @@ def epilogue_launch(convolution: Convolution, epilogue: Epilogue) -> tuple[Launc
         return Tensor(value, Format.PLAIN if roles[value] == "bias" else convolution.format)
 
     launch = elementwise(chain, tensor(result), [tensor(value) for value in chain.operands])
-    places = {i: roles[a.value] for i, a in enumerate(launch.args) if isinstance(a, Tensor)}
+    places: dict[int, Role] = {
+        i: roles[a.value] for i, a in enumerate(launch.args) if isinstance(a, Tensor)
+    }
     return launch, places
 
 

@@ -42,6 +42,14 @@ def threads() -> int | None:
     return None if functions is None else functions[0]()
 
 
+def set_threads(number: int) -> bool:
+    """Let numpy's OpenBLAS use so many threads; False, and no effect, for another BLAS."""
+    functions = _functions()
+    if functions is not None:
+        functions[1](number)
+    return functions is not None
+
+
 class _Limit:
     """How many callers want one thread a product, and what to go back to."""
 

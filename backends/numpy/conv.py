@@ -33,8 +33,10 @@ from .step import Bound, HostStep, Scratch, Tape
 COLUMNS = 1 << 19
 #: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
 NARROWEST, FEWEST = 128, 32
-#: Multiplications that are worth handing to another thread, and blocks for each thread.
+#: Multiplications that are worth handing to another thread, and most blocks for each thread.
 PRODUCTS, BLOCKS = 1 << 21, 3
+#: What bias and activation of an output, and gathering an element, take, in multiplications.
+EPILOGUE, GATHERING = 24, 12
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -86,7 +88,8 @@ class _Convolution:
     def _cut(self, limit: int) -> None:
         """Choose blocks: their images, groups, boxes of outputs and filters of each group."""
         column = max(1, self.rows * self.dtype.itemsize)
-        products = self.x.tensor.dims[0] * self.group * self.filters * self.rows * self.positions
+        columns = self.x.tensor.dims[0] * self.group * self.positions
+        products = columns * (self.filters * (self.rows + EPILOGUE) + self.rows * GATHERING)
         wanted = max(1, min(BLOCKS * self.workers, products // PRODUCTS))
         if self.workers == 1:
             wanted = 1
@@ -145,7 +148,7 @@ class _Convolution:
             sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
             tape.append(_product(weights[groups, part], columns, sums))
             if bias is not None:
-                tape.append(partial(np.add, sums, bias[groups, part], sums))
+                tape.append(partial(np.add, sums, bias[groups, part], out=sums))
             if sums is not target:
                 tape.append(partial(np.copyto, target, sums))
             finish(tape, frame.block(place))
@@ -170,5 +173,5 @@ class _Convolution:
 def _product(a: Array, b: Array, out: Array) -> Callable[[], object]:
     """Return a product of stacks of matrices; a stack of one as the plain product it is."""
     if len(a) == 1:
-        return partial(np.matmul, a[0], b[0], out[0])
-    return partial(np.matmul, a, b, out)
+        return partial(np.matmul, a[0], b[0], out=out[0])
+    return partial(np.matmul, a, b, out=out)

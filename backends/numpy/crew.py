@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from time import perf_counter
 
 import numpy as np
 
@@ -26,6 +27,9 @@ Jobs = Sequence[Sequence[Tape]]
 MOST = 8
 #: Seconds without work after which a thread ends.
 PATIENCE = 5.0
+#: A caller that waits longer than this (seconds), and than half of its own work, has lost the other
+#: core to another program; it works alone for a while, because each such loss costs milliseconds.
+LATE, REST = 3e-4, 0.1
 
 
 def size() -> int:
@@ -71,11 +75,9 @@ class _Order:
         self.done.release()
 
     def finish(self) -> None:
-        """Wait for the thread if it has begun, else tell it not to; raise what went wrong."""
+        """Wait for the thread if it has begun, else tell it not to."""
         if not self.taken.acquire(blocking=False):
             self.done.acquire()
-        if self.error is not None:
-            raise self.error
 
 
 class _Hand:
@@ -105,6 +107,7 @@ class Crew:
     def __init__(self) -> None:
         self._lock = Lock()
         self._hands: list[_Hand] = []
+        self._alone_until = 0.0
 
     def play(self, jobs: Jobs) -> None:
         """Do all blocks.
@@ -114,14 +117,15 @@ class Crew:
         """
         count = len(jobs[0])
         wanted = min(len(jobs), count, size())
-        if wanted < 2 or not self._lock.acquire(blocking=False):
-            _work(0, jobs, (deque(range(count)),))
-            return
-        try:
-            with blas.one_thread():
+        is_shared = wanted > 1 and perf_counter() > self._alone_until
+        with blas.one_thread():
+            if not is_shared or not self._lock.acquire(blocking=False):
+                _work(0, jobs, (deque(range(count)),))
+                return
+            try:
                 self._share(jobs, count, wanted)
-        finally:
-            self._lock.release()
+            finally:
+                self._lock.release()
 
     def _share(self, jobs: Jobs, count: int, wanted: int) -> None:
         bounds = [count * worker // wanted for worker in range(wanted + 1)]
@@ -129,13 +133,21 @@ class Crew:
         orders = [_Order(jobs, queues) for _ in range(1, wanted)]
         for hand, order in zip(self._ready(wanted - 1), orders, strict=True):
             hand.orders.put(order)
+        start = perf_counter()
         try:
             _work(0, jobs, queues)
         finally:
             for queue in queues:
                 queue.clear()
+            own = perf_counter() - start
             for order in orders:
                 order.finish()
+            waited = perf_counter() - start - own
+            if waited > LATE + own / 2:
+                self._alone_until = perf_counter() + REST
+        for order in orders:
+            if order.error is not None:
+                raise order.error
 
     def _ready(self, number: int) -> list[_Hand]:
         self._hands = [hand for hand in self._hands if hand.is_there]

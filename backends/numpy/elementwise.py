@@ -96,6 +96,10 @@ def mean(*arrays: Array, out: Array) -> None:
 
 def clip(x: Array, low: Array | None = None, high: Array | None = None, *, out: Array) -> None:
     """Limit x to [low, high]; `high` wins where the limits cross."""
+    if x.dtype.kind == "f":
+        floor = -np.inf if low is None else low.reshape(())
+        np.clip(x, floor, np.inf if high is None else high.reshape(()), out=out)
+        return
     if low is not None:
         x = np.maximum(x, low.reshape(()), out=out)
     if high is not None:
@@ -179,7 +183,10 @@ def _half(formula: Callable[[Array], Array]) -> Function:
 
 def relu(x: Array, *, out: Array) -> None:
     """max(0, x)."""
-    np.maximum(x, 0, out=out)
+    if x.dtype.kind == "f":
+        np.clip(x, 0, np.inf, out=out)  # several times as fast as a maximum with a scalar
+    else:
+        np.maximum(x, 0, out=out)
 
 
 def leaky_relu(x: Array, alpha: Any, *, out: Array) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -12,14 +15,12 @@ from ...runtime.ir import Value
 from ...runtime.ops.matmul import Det, Einsum, Gemm, MatMul
 from ...runtime.options import Options
 from ...runtime.types import Array
+from . import crew
 from .chain import Chain
-from .conv import operands
-from .frame import blocks
+from .conv import BLOCKS, EPILOGUE, PRODUCTS, operands
+from .frame import Block, cut
 from .registry import builder, kernel
 from .step import Bound, HostStep, Piece, Scratch, Tape
-
-#: Elements of the result that bias and activation are applied to at once.
-BLOCK = 1 << 16
 
 
 def _sums(dtype: DType) -> DType:
@@ -66,6 +67,7 @@ class _Product:
 
     def __init__(self, chain: Chain, a: Value, b: Value, dtype: DType) -> None:
         self.chain, self.a, self.b, self.dtype = chain, a, b, dtype
+        self.dims = chain.output.tensor.dims
         self.scratch = Scratch()
         self.wide = _Wide(dtype, self.scratch)
         self.wide.want(a)
@@ -73,35 +75,55 @@ class _Product:
         self.sums = None
         if chain.output.tensor.dtype != dtype:
             self.sums = self.scratch.take(chain.output.tensor.size, dtype)
+        self.workers = 1 if self.scratch.nbytes else crew.size()
 
     def step(self, site: Site) -> HostStep:
         """Return what runs it."""
-        size = f"{self.a.tensor} @ {self.b.tensor}"
-        return HostStep(f"{self.chain.title}: {size}", site, self._record, own=self.scratch.nbytes)
+        name = f"{self.chain.title}: {self.a.tensor} @ {self.b.tensor}"
+        return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 
     def _record(self, bound: Bound) -> list[Tape]:
-        tape: Tape = []
+        first: Tape = []
         op = self.chain.head.op
-        out = bound[self.chain.output]
-        sums = out if self.sums is None else bound.scratch(self.sums, out.shape)
-        a, b = (self.wide.get(tape, bound, value) for value in (self.a, self.b))
+        a, b = (self.wide.get(first, bound, value) for value in (self.a, self.b))
         if isinstance(op, Gemm):
             a, b = a.T if op.transA else a, b.T if op.transB else b
-            tape.append(partial(np.matmul, a, b, sums))
-            self._add(tape, op, bound, sums)
-        else:
-            tape.append(partial(np.matmul, a, b, sums))
-        if sums is not out:
-            tape.append(partial(np.copyto, out, sums))
+        out = bound[self.chain.output]
+        sums = out if self.sums is None else bound.scratch(self.sums, self.dims)
         frame = self.chain.frame((0,), (0, max(1, out.ndim - 1)))
         finish = self.chain.finish(frame, bound)
-        for block in blocks(frame.shape, BLOCK):
-            finish(tape, block)
-        return [tape]
+        tapes: list[Tape] = []
+        for box in self._boxes(a, b):
+            tape: Tape = [*first, _multiply(a, b, sums, box)]
+            if isinstance(op, Gemm):
+                self._add(tape, op, bound, sums[box], box)
+            if sums is not out:
+                tape.append(partial(np.copyto, out, sums))
+            if out.size:
+                finish(tape, frame.block(box) if box else tuple(map(slice, frame.shape)))
+            tapes.append(tape)
+        return tapes
 
-    def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array) -> None:
+    def _boxes(self, a: Array, b: Array) -> Iterator[Block]:
+        """Yield the parts of the result: some of its stacks, rows or columns."""
+        whole = tuple(slice(0, size) for size in self.dims)
+        products = prod(self.dims) * (a.shape[-1] + EPILOGUE)
+        wanted = min(BLOCKS * self.workers, products // PRODUCTS)
+        if self.workers == 1 or wanted < 2 or a.ndim < 2 or b.ndim < 2:
+            yield whole
+            return
+        stacks, rows, columns = self.dims[0], *self.dims[-2:]
+        axis = 0
+        if len(self.dims) == 2 or stacks < self.workers:
+            axis = len(self.dims) - (1 if columns >= rows else 2)
+        count = min(wanted, self.dims[axis])
+        bounds = [self.dims[axis] * i // count for i in range(count + 1)]
+        for start, stop in pairwise(bounds):
+            yield (*whole[:axis], slice(start, stop), *whole[axis + 1 :])
+
+    def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array, box: Block) -> None:
         if op.alpha != 1:
-            tape.append(partial(np.multiply, sums, op.alpha, sums))
+            tape.append(partial(np.multiply, sums, op.alpha, out=sums))
         _, _, c = operands(self.chain.head)
         if c is None or op.beta == 0:
             return
@@ -110,10 +132,28 @@ class _Product:
             addend = bound.packed((c,), layout, lambda x: (x * op.beta).astype(self.dtype))
         else:
             addend = bound[c]
+        addend = cut(addend.reshape((1,) * (2 - addend.ndim) + addend.shape), box)
         if op.beta != 1 and not c.is_constant:
             tape.append(lambda: np.add(sums, addend * op.beta, out=sums, casting="same_kind"))
         else:
-            tape.append(partial(np.add, sums, addend, sums))
+            tape.append(partial(np.add, sums, addend, out=sums))
+
+
+def _multiply(a: Array, b: Array, out: Array, box: Block) -> Callable[[], object]:
+    """Return the call that computes one part of a product."""
+    if a.ndim > 1:
+        a = _stacks(a, box)[..., box[-2], :] if b.ndim > 1 else a
+    if b.ndim > 1:
+        b = _stacks(b, box)[..., box[-1]] if a.ndim > 1 else b
+    return partial(np.matmul, a, b, out=out[box])
+
+
+def _stacks(data: Array, box: Block) -> Array:
+    """Return the stacks of an operand that the leading axes of a box of the result need."""
+    lead = box[: len(box) - 2]
+    own = lead[len(lead) - (data.ndim - 2) :]
+    sizes = data.shape[:-2]
+    return data[tuple(slice(None) if n == 1 else s for n, s in zip(sizes, own, strict=True))]
 
 
 @kernel(Einsum)

@@ -162,10 +162,10 @@ def _positions(mode: str, axis: _Axis, dtype: DType) -> Array:
         return axis.begin * last + y * (extent * last) / (axis.new - 1)
     if mode == "pytorch_half_pixel" and axis.new == 1:
         return np.zeros_like(y)
-    half = (y + 0.5) / scale - 0.5
+    centres = (y + 0.5) / scale
     if mode == "half_pixel_symmetric":
-        return axis.old / 2 * (1 - axis.new / length) + half
-    return half
+        centres = axis.old / 2 * (1 - axis.new / length) + centres
+    return centres - 0.5
 
 
 def _nearest(mode: str, positions: Array, size: int) -> Array:

@@ -149,16 +149,11 @@ class HostStep:
         bound = Bound(self.site, inputs, outputs, scratch)
         jobs = [self.record(bound.part(i * self.own, self.own)) for i in range(self.workers)]
         nodes = self.site.nodes
-        alone = tuple(jobs[0][0]) if len(jobs[0]) == 1 else None
 
         def play(stream: object) -> None:
             try:
                 with np.errstate(all="ignore"):
-                    if alone is None:
-                        CREW.play(jobs)
-                    else:
-                        for call in alone:
-                            call()
+                    CREW.play(jobs)
             except (ArithmeticError, IndexError, ValueError) as error:
                 names = " + ".join(f"'{node.name}' ({node.kind})" for node in nodes)
                 raise DeviceError(f"{names} on numpy: {error}") from error

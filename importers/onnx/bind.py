@@ -23,7 +23,7 @@ from .order import Names
 from .raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from .scope import NameSpace, Scope
 from .source import Source
-from .upgrade import NEWEST, upgrade
+from .upgrade import upgrade
 
 Operators = Mapping[tuple[str, str], type[Op]]
 
@@ -36,11 +36,6 @@ def bind(model: RawModel, operators: Operators, source: Source) -> tuple[Graph, 
         UnsupportedError: an operator is unknown, or means something the newest opset lacks.
         LimitError: the model would exceed the limits.
     """
-    for domain, version in model.opsets.items():
-        if version > NEWEST.get(domain, version):
-            asked = f"imports version {version} of domain '{domain or 'ai.onnx'}'"
-            reason = f"{asked}; tercet knows it up to version {NEWEST[domain]}"
-            raise source.unsupported(reason, "model")
     check_functions(model, source)
     binder = _Binder(model, operators, source)
     return binder.main(model.graph), tuple(binder.warnings)

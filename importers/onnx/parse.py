@@ -29,6 +29,7 @@ from ...runtime.types import (
 from .raw import FunctionKey, RawFunction, RawGraph, RawModel, RawNode, Reference, domain_of
 from .source import Source
 from .tensors import TensorReader
+from .upgrade import NEWEST
 
 
 def parse(proto: ModelProto, source: Source) -> RawModel:
@@ -36,6 +37,7 @@ def parse(proto: ModelProto, source: Source) -> RawModel:
 
     Raises:
         ModelError: something contradicts the ONNX specification.
+        UnsupportedError: it is written in a newer opset than tercet knows.
         LimitError: something exceeds the limits.
     """
     return _Parser(source).model(proto)
@@ -98,16 +100,19 @@ class _Parser:
             domain = domain_of(self._name(each.domain, where))
             if opsets.setdefault(domain, each.version) != each.version:
                 raise self._source.error(f"imports domain '{domain}' in two versions", where)
+            found = f"imports version {each.version} of domain '{domain or 'ai.onnx'}'"
             if each.version < 1:
-                found = f"imports version {each.version} of domain '{domain or 'ai.onnx'}'"
                 raise self._source.error(found, where)
+            if each.version > NEWEST.get(domain, each.version):
+                reason = f"{found}; tercet knows it up to version {NEWEST[domain]}"
+                raise self._source.unsupported(reason, where)
         return opsets
 
     def _function(self, proto: FunctionProto) -> RawFunction:
         key = (
             domain_of(self._name(proto.domain)),
             self._name(proto.name),
-            self._name(getattr(proto, "overload", "")),
+            self._name(proto.overload),
         )
         attributes: dict[str, Any] = {self._name(name): None for name in proto.attribute}
         where = f"function '{key[0]}::{key[1]}'"
@@ -183,7 +188,7 @@ class _Parser:
             outputs=_trimmed(self._name(name) for name in proto.output),
             name=self._name(proto.name),
             domain=domain,
-            overload=self._name(getattr(proto, "overload", "")),
+            overload=self._name(proto.overload),
             opset=opsets.get(domain),
         )
         if not proto.attribute:

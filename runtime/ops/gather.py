@@ -42,7 +42,7 @@ def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
     found = known.astype(np.int64)
     if ((found < -limits) | (found >= limits)).any():
         raise ShapeError(f"indices from {found.min()} to {found.max()} point outside of {exact}")
-    return np.where(found < 0, found + limits, found)
+    return np.where(found < 0, found + limits, found).reshape(found.shape)
 
 
 @op

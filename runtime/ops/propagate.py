@@ -99,7 +99,8 @@ def combine(
         return result
     if any(a.dtype == object for a in arrays):
         arrays = [a.astype(object) for a in arrays]
-    return with_value(result, move(arrays))
+    value: Array = np.asarray(move(arrays), arrays[0].dtype)  # numpy gives 0-d results as scalars
+    return with_value(result, value)
 
 
 def compute(

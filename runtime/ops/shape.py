@@ -107,9 +107,10 @@ class Reshape(Op):
             dims[rest] = None
         elif dims.count(None) == 1:
             rest = dims.index(None)
+        known = checked(dims)
         if data.shape is None:
-            return data.with_shape(checked(dims))
-        return _reshaped(data, checked(_balanced(data.shape, dims, rest)))
+            return data.with_shape(known)
+        return _reshaped(data, checked(_balanced(data.shape, known, rest)))
 
 
 def _with_copies(wanted: Sequence[Dim], shape: Dims | None) -> Sequence[Dim]:
@@ -121,7 +122,7 @@ def _with_copies(wanted: Sequence[Dim], shape: Dims | None) -> Sequence[Dim]:
     return [shape[i] if size == 0 else size for i, size in enumerate(wanted)]
 
 
-def _balanced(shape: Dims, dims: list[Dim], rest: int | None) -> list[Dim]:
+def _balanced(shape: Dims, dims: Dims, rest: int | None) -> Dims:
     """Return `dims` with the size at `rest` such that it has as many elements as `shape`.
 
     Symbols that occur on both sides cancel, so a symbolic batch does not hide the other sizes.
@@ -133,7 +134,7 @@ def _balanced(shape: Dims, dims: list[Dim], rest: int | None) -> list[Dim]:
     if unknown:
         return dims
     total, known = product(have.elements()), product(want.elements())
-    wrong = f"{shape_text(shape)} cannot take the shape {shape_text(tuple(dims))}"
+    wrong = f"{shape_text(shape)} cannot take the shape {shape_text(dims)}"
     if rest is None:
         if isinstance(total, int) and isinstance(known, int) and total != known:
             raise ShapeError(f"{wrong}: {total} elements against {known} where they differ")
@@ -142,8 +143,8 @@ def _balanced(shape: Dims, dims: list[Dim], rest: int | None) -> list[Dim]:
         return dims
     if known == 0 or (isinstance(total, int) and total % known):
         raise ShapeError(f"{wrong}: no size fits the open axis")
-    dims[rest] = total // known if isinstance(total, int) else total
-    return dims
+    size = total // known if isinstance(total, int) else total
+    return (*dims[:rest], size, *dims[rest + 1 :])
 
 
 @op
@@ -216,7 +217,7 @@ class Transpose(Op):
 
     def infer(self, data: TensorType) -> TensorType:
         if data.shape is None:
-            return data.with_shape((None,) * len(self.perm) if self.perm else None)
+            return data.with_shape(checked((None,) * len(self.perm)) if self.perm else None)
         order = self.order(len(data.shape))
         result = data.with_shape(tuple(data.shape[axis] for axis in order))
         return rearrange(result, lambda a: a.transpose(order), data)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from tercet.tools import demo
 
 from tercet import BackendUnavailable, DeviceError
+from tercet.tools import demo
 
 ROOT = Path(__file__).resolve().parents[2]
 Ask = Callable[[Path, str, np.ndarray], demo.Answer]

@@ -7,13 +7,13 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import helper
+
+import tercet as api
+from tercet import backends
 from tercet.importers.onnx import load
 from tercet.runtime.options import Options
 from tercet.tools.cost import activations, constants, macs, operators
 from tercet.tools.inspection import inspect
-
-import tercet as api
-from tercet import backends
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from . import models
@@ -150,6 +150,11 @@ def test_a_node_that_the_backend_does_not_run(tercet: Tercet, mixed: str) -> Non
     assert done.code == 3
     assert "Tanh 'Tanh1'" in done.err
     assert "--fallback numpy" in done.err
+    assert "model: " in done.err
+    done = tercet("inspect", "classifier.onnx", "--placement", "fake")
+    assert done.code == 3
+    for name in ("pool", "fc", "softmax"):
+        assert f"'{name}'" in done.err
     done = tercet("run", mixed, "--backend", "fake", "--fallback", "numpy")
     assert done.code == 0
     said = "2 nodes on fake, 1 node on numpy, 4 copies between devices"

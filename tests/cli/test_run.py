@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
-from tercet.tools.arrays import write_archive
 
 import tercet as api
+from tercet.tools.arrays import write_archive
 
 from . import models
 from .conftest import Tercet

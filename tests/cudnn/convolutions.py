@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+
 from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import ShapeError
 from tercet.runtime.infer import infer
@@ -83,7 +84,8 @@ class Case:
         """The result in float64."""
         w, b = self.constants()
         feeds = self.feeds()
-        y = (transposed if self.transposed else convolved)(self.op, feeds["x"], w)
+        compute = transposed if isinstance(self.op, ConvTranspose) else convolved
+        y = compute(self.op, feeds["x"], w)
         if self.bias:
             y = y + b.reshape(-1, *[1] * (y.ndim - 2))
         if self.add:
@@ -91,7 +93,7 @@ class Case:
         return np.maximum(y, 0) if self.relu else y
 
 
-def convolved(op: Conv, x: Array, w: Array) -> Array:
+def convolved(op: Conv | ConvTranspose, x: Array, w: Array) -> Array:
     """Conv without its bias, as a sum over the elements of the window."""
     found = window(op, x.shape[2:], w.shape[2:])
     pads = zip(found.pads_begin, found.pads_end, strict=True)
@@ -107,7 +109,7 @@ def convolved(op: Conv, x: Array, w: Array) -> Array:
     return y.reshape(n, filters, *found.output)
 
 
-def transposed(op: ConvTranspose, x: Array, w: Array) -> Array:
+def transposed(op: Conv | ConvTranspose, x: Array, w: Array) -> Array:
     """ConvTranspose without its bias: every input adds its window to the result."""
     found = transposed_window(op, x.shape[2:], w.shape[2:])
     sizes = (x.shape[2:], found.strides, found.extent, found.output, found.pads_begin)

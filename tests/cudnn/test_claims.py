@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+
 from tercet.runtime.backend import Decline, Format
-from tercet.runtime.dtypes import float16, float32
+from tercet.runtime.dtypes import DType, float16, float32
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv, ConvTranspose
@@ -24,12 +27,12 @@ from tercet.backends.cudnn.backend import Wanted, survey
 from tercet.backends.cudnn.conv import Convolution, describe
 
 
-def surveyed(graph: Graph, **options: object) -> list[Wanted | Decline]:
+def surveyed(graph: Graph, **options: Any) -> list[Wanted | Decline]:
     infer(graph)
     return list(survey(graph, frozenset(graph.nodes), Options(**options)))
 
 
-def claims(graph: Graph, **options: object) -> list[str]:
+def claims(graph: Graph, **options: Any) -> list[str]:
     found = [w for w in surveyed(graph, **options) if isinstance(w, Wanted)]
     return ["+".join(node.kind for node in w.pattern.nodes) for w in found]
 
@@ -39,12 +42,12 @@ def declines(graph: Graph) -> dict[str, str]:
     return {d.node.name: d.reason for d in found}
 
 
-def start(channels: int = 4, dtype=float32) -> tuple[Graph, Value]:
+def start(channels: int = 4, dtype: DType = float32) -> tuple[Graph, Value]:
     graph = Graph()
     return graph, graph.add_input("x", TensorType(dtype, (1, channels, 8, 8)))
 
 
-def conv(graph: Graph, x: Value, name: str, *, bias: bool = True, dtype=np.float32) -> Value:
+def conv(graph: Graph, x: Value, name: str, *, bias: bool = True, dtype: DType = float32) -> Value:
     w = graph.constant(np.ones((4, 4, 3, 3), dtype), f"{name}.w")
     b = [graph.constant(np.ones(4, dtype), f"{name}.b")] if bias else []
     return graph.insert(Conv(pads=(1, 1, 1, 1)), [x, w, *b], name=name).output
@@ -139,7 +142,7 @@ def test_what_cudnn_cannot_express(op, x, w, reason: str) -> None:
 
 def test_other_dtypes_are_declined() -> None:
     graph, x = start(dtype=float16)
-    graph.set_outputs({"y": conv(graph, x, "a", dtype=np.float16)})
+    graph.set_outputs({"y": conv(graph, x, "a", dtype=float16)})
     assert declines(graph) == {"a": "dtype float16; only float32 is claimed"}
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import float32
@@ -31,7 +33,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def opened(graph: Graph, cache: Path, **options: object) -> Model:
+def opened(graph: Graph, cache: Path, **options: Any) -> Model:
     chosen = Options(cache=cache, **options)
     return Model(graph, open_backends("cudnn", chosen), chosen, evaluate)
 
@@ -42,7 +44,7 @@ def distance(got: Array, want: Array) -> float:
     return float(np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-30))
 
 
-def error_of(case: Case, cache: Path, **options: object) -> tuple[float, str]:
+def error_of(case: Case, cache: Path, **options: Any) -> tuple[float, str]:
     """Return the distance to float64, and what ran."""
     with opened(case.graph(), cache, **options) as model:
         (got,) = model.run(case.feeds()).values()

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tercet.runtime.types import Array
-from tercet.tools.light_models import light_inputs, light_model
 
 import tercet
+from tercet.runtime.types import Array
+from tercet.tools.light_models import light_inputs, light_model
 
 pytestmark = pytest.mark.gpu
 
 MODELS = ("squeezenet", "resnet50", "vgg19")
 
 
-def logits(name: str, backend: str, **options: object) -> tuple[Array, tercet.Model]:
+def logits(name: str, backend: str, **options: Any) -> tuple[Array, tercet.Model]:
     proto = light_model(name)
     model = tercet.load(proto, backend, **options)
     (found,) = model.run(light_inputs(proto)).values()
@@ -90,7 +91,7 @@ def test_tf32_changes_formats_and_stays_near(expected: dict[str, Array]) -> None
 
 
 def test_close_returns_every_byte() -> None:
-    from cuda.bindings import driver
+    import cuda.bindings.driver as driver
 
     def free() -> int:
         _, available, _ = driver.cuMemGetInfo()

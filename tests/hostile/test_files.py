@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+
 from tercet.importers.onnx import Limits, load
 from tercet.runtime.errors import LimitError, ModelError, TercetError, UnsupportedError
 
@@ -144,6 +145,11 @@ HEADERS: dict[str, tuple[Callable[[ModelProto], object], type[TercetError], str]
         lambda m: setattr(m.opset_import[0], "version", 999),
         UnsupportedError,
         "imports version 999 of domain 'ai.onnx'; tercet knows it up to",
+    ),
+    "new opset in a function": (
+        lambda m: m.functions.add(name="f").opset_import.add(version=999),
+        UnsupportedError,
+        "function '::f': imports version 999",
     ),
     "opset 0": (lambda m: setattr(m.opset_import[0], "version", 0), ModelError, "version 0"),
     "two opsets": (lambda m: m.opset_import.add(version=9), ModelError, "two versions"),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+
 from tercet.runtime.dtypes import TO_ONNX
 from tercet.runtime.ir import Graph, Node, Value
 from tercet.runtime.op import Op, Tensor

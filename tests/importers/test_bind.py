@@ -8,6 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto, helper, numpy_helper, parser
+
 from tercet.importers.onnx import load
 from tercet.runtime import op as operators
 from tercet.runtime.errors import ModelError, TercetError, UnsupportedError
@@ -15,7 +16,7 @@ from tercet.runtime.ir import Graph, Node
 from tercet.runtime.op import Op
 from tercet.runtime.types import TensorType
 
-from tests.importers.export import to_model
+from .export import to_model
 
 
 def model(text: str, opset: int = 21, ir: int = 10) -> ModelProto:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
 from tercet.importers.onnx import Imported, load
 from tercet.runtime.dtypes import BY_ONNX, bits_of, string
 from tercet.runtime.errors import ModelError, UsageError

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from onnx.defs import OpSchema
+
 from tercet.importers.onnx import load
 from tercet.importers.onnx.raw import RawGraph, RawNode
 from tercet.importers.onnx.rewrite import UPGRADES
@@ -18,7 +19,7 @@ from tercet.importers.onnx.upgrade import NEWEST, upgrade
 from tercet.runtime.errors import ModelError, UnsupportedError
 from tercet.runtime.types import Array, TensorType, ValueType, constant_type
 
-from tests.importers.export import to_model
+from .export import to_model
 
 Key = tuple[str, str]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import shape_inference
+
 from tercet.importers.onnx import load
 from tercet.runtime.dtypes import TO_ONNX
 from tercet.runtime.op import OPERATORS

@@ -9,6 +9,7 @@ import onnx.defs
 import onnx.helper
 import pytest
 from onnx.defs import OpSchema
+
 from tercet.runtime import ops
 from tercet.runtime.dtypes import BY_ONNX, DType
 from tercet.runtime.ir import Graph

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper, shape_inference
-from onnx.backend.test.case.test_case import TestCase
+
 from tercet.importers.onnx import load
 from tercet.runtime.dtypes import BY_ONNX, string
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.op import OPERATORS
+from tercet.runtime.ops.propagate import is_small
 from tercet.runtime.types import OptionalType, SequenceType, TensorType, ValueType
 
-from .cases import array_of, cases_by_operator
+from .cases import Case, array_of, cases_by_operator
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def contradiction(ours: ValueType | None, theirs: Known) -> str:
     )
 
 
-def mistake(ours: ValueType | None, actual: Any, case: TestCase) -> str:
+def mistake(ours: ValueType | None, actual: Any, case: Case) -> str:
     """Return how our type contradicts what the case computes; empty if it does not."""
     if isinstance(ours, OptionalType):
         return mistake(ours.element, actual, case)
@@ -138,7 +139,7 @@ def mistake(ours: ValueType | None, actual: Any, case: TestCase) -> str:
     return f"is known as {ours.value.tolist()}; the case has {actual.tolist()}"
 
 
-def mistakes(model: ModelProto, case: TestCase, expected: Sequence[Any]) -> Iterator[str]:
+def mistakes(model: ModelProto, case: Case, expected: Sequence[Any]) -> Iterator[str]:
     graph = graph_of(model)
     actual = dict(zip(graph.outputs, expected, strict=True))
     for name, theirs in known_to_onnx(model).items():
@@ -167,11 +168,10 @@ WITH_CASES = [pytest.param(key, id="::".join(filter(None, key))) for key in sort
 def test_integer_shapes(operator: tuple[str, str]) -> None:
     found: list[str] = []
     for case in cases_by_operator().get(operator, ()):
-        (inputs, outputs), *_ = case.data_sets
-        expected = [array_of(value) for value in outputs]
+        expected = [array_of(value) for value in case.outputs]
         bare = without_shapes(case.model)
         found += mistakes(bare, case, expected)
-        found += mistakes(with_constants(bare, inputs), case, expected)
+        found += mistakes(with_constants(bare, case.inputs), case, expected)
     assert not found, "\n" + "\n".join(found)
 
 
@@ -179,15 +179,15 @@ def test_integer_shapes(operator: tuple[str, str]) -> None:
 def test_symbolic_shapes(operator: tuple[str, str]) -> None:
     found: list[str] = []
     for case in cases_by_operator().get(operator, ()):
-        (inputs, outputs), *_ = case.data_sets
         sizes = {
             symbol(formal.name, axis): size
-            for formal, value in zip(case.model.graph.input, inputs, strict=False)
+            for formal, value in zip(case.model.graph.input, case.inputs, strict=False)
             if not isinstance(value, list | None)
             for axis, size in enumerate(array_of(value).shape)
         }
-        graph = graph_of(with_symbols(with_constants(without_shapes(case.model), inputs, "biu")))
-        for (name, value), actual in zip(graph.outputs.items(), outputs, strict=True):
+        bare = without_shapes(case.model)
+        graph = graph_of(with_symbols(with_constants(bare, case.inputs, "biu")))
+        for (name, value), actual in zip(graph.outputs.items(), case.outputs, strict=True):
             bound = with_sizes(value.type, sizes)
             if reason := mistake(bound, array_of(actual), case):
                 found.append(f"{case.name}: {name}: {value.type} {reason}")
@@ -203,3 +203,20 @@ def with_sizes(type_: ValueType | None, sizes: Mapping[str, int]) -> ValueType |
     if value is not None and value.dtype == object and type_.dtype != string:
         value = np.array([sizes.get(v, v) for v in value.flat], object).reshape(value.shape)
     return TensorType(type_.dtype, shape, value)
+
+
+SHAPE_ARITHMETIC = (
+    *("Abs", "Add", "And", "Ceil", "Clip", "Concat", "ConstantOfShape", "Div", "Expand"),
+    *("Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max"),
+    *("Min", "Mod", "Mul", "Neg", "Not", "Or", "Reciprocal", "Reshape", "Round", "Shape", "Sign"),
+    *("Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze"),
+    *("Where", "Xor"),
+)
+
+
+@pytest.mark.parametrize("name", SHAPE_ARITHMETIC)
+def test_elements_of_small_tensors_are_known(name: str) -> None:
+    """What is computed of constants is known; that it is right, `test_integer_shapes` checks."""
+    for case in cases_by_operator()["", name]:
+        for value in graph_of(with_constants(case.model, case.inputs)).outputs.values():
+            assert value.tensor.known is not None or not is_small(value.tensor), case.name

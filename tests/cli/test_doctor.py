@@ -1,0 +1,76 @@
+"""`tercet doctor`: what is here, what is missing, within three seconds."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import tercet as api
+from tercet import backends
+from tercet.backends import Availability
+from tercet.tools import doctor
+
+from .conftest import Tercet
+
+
+def test_names_what_is_here(tercet: Tercet) -> None:
+    start = time.monotonic()
+    done = tercet("doctor")
+    assert time.monotonic() - start < 3
+    assert done.code == 0
+    for words in ("Python", "numpy", "onnx", "NVIDIA driver", "NVRTC", "cuDNN", "numpy     ok"):
+        assert words in done.out
+    for found in api.available():
+        if not found:
+            assert "cannot run here" in done.out
+
+
+def test_json(tercet: Tercet) -> None:
+    found = tercet("doctor", "--json").json
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["Python"]["ok"]
+    assert all(check["ok"] or check["remedy"] for check in checks.values())
+    assert {entry["name"]: entry["ok"] for entry in found["backends"]} == {
+        entry.name: bool(entry) for entry in api.available()
+    }
+
+
+def test_require(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tercet("doctor", "--require", "numpy").code == 0
+    gone = Availability("cuda", "", "there is no driver", "install one")
+    monkeypatch.setattr(backends, "available", lambda: (Availability("numpy", "cpu"), gone))
+    done = tercet("doctor", "--require", "cuda")
+    assert done.code == 5
+    assert "there is no driver" in done.err
+    assert "install one" in done.err
+
+
+def test_something_that_hangs_is_not_waited_for(
+    tercet: Tercet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_driver", lambda: time.sleep(60))
+    monkeypatch.setattr(doctor, "PATIENCE", 0.5)
+    found = {check.name: check for check in doctor.diagnose(0.5).checks}
+    assert "no answer" in found["NVIDIA driver"].found
+    assert found["Python"].ok
+
+
+def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_libcuda", lambda: None)
+
+    def missing(name: str) -> str:
+        raise doctor.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", missing)
+    checks = {check.name: check for check in doctor.diagnose().checks}
+    for name, remedy in {
+        "NVIDIA driver": "https://www.nvidia.com/drivers",
+        "GPU": "https://www.nvidia.com/drivers",
+        "cuda-core": "pip install 'tercet[cuda13]'",
+        "onnxruntime": "pip install onnxruntime",
+        "Pillow": "pip install 'tercet[image]'",
+        "onnx": "pip install onnx",
+    }.items():
+        assert not checks[name].ok
+        assert remedy in checks[name].remedy

@@ -1,0 +1,290 @@
+"""Bad input: one message that names file, node or input, a documented exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import tercet as api
+
+from . import models
+from .conftest import Tercet
+
+ROOT = Path(__file__).resolve().parents[2]
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
+
+
+def truncate(file: Path) -> None:
+    whole = models.classifier().SerializeToString()
+    file.write_bytes(whole[: len(whole) // 2])
+
+
+def lose_weights(file: Path) -> None:
+    onnx.save(
+        models.classifier(), file, save_as_external_data=True, location="gone", size_threshold=0
+    )
+    (file.parent / "gone").unlink()
+
+
+def contradict(file: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "x"], ["y"], name="product")
+    ends = [models.tensor("x", [2, 3])], [models.tensor("y", None)]
+    models.write(models.model_of([node], *ends), file)
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "words"),
+    [
+        (lambda file: None, 4, ["no such file"]),
+        (lambda file: file.write_text("hello, this is no model\n"), 4, ["no ONNX model"]),
+        (lambda file: file.write_text(LFS), 4, ["LFS pointer", "git lfs pull"]),
+        (lambda file: file.write_text("<!DOCTYPE html><html></html>"), 4, ["HTML"]),
+        (lambda file: file.write_bytes(b""), 4, ["empty"]),
+        (lambda file: file.mkdir(), 4, ["folder"]),
+        (truncate, 4, ["truncated"]),
+        (lose_weights, 4, ["'w'", "'gone'"]),
+        (contradict, 4, ["node 'product' (MatMul)", "float32[2,3]"]),
+        (
+            lambda file: models.write(models.unary("Relux", [2]), file),
+            3,
+            ["'only' (Relux)", "did you mean 'Relu'"],
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+@pytest.mark.parametrize("command", ["run", "inspect", "compare"])
+def test_bad_models(
+    tercet: Tercet,
+    folder: Path,
+    make: Callable[[Path], object],
+    code: int,
+    words: list[str],
+    command: str,
+) -> None:
+    make(folder / "bad.onnx")
+    more = ["-b", "numpy", "-b", "onnxruntime"] if command == "compare" else []
+    done = tercet(command, "bad.onnx", *more)
+    assert done.code == code
+    assert not done.out
+    (line,) = done.err.splitlines()
+    assert line.startswith("error: bad.onnx: ")
+    assert all(word in line for word in words), line
+
+
+@pytest.fixture
+def files(folder: Path) -> None:
+    """Arrays and other files that do not fit classifier.onnx."""
+    for name, data in {
+        "good": np.zeros((1, 3, 8, 8), np.float32),
+        "dtype": np.zeros((1, 3, 8, 8)),
+        "rank": np.zeros((3, 8, 8), np.float32),
+        "shape": np.zeros((1, 4, 8, 8), np.float32),
+    }.items():
+        np.save(f"{name}.npy", data)
+    np.save("objects.npy", np.array([{}], object), allow_pickle=True)
+    np.savez("two.npz", this=np.zeros(1), that=np.zeros(1))
+    for suffix in ("npy", "npz", "pb", "png"):
+        Path(f"junk.{suffix}").write_text("junk")
+    whole = Path("good.npy").read_bytes()
+    Path("cut.npy").write_bytes(whole[:-40])
+    Path("empty").mkdir()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        # the issue's list: wrong name, dtype, rank, shape, missing input
+        ("-i imag=good.npy", ["no input 'imag'", "did you mean 'image'"]),
+        ("-i dtype.npy", ["'image'", "float64", "float32[batch,3,8,8]"]),
+        ("-i rank.npy", ["'image'", "[3, 8, 8]", "wants 4"]),
+        ("-i shape.npy", ["'image'", "[1, 4, 8, 8]", "axis 1 must be 3"]),
+        ("adder.onnx -i a=good.npy", ["'a'", "4 axes", "wants 2"]),
+        ("adder.onnx -i good.npy", ["2 inputs", "NAME=good.npy"]),
+        # files
+        ("-i gone.npy", ["gone.npy: No such file"]),
+        ("-i gone.npz", ["gone.npz: No such file"]),
+        ("-i gone.pb", ["gone.pb: No such file"]),
+        ("-i gone.png", ["gone.png: No such file"]),
+        ("-i junk.npy", ["junk.npy is no .npy file", "numpy.save"]),
+        ("-i junk.npz", ["junk.npz is no .npz file"]),
+        ("-i junk.pb", ["junk.pb is no ONNX tensor"]),
+        ("-i junk.png", ["junk.png is no picture"]),
+        ("-i cut.npy", ["cut.npy is damaged"]),
+        ("-i objects.npy", ["objects.npy", "Object arrays"]),
+        ("-i two.npz", ["two.npz has no array 'image'", "this, that"]),
+        ("-i good.txt", ["good.txt", ".npy, .npz, .pb"]),
+        ("-i good.npy -i good.npy", ["given 2 times"]),
+        ("-i good.npy --inputs-from empty", ["exclude each other"]),
+        ("--inputs-from empty", ["no input_0.pb"]),
+        ("--inputs-from gone", ["gone", "input_0.pb"]),
+        # options
+        ("--dim batches=2", ["'batches'", "did you mean 'batch'"]),
+        ("--dim batch", ["--dim batch=4"]),
+        ("--dim batch=-1", ["--dim batch=4"]),
+        ("--shape 1*3", ["--shape 1*3", "1x3x224x224"]),
+        ("--shape 1x3", ["2 axes", "float32[batch,3,8,8]"]),
+        ("adder.onnx --shape a=2x3 --shape b=4x3", ["b=4x3", "'n' is 2"]),
+        ("--dim batch=99999999999999", ["no machine has room"]),
+        ("--backend nunpy", ["'nunpy'", "did you mean 'numpy'"]),
+        ("--fallback nunpy", ["'nunpy'", "did you mean 'numpy'"]),
+        ("--precision float33", ["'float33'", "did you mean 'float32'"]),
+        ("--outputs score", ["no tensor 'score'", "did you mean 'scores'"]),
+        ("--repeat -1", ["repeat=-1"]),
+        ("--save out.npy", ["out.npy", ".npz"]),
+        ("--save gone/out.npz", ["gone/out.npz: No such file"]),
+        ("--std 0", ["cannot be 0"]),
+        ("--mean 1;2", ["--mean 1;2"]),
+    ],
+)
+def test_bad_inputs_and_options(tercet: Tercet, arguments: str, words: list[str]) -> None:
+    given = arguments.split()
+    if given[0] != "adder.onnx":
+        given.insert(0, "classifier.onnx")
+    done = tercet("run", *given)
+    assert done.code == 2
+    assert not done.out
+    (line,) = done.err.splitlines()
+    assert line.startswith("error: ")
+    assert all(word in line for word in words), line
+
+
+def test_missing_input(tercet: Tercet) -> None:
+    np.save("a.npy", np.zeros((2, 2), np.float32))
+    done = tercet("run", "adder.onnx", "-i", "a=a.npy")
+    assert done.code == 2
+    assert "input 'b' is missing" in done.err
+
+
+def test_dimensions_that_were_assumed_are_named(tercet: Tercet, folder: Path) -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3, 3])
+    ends = [models.tensor("x", [1, 1, "height", "width"])], [models.tensor("y", None)]
+    models.write(models.model_of([node], *ends), folder / "m.onnx")
+    done = tercet("run", "m.onnx")
+    assert done.code == 4
+    assert "nobody set height, width" in done.err
+    assert tercet("run", "m.onnx", "--dim", "height=5", "--dim", "width=4").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "classifier.onnx", "--bakend", "numpy"], "--bakend"),
+        (["frobnicate"], "No such command"),
+        (["run", "classifier.onnx", "--seed", "x"], "--seed"),
+        (["compare", "adder.onnx", "-b", "numpy"], "two contestants"),
+        (["doctor", "--require", "nunpy"], "did you mean 'numpy'"),
+    ],
+)
+def test_usage(tercet: Tercet, arguments: list[str], words: str) -> None:
+    done = tercet(*arguments)
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_a_backend_that_cannot_run_here(tercet: Tercet) -> None:
+    missing = {found.name: found for found in api.available() if not found}
+    for name, found in missing.items():
+        done = tercet("run", "classifier.onnx", "--backend", name)
+        assert done.code == 5
+        assert f"backend '{name}' cannot run here" in done.err
+        assert found.remedy in done.err
+
+
+def test_debug_adds_the_traceback(tercet: Tercet) -> None:
+    for arguments in (["--debug", "run", "gone.onnx"], ["run", "gone.onnx", "--debug"]):
+        done = tercet(*arguments)
+        assert done.code == 4
+        assert "Traceback" in done.err
+        assert done.err.splitlines()[-1] == "error: gone.onnx: there is no such file"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (MemoryError("no room"), 6, "too little memory: no room"),
+        (api.DeviceError("the kernel failed"), 6, "the kernel failed"),
+        (OSError(28, "No space left on device", "out.npz"), 2, "out.npz: No space left"),
+    ],
+)
+def test_other_ends(
+    tercet: Tercet, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tercet.tools.run.run_model", fail)
+    done = tercet("run", "classifier.onnx")
+    assert done.code == code
+    assert words in done.err
+
+
+# ── as a process of its own ──────────────────────────────────────────────────────────────────────
+
+
+def python(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m tercet` in the current folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    environment.pop("COLUMNS", None)
+    return subprocess.run(
+        [sys.executable, "-m", "tercet", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def test_help_is_there_at_once_and_loads_nothing_heavy(folder: Path) -> None:
+    script = """
+import sys, time
+start = time.perf_counter()
+from tercet.tools.cli import main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert end.code == 0
+print(time.perf_counter() - start, *{name.split(".")[0] for name in sys.modules})
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    runs = [
+        subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+        for _ in range(3)
+    ]
+    last = [text.splitlines()[-1].split() for text in runs]
+    assert min(float(seconds) for seconds, *_ in last) < 0.5
+    assert not {"numpy", "onnx", "onnxruntime", "cuda", "rich"} & set(last[0])
+    assert all(f"  {name} " in runs[0] for name in ("run", "compare", "inspect", "doctor", "demo"))
+
+
+def test_version(folder: Path) -> None:
+    assert python("--version").stdout == f"tercet {api.__version__}\n"
+
+
+def test_plain_text_in_pipes(folder: Path) -> None:
+    for more in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        done = python("inspect", "classifier.onnx", "--passes", **more)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout + done.stderr
+        assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_reader_that_goes_away(folder: Path) -> None:
+    command = f"{sys.executable} -m tercet inspect classifier.onnx --json | head -c 1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout == "{"
+    assert "Traceback" not in done.stderr

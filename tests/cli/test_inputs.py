@@ -1,0 +1,249 @@
+"""Inputs: random ones, pictures, shapes; and how latencies are measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto
+from PIL import Image
+
+from tercet import InputError, UsageError
+from tercet.runtime.dtypes import bfloat16, bool_, float32, int2, int4, int32, int64, string, uint8
+from tercet.runtime.model import TensorInfo
+from tercet.tools.arrays import read_test_data, write_archive
+from tercet.tools.images import Pixels, read_images
+from tercet.tools.inputs import Wanted, input_shapes, make_inputs, random_inputs
+from tercet.tools.measure import Repeat, interleave
+
+from . import models
+from .conftest import Tercet
+
+
+def info(shape, dtype=float32, name="x") -> TensorInfo:
+    return TensorInfo(name, dtype, shape)
+
+
+# ── random ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [
+        (float32, -8, 8),
+        (bfloat16, -8, 8),
+        (int64, 0, 9),
+        (int32, 0, 9),
+        (uint8, 0, 127),
+        (np.dtype(np.int8), 0, 127),
+        (int4, 0, 7),
+        (int2, 0, 1),
+        (bool_, 0, 1),
+    ],
+)
+def test_random_inputs(dtype, least, most) -> None:
+    first, again, other = (
+        random_inputs([info((5, 200), dtype)], {"x": (5, 200)}, seed)["x"] for seed in (1, 1, 2)
+    )
+    assert first.dtype == dtype
+    assert first.shape == (5, 200)
+    assert first.tobytes() == again.tobytes() != other.tobytes()
+    wide = first.astype(np.float64)
+    assert least <= wide.min() < wide.max() <= most
+
+
+def test_random_strings_and_floats_are_the_documented_ones() -> None:
+    texts = random_inputs([info((3,), string)], {"x": (3,)}, 0)["x"]
+    assert texts.dtype == string
+    assert all(isinstance(text, str) and text.isdigit() for text in texts)
+    floats = random_inputs([info((3,))], {"x": (3,)}, 7)["x"]
+    expected = np.random.default_rng(7).standard_normal(3).astype(np.float32)
+    np.testing.assert_array_equal(floats, expected)
+
+
+def test_what_cannot_be_random() -> None:
+    with pytest.raises(InputError, match="no tensor"):
+        random_inputs([TensorInfo("x", None, None)], {}, 0)
+    with pytest.raises(InputError, match="--shape x="):
+        random_inputs([info(None)], {}, 0)
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
+
+PAIR = [info(("n", 3, None), name="a"), info(("n", "m"), name="b")]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dims", "expected"),
+    [
+        ([], [], {"a": (1, 3, 1), "b": (1, 1)}),
+        ([], ["n=4"], {"a": (4, 3, 1), "b": (4, 1)}),
+        (["a=5x3x7"], [], {"a": (5, 3, 7), "b": (5, 1)}),
+        (["a=5,3,7"], ["m=2"], {"a": (5, 3, 7), "b": (5, 2)}),
+        (["b=0x2"], [], {"a": (0, 3, 1), "b": (0, 2)}),
+    ],
+)
+def test_input_shapes(shapes, dims, expected) -> None:
+    assert input_shapes(PAIR, shapes, dims) == expected
+
+
+def test_names_with_strange_characters() -> None:
+    strange = [info(("n",), name="gpu_0/data=0:1")]
+    assert input_shapes(strange, ["gpu_0/data=0:1=4"]) == {"gpu_0/data=0:1": (4,)}
+    assert input_shapes([info(None)], ["4x5"]) == {"x": (4, 5)}
+    assert input_shapes([info(())], []) == {"x": ()}
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_types_that_numpy_cannot_name_survive_a_file(folder: Path) -> None:
+    data = np.arange(3).astype(ml_dtypes.bfloat16)
+    texts = np.array(["a", "bc"], object)
+    write_archive(folder / "all.npz", {"x": data, "t": texts})
+    infos = [info((3,), bfloat16), info((2,), string, "t")]
+    for wanted in (Wanted(folder=Path("all.npz")), Wanted(files=["all.npz"])):
+        arrays = make_inputs(infos, wanted).arrays
+        assert arrays["x"].dtype == bfloat16
+        assert list(arrays["t"]) == ["a", "bc"]
+        np.testing.assert_array_equal(arrays["x"], data)
+
+
+def test_test_data_go_by_name_then_by_number(folder: Path) -> None:
+    tensors = [
+        TensorProto(name="b", dims=[1], data_type=1, float_data=[1]),
+        TensorProto(name="", dims=[1], data_type=1, float_data=[2]),
+    ]
+    for number, proto in enumerate(tensors):
+        Path(f"input_{number}.pb").write_bytes(proto.SerializeToString())
+    assert read_test_data(folder, "input", ["a", "b"]).keys() == {"b"}
+    Path("test_data_set_0").mkdir()
+    with pytest.raises(InputError, match=r"try .*test_data_set_0"):
+        read_test_data(folder, "output", ["a"])
+
+
+def test_a_tensor_may_not_read_other_files(folder: Path) -> None:
+    proto = TensorProto(name="x", dims=[1], data_type=1, data_location=TensorProto.EXTERNAL)
+    proto.external_data.add(key="location", value="../secret")
+    Path("input_0.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match="secret"):
+        read_test_data(folder, "input", ["x"])
+
+
+# ── pictures ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def picture(folder: Path) -> Path:
+    """Six columns, four rows: red, green and blue rise to the right, downwards, and not at all."""
+    data = np.zeros((4, 6, 3), np.uint8)
+    data[..., 0] = np.arange(6) * 50
+    data[..., 1] = np.arange(4)[:, None] * 60
+    data[..., 2] = 7
+    Image.fromarray(data).save("picture.png")
+    return folder / "picture.png"
+
+
+def read(file: Path, shape, dtype=float32, pixels=None, given=None) -> np.ndarray:
+    return read_images([file], info(shape, dtype), given, pixels or Pixels())
+
+
+def test_layouts(picture: Path) -> None:
+    plain = np.asarray(Image.open(picture), np.float32) / 255
+    np.testing.assert_array_equal(read(picture, (1, 3, 4, 6))[0], plain.transpose(2, 0, 1))
+    np.testing.assert_array_equal(read(picture, ("n", 4, 6, 3))[0], plain)
+    np.testing.assert_array_equal(read(picture, (3, 4, 6)), plain.transpose(2, 0, 1))
+    assert read(picture, ("n", "c", "h", "w")).shape == (1, 3, 4, 6)
+    assert read(picture, (None, 1, None, None)).shape == (1, 1, 4, 6)
+    assert read(picture, (8, 8)).shape == (8, 8)
+    assert read(picture, ("n", 3, "h", "w"), given=(1, 3, 5, 9)).shape == (1, 3, 5, 9)
+    assert read(picture, ("n", 3, "h", "w"), given=(1, 3, 1, 1)).shape == (1, 3, 4, 6)
+
+
+def test_integers_take_pixels_as_they_are(picture: Path) -> None:
+    data = read(picture, (1, 3, 4, 6), uint8)
+    np.testing.assert_array_equal(data[0, 0, 0], np.arange(6) * 50)
+    with pytest.raises(UsageError, match="floating-point"):
+        read(picture, (1, 3, 4, 6), uint8, Pixels(scale=2))
+
+
+def test_scaling(picture: Path) -> None:
+    pixels = Pixels(scale=1, mean=(10, 20, 30), std=(2, 4, 5))
+    data = read(picture, (1, 3, 4, 6), pixels=pixels)[0]
+    assert data[:, 1, 2].tolist() == pytest.approx([90 / 2, 40 / 4, -23 / 5])
+    with pytest.raises(UsageError, match="2 values for 3 channels"):
+        read(picture, (1, 3, 4, 6), pixels=Pixels(mean=(1, 2)))
+
+
+def test_crop_keeps_the_aspect_ratio(picture: Path) -> None:
+    stretched = read(picture, (1, 3, 4, 4), pixels=Pixels(scale=1))
+    cropped = read(picture, (1, 3, 4, 4), pixels=Pixels(scale=1, crop=True))
+    assert cropped[0, 0, 0].tolist() == [50, 100, 150, 200]
+    assert stretched[0, 0, 0].tolist() != cropped[0, 0, 0].tolist()
+
+
+def test_several_pictures_make_a_batch(tercet: Tercet, picture: Path) -> None:
+    given = "-i", picture.name, "-i", f"image={picture.name}"
+    done = tercet("run", "classifier.onnx", *given, "--json")
+    assert done.json["inputs"][0]["shape"] == [2, 3, 8, 8]
+    with pytest.raises(InputError, match="no batch axis"):
+        read_images([picture, picture], info((3, 4, 6)), None, Pixels())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((1, 7, 8, 9), float32), ((4,), float32), ((1, 3, 4, 4), string)]
+)
+def test_inputs_that_take_no_picture(picture: Path, shape, dtype) -> None:
+    with pytest.raises(InputError, match="takes no picture"):
+        read(picture, shape, dtype)
+
+
+def test_without_pillow(tercet: Tercet, picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    done = tercet("run", "classifier.onnx", "-i", picture.name)
+    assert done.code == 2
+    assert "pip install 'tercet[image]'" in done.err
+
+
+def test_a_picture_too_large_to_be_true(picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(InputError, match=r"picture\.png: .*exceeds limit"):
+        read(picture, (1, 3, 4, 6))
+
+
+# ── measuring ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_contestants_take_turns_after_a_warm_up() -> None:
+    called: list[str] = []
+    calls = {name: (lambda name=name: called.append(name)) for name in "ab"}
+    found = interleave(calls, Repeat(3))
+    assert "".join(called) == "ab" + "ab" * 3
+    assert all(len(timing.samples) == 3 for timing in found.values())
+    assert found["a"].quantile(0.1) <= found["a"].median <= found["a"].quantile(0.9)
+
+
+def test_repetition_ends() -> None:
+    repeat = Repeat(seconds=1, least=3, most=5)
+    assert repeat.wants([9, 9])
+    assert not repeat.wants([9, 9, 9])
+    assert repeat.wants([0.1] * 4)
+    assert not repeat.wants([0.1] * 5)
+    assert interleave({"a": int}, Repeat(0))["a"].samples == ()
+    with pytest.raises(UsageError):
+        Repeat(-1)
+
+
+def test_classifier_is_the_same_from_a_picture_and_its_array(tercet: Tercet, folder: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    Image.fromarray(pixels).save("p.png")
+    np.save("p.npy", (pixels.astype(np.float32) / 255).transpose(2, 0, 1)[None])
+    picture, array = (
+        tercet("run", "classifier.onnx", "-i", f, "--json").json["outputs"]
+        for f in ("p.png", "p.npy")
+    )
+    assert picture == array
+    assert models.FLOAT == TensorProto.FLOAT
