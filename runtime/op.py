@@ -67,10 +67,8 @@ class Op:
 
     def graphs(self) -> tuple[Graph, ...]:
         """Return the sub-graphs among the attributes, in field order."""
-        from .ir import Graph
-
-        values = (getattr(self, name) for name in attributes(type(self)))
-        return tuple(value for value in values if isinstance(value, Graph))
+        found = (getattr(self, name) for name in _graph_fields(type(self)))
+        return tuple(graph for graph in found if graph is not None)
 
     def __str__(self) -> str:
         """Return the name and the attributes that differ from their defaults."""
@@ -122,6 +120,11 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({self.array.dtype}{list(self.array.shape)})"
+
+
+@cache
+def _graph_fields(operator: type[Op]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(operator) if "Graph" in str(f.type))  # type: ignore[arg-type]
 
 
 @cache

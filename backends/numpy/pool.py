@@ -106,7 +106,7 @@ class Reduction:
         if axis.output == 1 and axis.dilation == 1:
             inside = slice(max(0, -axis.begin), axis.kernel - axis.begin)
             part = source[(*lead, inside)]
-            tape.append(partial(self.ufunc.reduce, part, number, None, target, True))
+            tape.append(partial(self.ufunc.reduce, part, number, out=target, keepdims=True))
             return
         everywhere = slice(0, axis.output)
         first, *rest = sorted(taps, key=lambda tap: tap[0] != everywhere)

@@ -1,0 +1,109 @@
+"""docs/cli.md: its examples run, and it names every option, exit code and field of JSON."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+import tercet as api
+from tercet.tools.cli import app
+
+from . import models
+from .conftest import Tercet
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ tercet (.*)$", TEXT, re.MULTILINE)
+
+
+@pytest.fixture
+def examples(folder: Path) -> None:
+    """The files that the examples speak of."""
+    models.write(models.classifier(), folder / "model.onnx")
+    x = np.random.default_rng(0).random((1, 3, 8, 8), np.float32)
+    np.save("x.npy", x)
+    Image.fromarray((x[0].transpose(1, 2, 0) * 255).astype(np.uint8)).save("cat.png")
+    Path("test_data_set_0").mkdir()
+    Path("test_data_set_0/input_0.pb").write_bytes(numpy_helper.from_array(x).SerializeToString())
+
+
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_run(tercet: Tercet, command: str) -> None:
+    done = tercet(*shlex.split(command))
+    absent = {f"'{found.name}'" for found in api.available() if not found}
+    if done.code == 5:
+        assert any(name in done.err for name in absent)
+    else:
+        assert done.code == 0, done.err
+        assert done.out
+
+
+def test_every_command_and_option_is_named() -> None:
+    sections = {part.split("\n")[0]: part for part in TEXT.split("\n## ")}
+    shared = sections["Inputs"] + sections["Exit codes"] + TEXT[:900]
+    for command in app.registered_commands:
+        name = command.callback.__name__ if command.callback else ""
+        section = sections[f"tercet {name}"] + shared
+        for option in re.findall(r"--[a-z-]+", _help(name)):
+            assert option in section, f"{option} of tercet {name}"
+
+
+def _help(name: str) -> str:
+    from typer.testing import CliRunner
+
+    text = CliRunner().invoke(app, [name, "--help"]).output
+    return "\n".join(line for line in text.splitlines() if line.lstrip().startswith("-"))
+
+
+def test_every_exit_code_is_named() -> None:
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
+    raised = {kind.exit_code for kind in (api.TercetError, *_heirs(api.TercetError))}
+    assert documented == raised | {0, 1, 130}
+
+
+def _heirs(kind: type[api.TercetError]) -> list[type[api.TercetError]]:
+    return [heir for child in kind.__subclasses__() for heir in (child, *_heirs(child))]
+
+
+def fields(data: Any) -> set[str]:
+    """The keys of all objects in JSON, those that are a model's own names left out."""
+    own = {"metadata", "shapes", "opsets", "by_dtype", "counts", "skipped", "ran_on"}
+    if isinstance(data, list):
+        return {name for item in data for name in fields(item)}
+    if not isinstance(data, dict):
+        return set()
+    deeper = {
+        name
+        for key, value in data.items()
+        if key not in own
+        for name in (set() if key == "operators" and isinstance(value, dict) else fields(value))
+    }
+    return deeper | (set() if set(data) <= {"cpu", "cuda:0"} else set(data))
+
+
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run model.onnx --trace-shapes",
+        "compare model.onnx -b numpy -b onnxruntime --rtol 0 --repeat 1",
+        "inspect model.onnx --passes --placement numpy --memory",
+        "doctor",
+    ],
+)
+def test_every_field_of_json_is_named(tercet: Tercet, command: str) -> None:
+    done = tercet(*command.split(), "--json")
+    section = TEXT.split(f"\n## tercet {command.split()[0]}\n")[1].split("\n## ")[0]
+    inputs = {"name", "dtype", "shape", "origin"}
+    layers = {"before", "after", "number", "text", "index", "found", "reference"}
+    latencies = {"median", "p10", "p90", "runs"}
+    missing = {name for name in fields(done.json) if f"`{name}`" not in section}
+    assert missing <= inputs | layers | latencies
