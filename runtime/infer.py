@@ -104,7 +104,7 @@ def specialise(graph: Graph, types: Mapping[str, ValueType]) -> Graph:
     bound = graph.clone()
     for value in bound.inputs:
         value.type = types[value.name]
-    for node in bound.nodes:
+    for node in bound.walk():
         for value in node.outputs:
             value.type = _forget_symbols(value.type)
     infer(bound)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from .op import Op, arity, attributes
+from .op import Op, arity, attributes, body_names
 from .types import Array, TensorType, ValueType, constant_type
 
 
@@ -330,7 +330,7 @@ class Graph:
         return dead[::-1]
 
     def clone(self) -> Graph:
-        """Return a copy that can be rewritten alone; constants share their arrays, bodies too."""
+        """Return a copy that can be rewritten alone, bodies too; constants share their arrays."""
         copy = Graph(self.name)
         image: dict[Value, Value] = {}
         for value in self._names.values():
@@ -338,7 +338,7 @@ class Graph:
         copy.inputs = tuple(image[v] for v in self.inputs)
         copy.captures = tuple(image[v] for v in self.captures)
         for node in self._nodes:
-            twin = Node(node.op, node.name, node.origin)
+            twin = Node(_with_own_bodies(node.op), node.name, node.origin)
             twin.outputs = tuple(image[v] for v in node.outputs)
             for value in twin.outputs:
                 value.producer = twin
@@ -392,6 +392,11 @@ def _fresh(wanted: str, taken: Container[str]) -> str:
         number += 1
         name = f"{wanted}.{number}"
     return name
+
+
+def _with_own_bodies(op: Op) -> Op:
+    bodies = {name: body.clone() for name in body_names(type(op)) if (body := getattr(op, name))}
+    return with_attributes(op, **bodies) if bodies else op
 
 
 def with_attributes(op: Op, **changes: object) -> Op:

@@ -67,7 +67,7 @@ class Op:
 
     def graphs(self) -> tuple[Graph, ...]:
         """Return the sub-graphs among the attributes, in field order."""
-        found = (getattr(self, name) for name in _graph_fields(type(self)))
+        found = (getattr(self, name) for name in body_names(type(self)))
         return tuple(graph for graph in found if graph is not None)
 
     def __str__(self) -> str:
@@ -123,7 +123,8 @@ class Tensor:
 
 
 @cache
-def _graph_fields(operator: type[Op]) -> tuple[str, ...]:
+def body_names(operator: type[Op]) -> tuple[str, ...]:
+    """Return the names of the attributes that hold a graph."""
     return tuple(f.name for f in fields(operator) if "Graph" in str(f.type))  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -129,8 +130,8 @@ class _OnnxRuntime:
 
     def __init__(self, source: Loadable, outputs: Sequence[str]) -> None:
         try:
-            import onnxruntime as ort
-            from onnxruntime.capi import onnxruntime_pybind11_state as state
+            ort: Any = import_module("onnxruntime")
+            state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         except ImportError as error:
             raise BackendUnavailable(
                 ONNXRUNTIME, f"it cannot be imported ({error})", "pip install onnxruntime"

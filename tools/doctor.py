@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
@@ -168,7 +169,7 @@ def _tercet() -> Check:
 
 
 def _numpy() -> Check:
-    config: dict[str, Any] = np.show_config(mode="dicts") or {}
+    config: Any = np.show_config(mode="dicts")
     library = config.get("Build Dependencies", {}).get("blas", {})
     threads = blas.threads()
     using = f"{threads} threads" if threads else "threads not known"
@@ -252,14 +253,14 @@ def _describe_gpu(library: ctypes.CDLL, ordinal: int) -> tuple[str, tuple[int, i
 def _nvrtc(remedy: str) -> Check:
     check = partial(Check, "NVRTC", purpose="compiling CUDA kernels")
     try:
-        from cuda.bindings import nvrtc
-        from cuda.core import Program, ProgramOptions
+        nvrtc: Any = import_module("cuda.bindings.nvrtc")
+        core: Any = import_module("cuda.core")
     except ImportError as error:
         return check(False, f"not installed ({error})", remedy)
     try:
         _, major, minor = nvrtc.nvrtcVersion()
-        options = ProgramOptions(arch=f"sm_{LEAST_CAPABILITY[0]}{LEAST_CAPABILITY[1]}")
-        size = len(Program(_PROBE, "c++", options).compile("cubin").code)
+        options = core.ProgramOptions(arch=f"sm_{LEAST_CAPABILITY[0]}{LEAST_CAPABILITY[1]}")
+        size = len(core.Program(_PROBE, "c++", options).compile("cubin").code)
     except RuntimeError as error:  # cuda.core's own error of NVRTC is one, too
         return check(False, f"fails: {_first_line(error)}", remedy)
     return check(True, f"{major}.{minor}, compiles a kernel ({size} bytes)")

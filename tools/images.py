@@ -107,11 +107,11 @@ def _frame(info: TensorInfo, shape: tuple[int, ...] | None) -> _Frame:
         return _Frame(1, False, _size(sizes[0]), _size(sizes[1]))
     if len(sizes) in (3, 4):
         first, second, third = sizes[-3:]
-        for channels in ((1, 3), (4,)):  # a height of 4 is as likely as an alpha channel
-            if first in channels:
-                return _Frame(int(first), False, _size(second), _size(third))
-            if third in channels:
-                return _Frame(int(third), True, _size(first), _size(second))
+        for numbers in ((1, 3), (4,)):  # a height of 4 is as likely as an alpha channel
+            for channels, last in ((first, False), (third, True)):
+                if isinstance(channels, int) and channels in numbers:
+                    height, width = (first, second) if last else (second, third)
+                    return _Frame(channels, last, _size(height), _size(width))
         if not isinstance(first, int):
             return _Frame(3, False, _size(second), _size(third))
     raise InputError(

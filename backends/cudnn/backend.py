@@ -9,7 +9,7 @@ from functools import partial
 from ...runtime.backend import Claim, Decline, Format, Formats, Site
 from ...runtime.ir import Graph, Node
 from ...runtime.ops.conv import Conv, ConvTranspose
-from ...runtime.ops.elementwise import Add, Relu
+from ...runtime.ops.elementwise import Add, Relu, Sum
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.options import Options
 from ..cuda.device import CudaDevice
@@ -25,6 +25,7 @@ _REASONS = {
     Gemm: _MATRIX_PRODUCT,
     MatMul: _MATRIX_PRODUCT,
     Add: "follows no convolution that could add it",
+    Sum: "follows no convolution that could add it",
     Relu: "follows no convolution that could apply it",
 }
 
@@ -58,7 +59,7 @@ def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[Wanted |
         if node not in free or node in taken or node.op.view:
             continue
         if not isinstance(node.op, Conv | ConvTranspose):
-            yield Decline(node, _REASONS.get(type(node.op), "cuDNN is given convolutions only"))
+            yield Decline(node, _REASONS.get(type(node.op), "only convolutions go to cuDNN"))
             continue
         convolution = describe(node, options.precision)
         if isinstance(convolution, str):

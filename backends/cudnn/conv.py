@@ -10,7 +10,7 @@ import numpy as np
 from ...runtime.backend import Format
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.conv import Conv, ConvTranspose
-from ...runtime.ops.elementwise import Add, Relu
+from ...runtime.ops.elementwise import Add, Relu, Sum
 from ...runtime.ops.window import kernel_dims, transposed_window, window
 from ...runtime.options import Precision
 from ..cuda.layout import Ints, strides
@@ -206,11 +206,11 @@ def match(graph: Graph, node: Node, free: Set[Node]) -> Pattern:
         return Pattern((node,), x, w, None, None)
     nodes, residual = [node], None
     follower = _follower(graph, node, free)
-    if follower is not None and isinstance(follower.op, Add):
-        other = follower.inputs[follower.inputs[0] is node.output]
-        if other is not None and other.tensor == node.output.tensor:
+    if follower is not None and isinstance(follower.op, Add | Sum):
+        others = [value for value in follower.inputs if value is not node.output]
+        if len(others) == 1 and others[0] and others[0].tensor == node.output.tensor:
             nodes.append(follower)
-            residual = other
+            residual = others[0]
             follower = _follower(graph, follower, free)
     if follower is not None and isinstance(follower.op, Relu):
         nodes.append(follower)

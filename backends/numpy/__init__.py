@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from ...runtime.backend import Backend
 from ...runtime.options import Options
-from . import conv, gather, matmul, norm, pool, recurrent, reduce, resize, search, shape
+from . import (
+    attention,
+    conv,
+    gather,
+    matmul,
+    norm,
+    pool,
+    quantize,
+    recurrent,
+    reduce,
+    resize,
+    search,
+    shape,
+)
 from .backend import NumpyBackend, evaluate
 
 #: Importing them is what registers their implementations.
-FAMILIES = (conv, gather, matmul, norm, pool, recurrent, reduce, resize, search, shape)
+FAMILIES = (
+    attention,
+    conv,
+    gather,
+    matmul,
+    norm,
+    pool,
+    quantize,
+    recurrent,
+    reduce,
+    resize,
+    search,
+    shape,
+)
 
 __all__ = ["NumpyBackend", "evaluate", "open_backends"]
 

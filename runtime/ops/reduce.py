@@ -23,11 +23,13 @@ class Reduce(Op):
 
     Attributes:
         keepdims: whether reduced axes stay, with size 1.
-        function: computes integers where they are known, from an array, `axis` and `keepdims`;
-            None for operators that do not occur in the arithmetic of shapes.
+        function: computes elements that are known, from an array, `axis` and `keepdims`; None for
+            operators that do not occur in the arithmetic of shapes.
+        rounds: whether floats depend on the order of the computation, which backends choose.
     """
 
     function: ClassVar[ArrayFunction | None] = None
+    rounds: ClassVar[bool] = True
     keepdims: int = 1
     noop_with_empty_axes: int = 0
 
@@ -44,7 +46,8 @@ class Reduce(Op):
             shape = (d for i, d in enumerate(data.shape) if i not in along)
         result = data.with_shape(tuple(shape))
         function = type(self).function
-        if function is None or data.dtype.kind not in "iu" or 0 in data.shape:
+        kinds = "iu" if self.rounds else "iuf"
+        if function is None or data.dtype.kind not in kinds or 0 in data.shape:
             return result
         return reduce(result, lambda a: function(a, axis=along, keepdims=bool(self.keepdims)), data)
 
@@ -90,6 +93,7 @@ class ReduceMax(Reduce):
     """The greatest element."""
 
     function = np.max
+    rounds = False
 
 
 @op
@@ -102,6 +106,7 @@ class ReduceMin(Reduce):
     """The least element."""
 
     function = np.min
+    rounds = False
 
 
 @op

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, save
@@ -83,7 +84,7 @@ def vgg16(scale: int = 1) -> ModelProto:
     numbers, nodes, constants = count(), [], {}
     name, channels, pixels = "image", 3, 224
 
-    def layer(operator: str, weights: tuple[int, ...], **attributes: object) -> None:
+    def layer(operator: str, weights: tuple[int, ...], **attributes: Any) -> None:
         nonlocal name
         at = next(numbers)
         inputs = [name]

@@ -11,8 +11,9 @@ from tercet.runtime.backend import Decline, Format
 from tercet.runtime.dtypes import DType, float16, float32
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
+from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv, ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
+from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid, Sum
 from tercet.runtime.ops.matmul import Gemm
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Flatten
@@ -70,14 +71,23 @@ def test_a_convolution_takes_what_follows(bias: bool, add: bool, relu: bool) -> 
     assert (epilogue.bias, epilogue.residual, epilogue.relu) == (bias, add, relu)
 
 
-def test_a_bottleneck_adds_once() -> None:
+@pytest.mark.parametrize("add", [Add(), Sum()])
+def test_a_bottleneck_adds_once(add: Op) -> None:
     graph, x = start()
     a = then(graph, Relu(), conv(graph, x, "a"), name="a.relu")
     b = conv(graph, a, "b")
     shortcut = conv(graph, x, "shortcut")
-    y = then(graph, Relu(), then(graph, Add(), b, shortcut, name="sum"), name="out")
+    y = then(graph, Relu(), then(graph, add, b, shortcut, name="sum"), name="out")
     graph.set_outputs({"y": y})
-    assert claims(graph) == ["Conv+Relu", "Conv+Add+Relu", "Conv"]
+    assert claims(graph) == ["Conv+Relu", f"Conv+{type(add).__name__}+Relu", "Conv"]
+
+
+def test_a_sum_of_three_is_left() -> None:
+    graph, x = start()
+    y = then(graph, Sum(), conv(graph, x, "a"), x, x, name="sum")
+    graph.set_outputs({"y": y})
+    assert claims(graph) == ["Conv"]
+    assert "sum" in declines(graph)
 
 
 def test_what_others_read_is_not_fused_away() -> None:
