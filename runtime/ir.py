@@ -271,6 +271,12 @@ class Graph:
         """Give `node` other attributes, or another operator with the same outputs."""
         node.op = op
 
+    def rename(self, node: Node, name: str) -> None:
+        """Give `node` this name, or one with a number behind it where another node has it."""
+        self._node_names.discard(node.name)
+        node.name = _fresh(name, self._node_names)
+        self._node_names.add(node.name)
+
     def redirect(self, old: Value, new: Value) -> None:
         """Let everybody who reads `old`, callers included, read `new`."""
         for node in list(old.consumers):

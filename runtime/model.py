@@ -84,6 +84,7 @@ class Model:
         self.backends = tuple(backends)
         self._evaluate = evaluate
         self._imported = graph
+        self._inputs = tuple(_info(v.name, v.type) for v in graph.inputs)
         self._stores = {b.device: WeightStore(b.device) for b in backends}
         self._stores.setdefault(HOST, WeightStore(HOST))
         self._graphs: dict[tuple[str, ...], Graph] = {}
@@ -111,7 +112,7 @@ class Model:
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What `run` takes."""
-        return tuple(_info(v.name, v.type) for v in self._imported.inputs)
+        return self._inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
@@ -164,7 +165,7 @@ class Model:
         """
         feeds = self._check(inputs)
         wanted = self._default if outputs is None else self._check_outputs(outputs)
-        key = (wanted, *(feeds[v.name].shape for v in self._imported.inputs))
+        key = (wanted, *(data.shape for data in feeds.values()))
         plan = self._take(key, wanted, feeds)
         try:
             return plan.run(feeds)
@@ -192,7 +193,7 @@ class Model:
             shape = tuple(shapes.get(info.name, default))
             feeds[info.name] = np.broadcast_to(np.zeros((), info.dtype), shape)
         feeds = self._check(feeds)
-        key = (self._default, *(feeds[v.name].shape for v in self._imported.inputs))
+        key = (self._default, *(data.shape for data in feeds.values()))
         plan = self._take(key, self._default, feeds)
         self._give(key, plan)
         return plan
@@ -253,17 +254,17 @@ class Model:
         )
 
     def _check(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        infos = self.inputs
-        known = {info.name for info in infos}
-        for name in inputs:
-            if name not in known:
-                raise self._unknown_input(name)
         symbols: dict[str, tuple[int, str]] = {}
         feeds: dict[str, Array] = {}
-        for info in infos:
-            if info.name not in inputs:
+        for info in self._inputs:
+            if info.name in inputs:
+                feeds[info.name] = _check_array(info, np.asarray(inputs[info.name]), symbols)
+        for name in inputs:
+            if name not in feeds:
+                raise self._unknown_input(name)
+        for info in self._inputs:
+            if info.name not in feeds:
                 raise InputError(f"input '{info.name}' is missing; the model wants {info}")
-            feeds[info.name] = _check_array(info, np.asarray(inputs[info.name]), symbols)
         return feeds
 
     def _check_outputs(self, outputs: Iterable[str]) -> tuple[str, ...]:

@@ -30,9 +30,9 @@ from .registry import builder
 from .step import Bound, HostStep, Scratch, Tape
 
 #: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
-COLUMNS = 1 << 19
+COLUMNS = 1 << 20
 #: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
-NARROWEST, FEWEST = 128, 32
+NARROWEST, FEWEST = 256, 32
 #: Multiplications that are worth handing to another thread, and most blocks for each thread.
 PRODUCTS, BLOCKS = 1 << 21, 3
 #: What bias and activation of an output, and gathering an element, take, in multiplications.

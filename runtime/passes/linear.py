@@ -103,7 +103,8 @@ def rebuild(
 
 
 def substitute(graph: Graph, old: tuple[Node, ...], new: Node) -> None:
-    """Let `new` take the place of the chain `old`, whose last node gives the result."""
+    """Let `new` take the place and name of the chain `old`, whose last node gives the result."""
     graph.replace(old[-1], new.outputs)
     for node in reversed(old[:-1]):
         graph.remove(node)
+    graph.rename(new, old[0].name)

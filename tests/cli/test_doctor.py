@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -74,3 +75,56 @@ def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         assert not checks[name].ok
         assert remedy in checks[name].remedy
+
+
+class FakeDriver:
+    """NVIDIA's driver, as ctypes calls it, with two equal GPUs."""
+
+    def __init__(self, version: int, capability: tuple[int, int], status: int = 0) -> None:
+        self.version, self.capability, self.status = version, capability, status
+
+    def cuInit(self, flags: int) -> int:
+        return self.status
+
+    def cuDriverGetVersion(self, number: Any) -> None:
+        number._obj.value = self.version
+
+    def cuDeviceGetCount(self, number: Any) -> None:
+        number._obj.value = 2
+
+    def cuDeviceGet(self, device: Any, ordinal: int) -> None:
+        device._obj.value = ordinal
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> None:
+        name.value = b"NVIDIA Fake"
+
+    def cuDeviceTotalMem_v2(self, number: Any, device: Any) -> None:
+        number._obj.value = 150_000_000_000
+
+    def cuDeviceGetAttribute(self, number: Any, attribute: int, device: Any) -> None:
+        number._obj.value = self.capability[attribute - 75]
+
+
+@pytest.mark.parametrize(
+    ("driver", "ok", "extra", "words"),
+    [
+        (FakeDriver(13020, (9, 0)), (True, True), "cuda13", ["CUDA 13.2", "sm_90, 150 GB"]),
+        (FakeDriver(12040, (8, 0)), (True, True), "cuda12", ["CUDA 12.4", "NVIDIA Fake"]),
+        (FakeDriver(12040, (7, 5)), (True, False), "cuda12", ["sm_75", "8.0 (Ampere)"]),
+        (FakeDriver(13000, (9, 0), 100), (False, False), "cuda13", ["status 100", "none"]),
+    ],
+)
+def test_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+    driver: FakeDriver,
+    ok: tuple[bool, bool],
+    extra: str,
+    words: list[str],
+) -> None:
+    monkeypatch.setattr(doctor, "_libcuda", lambda: driver)
+    checks = {check.name: check for check in doctor.diagnose().checks}
+    found = checks["NVIDIA driver"], checks["GPU"]
+    assert tuple(check.ok for check in found) == ok
+    said = " ".join(f"{check.found} {check.remedy}" for check in found)
+    assert all(word in said for word in words), said
+    assert f"tercet[{extra}]" in checks["cuDNN"].remedy or checks["cuDNN"].ok

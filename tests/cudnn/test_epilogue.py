@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tercet.runtime.backend import Format
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.options import Precision
