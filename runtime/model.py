@@ -48,6 +48,7 @@ class Source:
         ir_version: the file's version of the ONNX format.
         producer: the program that wrote it, with its version.
         metadata: the file's own properties.
+        warnings: what is odd about the file, but does no harm.
     """
 
     file: str | None = None
@@ -55,6 +56,7 @@ class Source:
     ir_version: int = 0
     producer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: tuple[str, ...] = ()
 
 
 class Model:
@@ -172,47 +174,67 @@ class Model:
         finally:
             self._give(key, plan)
 
-    def prepare(self, **shapes: Sequence[int]) -> Plan:
+    def prepare(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> Plan:
         """Build (or find) the plan for these input shapes, without running it.
 
         Args:
             shapes: shape by input name; dimensions that are not given and not fixed by the model
                 are 1.
+            outputs: as for `run`.
 
         Returns:
             The plan, idle; for its rows, memory and graph.
         """
+        given = shapes or {}
         feeds: dict[str, Array] = {}
-        unknown = set(shapes) - {v.name for v in self._imported.inputs}
-        if unknown:
-            raise self._unknown_input(sorted(unknown)[0])
-        for info in self.inputs:
-            if info.dtype is None or (info.shape is None and info.name not in shapes):
+        for info in self._inputs:
+            if info.dtype is None or (info.shape is None and info.name not in given):
                 raise InputError(f"the shape of input '{info.name}' is not known; give one")
             default = tuple(d if isinstance(d, int) else 1 for d in info.shape or ())
-            shape = tuple(shapes.get(info.name, default))
+            shape = tuple(given.get(info.name, default))
             feeds[info.name] = np.broadcast_to(np.zeros((), info.dtype), shape)
+        for name in given:
+            if name not in feeds:
+                raise self._unknown_input(name)
         feeds = self._check(feeds)
-        key = (self._default, *(data.shape for data in feeds.values()))
-        plan = self._take(key, self._default, feeds)
+        wanted = self._default if outputs is None else self._check_outputs(outputs)
+        key = (wanted, *(data.shape for data in feeds.values()))
+        plan = self._take(key, wanted, feeds)
         self._give(key, plan)
         return plan
 
-    def placement(self, **shapes: Sequence[int]) -> Placement:
-        """Return which backend runs each node, with which kernel, and why; see `prepare`."""
-        return placement_of(self._latest(shapes))
+    def placement(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> Placement:
+        """Return which backend runs each node, with which kernel, and why.
 
-    def memory(self, **shapes: Sequence[int]) -> Memory:
-        """Return the bytes that a plan for these shapes holds; see `prepare`."""
-        return self._latest(shapes).memory
+        Without arguments it describes the plan that ran last; see `prepare` for them.
+        """
+        return placement_of(self._described(shapes, outputs))
 
-    def _latest(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
-        with self._lock:
-            recent = next(
-                (p[-1] for k, p in reversed(self._idle.items()) if p and k[0] == self._default),
-                None,
-            )
-        return recent if recent is not None and not shapes else self.prepare(**shapes)
+    def memory(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> Memory:
+        """Return the bytes that a plan holds; see `placement`."""
+        return self._described(shapes, outputs).memory
+
+    def _described(
+        self, shapes: Mapping[str, Sequence[int]] | None, outputs: Iterable[str] | None
+    ) -> Plan:
+        if not shapes and outputs is None:
+            with self._lock:
+                for plans in reversed(self._idle.values()):
+                    if plans:
+                        return plans[-1]
+        return self.prepare(shapes, outputs)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from .backend import Backend, Claim, Decline
+from .dtypes import string
 from .errors import Refusal, UnsupportedError
 from .ir import Graph, Node, Value
 from .options import Options
@@ -93,8 +94,19 @@ def _is_good(nodes: tuple[Node, ...], offered: Set[Node]) -> bool:
 
 
 def _is_static(node: Node) -> bool:
-    values = [*(v for v in node.reads), *node.outputs]
-    return all(isinstance(v.type, TensorType) and v.type.is_static for v in values)
+    return not _obstacle(node)
+
+
+def _obstacle(node: Node) -> str:
+    """Return why no plan can hold the node's tensors, or an empty string."""
+    for value in (*node.reads, *node.outputs):
+        if not isinstance(value.type, TensorType):
+            return f"'{value.name}' is {value.type or 'of unknown type'}; plans hold tensors alone"
+        if value.type.dtype == string:
+            return f"'{value.name}' holds strings, which plans do not hold yet"
+        if not value.type.is_static:
+            return f"the shape of '{value.name}' depends on the data: {value.type}"
+    return ""
 
 
 def _refusal(node: Node, backend: Backend, reason: str) -> Refusal:
@@ -108,7 +120,7 @@ def _ruled_out(
     for node in free:
         if node in offered:
             continue
-        reason = bars.pairs.get((backend.name, node.name), "its shape depends on the data")
+        reason = _obstacle(node) or bars.pairs[backend.name, node.name]
         found.append(_refusal(node, backend, reason))
     return found
 

@@ -52,7 +52,14 @@ def load(
     chain = _backends.open_backends(backend, chosen, fallback)
     _check_precision(chosen)
     found = importer.load(source)
-    about = Source(found.file, found.opsets, found.ir_version, found.producer, found.metadata)
+    about = Source(
+        found.file,
+        found.opsets,
+        found.ir_version,
+        found.producer,
+        found.metadata,
+        found.warnings,
+    )
     return Model(found.graph, chain, chosen, evaluate, about)
 
 

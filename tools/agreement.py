@@ -42,13 +42,6 @@ class Tolerance:
         """Return the difference that is allowed where the greatest magnitude is `scale`."""
         return self.absolute + self.relative * scale
 
-    def __str__(self) -> str:
-        if self.relative == self.absolute == 0:
-            return "equal"
-        relative = f"{self.relative:.0e} of max |reference|" if self.relative else ""
-        floor = f"{self.absolute:.0e}" if self.absolute > 1e-30 or not self.relative else ""
-        return " + ".join(text for text in (relative, floor) if text)
-
 
 def tolerance_for(
     dtype: DType,

@@ -76,6 +76,9 @@ Repeats = Annotated[
     int | None,
     typer.Option("--repeat", metavar="N", help="Measured runs; else about a second of them."),
 ]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", help="CPU threads, of each contestant; else numpy's.")
+]
 Scale = Annotated[float, typer.Option(metavar="X", help="Divide pixels of pictures by this.")]
 Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Then subtract this from them.")]
 Std = Annotated[str, typer.Option(metavar="R,G,B", help="Then divide them by this.")]
@@ -165,6 +168,7 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="Write the outputs to an .npz file.")
     ] = None,
     repeat: Repeats = None,
+    threads: Threads = None,
     trace_shapes: Annotated[
         bool, typer.Option("--trace-shapes", help="List the shapes of every node, in order.")
     ] = False,
@@ -180,10 +184,11 @@ def run(
     from .console import progress
     from .measure import Repeat
     from .run import run_model, show_run
+    from .threads import use_threads
 
     check_archive_name(save)
     wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop))
-    with progress() as say:
+    with progress() as say, use_threads(threads):
         found = run_model(
             model,
             backend,
@@ -240,10 +245,7 @@ def compare(
         float | None, typer.Option(metavar="X", help="Difference allowed besides.")
     ] = None,
     repeat: Repeats = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="CPU threads of each contestant; else as numpy has them."),
-    ] = None,
+    threads: Threads = None,
     skip_unavailable: Annotated[
         bool,
         typer.Option("--skip-unavailable", help="Leave out who cannot run the model here."),

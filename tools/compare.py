@@ -162,7 +162,7 @@ def compare(
     """Run a model on several backends and compare outputs and latencies.
 
     All run in this process on the same inputs. Latencies are from arrays to arrays, transfers to
-    a device included; the steady ones are measured in turns, after one run to warm up.
+    a device included; the steady ones are measured in turns, warmed up.
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
@@ -270,9 +270,9 @@ class _Race:
 
     def steady(self, repeat: Repeat) -> dict[str, Timing]:
         """Measure everybody in turns."""
-        return interleave(
-            {name: self._runner(e) for name, e in self.entries.items()}, repeat, self._say
-        )
+        calls = {name: self._runner(entry) for name, entry in self.entries.items()}
+        cold = {name: entry.cold for name, entry in self.entries.items()}
+        return interleave(calls, repeat, self._say, cold)
 
     def _runner(self, entry: _Entry) -> Callable[[], object]:
         return lambda: entry.contestant.run(self._inputs.arrays)

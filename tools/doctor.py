@@ -48,7 +48,7 @@ class Check:
         ok: whether it is here and will do.
         found: version and place, or what is wrong.
         remedy: what to install or to do, where it is not ok.
-        purpose: what works without it, and what does not; empty where nothing does.
+        purpose: what needs it; empty where everything does.
     """
 
     name: str
@@ -253,6 +253,7 @@ def _describe_gpu(library: ctypes.CDLL, ordinal: int) -> tuple[str, tuple[int, i
 def _nvrtc(remedy: str) -> Check:
     check = partial(Check, "NVRTC", purpose="compiling CUDA kernels")
     try:
+        status: Any = import_module("..backends.cuda.status", __package__)
         nvrtc: Any = import_module("cuda.bindings.nvrtc")
         core: Any = import_module("cuda.core")
     except ImportError as error:
@@ -261,7 +262,7 @@ def _nvrtc(remedy: str) -> Check:
         _, major, minor = nvrtc.nvrtcVersion()
         options = core.ProgramOptions(arch=f"sm_{LEAST_CAPABILITY[0]}{LEAST_CAPABILITY[1]}")
         size = len(core.Program(_PROBE, "c++", options).compile("cubin").code)
-    except RuntimeError as error:  # cuda.core's own error of NVRTC is one, too
+    except (status.NVRTCError, RuntimeError) as error:
         return check(False, f"fails: {_first_line(error)}", remedy)
     return check(True, f"{major}.{minor}, compiles a kernel ({size} bytes)")
 

@@ -173,7 +173,7 @@ def inspect(
         bound, note = _bind(model, found, bool(shapes or dims))
         if plan_wanted:
             say("planning")
-            model.prepare(**found)
+            model.prepare(found)
         return Inspection(
             model=str(file),
             nbytes=file.stat().st_size,
@@ -187,8 +187,8 @@ def inspect(
             note=note,
             passes=_passes(model) if passes else None,
             backend=model.backend if plan_wanted else "",
-            placement=model.placement(**found) if placement is not None else None,
-            memory=model.memory(**found) if memory else None,
+            placement=model.placement(found) if placement is not None else None,
+            memory=model.memory(found) if memory else None,
         )
 
 

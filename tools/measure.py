@@ -11,6 +11,8 @@ import numpy as np
 from ..runtime.errors import UsageError
 from .console import Say, silent
 
+WARM_UP_SECONDS = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -74,17 +76,26 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], repeat: Repeat, say: Say = silent
+    calls: Mapping[str, Callable[[], object]],
+    repeat: Repeat,
+    say: Say = silent,
+    first: Mapping[str, float] | None = None,
 ) -> dict[str, Timing]:
     """Measure several calls in turn, so that a change of the machine's pace meets all of them.
 
-    Each is called once unmeasured before.
+    Args:
+        calls: by name.
+        repeat: how often.
+        say: told of each call.
+        first: seconds that a first call has taken already; those that took less than a second
+            are warmed up by another one, the others have had theirs.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     due = [name for name in calls if repeat.wants([])]
     for name in due:
-        say(f"{name}: warming up")
-        calls[name]()
+        if (first or {}).get(name, 0.0) < WARM_UP_SECONDS:
+            say(f"{name}: warming up")
+            calls[name]()
     while due:
         for name in due:
             say(f"{name}: run {len(samples[name]) + 1}")

@@ -168,9 +168,8 @@ def run_model(
         names = tuple(outputs) or None
         with inputs.explained():
             first = timed(lambda: found.update(model.run(inputs.arrays, names)))
-        again = interleave(
-            {backend: lambda: model.run(inputs.arrays, names)}, repeat or Repeat(), say
-        )
+        calls = {backend: lambda: model.run(inputs.arrays, names)}
+        again = interleave(calls, repeat or Repeat(), say, {backend: first})
         placement = model.placement() if names is None else None
         device = model.backends[0].device.name
         return Run(

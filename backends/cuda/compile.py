@@ -50,21 +50,25 @@ C_TYPES: Mapping[DType, str] = {
     float64: "double",
     float16: "__half",
     bfloat16: "__nv_bfloat16",
-    int8: "signed char",
-    int16: "short",
-    int32: "int",
-    int64: "long long",
-    uint8: "unsigned char",
-    uint16: "unsigned short",
-    uint32: "unsigned int",
-    uint64: "unsigned long long",
+    int8: "int8",
+    int16: "int16",
+    int32: "int32",
+    int64: "int64",
+    uint8: "uint8",
+    uint16: "uint16",
+    uint32: "uint32",
+    uint64: "uint64",
     bool_: "bool",
 }
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
-#: Macros of <cmath>, which NVRTC does not have.
+#: What <cmath> and <cstdint> would bring, which NVRTC does not have.
 _PRELUDE = (
     "#define INFINITY __int_as_float(0x7f800000)",
     "#define NAN __int_as_float(0x7fffffff)",
+    "using int8 = signed char; using uint8 = unsigned char;",
+    "using int16 = short; using uint16 = unsigned short;",
+    "using int32 = int; using uint32 = unsigned int;",
+    "using int64 = long long; using uint64 = unsigned long long;",
 )
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)

@@ -186,17 +186,21 @@ def launches_of(recipe: Recipe) -> tuple[Launch, ...]:
 
 
 class KernelStep:
-    """A recipe for one site; compiles in the background until it is bound."""
+    """A recipe for one site; compiles in the background until it is bound.
+
+    Attributes:
+        launches: what it launches, in order.
+    """
 
     capturable = True
 
     def __init__(self, device: CudaDevice, site: Site, recipe: Recipe) -> None:
-        launches = [launch for launch in launches_of(recipe) if not launch.is_empty]
+        self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
         self._device = device
         self._site = site
-        self._launches = [(launch, device.compiler.submit(launch.source)) for launch in launches]
-        self.kernel = " + ".join(dict.fromkeys(launch.title for launch in launches)) or "nothing"
-        self.scratch = max((launch.scratch for launch in launches), default=0)
+        self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
+        self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
+        self.scratch = max((launch.scratch for launch in self.launches), default=0)
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
@@ -205,7 +209,7 @@ class KernelStep:
         views = dict(zip(self._site.inputs, inputs, strict=True))
         views.update(zip(self._site.outputs, outputs, strict=True))
         runs: list[Callable[[CudaStream], None]] = []
-        for launch, code in self._launches:
+        for launch, code in zip(self.launches, self._codes, strict=True):
             pointers = {
                 i: self._pointer(argument, views, scratch)
                 for i, argument in enumerate(launch.args)

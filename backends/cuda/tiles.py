@@ -16,6 +16,7 @@ class Tile:
         bm, bn: rows and columns of a block's tile.
         tm, tn: rows and columns of a thread's.
         bk: terms of the sum that lie in shared memory together: one step.
+        slices: groups of threads that share the terms of a step.
         stages: steps in shared memory, one in use and the others on their way.
         resident: blocks that fit on a multiprocessor, as their registers allow.
         time: microseconds of a step of one block, where the multiprocessor has enough of them.
@@ -26,44 +27,47 @@ class Tile:
     tm: int
     tn: int
     bk: int
+    slices: int
     stages: int
-    resident: int
-    time: float
+    resident: int = 1
+    time: float = 1.0
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.bm // self.tm * (self.bn // self.tn)
+        return self.bm // self.tm * (self.bn // self.tn) * self.slices
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
-        return 4 * self.stages * (self.bm * (self.bk + 4) + self.bk * self.bn)
+        steps = self.stages * (self.bm * (self.bk + 4) + self.bk * self.bn)
+        exchange = self.slices * self.bm * self.bn if self.slices > 1 else 0
+        return 4 * max(steps, exchange)
 
     @property
     def title(self) -> str:
-        """Such as ``64x64x16``."""
-        return f"{self.bm}x{self.bn}x{self.bk}"
+        """Such as ``64x64x16``, with a ``/4`` behind it for four slices."""
+        slices = f"/{self.slices}" if self.slices > 1 else ""
+        return f"{self.bm}x{self.bn}x{self.bk}{slices}"
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
         """The constants that `gemm.cu` is compiled with."""
-        names = ("BM", "BN", "BK", "TM", "TN", "STAGES")
-        return tuple(
-            zip(names, (self.bm, self.bn, self.bk, self.tm, self.tn, self.stages), strict=True)
-        )
+        names = ("BM", "BN", "BK", "TM", "TN", "STAGES", "SLICES")
+        values = (self.bm, self.bn, self.bk, self.tm, self.tn, self.stages, self.slices)
+        return tuple(zip(names, values, strict=True))
 
 
 #: `time` is from a sweep over the layers of ResNet-50, VGG-19 and SqueezeNet on an H200; of 24
 #: tiles these seven are within 0.3 % (geometric mean) of always taking the best.
 TILES = (
-    Tile(64, 128, 8, 8, 16, 3, resident=3, time=0.93),
-    Tile(128, 64, 8, 8, 16, 3, resident=3, time=0.97),
-    Tile(64, 64, 8, 4, 16, 3, resident=4, time=0.52),
-    Tile(32, 64, 4, 4, 32, 3, resident=5, time=0.52),
-    Tile(32, 64, 4, 4, 16, 3, resident=7, time=0.30),
-    Tile(32, 32, 4, 4, 16, 3, resident=12, time=0.165),
-    Tile(64, 16, 4, 4, 16, 3, resident=11, time=0.19),
+    Tile(64, 128, 8, 8, 16, 1, 3, resident=3, time=0.93),
+    Tile(128, 64, 8, 8, 16, 1, 3, resident=3, time=0.97),
+    Tile(64, 64, 8, 4, 16, 1, 3, resident=4, time=0.52),
+    Tile(32, 64, 4, 4, 32, 1, 3, resident=5, time=0.52),
+    Tile(32, 64, 4, 4, 16, 1, 3, resident=7, time=0.30),
+    Tile(32, 32, 4, 4, 16, 1, 3, resident=12, time=0.165),
+    Tile(64, 16, 4, 4, 16, 1, 3, resident=11, time=0.19),
 )
 #: Microseconds, from the same sweep: of a launch, of the start of each wave of blocks, of a step
 #: of a block that has a multiprocessor for itself, of a second pass, and of what that pass reads.
@@ -102,9 +106,7 @@ def _splits(m: int, n: int, k: int, batch: int, tile: Tile, target: Target) -> r
     return range(1, max(1, min(steps // 3, fits, MOST_SPLITS)) + 1)
 
 
-def estimate(
-    m: int, n: int, k: int, batch: int, tile: Tile, splits: int, processors: int
-) -> float:
+def estimate(m: int, n: int, k: int, batch: int, tile: Tile, splits: int, processors: int) -> float:
     """Return the expected microseconds of a product done in this way; see `choose`."""
     blocks = ceil_div(m, tile.bm) * ceil_div(n, tile.bn) * batch * splits
     steps = ceil_div(ceil_div(k, tile.bk), splits)

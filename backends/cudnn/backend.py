@@ -94,10 +94,9 @@ class CudnnBackend:
                 yield Claim(found.pattern.nodes, build, found.formats())
 
     def _build(self, wanted: Wanted, tune: bool, site: Site) -> ConvolutionStep | Decline:
-        with Bench(self.device, wanted.task) as bench:
+        with Bench(self.device, wanted.task, filled=tune) as bench:
             try:
-                judge = bench.microseconds if tune else None
-                choice = self._chooser.choose(wanted.task, judge)
+                choice = self._chooser.choose(wanted.task, bench, tune=tune)
             except NoPlan as error:
                 session = self._chooser.session
                 where = f"cuDNN {session.library.version} on {session.target}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from ...runtime.errors import DeviceOutOfMemory
 from .conv import Convolution, Epilogue
@@ -83,119 +83,149 @@ class Choice:
         return f"{text} ({self.microseconds:.1f} us, best of {self.among})"
 
 
-#: Returns the microseconds that a choice takes on the GPU, given the least so far: what is far
-#: from that need not be measured well.
-Judge = Callable[[Choice, float], float]
+class Judge(Protocol):
+    """Tries choices on the GPU."""
+
+    def trial(self, choice: Choice) -> None:
+        """Run a choice once, and record it.
+
+        Raises:
+            NoPlan: it fails, which some engines do only here.
+        """
+        ...
+
+    def microseconds(self, choice: Choice, least: float) -> float:
+        """Return how long a choice takes; what is far from `least` need not be measured well.
+
+        Raises:
+            NoPlan: it fails.
+            DeviceOutOfMemory: there is no room for the tensors.
+        """
+        ...
 
 
 class Chooser:
-    """Chooses once per task, and remembers it in the process and on disk.
+    """Chooses once per task, and remembers it; what was measured it keeps on disk as well.
 
     Args:
         session: the GPU.
-        folder: where choices are kept; what is damaged there is chosen anew.
+        folder: where measured choices are kept; what is damaged there is chosen anew.
     """
 
     def __init__(self, session: Session, folder: Path) -> None:
         self.session = session
         self._folder = folder
-        self._known: dict[str, Choice] = {}
+        self._known: dict[tuple[Task, bool], Choice] = {}
         self._lock = Lock()
 
-    def choose(self, task: Task, judge: Judge | None) -> Choice:
+    def choose(self, task: Task, judge: Judge, *, tune: bool = False) -> Choice:
         """Return the engine for a task.
 
         Args:
             task: what it must do.
-            judge: measures all engines; the heuristics' first one is taken where None.
+            judge: tries engines.
+            tune: take the fastest of all, not the first of cuDNN's heuristics that runs.
 
         Raises:
             NoPlan: cuDNN has none that is allowed; says what was tried.
         """
-        how = "heuristic" if judge is None else "measured"
-        key = f"cuDNN {self.session.library.version} on {self.session.target}: {task}, {how}"
         with self._lock:
-            if key not in self._known:
-                stored = self._load(key, task)
-                if stored is None:
-                    stored = self._find(task, judge)
-                    self._store(key, stored)
-                self._known[key] = stored
-            return self._known[key]
+            if (task, tune) not in self._known:
+                self._known[task, tune] = (
+                    self._tuned(task, judge) if tune else _first(self.session, task, judge)
+                )
+            return self._known[task, tune]
 
-    def _find(self, task: Task, judge: Judge | None) -> Choice:
-        tried: list[str] = []
-        choices = self._choices(task, tried)
-        best = next(choices, None) if judge is None else _fastest(choices, judge)
-        if best is None:
-            raise NoPlan("; ".join(tried))
-        return best
+    # ── what was measured ────────────────────────────────────────────────────────────────────
 
-    def _choices(self, task: Task, tried: list[str]) -> Iterator[Choice]:
-        """Yield what is possible, most promising first; note in `tried` what was refused."""
-        for convolution, rest in task.divisions():
-            try:
-                graph = ConvolutionGraph(self.session, convolution, task.limit)
-                for engine in graph.engines():
-                    yield Choice(engine, rest)
-            except NoPlan as error:
-                tried.append(str(error))
-            else:
-                tried.append(f"{convolution}: {_summary(graph)}")
+    def _tuned(self, task: Task, judge: Judge) -> Choice:
+        key = f"cuDNN {self.session.library.version} on {self.session.target}: {task}"
+        file = self._folder / f"{sha256(key.encode()).hexdigest()[:40]}.json"
+        stored = self._load(file, key, task, judge)
+        if stored is None:
+            stored = _fastest(self.session, task, judge)
+            _store(file, key, stored)
+        return stored
 
-    # ── the disk ─────────────────────────────────────────────────────────────────────────────
-
-    def _file(self, key: str) -> Path:
-        return self._folder / f"{sha256(key.encode()).hexdigest()[:40]}.json"
-
-    def _load(self, key: str, task: Task) -> Choice | None:
+    def _load(self, file: Path, key: str, task: Task, judge: Judge) -> Choice | None:
         """Build what a file remembers; None if there is none or it is of no use."""
         try:
-            entry: dict[str, Any] = json.loads(self._file(key).read_text("utf-8"))
+            entry: dict[str, Any] = json.loads(file.read_text("utf-8"))
             if entry["key"] != key:
                 return None
             divisions = {str(graph.epilogue): (graph, rest) for graph, rest in task.divisions()}
             convolution, rest = divisions[entry["fused"]]
-            knobs = {int(knob): int(value) for knob, value in entry["knobs"].items()}
             graph = ConvolutionGraph(self.session, convolution, task.limit)
-            engine = graph.engine(int(entry["engine"]), knobs)
-            time = entry["microseconds"]
-            return Choice(engine, rest, None if time is None else float(time), int(entry["among"]))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, NoPlan):
+            time, among = float(entry["microseconds"]), int(entry["among"])
+            choice = Choice(graph.engine(str(entry["engine"])), rest, time, among)
+            judge.trial(choice)
+        except (OSError, ValueError, LookupError, TypeError, NoPlan):
             return None
-
-    def _store(self, key: str, choice: Choice) -> None:
-        """Write a choice so that others see all of it or nothing; a full disk is no error."""
-        number, knobs = choice.engine.recipe
-        entry = {
-            "key": key,
-            "fused": str(choice.engine.graph.convolution.epilogue),
-            "engine": number,
-            "knobs": {str(knob): value for knob, value in knobs.items()},
-            "microseconds": choice.microseconds,
-            "among": choice.among,
-        }
-        file = self._file(key)
-        scrap = file.with_suffix(f".{os.getpid()}")
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            scrap.write_text(json.dumps(entry, indent=1), "utf-8")
-            scrap.replace(file)
+        return choice
 
 
-def _fastest(choices: Iterator[Choice], judge: Judge) -> Choice | None:
-    best: Choice | None = None
-    least = float("inf")
-    count = 0
-    for choice in choices:
+def _store(file: Path, key: str, choice: Choice) -> None:
+    """Write a choice so that others see all of it or nothing; a full disk is no error."""
+    entry = {
+        "key": key,
+        "fused": str(choice.engine.graph.convolution.epilogue),
+        "engine": choice.engine.name,
+        "microseconds": choice.microseconds,
+        "among": choice.among,
+    }
+    scrap = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scrap.write_text(json.dumps(entry, indent=1), "utf-8")
+        scrap.replace(file)
+
+
+# ── choosing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _first(session: Session, task: Task, judge: Judge) -> Choice:
+    """Return the heuristics' first choice that runs."""
+    tried: list[str] = []
+    for choice in _choices(session, task, tried):
         try:
-            time = judge(choice, least)
+            judge.trial(choice)
+        except NoPlan as error:
+            tried.append(str(error))
+        else:
+            return choice
+    raise NoPlan("; ".join(tried))
+
+
+def _fastest(session: Session, task: Task, judge: Judge) -> Choice:
+    """Return the fastest choice."""
+    tried: list[str] = []
+    best: Choice | None = None
+    least, count = float("inf"), 0
+    for choice in _choices(session, task, tried):
+        try:
+            time = judge.microseconds(choice, least)
+        except NoPlan as error:
+            tried.append(str(error))
+            continue
         except DeviceOutOfMemory:
-            return best or choice  # nothing can be measured beside a model that fills the GPU
+            break  # nothing can be measured beside a model that fills the GPU
         count += 1
         if time < least:
             best, least = replace(choice, microseconds=time), time
-    return None if best is None else replace(best, among=count)
+    return replace(best, among=count) if best else _first(session, task, judge)
+
+
+def _choices(session: Session, task: Task, tried: list[str]) -> Iterator[Choice]:
+    """Yield what is possible, most promising first; note in `tried` what cuDNN refused."""
+    for convolution, rest in task.divisions():
+        try:
+            graph = ConvolutionGraph(session, convolution, task.limit)
+            for engine in graph.engines():
+                yield Choice(engine, rest)
+        except NoPlan as error:
+            tried.append(str(error))
+        else:
+            tried.append(f"{convolution}: {_summary(graph)}")
 
 
 def _summary(graph: ConvolutionGraph) -> str:

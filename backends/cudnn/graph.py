@@ -34,7 +34,8 @@ class Engine:
     Attributes:
         graph: what it computes.
         index: its place in cuDNN's list.
-        name: cuDNN's name for engine and knobs, such as ``eng44_k2=12_k18=0``.
+        name: cuDNN's name for engine and knobs, such as ``eng44_k2=12_k18=0``. (The frontend
+            knows no name for some knobs, so that an engine cannot be built from them.)
         scratch: bytes of workspace.
     """
 
@@ -42,12 +43,6 @@ class Engine:
     index: int
     name: str
     scratch: int
-
-    @property
-    def recipe(self) -> tuple[int, dict[int, int]]:
-        """Number and knobs with which `ConvolutionGraph.engine` builds it again."""
-        number, knobs = self.graph.frontend.get_engine_and_knobs_at_index(self.index)
-        return int(number), {int(knob): int(value) for knob, value in knobs.items()}
 
     def execute(self, addresses: Mapping[Role, int], scratch: int, stream: int) -> None:
         """Put it on a stream; see `Session.execute`."""
@@ -158,18 +153,16 @@ class ConvolutionGraph:
                 name = str(self.frontend.get_plan_name_at_index(index))
                 self.refused[name] = str(error)
 
-    def engine(self, number: int, knobs: Mapping[int, int]) -> Engine:
-        """Return the engine of a recipe, without asking the heuristics.
+    def engine(self, name: str) -> Engine:
+        """Return the engine of this name, built.
 
         Raises:
-            NoPlan: this cuDNN has no such engine, or it is not allowed.
+            NoPlan: the heuristics do not propose it, or it is not allowed.
         """
-        library = self.session.library
-        kinds = library.frontend.knob_type
-        chosen = {kinds(knob): value for knob, value in knobs.items()}
-        with library.planning(f"engine {number}"):
-            self.frontend.create_execution_plan(number, chosen)
-        return self._built(int(self.frontend.get_execution_plan_count()) - 1)
+        for index in range(self._listed):
+            if self.frontend.get_plan_name_at_index(index) == name:
+                return self._built(index)
+        raise NoPlan(f"{self.convolution} has no engine {name}")
 
     def _built(self, index: int) -> Engine:
         graph = self.frontend

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 
-from ...runtime.backend import Format, Site, View
+from ...runtime.backend import Buffer, Format, Site, View
+from ...runtime.dtypes import float32
+from ...runtime.errors import DeviceError, DeviceOutOfMemory
 from ...runtime.ir import Value
-from ...runtime.types import Array
+from ...runtime.types import Array, TensorType
 from ..cuda.device import CudaDevice, CudaStream
 from ..cuda.launch import pointer
 from ..cuda.layout import Ints
@@ -20,6 +24,7 @@ from .choice import Choice, Task
 from .conv import Pattern
 from .epilogue import epilogue_kernel
 from .graph import Role
+from .library import NoPlan
 
 Run = Callable[[CudaStream], None]
 
@@ -76,7 +81,7 @@ class ConvolutionStep:
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return what runs it; it has run once then, because cuDNN loads its kernels late."""
+        """Return what runs it on these addresses."""
         views = dict(zip(self.site.inputs, inputs, strict=True))
         pattern, convolution = self.pattern, self.choice.engine.graph.convolution
         at: dict[Role, int] = {
@@ -91,11 +96,8 @@ class ConvolutionStep:
         elif convolution.epilogue.bias:
             zeros = self.site.weights.packed((pattern.w,), ("cudnn", "no bias"), _no_bias)
             at["bias"] = pointer(zeros)
-        run = runner(self.device, self.choice, at, 0 if scratch is None else pointer(scratch))
-        stream = self.device.stream()
-        run(stream)
-        stream.synchronize()
-        return run
+        workspace = 0 if scratch is None else pointer(scratch)
+        return runner(self.device, self.choice, at, workspace)
 
     def _address(self, value: Value, format: Format, views: Mapping[Value, View]) -> int:
         if not value.is_constant:
@@ -114,39 +116,45 @@ def _channels_last(data: Array) -> Array:
 
 
 class Bench:
-    """Measures choices for one task, on memory of its own; a context manager."""
+    """Tries and measures choices for one task; see `choice.Judge`. A context manager.
+
+    Args:
+        device: the GPU.
+        task: what is chosen for.
+        filled: whether its tensors hold numbers: zeros would be faster than what they stand for,
+            and a trial needs none.
+    """
 
     #: Calls in one recording, fewer where one takes more than 100 us.
     CALLS = (20, 5)
     REPLAYS = 5
 
-    def __init__(self, device: CudaDevice, task: Task) -> None:
+    def __init__(self, device: CudaDevice, task: Task, *, filled: bool) -> None:
         self._device = device
         self._task = task
-        self._views: list[View] = []
+        self._filled = filled
+        self._buffers: list[Buffer] = []
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for view in self._views:
-            view.buffer.close()
-        self._views.clear()
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers.clear()
+
+    def trial(self, choice: Choice) -> None:
+        """Run a choice, which makes cuDNN load its kernels, and record it."""
+        with self._running(choice) as run:
+            self._time(run)
+            self._device.record(run)
 
     def microseconds(self, choice: Choice, least: float) -> float:
-        """Return the median time of a choice; see `choice.Judge`.
-
-        It is taken from recordings of several calls, so that the host's share is small.
-
-        Raises:
-            DeviceOutOfMemory: the GPU has no room for the tensors.
-        """
-        scratch = self._device.allocate(choice.engine.scratch)
-        try:
-            run = runner(self._device, choice, self._at, scratch.pointer)
+        """Return the median time of a choice, from recordings of several calls."""
+        with self._running(choice) as run:
             self._time(run)
-            once = min(self._time(run), self._time(run))
-            if once > 2 * least + 60:
+            once = min(self._time(run) for _ in range(3))
+            if once > 4 * least + 100:
                 return once
             calls = self.CALLS[once > 100]
 
@@ -156,6 +164,17 @@ class Bench:
 
             recorded = self._device.record(repeat)
             return median(self._time(recorded) for _ in range(self.REPLAYS)) / calls
+
+    @contextmanager
+    def _running(self, choice: Choice) -> Generator[Run]:
+        """Give what runs a choice; turn what fails inside into `NoPlan`."""
+        scratch = self._device.allocate(choice.engine.scratch)
+        try:
+            yield runner(self._device, choice, self._at, scratch.pointer)
+        except DeviceOutOfMemory:
+            raise
+        except (DeviceError, RuntimeError) as error:  # the latter from an interrupted recording
+            raise NoPlan(f"{choice} fails: {error}") from error
         finally:
             scratch.close()
 
@@ -172,9 +191,8 @@ class Bench:
 
     @cached_property
     def _at(self) -> dict[Role, int]:
-        """Addresses of tensors full of numbers: zeros would be faster than what they stand for."""
+        """Addresses of tensors of the task's shapes."""
         convolution = self._task.convolution
-        numbers = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
         dims: dict[Role, Ints] = {
             "x": convolution.x,
             "w": convolution.w,
@@ -182,8 +200,13 @@ class Bench:
             "residual": convolution.y,
             "y": convolution.y,
         }
+        numbers = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
         at: dict[Role, int] = {}
         for role, shape in dims.items():
-            self._views.append(self._device.upload(np.resize(numbers, shape)))
-            at[role] = pointer(self._views[-1])
+            if self._filled:
+                buffer = self._device.upload(np.resize(numbers, shape)).buffer
+            else:
+                buffer = self._device.allocate(prod(shape) * numbers.itemsize)
+            self._buffers.append(buffer)
+            at[role] = pointer(View(self._device, buffer, 0, TensorType(float32, shape)))
         return at

@@ -6,34 +6,48 @@ from ...runtime.backend import Backend
 from ...runtime.options import Options
 from . import (
     attention,
+    boxes,
     conv,
+    conv_transpose,
+    conv_variants,
     gather,
+    loss,
     matmul,
     norm,
     pool,
     quantize,
+    random,
     recurrent,
     reduce,
     resize,
     search,
     shape,
+    signal,
+    training,
 )
 from .backend import NumpyBackend, evaluate
 
 #: Importing them is what registers their implementations.
 FAMILIES = (
     attention,
+    boxes,
     conv,
+    conv_transpose,
+    conv_variants,
     gather,
+    loss,
     matmul,
     norm,
     pool,
     quantize,
+    random,
     recurrent,
     reduce,
     resize,
     search,
     shape,
+    signal,
+    training,
 )
 
 __all__ = ["NumpyBackend", "evaluate", "open_backends"]

@@ -79,11 +79,10 @@ class _Convolution:
         self.unfolding = Unfolding.of(
             self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
         )
-        self.sums = self.copy = None
+        self.sums = None
         if x.dtype != self.dtype:
             most = max((prod(lengths(box)) for box in self.boxes), default=0)
             self.sums = self.scratch.take(self.together * self.filters * most, self.dtype)
-            self.copy = None if self.w.is_constant else self.scratch.take(w.size, self.dtype)
 
     def _cut(self, limit: int) -> None:
         """Choose blocks: their images, groups, boxes of outputs and filters of each group."""
@@ -127,9 +126,8 @@ class _Convolution:
 
     def _record(self, bound: Bound) -> list[Tape]:
         tapes: list[Tape] = []
-        first: Tape = []
         x, channels = bound[self.x], self.unfolding.channels
-        weights, bias = self._weights(first, bound), self._addend(bound)
+        weights, bias = self._matrices(bound), self._addend(bound)
         joined = Frame(self.chain.output.tensor.dims, (0, 1, 2))
         frame = self.chain.frame(joined.starts)
         finish = self.chain.finish(frame, bound)
@@ -153,16 +151,11 @@ class _Convolution:
                 tape.append(partial(np.copyto, target, sums))
             finish(tape, frame.block(place))
             tapes.append(tape)
-        return [[*first, *(call for tape in tapes for call in tape)]] if first else tapes
+        return tapes
 
-    def _weights(self, tape: Tape, bound: Bound) -> Array:
+    def _matrices(self, bound: Bound) -> Array:
         """Return the weights as matrices [groups, filters, rows]."""
-        if self.copy is None:
-            weights = bound.as_dtype(self.w, self.dtype)
-        else:
-            weights = bound.scratch(self.copy, self.w.tensor.dims)
-            tape.append(partial(np.copyto, weights, bound[self.w]))
-        return weights.reshape(self.group, self.filters, self.rows)
+        return bound.as_dtype(self.w, self.dtype).reshape(self.group, self.filters, self.rows)
 
     def _addend(self, bound: Bound) -> Array | None:
         """Return the bias as [groups, filters, 1]."""

@@ -20,32 +20,11 @@ from .chain import Chain
 from .conv import BLOCKS, EPILOGUE, PRODUCTS, operands
 from .frame import Block, cut
 from .registry import builder, kernel
-from .step import Bound, HostStep, Piece, Scratch, Tape
+from .step import Bound, HostStep, Scratch, Tape
 
 
 def _sums(dtype: DType) -> DType:
     return float32 if dtype in (float16, bfloat16) else dtype
-
-
-class _Wide:
-    """Operands in the dtype of the sums: constants converted once, others in the workspace."""
-
-    def __init__(self, dtype: DType, scratch: Scratch) -> None:
-        self.dtype, self.scratch = dtype, scratch
-        self.copies: dict[Value, Piece] = {}
-
-    def want(self, value: Value) -> None:
-        """Reserve what `value` takes."""
-        if value.tensor.dtype != self.dtype and not value.is_constant:
-            self.copies[value] = self.scratch.take(value.tensor.size, self.dtype)
-
-    def get(self, tape: Tape, bound: Bound, value: Value) -> Array:
-        """Return `value`, and add to the tape the call that converts it."""
-        if value not in self.copies:
-            return bound.as_dtype(value, self.dtype)
-        copy = bound.scratch(self.copies[value], value.tensor.dims)
-        tape.append(partial(np.copyto, copy, bound[value]))
-        return copy
 
 
 @builder(MatMul, fuses=True)
@@ -69,9 +48,6 @@ class _Product:
         self.chain, self.a, self.b, self.dtype = chain, a, b, dtype
         self.dims = chain.output.tensor.dims
         self.scratch = Scratch()
-        self.wide = _Wide(dtype, self.scratch)
-        self.wide.want(a)
-        self.wide.want(b)
         self.sums = None
         if chain.output.tensor.dtype != dtype:
             self.sums = self.scratch.take(chain.output.tensor.size, dtype)
@@ -83,9 +59,8 @@ class _Product:
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 
     def _record(self, bound: Bound) -> list[Tape]:
-        first: Tape = []
         op = self.chain.head.op
-        a, b = (self.wide.get(first, bound, value) for value in (self.a, self.b))
+        a, b = (bound.as_dtype(value, self.dtype) for value in (self.a, self.b))
         if isinstance(op, Gemm):
             a, b = a.T if op.transA else a, b.T if op.transB else b
         out = bound[self.chain.output]
@@ -94,7 +69,7 @@ class _Product:
         finish = self.chain.finish(frame, bound)
         tapes: list[Tape] = []
         for box in self._boxes(a, b):
-            tape: Tape = [*first, _multiply(a, b, sums, box)]
+            tape: Tape = [_multiply(a, b, sums, box)]
             if isinstance(op, Gemm):
                 self._add(tape, op, bound, sums[box], box)
             if sums is not out:
@@ -145,7 +120,7 @@ def _multiply(a: Array, b: Array, out: Array, box: Block) -> Callable[[], object
         a = _stacks(a, box)[..., box[-2], :] if b.ndim > 1 else a
     if b.ndim > 1:
         b = _stacks(b, box)[..., box[-1]] if a.ndim > 1 else b
-    return partial(np.matmul, a, b, out=out[box])
+    return partial(np.matmul, a, b, out=out[(..., *box)], dtype=out.dtype)
 
 
 def _stacks(data: Array, box: Block) -> Array:

@@ -32,53 +32,13 @@ from .convert import lowest
 from .frame import blocks
 from .registry import builder, kernel
 from .step import Bound, HostStep, Scratch, Tape, gather
+from .taps import Axis, axes_of_window
 
 #: Elements of the input that are reduced along all axes before the next ones are read.
 BLOCK = 1 << 16
 
 #: Takes a source and a target.
 Map = Callable[[Array, Array], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """Windows along one axis; see `Window`."""
-
-    size: int
-    kernel: int
-    stride: int
-    dilation: int
-    begin: int
-    end: int
-    output: int
-
-    @property
-    def is_trivial(self) -> bool:
-        """Whether every window is the element at its own position."""
-        return self.kernel == self.stride == 1 and not self.begin and not self.end
-
-    def tap(self, k: int) -> tuple[slice, slice]:
-        """Return the outputs whose `k`-th element is in the input, and these elements."""
-        shift = k * self.dilation - self.begin
-        low = min(max(-(shift // self.stride), 0), self.output)
-        high = min(max((self.size - 1 - shift) // self.stride + 1, low), self.output)
-        start = max(0, low * self.stride + shift)
-        stop = start + (high - low - 1) * self.stride + 1 if high > low else start
-        return slice(low, high), slice(start, stop, self.stride)
-
-    def counts(self, padding: bool) -> Array:
-        """Return the number of elements in each window, those in the padding too if wanted."""
-        first = np.arange(self.output) * self.stride - self.begin
-        at = first[:, None] + np.arange(self.kernel) * self.dilation
-        low, high = (-self.begin, self.size + self.end) if padding else (0, self.size)
-        return ((at >= low) & (at < high)).sum(1)
-
-
-def axes_of(op: Any, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
-    """Return the windows of a pooling, axis by axis."""
-    w = window(op, spatial, op.kernel_shape)
-    fields = (spatial, w.kernel, w.strides, w.dilations, w.pads_begin, w.pads_end, w.output)
-    return tuple(Axis(*values) for values in zip(*fields, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +82,11 @@ class Reduction:
             if at.start < at.stop:
                 result = target[(*lead, at)]
                 tape.append(partial(self.ufunc, result, source[(*lead, part)], out=result))
+
+
+def axes_of(op: Any, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
+    """Return the windows of a pooling, axis by axis."""
+    return axes_of_window(window(op, spatial, op.kernel_shape), spatial)
 
 
 class Pooling:

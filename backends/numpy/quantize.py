@@ -181,9 +181,7 @@ def _by_row(parameter: Array) -> Array:
     return parameter.reshape(-1, 1) if parameter.ndim == 1 else parameter
 
 
-def _product(
-    a: Array, b: Array, a_zero_point: Array | None, b_zero_point: Array | None
-) -> Array:
+def _product(a: Array, b: Array, a_zero_point: Array | None, b_zero_point: Array | None) -> Array:
     """Return the matrix product of a - a_zero_point and b - b_zero_point, exactly for integers."""
     dtype = _exact(a.shape[-1])
     rows = None if a_zero_point is None else _by_row(a_zero_point)

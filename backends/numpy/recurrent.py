@@ -216,7 +216,7 @@ def rnn(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
 ) -> tuple[Array, ...]:
-    """h' = f(w x + r h + b)."""
+    """Run every step as f(w x + r h + b)."""
     sequences = _Sequences(op, (x, w, r), sequence_lens)
     functions = _functions(op, ("Tanh",), sequences.directions)
     states = sequences.initial([initial_h])
@@ -244,7 +244,7 @@ def gru(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
 ) -> tuple[Array, ...]:
-    """h' = (1 - z) * g(candidate) + z * h."""
+    """Run every step as (1 - z) * g(candidate) + z * h."""
     sequences = _Sequences(op, (x, w, r), sequence_lens)
     functions = _functions(op, ("Sigmoid", "Tanh"), sequences.directions)
     states = sequences.initial([initial_h])
@@ -299,7 +299,7 @@ def lstm(
     initial_c: Array | None = None,
     p: Array | None = None,
 ) -> tuple[Array, ...]:
-    """c' = f * c + i * g(gates) and h' = o * h(c')."""
+    """Run every step as c = f * c + i * g(gates), h = o * h(c)."""
     sequences = _Sequences(op, (x, w, r), sequence_lens)
     functions = _functions(op, ("Sigmoid", "Tanh", "Tanh"), sequences.directions)
     states = sequences.initial([initial_h, initial_c])

@@ -5,56 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 from math import floor
 
 import numpy as np
 
-from ...runtime.dtypes import (
-    COMPLEX,
-    INTEGERS,
-    DType,
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    float64,
-    string,
-)
+from ...runtime.dtypes import DType, float32, float64, int64
 from ...runtime.ops.resize import AffineGrid, GridSample, Resize
 from ...runtime.types import Array
-from .convert import round_to_integer
+from .interpolate import Tap, arithmetic, cubic, linear, narrowed, sampled
 from .registry import kernel
-
-
-def _arithmetic(x: Array) -> DType:
-    """Return the dtype of weighted sums of elements of `x`."""
-    if x.dtype == string:
-        raise ValueError("strings have a nearest one, but nothing in between")
-    if x.dtype in (float16, bfloat16, float32):
-        return float32
-    return x.dtype if x.dtype in COMPLEX else float64
-
-
-def _narrowed(sums: Array, dtype: DType) -> Array:
-    """Return weighted sums in the dtype of the result; integers are rounded and saturated."""
-    if dtype in INTEGERS:
-        return round_to_integer(sums, dtype)
-    return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
-
-
-def _cubic(distance: Array, a: float) -> Array:
-    """Return Keys' weights of neighbours at a distance of 0 to 2; 0 beyond."""
-    d = np.abs(distance)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((d - 5) * d + 8) * d * a - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
-
-
-def _triangle(distance: Array) -> Array:
-    """Return the weights of linear interpolation: 1 at a distance of 0, 0 from 1 on."""
-    return np.maximum(1 - np.abs(distance), 0)
-
 
 # ── resizing ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -96,7 +55,7 @@ def resize(
     if not out.size:
         return
     crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
-    result = x if op.mode == "nearest" else x.astype(_arithmetic(x))
+    result = x if op.mode == "nearest" else x.astype(arithmetic(x.dtype))
     outside = np.zeros([1] * x.ndim, bool)
     for axis in _axes(op, x.shape, out.shape, scales, sizes, roi if crops else None):
         if axis.scale == 1 and axis.old == axis.new and not crops:
@@ -111,7 +70,7 @@ def resize(
         if crops:
             beyond = (positions < 0) | (positions > axis.old - 1)
             outside = outside | _along(axis.index, beyond, x.ndim)
-    narrow = result if op.mode == "nearest" else _narrowed(result, x.dtype)
+    narrow = result if op.mode == "nearest" else narrowed(result, x.dtype)
     np.copyto(out, narrow)
     if crops:
         np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=outside)
@@ -178,7 +137,7 @@ def _nearest(mode: str, positions: Array, size: int) -> Array:
         "floor": np.zeros_like(rest, bool),
         "ceil": rest > 0,
     }[mode]
-    return np.clip((low + up).astype(np.int64), 0, size - 1)
+    return np.clip((low + up).astype(int64), 0, size - 1)
 
 
 def _taps(op: Resize, axis: _Axis, positions: Array) -> tuple[Array, Array]:
@@ -189,8 +148,8 @@ def _taps(op: Resize, axis: _Axis, positions: Array) -> tuple[Array, Array]:
     first = floor(-reach) + 1
     offsets = np.arange(first, 2 - first)[:, np.newaxis]
     distance = (offsets - (positions - left)) / stretch
-    weights = _triangle(distance) if op.mode == "linear" else _cubic(distance, op.cubic_coeff_a)
-    indices = left.astype(np.int64) + offsets
+    weights = linear(distance) if op.mode == "linear" else cubic(distance, op.cubic_coeff_a)
+    indices = left.astype(int64) + offsets
     inside = np.clip(indices, 0, axis.old - 1)
     if op.exclude_outside:
         weights = np.where(indices == inside, weights, 0)
@@ -224,34 +183,17 @@ def grid_sample(op: GridSample, x: Array, grid: Array, *, out: Array) -> None:
     """Interpolate between the neighbours of every position of the grid."""
     if not out.size:
         return
-    n, c, *spatial = x.shape
+    n, _, *spatial = x.shape
     wide = grid.astype(float64 if grid.dtype == float64 else float32, copy=False)
-    wide = wide.reshape(n, -1, len(spatial))
+    wide = wide.reshape(n, 1, -1, len(spatial))
     if op.mode != "nearest":
-        x = x.astype(_arithmetic(x), copy=False)
+        x = x.astype(arithmetic(x.dtype), copy=False)
     axes = [_neighbours(op, wide[..., -1 - i], size, x.dtype) for i, size in enumerate(spatial)]
-    flat = x.reshape(n, c, -1)
-    result: Array | None = None
-    for taps in product(*axes):
-        where, inside = np.zeros((), np.int64), np.ones((), bool)
-        for (index, valid, _), size in zip(taps, spatial, strict=True):
-            where, inside = where * size + index, inside & valid
-        part = np.take_along_axis(flat, where[:, np.newaxis], 2)
-        np.copyto(part, np.zeros((), x.dtype), where=~inside[:, np.newaxis])
-        if op.mode != "nearest":
-            for _, _, weight in taps:
-                part *= weight[:, np.newaxis]
-        result = part if result is None else np.add(result, part, out=result)
-    assert result is not None
-    result = result.reshape(out.shape)
-    np.copyto(out, result if op.mode == "nearest" else _narrowed(result, out.dtype))
+    result = sampled(x, axes, weighted=op.mode != "nearest").reshape(out.shape)
+    np.copyto(out, result if op.mode == "nearest" else narrowed(result, out.dtype))
 
 
-#: Indices, whether they lie in the input, and weights: one of the neighbours along an axis.
-_Tap = tuple[Array, Array, Array]
-
-
-def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> list[_Tap]:
+def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> list[Tap]:
     """Return the taps of one axis for coordinates from -1 to 1."""
     if op.align_corners:
         low, high = 0.0, size - 1.0
@@ -270,16 +212,16 @@ def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> 
         position = np.clip(position, -3, size + 2)
     left = np.floor(position)
     offsets = {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}[op.mode]
-    taps: list[_Tap] = []
+    taps: list[Tap] = []
     for offset in offsets:
         distance = (position - left) - offset
-        weight = _triangle(distance) if op.mode != "cubic" else _cubic(distance, -0.75)
+        weight = linear(distance) if op.mode != "cubic" else cubic(distance, -0.75)
         index = left + offset
         if op.padding_mode == "reflection":
             index = _reflected(index, low, high)
-        inside = np.clip(np.nan_to_num(index), 0, size - 1)
-        valid = inside == index if op.padding_mode == "zeros" else np.ones(index.shape, bool)
-        taps.append((inside.astype(np.int64), valid, weight.astype(dtype)))
+        place = np.clip(np.nan_to_num(index), 0, size - 1)
+        inside = place == index if op.padding_mode == "zeros" else np.ones(index.shape, bool)
+        taps.append(Tap(place.astype(int64), inside, weight.astype(dtype)))
     return taps
 
 

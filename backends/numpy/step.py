@@ -79,8 +79,8 @@ class Bound:
         return self[value]
 
     def as_dtype(self, value: Value, dtype: DType) -> Array:
-        """Return a constant in another dtype, converted once a model."""
-        if value.tensor.dtype == dtype:
+        """Return a constant in another dtype, converted once a model; other values as they are."""
+        if value.tensor.dtype == dtype or not value.is_constant:
             return self[value]
         layout = ("dtype", dtype)
         return array(self._weights.packed((value,), layout, lambda data: data.astype(dtype)))

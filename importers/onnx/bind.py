@@ -6,6 +6,7 @@ Types are inferred as nodes are added, because the upgrade of an old operator ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...runtime.dtypes import DType
 from ...runtime.errors import ModelError, ShapeError, UnsupportedError, did_you_mean
 from ...runtime.infer import infer_node
 from ...runtime.ir import Graph, Value
-from ...runtime.op import Op, arity
+from ...runtime.op import Op, arity, input_kinds
 from ...runtime.types import Array, ValueType
 from .attributes import Mismatch, make
 from .functions import check_functions, key_of
@@ -265,9 +266,11 @@ class _Binder:
             verb = "takes" if kind == "inputs" else "gives"
             reason = f"has {len(values)} {kind}; the operator {verb} {bounds}"
             raise self._source.error(reason, node.where)
-        if None in inputs[: arity(type(op))[0]]:
-            reason = f"leaves out input {inputs.index(None)}, which the operator needs"
-            raise self._source.error(reason, node.where)
+        kinds = input_kinds(type(op))
+        for i, value in enumerate(inputs[: arity(type(op))[0]]):
+            if value is None and NoneType not in kinds[i]:
+                reason = f"leaves out input {i}, which the operator needs"
+                raise self._source.error(reason, node.where)
 
     def type_of(self, name: str, scope: Scope) -> ValueType | None:
         """Return what is known of a value at this place."""

@@ -223,6 +223,9 @@ def test_contestants_take_turns_after_a_warm_up() -> None:
     found = interleave(calls, Repeat(3))
     assert "".join(called) == "ab" + "ab" * 3
     assert all(len(timing.samples) == 3 for timing in found.values())
+    called.clear()
+    interleave(calls, Repeat(1), first={"a": 5, "b": 0.1})
+    assert called == ["b", "a", "b"]
     assert found["a"].quantile(0.1) <= found["a"].median <= found["a"].quantile(0.9)
 
 

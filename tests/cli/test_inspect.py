@@ -206,6 +206,6 @@ def test_costs_of_shapes_that_are_not_known() -> None:
 
 def test_python_interface_equals_the_command_line(folder: Path) -> None:
     with api.load("classifier.onnx") as model:
-        placed = model.placement(image=(1, 3, 8, 8))
+        placed = model.placement({"image": (1, 3, 8, 8)})
     found = inspect(Path("classifier.onnx"), placement="numpy")
     assert found.placement == placed

@@ -80,8 +80,11 @@ def test_a_run_replays_one_cuda_graph() -> None:
         np.testing.assert_array_equal(got[name], data)
 
 
-def test_tf32_changes_formats_and_stays_near(expected: dict[str, Array]) -> None:
-    got, model = logits("resnet50", "cudnn", precision="tf32")
+@pytest.mark.parametrize("tune", [False, True])
+def test_tf32_changes_formats_and_stays_near(
+    tune: bool, expected: dict[str, Array], tmp_path: Path
+) -> None:
+    got, model = logits("resnet50", "cudnn", precision="tf32", tune=tune, cache=tmp_path)
     want = expected["resnet50"]
     with model:
         error = np.linalg.norm(got - want) / np.linalg.norm(want)
@@ -105,6 +108,20 @@ def test_close_returns_every_byte() -> None:
     model.close()
     del model
     assert before - free() <= 2 << 20
+
+
+def test_any_thread_may_run_step_by_step() -> None:
+    """A thread that has never met CUDA runs what another one has built."""
+    proto = light_model("squeezenet")
+    feeds = light_inputs(proto)
+    found: list[Array] = []
+    with tercet.load(proto, "cudnn", check_each=True) as model:
+        (want,) = model.run(feeds).values()
+        thread = threading.Thread(target=lambda: found.extend(model.run(feeds).values()))
+        thread.start()
+        thread.join()
+    assert len(found) == 1
+    np.testing.assert_array_equal(found[0], want)
 
 
 def test_two_models_at_once() -> None:

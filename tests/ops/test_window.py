@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+
 from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import ShapeError
 from tercet.runtime.op import Op

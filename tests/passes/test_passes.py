@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import float32
 from tercet.runtime.infer import infer

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from tercet.runtime.backend import Claim, Decline, Format, Formats, Site, Step, Stream, View
 from tercet.runtime.errors import DeviceOutOfMemory
 from tercet.runtime.host import HOST, HostBuffer

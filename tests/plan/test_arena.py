@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tercet.runtime.arena import Block, aligned, pack, peak
 
 blocks = st.lists(

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from tercet.runtime.backend import Backend
 from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import DeviceOutOfMemory, InputError, UnsupportedError, UsageError

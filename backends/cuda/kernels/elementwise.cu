@@ -19,11 +19,14 @@ struct alignas(sizeof(A) * VECTOR) Words {
 template <int INNER, typename A>
 __device__ __forceinline__ Words<A> words(const A* from)
 {
-    if constexpr (INNER == 1) return *(const Words<A>*)from;
-    Words<A> found;
+    if constexpr (INNER == 1) {
+        return *(const Words<A>*)from;
+    } else {
+        Words<A> found;
 #pragma unroll
-    for (int q = 0; q < VECTOR; ++q) found.at[q] = *from;
-    return found;
+        for (int q = 0; q < VECTOR; ++q) found.at[q] = *from;
+        return found;
+    }
 }
 
 #define PARAMETER(i) , const A##i *a##i, Ints strides##i

@@ -7,10 +7,11 @@
 //
 // A block computes a tile of BM x BN results, a thread TM x TN of them in registers. Tiles of `a`
 // and `b` travel to shared memory by cp.async, STAGES - 1 steps of BK ahead of the arithmetic.
-// Small problems do not fill the GPU with tiles; then `splits` blocks share the sum over k of one
-// tile (SPLIT), write partial sums, and `gemm_reduce` adds them in a fixed order.
+// Small problems do not fill the GPU with tiles. Then SLICES groups of threads of a block multiply
+// different terms of each step and add their sums in the end; and `splits` blocks share the sum of
+// one tile (SPLIT), write partial sums, and `gemm_reduce` adds them. Both in a fixed order.
 //
-// Compile-time: BM BN BK TM TN STAGES; VECTOR_A and VECTOR_B, the elements of one copy (1, 2, 4);
+// Compile-time: BM BN BK TM TN STAGES SLICES; VECTOR_A and VECTOR_B, the elements of one copy (1, 2, 4);
 // ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; ACROSS: whether the threads of a warp load
 // along m, because neighbours in memory are pixels, and not channels; BIAS; SPLIT; VECTOR_C, the
 // elements of one store. A batch is one of several products, or a group of a convolution.
@@ -19,7 +20,8 @@
 
 enum { MATRIX, PIXELS, WINDOWS };
 
-constexpr int THREADS = (BM / TM) * (BN / TN);
+constexpr int SLICE = (BM / TM) * (BN / TN);  // threads that cover a tile
+constexpr int THREADS = SLICE * SLICES;
 constexpr int PITCH = BK + 4;  // rows of `a` begin in different banks, 16-byte aligned
 constexpr int TILE_A = BM * PITCH;
 constexpr int TILE_B = BK * BN;
@@ -134,11 +136,12 @@ struct LoaderB {
 
 // What a thread multiplies: TM rows ROW_STEP apart, TN columns in groups of four.
 struct Place {
-    int m, n;
+    int m, n, slice;
 
     __device__ __forceinline__ Place()
     {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        slice = threadIdx.x / SLICE;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x % SLICE / 32;
         m = warp / WARPS_N * WARP_M + lane / WARP_N;
         n = (warp % WARPS_N * WARP_N + lane % WARP_N) * 4;
     }
@@ -149,8 +152,10 @@ struct Place {
 __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const T* a, const T* b,
                                          const Place& place)
 {
+    a += place.slice * (BK / SLICES);
+    b += place.slice * (BK / SLICES) * BN;
 #pragma unroll
-    for (int k = 0; k < BK; k += 4) {
+    for (int k = 0; k < BK / SLICES; k += 4) {
         float4 left[TM];
 #pragma unroll
         for (int j = 0; j < TM; ++j)
@@ -170,6 +175,33 @@ __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const T* a, cons
             }
         }
     }
+}
+
+constexpr int OWN = TM / SLICES;  // rows that a thread stores
+
+// Adds the sums of all slices; each of them gets other rows.
+__device__ __forceinline__ void add_slices(float (&own)[OWN][TN], const float (&sums)[TM][TN],
+                                           T* shared, const Place& place)
+{
+    T* mine = shared + threadIdx.x % SLICE;
+    copy_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < TM; ++j)
+#pragma unroll
+        for (int i = 0; i < TN; ++i)
+            mine[((place.slice * TM + j) * TN + i) * SLICE] = sums[j][i];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < OWN; ++j)
+#pragma unroll
+        for (int i = 0; i < TN; ++i) {
+            const int row = place.slice * OWN + j;
+            own[j][i] = mine[(row * TN + i) * SLICE];
+#pragma unroll
+            for (int slice = 1; slice < SLICES; ++slice)
+                own[j][i] += mine[((slice * TM + row) * TN + i) * SLICE];
+        }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -210,18 +242,28 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
         multiply(sums, tile, tile + TILE_A, place);
     }
 
+    float own[OWN][TN];
+    if constexpr (SLICES == 1) {
+#pragma unroll
+        for (int j = 0; j < OWN; ++j)
+#pragma unroll
+            for (int i = 0; i < TN; ++i) own[j][i] = sums[j][i];
+    } else {
+        add_slices(own, sums, shared, place);
+    }
+
     const long long plane = SPLIT ? (long long)m * n : 0;
     T* out = SPLIT ? c + blockIdx.z * plane : c + batch * batch_c;
     const int pitch = SPLIT ? n : ldc;
 #pragma unroll
-    for (int j = 0; j < TM; ++j) {
-        const int row = m0 + place.m + j * ROW_STEP;
+    for (int j = 0; j < OWN; ++j) {
+        const int row = m0 + place.m + (place.slice * OWN + j) * ROW_STEP;
         if (row >= m) continue;
 #pragma unroll
         for (int i = 0; i < TN; i += 4) {
             const int column = n0 + place.n + Place::column(i);
             const long long at = (long long)row * pitch + column;
-            float* values = sums[j] + i;
+            float* values = own[j] + i;
             if constexpr (!SPLIT) {
 #pragma unroll
                 for (int q = 0; q < 4; ++q)

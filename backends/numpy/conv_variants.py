@@ -1,0 +1,144 @@
+"""Convolution's relatives: transposed, folding, deformed, causal."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ...runtime.dtypes import DType, float32, float64
+from ...runtime.ops.conv import CausalConvWithState, Col2Im, ConvTranspose, DeformConv
+from ...runtime.ops.window import Window, transposed_window, window
+from ...runtime.types import Array
+from .interpolate import sampled, surrounded_by_zeros
+from .registry import kernel
+
+
+def _arithmetic(dtype: DType) -> DType:
+    return float64 if dtype == float64 else float32
+
+
+def _by_channel(b: Array, rank: int) -> Array:
+    return b.reshape(-1, *[1] * (rank - 2))
+
+
+def _folded(columns: Array, geometry: Window, size: tuple[int, ...]) -> Array:
+    """Return the sums of overlapping windows, each at its place in an image.
+
+    Args:
+        columns: the windows' elements [images, *kernel, *windows].
+        geometry: of the windows; only strides, dilations and the padding before count.
+        size: of the images.
+    """
+    axes = len(size)
+    kernel_shape, counts = columns.shape[1 : 1 + axes], columns.shape[1 + axes :]
+    reach = [
+        (k - 1) * d + (n - 1) * s + 1
+        for k, d, n, s in zip(
+            kernel_shape, geometry.dilations, counts, geometry.strides, strict=True
+        )
+    ]
+    shown = [slice(b, b + n) for b, n in zip(geometry.pads_begin, size, strict=True)]
+    room = [max(r, part.stop) for r, part in zip(reach, shown, strict=True)]
+    image = np.zeros((len(columns), *room), columns.dtype)
+    for tap in np.ndindex(kernel_shape):
+        places = [
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(tap, geometry.dilations, counts, geometry.strides, strict=True)
+        ]
+        image[(slice(None), *places)] += columns[(slice(None), *tap)]
+    return image[(slice(None), *shown)]
+
+
+@kernel(ConvTranspose)
+def conv_transpose(op: ConvTranspose, x: Array, w: Array, b: Array | None = None) -> Array:
+    """Multiply the channels of every position by the weights, and fold the windows."""
+    dtype = _arithmetic(x.dtype)
+    geometry = transposed_window(op, x.shape[2:], w.shape[2:])
+    channels, filters = len(w) // op.group, w.shape[1]
+    matrices = w.astype(dtype, copy=False).reshape(op.group, channels, -1).swapaxes(1, 2)
+    positions = x.astype(dtype, copy=False).reshape(len(x), op.group, channels, -1)
+    result = np.empty((len(x), op.group * filters, *geometry.output), dtype)
+    for source, target in zip(positions, result, strict=True):
+        columns = np.matmul(matrices, source)
+        columns = columns.reshape(op.group * filters, *w.shape[2:], *x.shape[2:])
+        target[...] = _folded(columns, geometry, geometry.output)
+    if b is not None:
+        result += _by_channel(b, x.ndim)
+    return result.astype(x.dtype)
+
+
+@kernel(Col2Im)
+def col2im(op: Col2Im, x: Array, image_shape: Array, block_shape: Array) -> Array:
+    """Fold blocks into images."""
+    size = tuple(image_shape.tolist())
+    geometry = window(op, size, tuple(block_shape.tolist()))
+    columns = x.reshape(-1, *geometry.kernel, *geometry.output)
+    return _folded(columns, geometry, size).reshape(len(x), -1, *size)
+
+
+@kernel(DeformConv)
+def deform_conv(
+    op: DeformConv,
+    x: Array,
+    w: Array,
+    offset: Array,
+    b: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
+    """Sample at shifted positions, and multiply the samples by the weights."""
+    dtype = _arithmetic(x.dtype)
+    n, channels, *spatial = x.shape
+    axes, filters = len(spatial), len(w)
+    geometry = window(op, tuple(spatial), w.shape[2:])
+    taps, output = prod(geometry.kernel), geometry.output
+    moved = offset.astype(dtype).reshape(n, op.offset_group, 1, taps, axes, *output)
+    places = [
+        surrounded_by_zeros(position.reshape(n, op.offset_group, 1, -1), size)
+        for position, size in zip(_positions(geometry, moved), spatial, strict=True)
+    ]
+    grouped = x.astype(dtype).reshape(n, op.offset_group, channels // op.offset_group, *spatial)
+    samples = sampled(grouped, places).reshape(*grouped.shape[:3], taps, -1)
+    if mask is not None:
+        samples *= mask.reshape(n, op.offset_group, 1, taps, -1)
+    columns = samples.reshape(n, op.group, channels // op.group * taps, -1)
+    weights = w.astype(dtype).reshape(op.group, filters // op.group, -1)
+    result = np.matmul(weights, columns).reshape(n, filters, *output)
+    if b is not None:
+        result += _by_channel(b, x.ndim)
+    return result.astype(x.dtype)
+
+
+def _positions(geometry: Window, moved: Array) -> list[Array]:
+    """Return along each axis where to sample: [n, groups, 1, taps, *output]."""
+    axes = len(geometry.kernel)
+    kernel_grid = np.indices(geometry.kernel).reshape(axes, -1, *[1] * axes)
+    output_grid = np.indices(geometry.output)
+    attributes = (geometry.strides, geometry.pads_begin, geometry.dilations)
+    return [
+        output_grid[i] * stride - pad + kernel_grid[i] * dilation + moved[:, :, :, :, i]
+        for i, (stride, pad, dilation) in enumerate(zip(*attributes, strict=True))
+    ]
+
+
+@kernel(CausalConvWithState)
+def causal_conv_with_state(
+    op: CausalConvWithState,
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    past_state: Array | None = None,
+) -> tuple[Array, Array]:
+    """Convolve each channel with its own past."""
+    dtype = _arithmetic(x.dtype)
+    size = weight.shape[2]
+    past = np.zeros((*x.shape[:2], size - 1), x.dtype) if past_state is None else past_state
+    signal = np.concatenate([past, x], 2)
+    windows = sliding_window_view(signal.astype(dtype), size, 2)
+    result = np.matmul(windows, weight.astype(dtype).reshape(-1, size, 1))[..., 0]
+    if bias is not None:
+        result += bias[:, np.newaxis]
+    if op.activation != "none":
+        result *= 0.5 * np.tanh(0.5 * result) + 0.5
+    return result.astype(x.dtype), signal[:, :, signal.shape[2] - (size - 1) :]

@@ -1,0 +1,110 @@
+"""Interpolation: which neighbours a position has along an axis, and what they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from ...runtime.dtypes import (
+    COMPLEX,
+    INTEGERS,
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int64,
+    string,
+)
+from ...runtime.types import Array
+from .convert import round_to_integer
+
+
+def arithmetic(dtype: DType) -> DType:
+    """Return the dtype of weighted sums of elements of `dtype`.
+
+    Raises:
+        ValueError: it is that of strings.
+    """
+    if dtype == string:
+        raise ValueError("between two strings lies nothing")
+    if dtype in (float16, bfloat16, float32):
+        return float32
+    return dtype if dtype in COMPLEX else float64
+
+
+def narrowed(sums: Array, dtype: DType) -> Array:
+    """Return weighted sums in the dtype of the result; integers are rounded and saturated."""
+    if dtype in INTEGERS:
+        return round_to_integer(sums, dtype)
+    return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
+
+
+def linear(distance: Array) -> Array:
+    """Return the weights of neighbours: 1 at a distance of 0, 0 from 1 on."""
+    return np.maximum(1 - np.abs(distance), 0)
+
+
+def cubic(distance: Array, a: float) -> Array:
+    """Return Keys' weights of neighbours: 1 at a distance of 0, 0 at 1 and from 2 on."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((d - 5) * d + 8) * d * a - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One neighbour along an axis, of every position; all arrays are of one shape.
+
+    Attributes:
+        index: where it is, from 0 to the axis' size - 1.
+        inside: whether it is there; what is not counts as 0.
+        weight: its weight.
+    """
+
+    index: Array
+    inside: Array
+    weight: Array
+
+
+def surrounded_by_zeros(position: Array, size: int) -> tuple[Tap, Tap]:
+    """Return both neighbours of each position, those beyond the borders being 0."""
+    position = np.clip(position, -2, size + 1)
+    low = np.floor(position)
+    taps: list[Tap] = []
+    for index in (low, low + 1):
+        inside = (index >= 0) & (index < size)
+        place = np.where(inside, index, 0).astype(int64)
+        taps.append(Tap(place, inside, linear(position - index)))
+    return taps[0], taps[1]
+
+
+def sampled(x: Array, axes: Sequence[Sequence[Tap]], weighted: bool = True) -> Array:
+    """Return [..., positions]: sums over all combinations of the neighbours along each axis.
+
+    Args:
+        x: [..., *spatial].
+        axes: for each spatial axis the neighbours; their arrays, of shape [..., positions],
+            broadcast with those of the other axes and with the leading axes of `x`.
+        weighted: whether the neighbours are multiplied by their weights.
+    """
+    spatial = x.shape[x.ndim - len(axes) :]
+    flat = x.reshape(*x.shape[: x.ndim - len(axes)], -1)
+    total: Array | None = None
+    for taps in product(*axes):
+        place, inside = taps[0].index, taps[0].inside
+        for tap, size in zip(taps[1:], spatial[1:], strict=True):
+            place, inside = place * size + tap.index, inside & tap.inside
+        part = np.take_along_axis(flat, place, -1)
+        np.copyto(part, np.zeros((), x.dtype), where=~inside)
+        if weighted:
+            for tap in taps:
+                part *= tap.weight
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total

@@ -1,0 +1,106 @@
+"""Recipes without a GPU: a device that only remembers what it would have to compile."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tercet.backends.cuda import families  # noqa: F401 - registers the kernels
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.compile import H200, Source, Target
+from tercet.backends.cuda.launch import KernelStep, Launch
+from tercet.runtime.host import HOST
+from tercet.runtime.infer import infer, specialise
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.op import OPERATORS
+from tercet.runtime.options import Options
+from tercet.runtime.passes import AFTER_SHAPES, optimise
+from tercet.runtime.plan import Layout, lay_out
+from tercet.runtime.types import Array, TensorType
+from tercet.runtime.weights import WeightStore
+
+
+@dataclass
+class DryCompiler:
+    """Remembers sources instead of compiling them."""
+
+    target: Target = H200
+    sources: dict[Source, None] = field(default_factory=dict)
+
+    def submit(self, source: Source) -> Future[Any]:
+        self.sources[source] = None
+        return Future()
+
+
+@dataclass(eq=False)
+class DryDevice:
+    """A GPU that cannot do anything."""
+
+    name: str = "cuda:0"
+    compiler: DryCompiler = field(default_factory=DryCompiler)
+
+
+def single(
+    operator: str,
+    inputs: list[Array | None],
+    constant: tuple[int, ...] = (),
+    outputs: int = 1,
+    **attributes: Any,
+) -> Graph:
+    """Return a graph of one node; inputs of these positions are constants."""
+    graph = Graph(operator)
+    values = [
+        None
+        if data is None
+        else graph.constant(data, f"c{i}")
+        if i in constant
+        else graph.add_input(f"x{i}", TensorType(data.dtype, data.shape))
+        for i, data in enumerate(inputs)
+    ]
+    node = graph.insert(OPERATORS["", operator](**attributes), values, outputs, name=operator)
+    graph.set_outputs({value.name: value for value in node.outputs})
+    infer(graph)
+    return graph
+
+
+def planned(graph: Graph, device: DryDevice | None = None, **options: Any) -> Layout:
+    """Lay out a graph of static shapes for the cuda backend alone."""
+    device = device or DryDevice()
+    backend: Any = CudaBackend(device)  # type: ignore[arg-type]  # dry
+    layout, _ = lay_out(graph, [backend], Options(**options), stores(device))
+    return layout
+
+
+def planned_model(model: Model, device: DryDevice) -> Layout:
+    """Lay out a loaded model with its own shapes, symbolic dimensions as 1."""
+    types = {
+        info.name: TensorType(info.dtype, tuple(d if isinstance(d, int) else 1 for d in info.shape))
+        for info in model.inputs
+        if info.dtype is not None and info.shape is not None
+    }
+    graph = specialise(model.graph, types)
+    optimise(graph, AFTER_SHAPES, model.options, model._evaluate, model.rewrites.copy())
+    return planned(graph, device)
+
+
+def stores(device: DryDevice) -> dict[Any, WeightStore]:
+    return {device: WeightStore(device), HOST: WeightStore(HOST)}  # type: ignore[arg-type]
+
+
+def launches(layout: Layout) -> list[Launch]:
+    """Return every launch of a plan, in order."""
+    return [
+        launch
+        for row in layout.rows
+        if isinstance(row.step, KernelStep)
+        for launch in row.step.launches
+    ]
+
+
+def normal(*shape: int) -> Array:
+    """Return standard normal float32 numbers, the same every time."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)

@@ -1,0 +1,289 @@
+"""NVRTC compiles every kernel for every architecture, without a GPU; and the cache on disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda import compile as compiling
+from tercet.backends.cuda.compile import A100, H200, Compiler, Source, Target
+from tercet.backends.cuda.elementwise import ROWS
+from tercet.backends.cuda.matmul import MATRIX, PIXELS, WINDOWS
+from tercet.backends.cuda.tail import NO_TAIL
+from tercet.backends.cuda.tiles import TILES
+from tercet.runtime.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int64,
+    uint8,
+)
+from tercet.runtime.errors import KernelError
+from tercet.runtime.op import arity, attributes
+from tercet.runtime.ops import elementwise as ops
+from tercet.tools.light_models import light_file
+
+from .dry import DryDevice, launches, normal, planned, planned_model, single
+
+EMPTY = Source("softmax.cu", (("T", "float"),), (("WARPS", 1), ("LOGARITHM", False)))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def all_compile(sources: list[Source], target: Target, cache: Path) -> None:
+    compiler = Compiler(target, cache)
+    for code in [compiler.submit(source) for source in dict.fromkeys(sources)]:
+        code.result()
+    assert compiler.statistics.pending == 0
+
+
+# ── every variant ────────────────────────────────────────────────────────────────────────────────
+
+
+def gemm_sources() -> list[Source]:
+    """Every tile, split or not, for rows of a matrix, pixels, and windows in both orders."""
+    kinds = [(MATRIX, 4, False), (PIXELS, 4, False), (WINDOWS, 4, False), (WINDOWS, 1, True)]
+    found: list[Source] = []
+    for i, tile in enumerate(TILES):
+        for j, (rows, vector, across) in enumerate(kinds):
+            split = (i + j) % 2 == 0  # both of them, though not with everything
+            constants = {"ROWS": rows, "VECTOR_A": vector, "ACROSS": across, "SPLIT": split}
+            constants |= {"VECTOR_B": 4, "VECTOR_C": 4 if i % 2 else 1, "BIAS": not split}
+            found.append(
+                Source(
+                    "gemm.cu",
+                    (("T", "float"),),
+                    (*tile.constants, *constants.items()),
+                    NO_TAIL.code,
+                )
+            )
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_products(target: Target, cache: Path) -> None:
+    all_compile(gemm_sources(), target, cache)
+
+
+def other_sources() -> list[Source]:
+    """Every other kernel, in the variants that the operators ask for."""
+    device = DryDevice()
+    x, volume = normal(2, 12, 9, 11), normal(1, 4, 6, 6, 6)
+    axes = np.array([2, 3])
+    graphs = [
+        single("MaxPool", [x], kernel_shape=(3, 3), strides=(2, 2), outputs=2),
+        single("MaxPool", [volume], kernel_shape=(2, 2, 2)),
+        single("AveragePool", [x], kernel_shape=(3, 3), count_include_pad=1),
+        single("AveragePool", [x], kernel_shape=(9, 10)),
+        single("LpPool", [x], kernel_shape=(3, 3), p=3),
+        *(single(f"Reduce{k}", [x, axes], (1,)) for k in ("Sum", "Mean", "Max", "Min", "Prod")),
+        *(single(f"Reduce{k}", [x, axes[:0] + 1], (1,)) for k in ("L1", "L2", "LogSum")),
+        single("ReduceSumSquare", [x, np.array([1])], (1,)),
+        single("GlobalMaxPool", [x]),
+        single("Softmax", [x], axis=1),
+        single("LogSoftmax", [normal(4, 1000)]),
+        single("LRN", [x], size=5),
+        single("BatchNormalization", [x, *(normal(12) for _ in range(4))], (1, 2, 3, 4)),
+        single("Conv", [x, normal(12, 1, 3, 3), normal(12)], (1, 2), group=12),
+        single("Conv", [volume, normal(8, 4, 3, 3, 3)], (1,)),
+        single("Conv", [normal(1, 512, 7, 7), normal(512, 512, 3, 3)], (1,)),
+        single("ConvTranspose", [x, normal(12, 5, 3, 3), normal(5)], (1, 2)),
+        *(single("Gemm", [normal(m, 300), normal(300, 77)], (1,)) for m in (1, 5, 8)),
+        single("Concat", [x, normal(2, 5, 9, 11), normal(2, 1, 9, 11)], axis=1),
+        single("Transpose", [x], perm=(0, 2, 3, 1)),
+        single("Transpose", [normal(2, 4, 7, 5, 5)], perm=(0, 2, 1, 3, 4)),
+        single("Slice", [x, np.array([1]), np.array([-1]), np.array([2])], (1, 2, 3)),
+        single("Expand", [normal(3, 1), np.array([2, 3, 4])], (1,)),
+    ]
+    for graph in graphs:
+        planned(graph, device)
+    return [s for s in device.compiler.sources if s.file != "gemm.cu"]
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_other_kernels(target: Target, cache: Path) -> None:
+    sources = other_sources()
+    files = {path.name for path in compiling.KERNELS.glob("*.cu")}
+    assert {source.file for source in sources} | {"gemm.cu", "elementwise.cu"} >= files
+    all_compile(sources, target, cache)
+
+
+REQUIRED = {ops.BitShift: {"direction": "LEFT"}, ops.Cast: {"to": float16}}
+
+
+def elementwise_source(operator: type, dtype: DType) -> Source:
+    """Return the kernel of one row of the table."""
+    device = DryDevice()
+    least, most = arity(operator)
+    count = 3 if most is None else most
+    kinds = [bool_, dtype, dtype] if operator is ops.Where else [dtype] * count
+    inputs = [np.ones((2, 3), kind) for kind in kinds[:count]]
+    if operator is ops.Clip:
+        inputs[1:] = [np.ones((), dtype), None]
+    given = REQUIRED.get(operator, {})
+    assert set(given) <= set(attributes(operator))
+    planned(single(operator.__name__, inputs, **given), device)
+    (source,) = device.compiler.sources
+    return source
+
+
+@pytest.mark.slow
+def test_every_row_of_the_elementwise_table(cache: Path) -> None:
+    sources = [
+        elementwise_source(operator, dtype)
+        for operator, row in ROWS.items()
+        for dtype in (float32, float64, float16, bfloat16, int64, uint8, bool_)
+        if dtype in row.over or operator is ops.Where
+    ]
+    all_compile(sources, H200, cache)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet"])
+def test_light_models(name: str, cache: Path) -> None:
+    device = DryDevice()
+    with tercet.load(light_file(name)) as model:
+        assert launches(planned_model(model, device))
+    all_compile(list(device.compiler.sources), H200, cache)
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_syntax_error_names_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C09: compiled at run time, from text, with errors at the source line."""
+    (tmp_path / "broken.cu").write_text("// one\n__global__ void f() { int a = ; }\n")
+    monkeypatch.setattr(compiling, "KERNELS", tmp_path)
+    with pytest.raises(
+        KernelError, match=r"^broken\.cu:2: error: expected an expression"
+    ) as caught:
+        Compiler(H200).compile(Source("broken.cu", (("T", "float"),)))
+    assert (caught.value.file, caught.value.line) == ("broken.cu", 2)
+    assert "int a = ;" in str(caught.value)
+
+
+def test_an_error_in_a_header_names_the_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.cuh").write_text("\n\nint x = nothing;\n")
+    (tmp_path / "a.cu").write_text('// begin\n#include "a.cuh"\nint y = nothing_either;\n')
+    monkeypatch.setattr(compiling, "KERNELS", tmp_path)
+    with pytest.raises(KernelError, match=r"^a\.cuh:3:") as caught:
+        Compiler(H200).compile(Source("a.cu"))
+    assert "a.cu(3)" in str(caught.value)
+
+
+def test_time_of_compiling_is_counted(tmp_path: Path) -> None:
+    compiler = Compiler(H200, tmp_path)
+    seen: list[tuple[int, int]] = []
+    compiler.on_change = lambda s: seen.append((s.pending, s.compiled))
+    compiler.compile(EMPTY)
+    assert seen == [(1, 0), (0, 1)]
+    assert compiler.statistics.milliseconds > 0
+
+
+# ── the cache ────────────────────────────────────────────────────────────────────────────────────
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted((folder / "cuda").iterdir())
+
+
+def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
+    first = Compiler(H200, tmp_path).compile(EMPTY).code
+    again = Compiler(H200, tmp_path)
+    assert again.compile(EMPTY).code == first
+    assert (again.statistics.compiled, again.statistics.cached) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(EMPTY, constants=(("WARPS", 2), ("LOGARITHM", False))),
+        replace(EMPTY, types=(("T", "double"),)),
+        replace(EMPTY, code="// generated"),
+    ],
+    ids=["constant", "type", "code"],
+)
+def test_another_source_is_another_entry(other: Source, tmp_path: Path) -> None:
+    compiler = Compiler(H200, tmp_path)
+    compiler.compile(EMPTY)
+    compiler.compile(other)
+    assert compiler.statistics.compiled == 2
+    assert len(entries(tmp_path)) == 2
+
+
+def test_another_architecture_is_another_entry(tmp_path: Path) -> None:
+    for target in (A100, H200):
+        Compiler(target, tmp_path).compile(EMPTY)
+    assert len(entries(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"tercet-1", b"tercet-1" + b"x" * 5000, None])
+def test_a_damaged_entry_is_made_again(damage: bytes | None, tmp_path: Path) -> None:
+    code = Compiler(H200, tmp_path).compile(EMPTY).code
+    (entry,) = entries(tmp_path)
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(bytes(data) if damage is None else damage)
+    compiler = Compiler(H200, tmp_path)
+    assert compiler.compile(EMPTY).code == code
+    assert compiler.statistics.compiled == 1
+    assert Compiler(H200, tmp_path).compile(EMPTY).code == code
+
+
+def test_many_writers_leave_one_good_entry(tmp_path: Path) -> None:
+    codes: list[bytes] = []
+
+    def work() -> None:
+        codes.append(bytes(Compiler(H200, tmp_path).compile(EMPTY).code))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(codes) == 8
+    assert len(set(codes)) == 1
+    assert [path.suffix for path in entries(tmp_path)] == [".cubin"]
+    again = Compiler(H200, tmp_path)
+    again.compile(EMPTY)
+    assert again.statistics.cached == 1
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the folder should be")
+    assert Compiler(H200, blocked).compile(EMPTY).code
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_read_only_folder_is_no_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert Compiler(H200, tmp_path).compile(EMPTY).code
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiling.os, "replace", full)
+    assert Compiler(H200, tmp_path).compile(EMPTY).code
+    assert not entries(tmp_path)

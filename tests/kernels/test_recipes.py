@@ -1,0 +1,251 @@
+"""What the cuda backend would launch, as data; needs no GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda.compile import A100, H200
+from tercet.backends.cuda.launch import Launch, Scratch, Tensor
+from tercet.backends.cuda.layout import broadcast_strides, merge, strides
+from tercet.backends.cuda.norm import softmax
+from tercet.backends.cuda.tiles import TILES, choose, estimate
+from tercet.runtime.backend import Format
+from tercet.runtime.dtypes import float32, int64
+from tercet.runtime.errors import UnsupportedError
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.types import TensorType
+from tercet.tools.light_models import NAMES, light_file
+
+from .dry import DryDevice, launches, normal, planned, planned_model, single
+
+
+def tensor(*dims: int, format: Format = Format.PLAIN, dtype: np.dtype = float32) -> Tensor:
+    return Tensor(Value("t", TensorType(dtype, dims)), format)
+
+
+# ── layout ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        (Format.PLAIN, (60, 20, 5, 1)),
+        (Format.CHANNELS_LAST, (60, 1, 15, 3)),
+        (Format.CHANNELS_LAST_8, (160, 1, 40, 8)),
+    ],
+)
+def test_strides(format: Format, expected: tuple[int, ...]) -> None:
+    assert strides((2, 3, 4, 5), format) == expected
+
+
+def test_a_broadcast_axis_has_stride_0() -> None:
+    assert broadcast_strides((3, 1, 5), Format.PLAIN, (2, 3, 4, 5)) == (0, 5, 0, 1)
+
+
+def test_axes_that_all_tensors_walk_alike_are_merged() -> None:
+    x, y = strides((2, 3, 4, 5), Format.PLAIN), (0, 20, 5, 1)
+    assert merge((2, 3, 4, 5), (x, y)) == ((2, 60), ((60, 1), (0, 1)))
+    assert merge((1, 1), ((0, 0),)) == ((1,), ((1,),))
+
+
+# ── single recipes ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_softmax_is_plain_data() -> None:
+    x, y = tensor(3, 1000), tensor(3, 1000)
+    assert softmax(Softmax(), y, x) == Launch(
+        "softmax.cu",
+        "softmax_rows",
+        grid=(3, 1, 1),
+        block=256,
+        args=(x, y, np.int32(1000)),
+        types=(("T", float32),),
+        constants=(("WARPS", 8), ("LOGARITHM", False)),
+        note="3 x 1000",
+    )
+
+
+@pytest.mark.parametrize(
+    ("format", "entry"),
+    [(Format.PLAIN, "softmax_columns"), (Format.CHANNELS_LAST, "softmax_rows")],
+)
+def test_softmax_over_channels_follows_the_format(format: Format, entry: str) -> None:
+    x, y = tensor(2, 16, 5, 5, format=format), tensor(2, 16, 5, 5, format=format)
+    assert softmax(Softmax(axis=1), y, x).entry == entry
+
+
+def test_a_recipe_declines_in_words() -> None:
+    x = tensor(3, 4, dtype=int64)
+    assert softmax(Softmax(), x, x) == "dtype int64; float32 is what there is"
+
+
+def test_declines_reach_the_user() -> None:
+    with pytest.raises(UnsupportedError, match="cuda: dtype int64"):
+        planned(single("MaxPool", [np.zeros((1, 1, 4, 4), np.int64)], kernel_shape=(2, 2)))
+
+
+def test_no_launch_for_nothing() -> None:
+    (row,) = [r for r in planned(single("Relu", [normal(0, 3)])).rows if r.kind == "step"]
+    assert row.kernel == "nothing"
+
+
+# ── convolutions and products ────────────────────────────────────────────────────────────────────
+
+
+def conv(*w: int, x: tuple[int, ...], **attributes: object) -> Graph:
+    return single("Conv", [normal(*x), normal(*w)], (1,), **attributes)
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (conv(64, 64, 1, 1, x=(1, 64, 56, 56)), ["gemm"]),
+        (conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4), ["gemm", "gemm_reduce"]),
+        (conv(64, 3, 7, 7, x=(1, 3, 224, 224), strides=(2, 2)), ["gemm"]),
+        (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise"]),
+        (conv(8, 4, 3, 3, 3, x=(1, 4, 6, 6, 6)), ["conv_naive"]),
+        (single("Conv", [normal(1, 8, 5, 5), normal(4, 8, 3, 3)]), ["conv_naive"]),
+        (single("Gemm", [normal(1, 256), normal(256, 10)], (1,)), ["gemv"]),
+        (single("MatMul", [normal(100, 256), normal(256, 10)], (1,)), ["gemm", "gemm_reduce"]),
+        (single("MatMul", [normal(8, 64, 32), normal(8, 32, 64)]), ["gemm"]),
+    ],
+    ids=lambda value: value if isinstance(value, list) else None,
+)
+def test_ways(graph: Graph, expected: list[str]) -> None:
+    assert [launch.entry for launch in launches(planned(graph))] == expected
+
+
+def test_the_naive_convolution_can_be_asked_for() -> None:
+    """A23: one thread per output, beside the tuned kernel."""
+    graph = conv(64, 64, 3, 3, x=(1, 64, 56, 56))
+    (launch,) = launches(planned(graph, conv="naive"))
+    assert (launch.entry, launch.grid, launch.block) == ("conv_naive", (54 * 54 // 2, 1, 1), 128)
+
+
+def test_images_lie_channels_last_except_before_the_first_layer() -> None:
+    graph = Graph()
+    value = graph.add_input("x", TensorType(float32, (1, 3, 16, 16)))
+    for i, (c, m) in enumerate([(3, 16), (16, 16)]):
+        weights = graph.constant(normal(m, c, 3, 3), f"w{i}")
+        value = graph.insert(Conv(), [value, weights], name=f"conv{i}").output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    rows = [row for row in planned(graph).rows if row.device.name != "cpu"]
+    assert [row.kind for row in rows][:3] == ["copy", "step", "step"]
+    assert [row.inputs[0].format for row in rows[1:3]] == [Format.PLAIN, Format.CHANNELS_LAST]
+    assert rows[2].outputs[0].format is Format.CHANNELS_LAST
+
+
+def test_split_sums_need_workspace_for_each_split() -> None:
+    first, second = launches(planned(conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4)))
+    splits = first.grid[2]
+    assert splits > 1
+    assert first.scratch == 4 * splits * 49 * 512
+    assert first.args[2] == second.args[0] == Scratch(0)
+
+
+@pytest.mark.parametrize("target", [H200, A100])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (49, 512, 4608), (12544, 64, 147), (10**6, 64, 576), (196, 1, 9)]
+)
+def test_choice_of_tiles(
+    m: int, n: int, k: int, target: tercet.backends.cuda.compile.Target
+) -> None:
+    tile, splits = choose(m, n, k, 1, target)
+    assert 1 <= splits <= max(1, k // (3 * tile.bk))
+    alone = min(
+        estimate(m, n, k, 1, t, 1, target.processors) for t in TILES if t.bn < 2 * n or n < 16
+    )
+    assert estimate(m, n, k, 1, tile, splits, target.processors) <= alone
+
+
+def test_tiles_fit() -> None:
+    for tile in TILES:
+        assert tile.threads % 32 == 0
+        assert tile.resident * (tile.shared + 1024) <= 233472
+        assert tile.resident * tile.threads <= 2048
+
+
+# ── fusion ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def residual_block() -> Graph:
+    """Return relu(conv(x) + conv(x)) as ResNets end their blocks."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (1, 16, 8, 8)))
+    weights = [graph.constant(normal(16, 16, 1, 1), f"w{i}") for i in range(2)]
+    a, b = (graph.insert(Conv(), [x, w], name="conv").output for w in weights)
+    total = graph.insert(Add(), [a, b], name="add").output
+    graph.set_outputs({"y": graph.insert(Relu(), [total], name="relu").output})
+    infer(graph)
+    return graph
+
+
+def test_residual_and_activation_join_a_convolution() -> None:
+    rows = [row for row in planned(residual_block()).rows if row.kind == "step"]
+    assert [row.title for row in rows] == ["conv.1", "conv + add + relu"]
+    (launch,) = launches(planned(residual_block()))[1:]
+    assert "return x < T(0) ? T(0) : x" in launch.source.text() or "Relu" in launch.note
+
+
+def test_the_residual_gives_its_memory_to_the_result() -> None:
+    rows = [row for row in planned(residual_block()).rows if row.kind == "step"]
+    assert rows[1].outputs[0].alias is rows[0].outputs[0]
+
+
+def test_elementwise_chains_are_one_kernel_that_reads_each_operand_once() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (4, 8)))
+    y = graph.add_input("y", TensorType(float32, (8,)))
+    gate = graph.insert(Sigmoid(), [x]).output
+    swish = graph.insert(Mul(), [x, gate]).output
+    graph.set_outputs({"z": graph.insert(Add(), [swish, y]).output})
+    infer(graph)
+    (launch,) = launches(planned(graph))
+    assert launch.note == "Sigmoid+Mul+Add"
+    assert [a.value.name for a in launch.args if isinstance(a, Tensor)][1:] == ["x", "y"]
+
+
+def test_a_value_that_others_read_ends_a_chain() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (4, 8)))
+    inner = graph.insert(Sigmoid(), [x], ["inner"]).output
+    outer = graph.insert(Relu(), [inner]).output
+    graph.set_outputs({"inner": inner, "outer": outer})
+    infer(graph)
+    assert [launch.note for launch in launches(planned(graph))] == ["Sigmoid", "Relu"]
+
+
+def test_scalar_constants_are_written_into_the_code() -> None:
+    (launch,) = launches(planned(single("Mul", [normal(5), np.float32(0.1)], (1,))))
+    assert "float(0.10000000149011612)" in launch.code
+    assert sum(isinstance(argument, Tensor) for argument in launch.args) == 2
+
+
+# ── whole models ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_light_models_run_natively(name: str) -> None:
+    """No node falls back: laying out for the cuda backend alone raises otherwise."""
+    with tercet.load(light_file(name)) as model:
+        layout = planned_model(model, DryDevice())
+        kernels = {launch.entry for launch in launches(layout)}
+        assert "gemm" in kernels
+        assert "conv_naive" not in kernels
+
+
+def test_resnet50_has_one_row_per_convolution() -> None:
+    with tercet.load(light_file("resnet50")) as model:
+        rows = [row for row in planned_model(model, DryDevice()).rows if row.kind == "step"]
+    gemms = [row for row in rows if row.kernel.startswith("gemm ")]
+    assert len(gemms) == 53
+    assert len(rows) == 53 + 4  # MaxPool, AveragePool, Gemm, Softmax
