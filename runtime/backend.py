@@ -38,6 +38,10 @@ class Format(Enum):
         return (dims[0], *dims[2:], channels)
 
 
+#: What a bound step, copy or recording is: a call with a stream of its device.
+Run = Callable[[Any], None]
+
+
 class Stream(Protocol):
     """An order in which a device does its work."""
 
@@ -87,7 +91,7 @@ class Device(Protocol):
         """Return a new stream."""
         ...
 
-    def copier(self, dst: View, src: View) -> Callable[[Stream], None]:
+    def copier(self, dst: View, src: View) -> Run:
         """Return what copies `src` to `dst`, and changes its format on the way.
 
         At least one of the two lies on this device, the other one here or on the host.
@@ -98,7 +102,7 @@ class Device(Protocol):
         """Return a new buffer of this device with these elements, complete when it returns."""
         ...
 
-    def record(self, run: Callable[[Stream], None]) -> Callable[[Stream], None] | None:
+    def record(self, run: Run) -> Run | None:
         """Return something that repeats `run` at less cost (a CUDA graph), or None."""
         ...
 
@@ -172,9 +176,6 @@ class Site:
     outputs: tuple[Value, ...]
     formats: Mapping[Value, Format]
     weights: Weights
-
-
-Run = Callable[[Any], None]
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from onnx import ModelProto
@@ -82,6 +82,28 @@ def _check_precision(options: Options) -> None:
 def available() -> tuple[Availability, ...]:
     """Return for every backend whether it can run here; if not, what is missing and the remedy."""
     return _backends.available()
+
+
+@overload
+def run_op(
+    operator: str,
+    *inputs: Array | None,
+    backend: str = ...,
+    outputs: Literal[1] = ...,
+    domain: str = ...,
+    **attributes_: Any,
+) -> Array: ...
+
+
+@overload
+def run_op(
+    operator: str,
+    *inputs: Array | None,
+    backend: str = ...,
+    outputs: int,
+    domain: str = ...,
+    **attributes_: Any,
+) -> tuple[Array, ...]: ...
 
 
 def run_op(

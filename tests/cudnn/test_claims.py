@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import Decline, Format
+from tercet.runtime.backend import Claim, Decline, Format
 from tercet.runtime.dtypes import DType, float16, float32
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
@@ -24,8 +25,10 @@ from .convolutions import Case
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn.backend import Wanted, survey
+from tercet.backends.cudnn.backend import CudnnBackend, Wanted, survey
+from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.conv import Convolution, describe
+from tercet.backends.cudnn.library import NoPlan
 
 
 def surveyed(graph: Graph, **options: Any) -> list[Wanted | Decline]:
@@ -154,6 +157,30 @@ def test_other_dtypes_are_declined() -> None:
     graph, x = start(dtype=float16)
     graph.set_outputs({"y": conv(graph, x, "a", dtype=float16)})
     assert declines(graph) == {"a": "dtype float16; only float32 is claimed"}
+
+
+class Refuses:
+    """A chooser that finds nothing."""
+
+    session = SimpleNamespace(library=SimpleNamespace(version="9.19.0"), target="NVIDIA H200 sm_90")
+
+    def choose(self, task: Task, judge: object, *, tune: bool) -> Choice:
+        raise NoPlan(f"{task.convolution}: 36 plans: 36 want more workspace")
+
+
+def test_cudnns_own_no_becomes_a_decline() -> None:
+    graph = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), relu=True).graph()
+    nothing: Any = None
+    chooser: Any = Refuses()
+    (claim,) = CudnnBackend(nothing, chooser).claim(graph, frozenset(graph.nodes), Options())
+    assert isinstance(claim, Claim)
+    refused = claim.build(nothing)
+    assert isinstance(refused, Decline)
+    assert refused.node is graph.nodes[0], "what follows the convolution may still be claimed"
+    assert refused.reason == (
+        "cuDNN 9.19.0 on NVIDIA H200 sm_90 has no engine: conv x 1x4x8x8 w 4x4x3x3 y 1x4x6x6 "
+        "pads 0x0:0x0 strides 1x1 dilations 1x1 plain float32: 36 plans: 36 want more workspace"
+    )
 
 
 def test_float32_is_plain_and_without_tensor_cores() -> None:

@@ -40,7 +40,8 @@ def test_it_compiles(epilogue: Epilogue, precision: Precision, filters: int) -> 
 
 def test_four_results_a_thread_where_the_channels_allow() -> None:
     case = Case(Conv(), (2, 4, 9, 9), (8, 4, 2, 2))
-    for precision, format in (("float32", Format.PLAIN), ("tf32", Format.CHANNELS_LAST)):
+    formats: dict[Precision, Format] = {"float32": Format.PLAIN, "tf32": Format.CHANNELS_LAST}
+    for precision, format in formats.items():
         convolution = describe(case.graph().nodes[0], precision)
         assert isinstance(convolution, Convolution)
         assert convolution.format is format

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 
 from ..cudnn.convolutions import Case, random_cases
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cudnn.choice import Choice, Chooser, Judge, Task
+from tercet.backends.cudnn.library import NoPlan
 
 pytestmark = pytest.mark.gpu
 
@@ -156,6 +162,25 @@ def test_tuning_measures_once(tmp_path: Path) -> None:
     file.write_text(json.dumps(entry | {"microseconds": 0.125}))
     _, again = error_of(CASE, tmp_path, tune=True)
     assert "(0.1 us, best of " in again, "what the file says is not measured again"
+
+
+def test_what_cudnn_refuses_the_cuda_kernels_run(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(chooser: Chooser, task: Task, judge: Judge, *, tune: bool = False) -> Choice:
+        raise NoPlan(f"{task.convolution}: 36 plans: 36 want more workspace")
+
+    monkeypatch.setattr(Chooser, "choose", refuse)
+    with opened(CASE.graph(), cache) as model:
+        (got,) = model.run(CASE.feeds()).values()
+        row = model.placement()["conv"]
+        assert len(model.placement().copies) == 3, "x, z and y"
+    assert distance(got, CASE.expected()) < 2e-6
+    assert row.backend == "cuda"
+    assert re.search(
+        r"cudnn: cuDNN 9\.\S+ on NVIDIA \S+ sm_\d+ has no engine: conv x 1x64x28x28 .*workspace",
+        row.reason,
+    )
 
 
 def test_nan_and_infinity_stay_where_they_are(cache: Path) -> None:

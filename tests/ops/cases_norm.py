@@ -21,12 +21,12 @@ def batchnorm(
 
 
 def layer_norm(
-    shape: tuple[int, ...], axis: int, *, dtype: Any = FLOAT32, bias: bool = True
+    shape: tuple[int, ...], axis: int, *, dtype: Any = FLOAT32, bias: bool = True, **more: Any
 ) -> Case:
     inner = shape[axis % len(shape) :]
     x, scale, b = draw(1, shape, dtype), draw(2, inner, dtype), draw(3, inner, dtype)
     inputs = (x, scale, b) if bias else (x, scale)
-    return Case("LayerNormalization", inputs, {"axis": axis}, error=32)
+    return Case("LayerNormalization", inputs, {"axis": axis, **more}, error=32)
 
 
 def lrn(x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Array:
@@ -53,7 +53,7 @@ BATCH_NORM = [
     batchnorm((2, 3, 9)),
     batchnorm((1, 2, 3, 4, 5), epsilon=0.1),
     batchnorm((1, 256, 28, 28)),
-    batchnorm((2, 3, 5, 7), dtype=FLOAT64),
+    batchnorm((2, 3, 5, 7), dtype=FLOAT64, epsilon=0.125),
     batchnorm((2, 3, 5, 7), dtype=FLOAT16),
     batchnorm((2, 3, 5, 7), dtype=BFLOAT16),
 ]
@@ -89,7 +89,7 @@ LAYER_NORM = [
     layer_norm((2, 3, 4), 1),
     layer_norm((2, 3, 4), 0),
     layer_norm((2, 3, 4), -1, bias=False),
-    layer_norm((2, 3, 4), -1, dtype=FLOAT64),
+    layer_norm((2, 3, 4), -1, dtype=FLOAT64, epsilon=0.125),
     layer_norm((2, 3, 4), -1, dtype=FLOAT16),
 ]
 OTHERS = [

@@ -6,6 +6,7 @@ Results are compared with a run of the untouched graph in float64 through the nu
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def apply(graph: Graph, op, *inputs: Value | np.ndarray | None, outputs: int = 1
     return graph.insert(op, values, outputs).output
 
 
-def batchnorm(graph: Graph, x: Value, channels: int, **attributes: object) -> Value:
+def batchnorm(graph: Graph, x: Value, channels: int, **attributes: Any) -> Value:
     scale, shift, mean = normal(channels), normal(channels), normal(channels)
     var = np.abs(normal(channels)) + 0.1
     return apply(graph, BatchNormalization(**attributes), x, scale, shift, mean, var)
@@ -61,7 +62,7 @@ def make(build: Build, shape: tuple[Dim, ...]) -> Graph:
     return graph
 
 
-def optimised(graph: Graph, **options: object) -> tuple[Graph, Rewrites]:
+def optimised(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
     copy, log = graph.clone(), Rewrites()
     optimise(copy, BEFORE_SHAPES, Options(**options), evaluate, log)
     copy.verify()
@@ -74,8 +75,10 @@ def run(graph: Graph, x: np.ndarray, dtype: type) -> np.ndarray:
     known: dict[Value, np.ndarray] = {graph.inputs[0]: x.astype(dtype)}
 
     def elements(value: Value | None) -> np.ndarray | None:
-        if value is None or value in known:
-            return known.get(value)
+        if value is None:
+            return None
+        if value in known:
+            return known[value]
         assert value.data is not None
         return value.data.astype(dtype) if value.data.dtype == np.float32 else value.data
 

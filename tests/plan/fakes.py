@@ -13,8 +13,8 @@ import numpy as np
 
 from tercet.runtime.backend import Claim, Decline, Format, Formats, Site, Step, Stream, View
 from tercet.runtime.errors import DeviceOutOfMemory
-from tercet.runtime.host import HOST, HostBuffer
-from tercet.runtime.ir import Graph, Node
+from tercet.runtime.host import HostBuffer
+from tercet.runtime.ir import Graph, Node, Value
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
@@ -101,6 +101,7 @@ class FakeDevice:
 
 def elements(view: View) -> Array:
     """Return the elements as they lie in memory."""
+    assert isinstance(view.buffer, FakeBuffer | HostBuffer)
     memory = view.buffer.memory[view.offset : view.offset + view.nbytes]
     return memory.view(view.type.dtype).reshape(view.format.physical(view.type.dims))
 
@@ -137,7 +138,7 @@ class FakeStep:
                     for v in node.inputs
                     if v is not None
                 ]
-                result = _compute(node.op, arrays)
+                result = _compute(node.op, [a for a in arrays if a is not None])
             assert result is not None
             target[...] = result
 
@@ -170,9 +171,9 @@ class FakeBackend:
                 yield Decline(node, f"fake runs no {node.kind}")
                 continue
             follower = graph.sole_consumer(node.output)
-            chain = (node,)
-            if isinstance(node.op, Add) and follower in free and isinstance(follower.op, Relu):
-                chain = (node, follower)
+            chain: tuple[Node, ...] = (node,)
+            if isinstance(node.op, Add) and follower is not None and follower in free:
+                chain = (node, follower) if isinstance(follower.op, Relu) else chain
             taken.update(chain)
             yield Claim(chain, self._builder(chain), self._formats(chain), _in_place(chain))
 
@@ -181,7 +182,7 @@ class FakeBackend:
             shapes = {v.tensor.shape for n in chain for v in n.reads}
             return Formats(follows=len(shapes) == 1)
         last = Format.CHANNELS_LAST
-        return Formats({chain[0].inputs[0]: last}, {chain[0].output: last})
+        return Formats({chain[0].reads[0]: last}, {chain[0].output: last})
 
     def _builder(self, chain: tuple[Node, ...]) -> Callable[[Site], Step | Decline]:
         def build(site: Site) -> Step | Decline:
@@ -193,14 +194,9 @@ class FakeBackend:
         return build
 
 
-def _in_place(chain: tuple[Node, ...]) -> tuple[tuple, ...]:
+def _in_place(chain: tuple[Node, ...]) -> tuple[tuple[Value, Value], ...]:
     if isinstance(chain[0].op, Conv):
         return ()
     out = chain[-1].output
-    same = [v for v in chain[0].inputs if v.tensor.shape == out.tensor.shape]
+    same = [v for v in chain[0].reads if v.tensor.shape == out.tensor.shape]
     return tuple((out, v) for v in same if not v.is_constant)
-
-
-def host_bytes(plan_memory: object) -> int:
-    """Return the bytes of the host's arena."""
-    return plan_memory.activations.get(HOST.name, 0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.backend import Backend
 from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import DeviceOutOfMemory, InputError, UnsupportedError, UsageError
@@ -22,15 +24,6 @@ from tercet.runtime.types import Dim, TensorType
 from .fakes import FakeBackend, FakeDevice
 
 
-class HostBackend(FakeBackend):
-    """A fallback on the host that runs Sigmoid."""
-
-    def claim(self, graph, free, options):
-        from tercet.backends.numpy import NumpyBackend
-
-        return NumpyBackend().claim(graph, free, options)
-
-
 def graph_of(shape: tuple[Dim, ...], *, name: str = "x") -> tuple[Graph, Value]:
     graph = Graph("test")
     return graph, graph.add_input(name, TensorType(float32, shape))
@@ -40,7 +33,7 @@ def apply(graph: Graph, op, *inputs: Value, name: str | None = None) -> Value:
     return graph.insert(op, inputs, name=name).output
 
 
-def model_of(graph: Graph, *backends: Backend, **options: object) -> Model:
+def model_of(graph: Graph, *backends: Backend, **options: Any) -> Model:
     infer(graph)
     graph.verify()
     return Model(graph, backends, Options(**options), lambda op, arrays, outputs: None)
@@ -208,12 +201,8 @@ def test_fallback_shows_each_copy() -> None:
     a = apply(graph, Relu(), x, name="r1")
     b = apply(graph, Sigmoid(), a, name="s")
     graph.set_outputs({"y": apply(graph, Relu(), b, name="r2")})
-    from tercet.runtime.host import HOST
-
     device = FakeDevice()
-    host = HostBackend(device, "numpy")
-    host.device = HOST
-    model = model_of(graph, FakeBackend(device), host)
+    model = model_of(graph, FakeBackend(device), NumpyBackend())
     data = np.array([[-1, 2]], np.float32)
     expect = 1 / (1 + np.exp(-np.maximum(data, 0)))
     for _ in range(3):
@@ -278,7 +267,10 @@ def test_threads_get_plans_of_their_own() -> None:
         ({}, "input 'x' is missing; the model wants x: float32[batch,4,5,5]"),
         ({"X": np.zeros((1, 4, 5, 5), np.float32)}, "no input 'X'; did you mean 'x'?"),
         ({"x": np.zeros((1, 4, 5, 5))}, "dtype float64; the model wants x: float32"),
-        ({"x": np.zeros((4, 5, 5), np.float32)}, "shape [4, 5, 5], 3 axes; the model wants 4: x: float32[batch,4,5,5]"),
+        (
+            {"x": np.zeros((4, 5, 5), np.float32)},
+            "[4, 5, 5], 3 axes; the model wants 4: x: float32[batch,4,5,5]",
+        ),
         ({"x": np.zeros((1, 3, 5, 5), np.float32)}, "axis 1 must be 4"),
     ],
 )

@@ -7,6 +7,7 @@ Dumoulin and Visin, "A guide to convolution arithmetic for deep learning".
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import tercet
+
+
+def f32(data: Any) -> np.ndarray:
+    return np.array(data, np.float32)
+
 
 EDGE_IMAGE = np.array(
     [[7, 2, 3, 3, 8], [4, 5, 3, 8, 4], [3, 3, 2, 8, 4], [2, 8, 7, 2, 7], [5, 4, 4, 5, 4]],
@@ -46,18 +52,23 @@ GUIDE_IMAGE = np.array(
 GUIDE_KERNEL = np.array([[0, 1, 2], [2, 2, 0], [0, 1, 2]], np.float32)
 
 
-def conv(image: np.ndarray, kernel: np.ndarray, backend: str, **attributes: object) -> np.ndarray:
+def conv(image: np.ndarray, kernel: np.ndarray, backend: str, **attributes: Any) -> np.ndarray:
     """Convolve one single-channel picture [h, w]."""
-    y = tercet.run_op("Conv", image[None, None], kernel[None, None], backend=backend, **attributes)
-    assert isinstance(y, np.ndarray)
+    y: np.ndarray = tercet.run_op("Conv", image[None, None], kernel[None, None], backend=backend, **attributes)
     return y[0, 0]
+
+
+def reference(node: onnx.NodeProto, **arrays: np.ndarray) -> np.ndarray:
+    """Run one node in float64 on onnx's reference implementation."""
+    feeds = {name: data.astype(np.float64) for name, data in arrays.items()}
+    return np.asarray(ReferenceEvaluator(node).run(None, feeds)[0])
 
 
 @pytest.mark.parametrize(
     ("image", "kernel", "attributes", "expected"),
     [
         (EDGE_IMAGE, EDGE, {}, [[6, -9, -8], [-3, -2, -3], [-3, 0, -2]]),
-        (np.float32([[3, 4], [2, 1]]), np.float32([[1, 2], [1, 3]]), {}, [[16]]),
+        (f32([[3, 4], [2, 1]]), f32([[1, 2], [1, 3]]), {}, [[16]]),
         (PHOTO, SHARPEN, {"pads": (1, 1, 1, 1)}, SHARPENED),
         (
             GUIDE_IMAGE,
@@ -69,7 +80,7 @@ def conv(image: np.ndarray, kernel: np.ndarray, backend: str, **attributes: obje
     ids=["A01 edges", "A02 multiply and sum", "A04 zero padding", "A08 padding and stride"],
 )
 def test_convolution_by_hand(
-    image: np.ndarray, kernel: np.ndarray, attributes: dict, expected: list, backend: str
+    image: np.ndarray, kernel: np.ndarray, attributes: dict[str, Any], expected: list, backend: str
 ) -> None:
     np.testing.assert_array_equal(conv(image, kernel, backend, **attributes), expected)
 
@@ -87,7 +98,7 @@ def test_convolution_by_hand(
     ],
     ids=["A03", "A05", "A06", "A07", "A07 SAME_UPPER", "A07 SAME_LOWER", "A07 VALID"],
 )
-def test_output_size(attributes: dict, size: int, backend: str) -> None:
+def test_output_size(attributes: dict[str, Any], size: int, backend: str) -> None:
     image, kernel = np.ones((28, 28), np.float32), np.ones((5, 5), np.float32)
     assert conv(image, kernel, backend, **attributes).shape == (size, size)
 
@@ -97,7 +108,7 @@ def test_dilation(backend: str) -> None:
     x = rng.standard_normal((1, 1, 7, 7), np.float32)
     w = rng.standard_normal((1, 1, 3, 3), np.float32)
     node = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[2, 2])
-    (exact,) = ReferenceEvaluator(node).run(None, {"x": x.astype(float), "w": w.astype(float)})
+    exact = reference(node, x=x, w=w)
     y = tercet.run_op("Conv", x, w, dilations=(2, 2), backend=backend)
     assert exact.shape == (1, 1, 3, 3)
     assert np.linalg.norm(y - exact) <= 1e-6 * np.linalg.norm(exact)
@@ -109,7 +120,7 @@ def test_channels_and_groups(seed: int, backend: str) -> None:
     group = int(rng.choice([1, 1, 2, 3, 8]))
     c, m = group * int(rng.integers(1, 5)), group * int(rng.integers(1, 5))
     kernel = tuple(int(k) for k in rng.integers(1, 4, 2))
-    attributes = {
+    attributes: dict[str, Any] = {
         "group": group,
         "strides": tuple(int(s) for s in rng.integers(1, 3, 2)),
         "pads": tuple(int(p) for p in rng.integers(0, 3, 4)),
@@ -118,16 +129,17 @@ def test_channels_and_groups(seed: int, backend: str) -> None:
     x = rng.standard_normal((int(rng.integers(1, 3)), c, 9, 11), np.float32)
     w = rng.standard_normal((m, c // group, *kernel), np.float32)
     b = rng.standard_normal(m, np.float32)
-    lists = {k: list(v) if isinstance(v, tuple) else v for k, v in attributes.items()}
+    lists: dict[str, Any] = {
+        k: list(v) if isinstance(v, tuple) else v for k, v in attributes.items()
+    }
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **lists)
-    feeds = {k: v.astype(np.float64) for k, v in (("x", x), ("w", w), ("b", b))}
-    (exact,) = ReferenceEvaluator(node).run(None, feeds)
+    exact = reference(node, x=x, w=w, b=b)
     y = tercet.run_op("Conv", x, w, b, backend=backend, **attributes)
     assert np.linalg.norm(y - exact) <= 1e-5 * np.linalg.norm(exact)
 
 
 def test_max_pooling(backend: str) -> None:
-    x = np.float32([[1, 3, 2, 9], [7, 4, 1, 5], [8, 5, 2, 3], [4, 2, 1, 4]])[None, None]
+    x = f32([[1, 3, 2, 9], [7, 4, 1, 5], [8, 5, 2, 3], [4, 2, 1, 4]])[None, None]
     y = tercet.run_op("MaxPool", x, kernel_shape=(2, 2), strides=(2, 2), backend=backend)
     np.testing.assert_array_equal(y[0, 0], [[7, 9], [8, 4]])
 
@@ -191,10 +203,10 @@ def test_maxout(backend: str) -> None:
 
 
 def test_softmax(backend: str) -> None:
-    y = tercet.run_op("Softmax", np.float32([1, 2, 5, 2, 0]), backend=backend)
+    y = tercet.run_op("Softmax", f32([1, 2, 5, 2, 0]), backend=backend)
     np.testing.assert_allclose(y, [0.0163, 0.0443, 0.8892, 0.0443, 0.0060], atol=5e-5)
     assert abs(float(y.sum()) - 1) < 1e-6
-    large = tercet.run_op("Softmax", np.float32([[1e4, 0, -1e4], [1e4, 1e4, 0]]), backend=backend)
+    large = tercet.run_op("Softmax", f32([[1e4, 0, -1e4], [1e4, 1e4, 0]]), backend=backend)
     np.testing.assert_allclose(large, [[1, 0, 0], [0.5, 0.5, 0]], atol=1e-7)
 
 
@@ -236,5 +248,5 @@ def test_one_convolution_takes_three_lines(backend: str) -> None:
 
 def test_vector_addition(backend: str) -> None:
     """C01: the first kernel of every course."""
-    a = np.float32([1, 2, 3, 4])
+    a = f32([1, 2, 3, 4])
     np.testing.assert_array_equal(tercet.run_op("Add", a, a, backend=backend), [2, 4, 6, 8])

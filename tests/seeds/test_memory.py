@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,9 +59,11 @@ def test_workspace_is_shared() -> None:
 def test_three_equal_branches_become_one(operator: str, backend: str) -> None:
     """B23: the same downsampling three times is done once."""
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
-    scales = numpy_helper.from_array(np.float32([1, 1, 0.5, 0.5]), "scales")
+    scales = numpy_helper.from_array(np.array([1, 1, 0.5, 0.5], np.float32), "scales")
     inputs = ["x", "", "scales"] if operator == "Resize" else ["x"]
-    attributes = {} if operator == "Resize" else {"kernel_shape": [2, 2], "strides": [2, 2]}
+    attributes: dict[str, Any] = (
+        {} if operator == "Resize" else {"kernel_shape": [2, 2], "strides": [2, 2]}
+    )
     nodes = [helper.make_node(operator, inputs, [f"d{i}"], **attributes) for i in range(3)]
     nodes.append(helper.make_node("Sum", ["d0", "d1", "d2"], ["y"]))
     info = [

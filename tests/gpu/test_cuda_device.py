@@ -1,0 +1,219 @@
+"""The CUDA device: memory, copies between formats, graphs, errors; and arrays shared with others."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tercet
+from tercet.backends import open_backends
+from tercet.runtime.backend import Format, View
+from tercet.runtime.errors import DeviceOutOfMemory, InputError
+from tercet.runtime.host import HOST, array
+from tercet.runtime.options import Options
+from tercet.runtime.types import Array, TensorType
+from tercet.tools.light_models import light_inputs, light_model
+
+from ..kernels.dry import normal
+
+pytestmark = pytest.mark.gpu
+
+MODELS = ("squeezenet", "resnet50", "vgg19", "shufflenet")
+
+
+@pytest.fixture(scope="module")
+def device():
+    return open_backends("cuda", Options())[0].device
+
+
+def test_it_says_what_it_is(device) -> None:
+    assert device.name == "cuda:0"
+    assert "sm_" in device.description
+    assert open_backends("cuda", Options())[0].device is device
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_memory_is_counted_and_given_back(device) -> None:
+    before = device.allocated
+    buffers = [device.allocate(n) for n in (0, 1, 1000, 1 << 24)]
+    assert device.allocated - before == 1001 + (1 << 24)
+    assert all(buffer.pointer % 256 == 0 for buffer in buffers)
+    for buffer in buffers * 2:
+        buffer.close()
+    assert device.allocated == before
+
+
+def test_too_much_memory_is_a_typed_error_and_no_harm(device) -> None:
+    """R13: the message has what was asked for and what is free; the next allocation works."""
+    with pytest.raises(DeviceOutOfMemory, match=rf"{1 << 45} bytes: \d+ of \d+ are free"):
+        device.allocate(1 << 45)
+    view = device.upload(normal(1000))
+    assert np.array_equal(fetch(device, view), normal(1000))
+    view.buffer.close()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_close_returns_every_byte(name: str, device) -> None:
+    from cuda.bindings import driver
+
+    proto = light_model(name)
+    feeds = light_inputs(proto)
+
+    def cycle() -> int:
+        with tercet.load(proto, "cuda") as model:
+            model.run(feeds)
+            assert device.allocated > 0
+        assert device.allocated == 0
+        return driver.cuMemGetInfo()[1]
+
+    assert cycle() - cycle() <= 0  # the second time nothing is loaded for the first time
+
+
+# ── copies ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def fetch(device, view: View) -> Array:
+    """Return the elements of a view as they lie on the device, through pinned memory."""
+    staging = device.staging(view.nbytes)
+    host = View(HOST, staging, 0, view.type, view.format)
+    stream = device.stream()
+    device.copier(host, view)(stream)
+    stream.synchronize()
+    found = array(host).copy()
+    staging.close()
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int64])
+@pytest.mark.parametrize(
+    "dims", [(2, 3, 5, 7), (1, 64, 33, 31), (3, 8, 9), (1, 1, 4, 4), (2, 13, 2, 2, 2)]
+)
+@pytest.mark.parametrize("source", list(Format))
+@pytest.mark.parametrize("target", list(Format))
+def test_formats(
+    device, dtype: type, dims: tuple[int, ...], source: Format, target: Format
+) -> None:
+    data = np.arange(np.prod(dims)).reshape(dims).astype(dtype)
+    start = device.upload(in_format(data, source))
+    src = View(device, start.buffer, 0, TensorType(data.dtype, dims), source)
+    dst = View(device, device.allocate(target.nbytes(src.type)), 0, src.type, target)
+    stream = device.stream()
+    device.copier(dst, src)(stream)
+    stream.synchronize()
+    np.testing.assert_array_equal(fetch(device, dst), in_format(data, target))
+    src.buffer.close()
+    dst.buffer.close()
+
+
+def in_format(data: Array, format: Format) -> Array:
+    if format is Format.PLAIN:
+        return data
+    moved = np.zeros(format.physical(data.shape), data.dtype)
+    moved[..., : data.shape[1]] = np.moveaxis(data, 1, -1)
+    return moved
+
+
+def test_a_part_of_a_buffer(device) -> None:
+    data = normal(1000)
+    view = device.upload(data)
+    part = View(device, view.buffer, 400, TensorType(data.dtype, (300,)))
+    np.testing.assert_array_equal(fetch(device, part), data[100:400])
+    view.buffer.close()
+
+
+# ── graphs and threads ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_is_one_graph() -> None:
+    proto = light_model("squeezenet")
+    with tercet.load(proto, "cuda") as model:
+        plan = model.prepare()
+        assert len(plan._runs) <= 3  # the graph, the wait, at most one reformat on the host
+
+
+def test_runs_are_bitwise_equal() -> None:
+    """R17: split sums are added in a fixed order."""
+    proto = light_model("resnet50")
+    feeds = light_inputs(proto)
+    with tercet.load(proto, "cuda") as model:
+        first = model.run(feeds)
+        for _ in range(20):
+            again = model.run(feeds)
+            assert all(np.array_equal(first[name], again[name]) for name in first)
+
+
+def test_checking_each_step_gives_the_same() -> None:
+    proto = light_model("squeezenet")
+    feeds = light_inputs(proto)
+    with tercet.load(proto, "cuda") as fast, tercet.load(proto, "cuda", check_each=True) as slow:
+        for a, b in zip(fast.run(feeds).values(), slow.run(feeds).values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_threads_get_plans_of_their_own() -> None:
+    proto = light_model("squeezenet")
+    feeds = [light_inputs(proto, seed) for seed in range(4)]
+    with tercet.load(proto, "cuda") as model:
+        want = [model.run(feed) for feed in feeds]
+        got: dict[int, list[dict[str, Array]]] = {}
+
+        def work(i: int) -> None:
+            got[i] = [model.run(feeds[i]) for _ in range(10)]
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for i, results in got.items():
+        assert all(np.array_equal(r[n], want[i][n]) for r in results for n in r)
+
+
+def test_the_second_load_compiles_nothing(tmp_path: Path) -> None:
+    proto = light_model("squeezenet")
+    for _ in range(2):
+        with tercet.load(proto, "cuda", cache=tmp_path) as model:
+            model.prepare()
+    files = list((tmp_path / "cuda").iterdir())
+    assert files
+    assert all(path.suffix == ".cubin" for path in files)
+
+
+# ── arrays ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
+def test_device_arrays_come_back_exactly(device, dtype: type) -> None:
+    """C11."""
+    from tercet.backends.cuda.array import DeviceArray
+
+    data = normal(3, 5, 7).astype(dtype)
+    before = device.allocated
+    with DeviceArray.upload(device, data) as there:
+        assert (there.shape, there.dtype) == (data.shape, data.dtype)
+        np.testing.assert_array_equal(there.numpy(), data)
+        again = DeviceArray.wrap(device, there)
+        assert again.__cuda_array_interface__["data"] == there.__cuda_array_interface__["data"]
+        np.testing.assert_array_equal(again.numpy(), data)
+    assert device.allocated == before
+
+
+def test_device_arrays_are_shared_with_torch(device) -> None:
+    from tercet.backends.cuda.array import DeviceArray
+
+    torch = pytest.importorskip("torch")
+    data = normal(4, 6)
+    with DeviceArray.upload(device, data) as there:
+        np.testing.assert_array_equal(torch.from_dlpack(there).cpu().numpy(), data)
+        np.testing.assert_array_equal(torch.as_tensor(there, device="cuda").cpu().numpy(), data)
+    theirs = torch.arange(12, device="cuda", dtype=torch.float32).reshape(3, 4)
+    np.testing.assert_array_equal(DeviceArray.wrap(device, theirs).numpy(), theirs.cpu().numpy())
+    with pytest.raises(InputError, match="not dense"):
+        DeviceArray.wrap(device, theirs.t())
+    with pytest.raises(InputError, match="does not lie on"):
+        DeviceArray.wrap(device, np.ones(3, np.float32))
