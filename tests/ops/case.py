@@ -142,7 +142,7 @@ def compare(got: Array, want: Array, error: float) -> None:
     """Compare shapes and elements, by the rounding error of the result's dtype."""
     assert got.shape == want.shape
     if got.dtype not in EPSILON:
-        both = [x if x.dtype.isbuiltin else x.astype(FLOAT64) for x in (got, want)]
+        both = [x if x.dtype.isbuiltin == 1 else x.astype(FLOAT64) for x in (got, want)]
         assert np.array_equal(*both, equal_nan=both[0].dtype == FLOAT64), (got, want)
         return
     left, right = got.astype(FLOAT64), want.astype(FLOAT64)

@@ -54,7 +54,8 @@ GUIDE_KERNEL = np.array([[0, 1, 2], [2, 2, 0], [0, 1, 2]], np.float32)
 
 def conv(image: np.ndarray, kernel: np.ndarray, backend: str, **attributes: Any) -> np.ndarray:
     """Convolve one single-channel picture [h, w]."""
-    y: np.ndarray = tercet.run_op("Conv", image[None, None], kernel[None, None], backend=backend, **attributes)
+    x, w = image[None, None], kernel[None, None]
+    y: np.ndarray = tercet.run_op("Conv", x, w, backend=backend, **attributes)
     return y[0, 0]
 
 
