@@ -35,7 +35,9 @@ class Options:
             their heuristics; the choices are kept in `cache`.
         max_plans: plans that a model keeps, one per set of input shapes.
         check_each: wait after every step, so that a fault names its node.
-        cache: folder for compiled kernels and measured choices.
+        cache: folder for compiled kernels and measured choices, a path or its text.
+        conv: ``naive`` runs every convolution of the cuda backend one thread an output, for
+            teaching and as a baseline.
     """
 
     precision: Precision = "float32"
@@ -55,6 +57,9 @@ class Options:
         if self.precision not in known:
             hint = did_you_mean(self.precision, known)
             raise UsageError(f"precision '{self.precision}' is none of {', '.join(known)}{hint}")
+        object.__setattr__(self, "cache", Path(self.cache))
+        if self.conv not in (None, "naive"):
+            raise UsageError(f"conv '{self.conv}' is neither 'naive' nor None")
         for name in ("fold_bytes", "fold_total", "max_plans"):
             if getattr(self, name) < (1 if name == "max_plans" else 0):
                 raise UsageError(f"{name}={getattr(self, name)} is too small")

@@ -40,6 +40,13 @@ Fallback = Annotated[
 Precision = Annotated[
     str, typer.Option(metavar="KIND", help="Arithmetic of float32 tensors: float32 or tf32.")
 ]
+Tune = Annotated[
+    bool, typer.Option("--tune", help="Measure cuDNN's algorithms and keep the fastest, once.")
+]
+Kernel = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="naive: convolutions of cuda one thread an output."),
+]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -154,6 +161,8 @@ def run(
     ] = "numpy",
     fallback: Fallback = None,
     precision: Precision = "float32",
+    tune: Tune = False,
+    kernel: Kernel = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -199,6 +208,8 @@ def run(
             say=say,
             fallback=fallback,
             precision=precision,
+            tune=tune,
+            conv=kernel,
             check_each=check_each,
         )
     if save is not None:
@@ -223,6 +234,8 @@ def compare(
     ] = None,
     fallback: Fallback = None,
     precision: Precision = "float32",
+    tune: Tune = False,
+    kernel: Kernel = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -272,6 +285,8 @@ def compare(
             repeat=Repeat(repeat),
             fallback=fallback,
             precision=precision,
+            tune=tune,
+            conv=kernel,
             skip_unavailable=skip_unavailable,
             say=say,
         )
@@ -294,6 +309,8 @@ def inspect(
     ] = False,
     fallback: Fallback = None,
     precision: Precision = "float32",
+    tune: Tune = False,
+    kernel: Kernel = None,
     shapes: Shapes = None,
     dims: Dims = None,
     json: Json = False,
@@ -312,6 +329,8 @@ def inspect(
             memory=memory,
             fallback=fallback,
             precision=precision,
+            tune=tune,
+            conv=kernel,
             shapes=shapes or (),
             dims=dims or (),
             say=say,

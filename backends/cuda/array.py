@@ -20,6 +20,10 @@ from .memory import CudaBuffer, pointer
 from .status import check
 
 
+#: DLPack's numbers for CUDA's device memory and its managed memory.
+_CUDA_MEMORY = (2, 13)
+
+
 class DeviceArray:
     """A dense array, in C order, in the memory of a CUDA device.
 
@@ -51,10 +55,13 @@ class DeviceArray:
         Raises:
             InputError: it lies elsewhere or in another order.
         """
+        place = getattr(array, "__dlpack_device__", None)
+        if place is not None and place()[0] not in _CUDA_MEMORY:
+            raise InputError(f"the array does not lie on {device.name}")
         stream = device.stream()
         seen = StridedMemoryView.from_any_interface(array, stream_ptr=stream.handle)
         stream.synchronize()
-        if not seen.is_device_accessible or seen.device_id != device.ordinal:
+        if seen.device_id != device.ordinal:
             raise InputError(f"the array does not lie on {device.name}")
         dims = tuple(seen.shape)
         dense = tuple(prod(dims[i + 1 :]) for i in range(len(dims)))

@@ -108,7 +108,23 @@ class Ints64:
 
 
 #: A pointer (None is the null pointer), an integer or float of the dtype given, or a struct.
-Argument = Tensor | Packed | Scratch | np.int32 | np.int64 | np.float32 | Ints32 | Ints64 | None
+Argument = (
+    Tensor
+    | Packed
+    | Scratch
+    | np.int32
+    | np.int64
+    | np.float32
+    | np.float64
+    | Ints32
+    | Ints64
+    | None
+)
+
+
+def scalar(value: float, dtype: DType) -> np.int32 | np.int64 | np.float32 | np.float64:
+    """Return a number as an argument of one of the dtypes that arguments can have."""
+    return dtype.type(value)
 
 
 def index_type(*sizes: int) -> DType:
@@ -280,6 +296,8 @@ def _cell(argument: Argument, address: int | None) -> Any:
             return ctypes.c_int64(int(argument))
         case np.float32():
             return ctypes.c_float(float(argument))
+        case np.float64():
+            return ctypes.c_double(float(argument))
         case Ints32(values):
             return (ctypes.c_int32 * len(values))(*values)
         case Ints64(values):

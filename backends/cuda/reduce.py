@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from ...runtime.dtypes import DType, float32, float64, int32, int64
 from ...runtime.op import Op
 from ...runtime.ops.reduce import (
     Reduce,
@@ -21,13 +22,13 @@ from ...runtime.ops.reduce import (
     ReduceSumSquare,
 )
 from ...runtime.ops.shapes import normalize_axes
-from .compile import C_TYPES
-from .elementwise import NUMBERS, compute_type
-from .launch import Launch, Tensor
+from .launch import Launch, Scratch, Tensor, scalar
 from .layout import Ints, ceil_div, order
 from .registry import Answer, kernel, need_static
 
 ROWS, COLUMNS = 8, 32
+#: Elements of a row, or rows of a column, that one block reduces.
+ROW_CHUNK, COLUMN_CHUNK = 4096, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answ
 
 
 def fold(kind: type[Op], y: Tensor, x: Tensor, axes: Ints) -> Answer:
-    """Return the launch of a reduction.
+    """Return the launches of a reduction.
 
     Args:
         kind: one of `FOLDS`.
@@ -82,52 +83,90 @@ def fold(kind: type[Op], y: Tensor, x: Tensor, axes: Ints) -> Answer:
         x: what is reduced, in any format.
         axes: of the logical shape.
     """
-    if x.dtype not in NUMBERS or compute_type(x.dtype) != C_TYPES[x.dtype]:
-        return f"dtype {x.dtype.name}"
-    if x.dtype.kind != "f" and kind not in (ReduceSum, ReduceProd, ReduceSumSquare):
+    exact = (ReduceSum, ReduceProd, ReduceSumSquare)
+    if x.dtype not in (float32, float64) and (x.dtype not in (int32, int64) or kind not in exact):
         return f"dtype {x.dtype.name}"
     shape = _three(x, axes)
     if shape is None:
         return f"axes {axes} do not lie together in memory"
     outer, count, inner = shape
-    if not count:
+    if not x.size:
         return "nothing to reduce"
+    launches: list[Launch] = []
+    source: Tensor | Scratch = x
+    total, used = count, 0
+    while True:
+        parts = ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK)
+        if outer * parts >= 2**31 or inner > 65535 * COLUMNS:
+            return f"{outer} x {count} x {inner} elements"
+        last = parts == 1
+        target: Tensor | Scratch = y if last else Scratch(used)
+        nbytes = outer * parts * inner * x.dtype.itemsize
+        used += 0 if last else ceil_div(nbytes, 256) * 256
+        ends = (source is x, last)
+        launches.append(_pass(kind, x.dtype, (source, target), (outer, count, inner), ends, total))
+        if last:
+            break
+        source, count = target, parts
+    return tuple(replace(launch, scratch=used) for launch in launches)
+
+
+def _pass(
+    kind: type[Op],
+    dtype: DType,
+    operands: tuple[Tensor | Scratch, Tensor | Scratch],
+    shape: Ints,
+    ends: tuple[bool, bool],
+    total: int,
+) -> Launch:
+    """Return one pass of a reduction.
+
+    Args:
+        kind: one of `FOLDS`.
+        dtype: of the elements.
+        operands: what is read, and where the results or those of parts go.
+        shape: (outer, count, inner).
+        ends: whether it reads the elements, and whether it gives the results.
+        total: number of elements that become one in the end.
+    """
+    outer, count, inner = shape
     how = FOLDS[kind]
-    code = "\n".join(
-        (
-            f"__device__ __forceinline__ T start() {{ return T({how.start}); }}",
-            f"__device__ __forceinline__ T element(T x) {{ return {how.element}; }}",
-            f"__device__ __forceinline__ T combine(T a, T b) {{ return {how.combine}; }}",
-            f"__device__ __forceinline__ T finish(T a, T count) {{ return {how.finish}; }}",
-        )
-    )
-    types = (("T", x.dtype),)
-    note = f"{kind.__name__} of {count}"
+    warps = 1
     if inner == 1:
+        entry, chunk = "reduce_rows", ROW_CHUNK
+        parts = ceil_div(count, chunk)
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
-        return Launch(
-            "reduce.cu",
-            "reduce_rows",
-            grid=(ceil_div(outer, ROWS // warps), 1, 1),
-            block=ROWS * COLUMNS,
-            args=(x, y, np.int32(outer), np.int32(count)),
-            types=types,
-            constants=(("WARPS", warps),),
-            code=code,
-            note=note,
-        )
-    if inner > 65535 * COLUMNS:
-        return f"{inner} columns"
+        grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
+        first: np.int32 | np.int64 = np.int64(outer * parts)
+    else:
+        entry, chunk = "reduce_columns", COLUMN_CHUNK
+        parts = ceil_div(count, chunk)
+        grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
+        first = np.int32(inner)
     return Launch(
         "reduce.cu",
-        "reduce_columns",
-        grid=(outer, ceil_div(inner, COLUMNS), 1),
+        entry,
+        grid=grid,
         block=ROWS * COLUMNS,
-        args=(x, y, np.int32(count), np.int32(inner)),
-        types=types,
-        constants=(("WARPS", 1),),
-        code=code,
-        note=note,
+        args=(
+            *operands,
+            first,
+            np.int32(parts),
+            np.int32(chunk),
+            np.int64(count),
+            scalar(total, dtype),
+        ),
+        types=(("T", dtype),),
+        constants=(("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
+        code="\n".join(
+            (
+                f"__device__ __forceinline__ T start() {{ return T({how.start}); }}",
+                f"__device__ __forceinline__ T element(T x) {{ return {how.element}; }}",
+                f"__device__ __forceinline__ T combine(T a, T b) {{ return {how.combine}; }}",
+                f"__device__ __forceinline__ T finish(T a, T count) {{ return {how.finish}; }}",
+            )
+        ),
+        note=f"{kind.__name__} of {count}",
     )
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...runtime.backend import Format
 from ...runtime.ir import Graph, Node, Value
-from ...runtime.ops.conv import Conv, ConvTranspose
+from ...runtime.ops.conv import ConvTranspose
 from ...runtime.ops.elementwise import Add, Relu, Sum
-from ...runtime.ops.window import kernel_dims, transposed_window, window
+from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Precision
 from ..cuda.layout import Ints, strides
 
@@ -112,46 +112,39 @@ def describe(node: Node, precision: Precision) -> Convolution | str:
 
     In float32 cuDNN is fastest on plain tensors; its TF32 kernels want channels last.
     """
-    values = [v for v in node.inputs if v is not None]
-    wrong = sorted({str(v.tensor.dtype) for v in values if v.tensor.dtype != np.float32})
+    values = [value.tensor for value in node.inputs if value is not None]
+    wrong = sorted({str(value.dtype) for value in values if value.dtype != np.float32})
     if wrong:
         return f"dtype {', '.join(wrong)}; only float32 is claimed"
-    x, w = (value.tensor.dims for value in values[:2])
+    x, w = values[0].dims, values[1].dims
     if len(x) > 5:
         return f"{len(x) - 2} spatial axes; cuDNN has at most 3"
     if 0 in (*x, *w):
         return "a tensor without elements"
     transposed = isinstance(node.op, ConvTranspose)
-    if not isinstance(node.op, Conv | ConvTranspose):
-        return "not a convolution"
-    kernel = tuple(d for d in kernel_dims(node.op.kernel_shape, w[2:]) if isinstance(d, int))
-    found = (transposed_window if transposed else window)(node.op, x[2:], kernel)
-    y = node.output.tensor.dims
-    pads_end = found.pads_end
-    if transposed:
-        # What the windows do not reach lies at the end; cuDNN allows less than a stride of it.
-        if any(-pad >= step for pad, step in zip(pads_end, found.strides, strict=True)):
-            return f"output_padding of a stride ({_text(found.strides)}) or more"
-        pads_end = tuple(max(pad, 0) for pad in pads_end)
+    found = (transposed_window if transposed else window)(node.op, x[2:], w[2:])
+    # What transposed windows do not reach lies at the end; cuDNN allows less than a stride of it.
+    if any(-pad >= step for pad, step in zip(found.pads_end, found.strides, strict=True)):
+        return f"output_padding of a stride ({_text(found.strides)}) or more"
+    one = len(x) == 3
     tf32 = precision == "tf32"
-    narrow = len(x) == 3
     return Convolution(
-        x=_widened(x, 2, narrow),
-        w=_widened(w, 2, narrow),
-        y=_widened(y, 2, narrow),
-        pads_begin=(0,) * narrow + found.pads_begin,
-        pads_end=(0,) * narrow + pads_end,
-        strides=(1,) * narrow + found.strides,
-        dilations=(1,) * narrow + found.dilations,
+        x=_with_axis(x) if one else x,
+        w=_with_axis(w) if one else w,
+        y=_with_axis(node.output.tensor.dims) if one else node.output.tensor.dims,
+        pads_begin=(0,) * one + found.pads_begin,
+        pads_end=(0,) * one + tuple(max(pad, 0) for pad in found.pads_end),
+        strides=(1,) * one + found.strides,
+        dilations=(1,) * one + found.dilations,
         transposed=transposed,
         format=Format.CHANNELS_LAST if tf32 else Format.PLAIN,
         tensor_cores=tf32,
     )
 
 
-def _widened(dims: Ints, axis: int, narrow: bool) -> Ints:
+def _with_axis(dims: Ints) -> Ints:
     """Return `dims` with an axis of one element in front of the only spatial one."""
-    return (*dims[:axis], 1, *dims[axis:]) if narrow else dims
+    return (*dims[:2], 1, *dims[2:])
 
 
 def _text(dims: Ints) -> str:

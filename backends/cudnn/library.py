@@ -83,7 +83,7 @@ def load() -> Library:
     try:
         frontend.backend_version()
     except RuntimeError as error:
-        raise _unavailable(f"{_CUDNN}, cuDNN's library") from error
+        raise _unavailable(f"{_CUDNN}, cuDNN's library,") from error
     _require_cublas()
     return Library(frontend, found, str(frontend.backend_version_string()), _mapped(_CUDNN))
 

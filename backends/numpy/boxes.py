@@ -48,7 +48,7 @@ def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Arra
         ]
         cells = (-1, size[0], counts[0], size[1], counts[1])
         if op.mode == "avg":
-            sum(parts).reshape(cells).mean((2, 4), out=target)
+            np.add.reduce(parts).reshape(cells).mean((2, 4), out=target)
         else:
             np.maximum.reduce(parts).reshape(cells).max((2, 4), out=target)
     return result.astype(x.dtype)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 
 from ...runtime.dtypes import (
@@ -21,7 +22,6 @@ from ...runtime.dtypes import (
     string,
 )
 from ...runtime.types import Array
-from .convert import round_to_integer
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -38,9 +38,15 @@ def arithmetic(dtype: DType) -> DType:
 
 
 def narrowed(sums: Array, dtype: DType) -> Array:
-    """Return weighted sums in the dtype of the result; integers are rounded and saturated."""
+    """Return weighted sums in the dtype of the result.
+
+    Integers are truncated, as by Cast and in onnxruntime, and saturated; what only a rounding error
+    keeps from being an integer counts as one.
+    """
     if dtype in INTEGERS:
-        return round_to_integer(sums, dtype)
+        limits = ml_dtypes.iinfo(dtype)
+        whole = np.trunc(sums * (1 + 1e-9))
+        return np.clip(whole, int(limits.min), int(limits.max)).astype(dtype)
     return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
 
 

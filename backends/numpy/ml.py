@@ -30,9 +30,7 @@ def rows_of(x: Array) -> Array:
     return np.atleast_2d(x if x.dtype in FLOATS else x.astype(float32))
 
 
-def labels_of(
-    places: Array, ints: Sequence[int] | None, strings: Sequence[str] | None
-) -> Array:
+def labels_of(places: Array, ints: Sequence[int] | None, strings: Sequence[str] | None) -> Array:
     """Return the class labels at these places."""
     return np.array(strings, string)[places] if strings else np.array(ints, int64)[places]
 
@@ -70,7 +68,7 @@ def both_classes(scores: Array, transform: str, probabilities: bool) -> Array:
     """
     if transform == "PROBIT":
         return _probit(scores)
-    if probabilities:
+    if probabilities and transform == "NONE":
         return np.concatenate([1 - scores, scores], 1)
     return transformed(np.concatenate([-scores, scores], 1), transform)
 

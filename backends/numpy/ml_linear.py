@@ -90,7 +90,6 @@ def svm_classifier(op: SVMClassifier, x: Array) -> tuple[Array, Array]:
         places = _votes(scores, classes).argmax(1)
         if op.prob_a:
             scores = _probabilities(op, scores, classes)
-            places = scores.argmax(1)
     else:
         coefficients = _coefficients(op, rows.dtype, classes)
         scores = rows @ coefficients.T + np.array((op.rho or (0.0,))[:1], rows.dtype)

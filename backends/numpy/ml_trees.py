@@ -12,12 +12,7 @@ import numpy as np
 from ...runtime.backend import Site
 from ...runtime.dtypes import float32, float64
 from ...runtime.ir import Node
-from ...runtime.ops.ml import (
-    TRANSFORMS,
-    TreeEnsemble,
-    TreeEnsembleClassifier,
-    TreeEnsembleRegressor,
-)
+from ...runtime.ops.ml import TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
 from ...runtime.options import Options
 from ...runtime.types import Array
 from .chain import Chain
@@ -37,7 +32,7 @@ COMPARE: tuple[Callable[..., Array], ...] = (
     np.equal,
     np.not_equal,
 )
-MEMBER = 6
+EQUAL, MEMBER = 4, 6
 
 #: Of a leaf: targets and weights.
 Weights = dict[int, list[tuple[int, float]]]
@@ -111,8 +106,17 @@ class _Forest:
                 if not 0 <= target < targets:
                     return f"a leaf of target {target}, of {targets}"
                 dense[:, leaf, target] += weight, 1
-        arrays = (np.array(a) for a in (nodes.feature, nodes.value, nodes.mode, nodes.missing))
-        return cls(*arrays, children, np.array(roots, int), depth, dense[0], dense[1] > 0)
+        return cls(
+            np.array(nodes.feature),
+            np.array(nodes.value),
+            np.array(nodes.mode),
+            np.array(nodes.missing),
+            children,
+            np.array(roots, int),
+            depth,
+            dense[0],
+            dense[1] > 0,
+        )
 
     def leaves(self, rows: Array) -> Array:
         """Return the leaf of each row in each tree: [rows, trees]."""
@@ -210,7 +214,7 @@ def _parallel(
 def _ensemble(op: TreeEnsemble) -> _Forest | str:
     """Build a forest from inner nodes and leaves; a member test is a chain of equalities."""
     nodes, weights = _Growing.empty(), Weights()
-    members = iter([] if op.membership_values is None else op.membership_values.array.tolist())
+    sets = iter(_sets(op))
     missing = op.nodes_missing_value_tracks_true or (0,) * len(op.nodes_featureids)
     chains: list[list[int]] = []
     for feature, value, mode, nan in zip(
@@ -223,8 +227,10 @@ def _ensemble(op: TreeEnsemble) -> _Forest | str:
         if mode < MEMBER:
             chains.append([nodes.add(feature, value, mode, bool(nan))])
             continue
-        equal = list(iter(lambda: _until_nan(next(members, np.nan)), None)) or [np.nan]
-        chains.append([nodes.add(feature, v, 4, bool(nan)) for v in equal])
+        members = next(sets, None)
+        if members is None:
+            return "fewer sets in membership_values than nodes that test for a member"
+        chains.append([nodes.add(feature, v, EQUAL, bool(nan)) for v in members])
     leaves = [nodes.add(0, 0.0, 0, False) for _ in op.leaf_targetids]
     parts = zip(leaves, op.leaf_targetids, op.leaf_weights.array.tolist(), strict=True)
     weights.update({leaf: [(target, weight)] for leaf, target, weight in parts})
@@ -244,8 +250,13 @@ def _ensemble(op: TreeEnsemble) -> _Forest | str:
     return _Forest.of(nodes, roots, weights, op.n_targets or 1)
 
 
-def _until_nan(member: float) -> float | None:
-    return None if np.isnan(member) else member
+def _sets(op: TreeEnsemble) -> list[list[float]]:
+    """Return the sets of `membership_values`, each ended by NaN; an empty one holds just that."""
+    if op.membership_values is None:
+        return []
+    values = op.membership_values.array.ravel()
+    parts = np.split(values, np.flatnonzero(np.isnan(values)) + 1)[:-1]
+    return [part[:-1].tolist() or part.tolist() for part in parts]
 
 
 def _step(chain: Chain, site: Site, run: Callable[[Array], tuple[Array, ...]]) -> HostStep:
@@ -253,7 +264,7 @@ def _step(chain: Chain, site: Site, run: Callable[[Array], tuple[Array, ...]]) -
     return HostStep(chain.title, site, partial(_record, chain.head, run))
 
 
-def _record(node: Node, run: Callable[[Array], tuple[Array, ...]], bound: Bound) -> Tape:
+def _record(node: Node, run: Callable[[Array], tuple[Array, ...]], bound: Bound) -> list[Tape]:
     (features,) = node.inputs
     assert features is not None
     x, targets = bound[features], [bound.get(value) for value in node.outputs]
@@ -263,7 +274,7 @@ def _record(node: Node, run: Callable[[Array], tuple[Array, ...]], bound: Bound)
             if target is not None:
                 np.copyto(target, result, casting="same_kind")
 
-    return [play]
+    return [[play]]
 
 
 # ── operators ────────────────────────────────────────────────────────────────────────────────────
@@ -357,8 +368,5 @@ def _of_one(
     Weights that are all positive make a probability, others a margin.
     """
     score = (sums + (base[-1] if base.size else 0))[:, np.newaxis]
-    places = (score[:, 0] > (0.5 if positive else 0)).astype(int)
-    return places, both_classes(score, op.post_transform, positive)
-
-
-assert set(TRANSFORMS) >= {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"}
+    scores = both_classes(score, op.post_transform, positive)
+    return (scores[:, -1] > scores[:, 0]).astype(int), scores

@@ -90,8 +90,8 @@ def dequantize_linear(
 def dynamic_quantize_linear(op: DynamicQuantizeLinear, x: Array) -> tuple[Array, Array, Array]:
     """Quantize to uint8 by the range of `x` and 0; the scale of zeros alone is 1."""
     low, high = x.min(initial=0), x.max(initial=0)
-    scale = (high - low) / np.float32(255)
-    scale = scale if scale else np.float32(1)
+    scale = np.asarray(high - low, float32) / np.float32(255)
+    scale = np.where(scale == 0, np.float32(1), scale)
     zero_point = round_to_integer(-low / scale, uint8)
     return _saturated(x / scale, zero_point, uint8), scale, zero_point
 

@@ -19,9 +19,13 @@ from .convert import convert
 from .registry import kernel
 
 
+def _wide(x: Array) -> Array:
+    return x.astype(float64 if x.dtype == float64 else float32, copy=False)
+
+
 def _numbers(x: Array) -> Array:
     """Return what a last axis of one or two parts stands for."""
-    parts = np.ascontiguousarray(x, float64 if x.dtype == float64 else float32)
+    parts = np.ascontiguousarray(_wide(x))
     if x.shape[-1] == 1:
         return parts[..., 0]
     return parts.view(complex128 if x.dtype == float64 else complex64)[..., 0]
@@ -65,7 +69,7 @@ def stft(
         n = signal.shape[1] if frame_length is None else _integer(frame_length)
     frames = sliding_window_view(_numbers(signal), n, 1)[:, :: _integer(frame_step)]
     if window is not None:
-        frames = frames * window.astype(frames.real.dtype)
+        frames = frames * _wide(window)
     transform = np.fft.rfft if op.onesided else np.fft.fft
     return _parts(transform(frames), signal.dtype)
 

@@ -129,6 +129,8 @@ def _balanced(shape: Dims, dims: Dims, rest: int | None) -> Dims:
     """
     have = Counter(shape)
     want = Counter(d for i, d in enumerate(dims) if i != rest)
+    if rest is None and have[0] and want[0]:
+        return dims  # both are empty, whatever their other sizes
     unknown = have.pop(None, 0) + want.pop(None, 0)
     have, want = have - want, want - have
     if unknown:

@@ -1,55 +1,64 @@
-// Reductions of the middle axis of [outer][count][inner]. Each result is made by a fixed tree of
-// partial results, so it does not change from run to run and rounds less than a running sum.
+// Reductions of the middle axis of [outer][count][inner]. Long axes are cut into parts of at most
+// `chunk` elements; their results are reduced again by another launch. So every result is made by
+// a shallow tree of partial results: it rounds little, and never changes from run to run.
 //
-// Generated: start(), element(x), combine(a, b) and finish(a, count).
+// Generated: start(), element(x), combine(a, b), finish(a, count). Compile-time: WARPS that share
+// a row; FIRST and LAST: whether this launch reads the elements, and whether it gives the results.
 
 constexpr int ROWS = 8;     // warps of a block
 constexpr int COLUMNS = 32;  // lanes of a warp
 
-// inner = 1: WARPS warps share a row, neighbouring lanes read neighbouring elements.
+__device__ __forceinline__ T read(T x) { return FIRST ? element(x) : x; }
+__device__ __forceinline__ T give(T a, T total) { return LAST ? finish(a, total) : a; }
+
+// inner = 1: WARPS warps share a part, neighbouring lanes read neighbouring elements.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
-reduce_rows(const T* x, T* y, int outer, int count)
+reduce_rows(const T* x, T* y, long long results, int parts, int chunk, long long count, T total)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % WARPS;
-    const int row = blockIdx.x * (ROWS / WARPS) + warp / WARPS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = warp % WARPS;
+    const long long i = blockIdx.x * (long long)(ROWS / WARPS) + warp / WARPS;
     T result = start();
-    if (row < outer) {
-        const T* from = x + (long long)row * count;
+    if (i < results) {
+        const long long first = i % parts * chunk;
+        const T* from = x + i / parts * count + first;
+        const int length = min((long long)chunk, count - first);
 #pragma unroll 4
-        for (int i = part * 32 + lane; i < count; i += 32 * WARPS)
-            result = combine(result, element(from[i]));
+        for (int k = share * 32 + lane; k < length; k += 32 * WARPS)
+            result = combine(result, read(from[k]));
     }
 #pragma unroll
     for (int other = 16; other; other /= 2)
         result = combine(result, __shfl_xor_sync(~0u, result, other));
-    __shared__ T parts[ROWS];
-    if (lane == 0) parts[warp] = result;
+    __shared__ T shares[ROWS];
+    if (lane == 0) shares[warp] = result;
     __syncthreads();
-    if (part == 0 && lane == 0 && row < outer) {
-        for (int i = 1; i < WARPS; ++i) result = combine(result, parts[warp + i]);
-        y[row] = finish(result, T(count));
+    if (share == 0 && lane == 0 && i < results) {
+        for (int k = 1; k < WARPS; ++k) result = combine(result, shares[warp + k]);
+        y[i] = give(result, total);
     }
 }
 
-// inner > 1: a block reduces 32 neighbouring columns, its eight warps share the rows.
+// inner > 1: a block reduces a part of 32 neighbouring columns, its eight warps share the rows.
 extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
-reduce_columns(const T* x, T* y, int count, int inner)
+reduce_columns(const T* x, T* y, int inner, int parts, int chunk, long long count, T total)
 {
-    const int lane = threadIdx.x % COLUMNS, part = threadIdx.x / COLUMNS;
+    const int lane = threadIdx.x % COLUMNS, share = threadIdx.x / COLUMNS;
     const int column = blockIdx.y * COLUMNS + lane;
-    const T* from = x + (long long)blockIdx.x * count * inner + column;
+    const long long first = blockIdx.x % parts * (long long)chunk;
+    const T* from = x + (blockIdx.x / parts * count + first) * inner + column;
+    const int length = min((long long)chunk, count - first);
     T result = start();
     if (column < inner) {
 #pragma unroll 4
-        for (int i = part; i < count; i += ROWS)
-            result = combine(result, element(from[(long long)i * inner]));
+        for (int k = share; k < length; k += ROWS)
+            result = combine(result, read(from[(long long)k * inner]));
     }
-    __shared__ T parts[ROWS][COLUMNS];
-    parts[part][lane] = result;
+    __shared__ T shares[ROWS][COLUMNS];
+    shares[share][lane] = result;
     __syncthreads();
-    if (part == 0 && column < inner) {
+    if (share == 0 && column < inner) {
 #pragma unroll
-        for (int i = 1; i < ROWS; ++i) result = combine(result, parts[i][lane]);
-        y[(long long)blockIdx.x * inner + column] = finish(result, T(count));
+        for (int k = 1; k < ROWS; ++k) result = combine(result, shares[k][lane]);
+        y[blockIdx.x * (long long)inner + column] = give(result, total);
     }
 }
