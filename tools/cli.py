@@ -43,9 +43,9 @@ Precision = Annotated[
 Tune = Annotated[
     bool, typer.Option("--tune", help="Measure cuDNN's algorithms and keep the fastest, once.")
 ]
-Kernel = Annotated[
+Convolution = Annotated[
     str | None,
-    typer.Option(metavar="KIND", help="naive: convolutions of cuda one thread an output."),
+    typer.Option(metavar="KIND", help="naive: convolutions of cuda with one thread an output."),
 ]
 Files = Annotated[
     list[str] | None,
@@ -162,7 +162,7 @@ def run(
     fallback: Fallback = None,
     precision: Precision = "float32",
     tune: Tune = False,
-    kernel: Kernel = None,
+    conv: Convolution = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -209,7 +209,7 @@ def run(
             fallback=fallback,
             precision=precision,
             tune=tune,
-            conv=kernel,
+            conv=conv,
             check_each=check_each,
         )
     if save is not None:
@@ -235,7 +235,7 @@ def compare(
     fallback: Fallback = None,
     precision: Precision = "float32",
     tune: Tune = False,
-    kernel: Kernel = None,
+    conv: Convolution = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -286,7 +286,7 @@ def compare(
             fallback=fallback,
             precision=precision,
             tune=tune,
-            conv=kernel,
+            conv=conv,
             skip_unavailable=skip_unavailable,
             say=say,
         )
@@ -310,7 +310,7 @@ def inspect(
     fallback: Fallback = None,
     precision: Precision = "float32",
     tune: Tune = False,
-    kernel: Kernel = None,
+    conv: Convolution = None,
     shapes: Shapes = None,
     dims: Dims = None,
     json: Json = False,
@@ -330,7 +330,7 @@ def inspect(
             fallback=fallback,
             precision=precision,
             tune=tune,
-            conv=kernel,
+            conv=conv,
             shapes=shapes or (),
             dims=dims or (),
             say=say,
