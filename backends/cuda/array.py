@@ -19,7 +19,6 @@ from .device import CudaDevice
 from .memory import CudaBuffer, pointer
 from .status import check
 
-
 #: DLPack's numbers for CUDA's device memory and its managed memory.
 _CUDA_MEMORY = (2, 13)
 

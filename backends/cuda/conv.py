@@ -32,7 +32,7 @@ def conv_formats(
     op: Conv, y: Tensor, x: Tensor, w: Tensor, b: Tensor | None = None, *, setting: Setting
 ) -> tuple[Format, Format]:
     """Return the formats of the input and of the result."""
-    if setting.options.conv == "naive" or len(x.dims) > 4 or w.data is None:
+    if setting.options.conv == "naive" or x.rank > 4 or w.data is None:
         return Format.PLAIN, Format.PLAIN
     few = x.dims[1] < LEAST_CHANNELS
     return Format.PLAIN if few else Format.CHANNELS_LAST, Format.CHANNELS_LAST
@@ -49,11 +49,12 @@ def conv(
     tail: Tail,
     setting: Setting,
 ) -> Answer:
+    """Convolve by the first way that fits: naive where asked for, depthwise, implicit GEMM."""
     refused = need_float32(y, x, w, b)
     if refused:
         return refused
-    if len(x.dims) > 5:
-        return f"{len(x.dims) - 2} spatial axes"
+    if x.rank > 5:
+        return f"{x.rank - 2} spatial axes"
     if max(x.size, y.size) >= 2**31:
         return f"{max(x.size, y.size)} elements"
     view = window(op, x.dims[2:], w.dims[2:])
@@ -107,7 +108,7 @@ def implicit_gemm(
 
 def _image(x: Tensor, y: Tensor, view: Window) -> Ints32:
     """Return the struct `Image` of gemm.cu; one spatial axis counts as the width."""
-    flat = len(x.dims) == 3
+    flat = x.rank == 3
     one = (1,) if flat else ()
     height, width = (*one, *x.dims[2:])
     out_height, out_width = (*one, *y.dims[2:])
@@ -115,10 +116,8 @@ def _image(x: Tensor, y: Tensor, view: Window) -> Ints32:
     pad_h, pad_w = (*(0 for _ in one), *view.pads_begin)
     moves = x.strides
     row, column = (0, moves[2]) if flat else moves[2:]
-    return Ints32(
-        (height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w)
-        + (moves[0], row, column)
-    )
+    sizes = (height, width, out_height, out_width)
+    return Ints32((*sizes, stride_h, stride_w, pad_h, pad_w, moves[0], row, column))
 
 
 def _table(w: Tensor, x: Tensor, view: Window, channels: int, vector: int) -> Packed:
@@ -167,20 +166,20 @@ def pack_table(
 
 
 def _is_depthwise(op: Conv, x: Tensor, w: Tensor) -> bool:
-    return 1 < op.group == x.dims[1] == w.dims[0] and len(x.dims) <= 4
+    return 1 < op.group == x.dims[1] == w.dims[0] and x.rank <= 4
 
 
 def depthwise(
     y: Tensor, x: Tensor, w: Tensor, b: Tensor | None, view: Window, tail: Tail
 ) -> Launch:
     """Return the convolution of each channel with filters of its own."""
-    flat = len(x.dims) == 3
+    flat = x.rank == 3
     vector = 4 if x.is_channels_last and y.is_channels_last and x.dims[1] % 4 == 0 else 1
     kernel_h, kernel_w = (1, *view.kernel) if flat else view.kernel
     dilations = (1, *view.dilations) if flat else view.dilations
     image = _image(x, y, view).values
     plane = Ints32(
-        (x.dims[1], *image[:6], *dilations, *image[6:8]) + (x.strides[0], x.strides[1], *image[9:])
+        (x.dims[1], *image[:6], *dilations, *image[6:8], x.strides[0], x.strides[1], *image[9:])
     )
     weights = Packed((w.value,), "depthwise", pack_depthwise)
     return Launch(
@@ -251,11 +250,12 @@ def conv_transpose(
     tail: Tail,
     setting: Setting,
 ) -> Answer:
+    """Collect, for each result, what arrives there; one thread a result."""
     refused = need_float32(y, x, w, b)
     if refused:
         return refused
-    if len(x.dims) > 5:
-        return f"{len(x.dims) - 2} spatial axes"
+    if x.rank > 5:
+        return f"{x.rank - 2} spatial axes"
     view = transposed_window(op, x.dims[2:], w.dims[2:])
     sizes = (y.dims[1], w.dims[1], x.dims[1] // op.group)
     return _direct("conv_transposed", y, x, w, b, view, tail, sizes)

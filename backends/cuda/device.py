@@ -14,6 +14,7 @@ from cuda.core import (
     Device,
     DeviceMemoryResource,
     DeviceMemoryResourceOptions,
+    EventOptions,
     Kernel,
     LegacyPinnedMemoryResource,
     MemoryResource,
@@ -182,6 +183,16 @@ class CudaDevice:
                 raise DeviceError(f"{_LAUNCH} failed with {error}") from error
 
         return launch
+
+    def time(self, run: Callable[[CudaStream], None], stream: CudaStream) -> float:
+        """Return the seconds that the device takes for what `run` gives it, by events."""
+        with translated("timing"):
+            begin, end = (self._core.create_event(EventOptions(timing_enabled=True)) for _ in "be")
+            stream.core.record(begin)
+            run(stream)
+            stream.core.record(end)
+            end.sync()
+            return (end - begin) / 1e3
 
     def load(self, code: ObjectCode, entry: str, shared: int = 0) -> Kernel:
         """Load one function of compiled code.

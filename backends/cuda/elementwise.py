@@ -335,7 +335,7 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
         y: the result; its elements are numbered as they lie in memory.
         operands: those of the chain, each in any format, broadcast to `y`.
     """
-    axes = order(len(y.dims), y.format)
+    axes = order(y.rank, y.format)
     walks = [broadcast_strides(x.dims, x.format, y.dims) for x in operands]
     sizes, moves = merge(
         [y.dims[axis] for axis in axes],

@@ -16,7 +16,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from ...runtime.backend import Format, Site, View
-from ...runtime.dtypes import DType, int32, int64
+from ...runtime.dtypes import DType, float32, float64, int32, int64
 from ...runtime.ir import Value
 from ...runtime.types import Array
 from .compile import C_TYPES, Source
@@ -44,6 +44,11 @@ class Tensor:
     def dims(self) -> Ints:
         """The logical shape."""
         return self.value.tensor.dims
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.dims)
 
     @property
     def dtype(self) -> DType:
@@ -287,23 +292,23 @@ def bound(
     return run
 
 
+_SCALARS: dict[DType, Callable[[Any], Any]] = {
+    int32: ctypes.c_int32,
+    int64: ctypes.c_int64,
+    float32: ctypes.c_float,
+    float64: ctypes.c_double,
+}
+
+
 def _cell(argument: Argument, address: int | None) -> Any:
     """Return the bytes of one argument as a ctypes object."""
-    match argument:
-        case np.int32():
-            return ctypes.c_int32(int(argument))
-        case np.int64():
-            return ctypes.c_int64(int(argument))
-        case np.float32():
-            return ctypes.c_float(float(argument))
-        case np.float64():
-            return ctypes.c_double(float(argument))
-        case Ints32(values):
-            return (ctypes.c_int32 * len(values))(*values)
-        case Ints64(values):
-            return (ctypes.c_int64 * len(values))(*values)
-        case _:
-            return ctypes.c_void_p(address)
+    if isinstance(argument, np.generic):
+        return _SCALARS[argument.dtype](argument.item())
+    if isinstance(argument, Ints32):
+        return (ctypes.c_int32 * len(argument.values))(*argument.values)
+    if isinstance(argument, Ints64):
+        return (ctypes.c_int64 * len(argument.values))(*argument.values)
+    return ctypes.c_void_p(address)
 
 
 def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:

@@ -175,16 +175,17 @@ def multiply_rows(
 
 @kernel(MatMul, tail=True)
 def matmul(op: MatMul, y: Tensor, a: Tensor, b: Tensor, *, tail: Tail, setting: Setting) -> Answer:
+    """Multiply a matrix, or a stack of them, with a matrix or an equal stack."""
     refused = need_float32(y, a, b)
     if refused:
         return refused
-    if len(b.dims) <= 2:
-        n = b.dims[1] if len(b.dims) == 2 else 1
+    if b.rank <= 2:
+        n = b.dims[1] if b.rank == 2 else 1
         k = b.dims[0]
         return _product(
             y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, tail, setting
         )
-    if len(a.dims) < 2:
+    if a.rank < 2:
         return "a vector times a stack of matrices"
     return _stacked(y, a, b, tail, setting)
 
@@ -200,6 +201,7 @@ def gemm(
     tail: Tail,
     setting: Setting,
 ) -> Answer:
+    """Multiply two matrices, scale, and add a constant row."""
     refused = need_float32(y, a, b, c)
     if refused:
         return refused
@@ -262,15 +264,13 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
     count = prod(y.dims[:-2])
     if (tail.operands and count != 1) or k == 0:
         return "a stack with an operand behind it"
-    distances: list[int] = []
-    for operand, size in ((a, m * k), (b, k * n)):
-        stack = prod(operand.dims[:-2])
-        if stack not in (1, count):
-            return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
-        distances.append(size if stack == count else 0)
+    stacks = [prod(operand.dims[:-2]) for operand in (a, b)]
+    if any(stack not in (1, count) for stack in stacks):
+        return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
     if count > 65535:
         return f"a stack of {count}"
-    batch = (count, *distances, m * n)
+    of_a, of_b = m * k if stacks[0] == count else 0, k * n if stacks[1] == count else 0
+    batch = (count, of_a, of_b, m * n)
     return multiply(Product(a, b, y, m, n, k, k, n, n, batch, vector_a=vector_of(k)), tail, setting)
 
 

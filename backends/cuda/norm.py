@@ -32,6 +32,7 @@ def batch_normalization(
     tail: Tail,
     setting: Setting,
 ) -> Answer:
+    """Scale and shift every channel by what its statistics come down to."""
     refused = need_float32(y, x, scale, b, mean, var) or need_static(
         scale=scale, b=b, mean=mean, var=var
     )
@@ -39,7 +40,7 @@ def batch_normalization(
         return refused
     if op.training_mode:
         return "training_mode=1"
-    channels = x.dims[1] if len(x.dims) > 1 else 1
+    channels = x.dims[1] if x.rank > 1 else 1
     inner = 1 if x.is_channels_last else prod(x.dims[2:])
     vector = next(v for v in (4, 2, 1) if (channels if inner == 1 else inner) % v == 0)
     values = tuple(operand.value for operand in (scale, b, mean, var))
@@ -68,6 +69,7 @@ def pack_batch_norm(scale: Array, b: Array, mean: Array, var: Array, epsilon: fl
 
 @kernel(LRN, follows=True)
 def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
+    """Divide by a power of the squares of neighbouring channels."""
     refused = need_float32(y, x)
     if refused:
         return refused
@@ -89,6 +91,7 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
 
 @kernel(Softmax, LogSoftmax, follows=True)
 def softmax(op: Softmax | LogSoftmax, y: Tensor, x: Tensor) -> Answer:
+    """Return exponentials over an axis that add up to 1, or their logarithms."""
     refused = need_float32(y, x)
     if refused:
         return refused
@@ -122,7 +125,7 @@ def softmax(op: Softmax | LogSoftmax, y: Tensor, x: Tensor) -> Answer:
 
 def fold_to_3d(x: Tensor, axis: int) -> Ints:
     """Return the sizes in memory outside of, along and inside of an axis."""
-    rank = len(x.dims)
+    rank = x.rank
     axes = order(rank, x.format)
     place = axes.index(normalize_axis(axis, rank))
     sizes = [x.dims[a] for a in axes]

@@ -30,30 +30,35 @@ MOST_UNROLLED = 64
 
 @kernel(MaxPool, follows=True, outputs=2)
 def max_pool(op: MaxPool, y: Tensor, x: Tensor, *, more: tuple[Tensor | None, ...] = ()) -> Answer:
+    """Return the greatest elements of windows, and on request where they lie."""
     positions = more[0] if more else None
     return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
 
 
 @kernel(AveragePool, follows=True)
 def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
+    """Return the means of windows; of the whole image where one window covers it."""
     if _covers_all(op, x):
-        return fold(ReduceMean, y, x, tuple(range(2, len(x.dims))))
+        return fold(ReduceMean, y, x, tuple(range(2, x.rank)))
     return _pool(op, y, x, AVERAGE_PADDED if op.count_include_pad else AVERAGE)
 
 
 @kernel(LpPool, follows=True)
 def lp_pool(op: LpPool, y: Tensor, x: Tensor) -> Answer:
+    """Return the p-norms of windows."""
     return _pool(op, y, x, NORM, p=op.p)
 
 
 @kernel(GlobalAveragePool, follows=True)
 def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
-    return fold(ReduceMean, y, x, tuple(range(2, len(x.dims))))
+    """Return the means of whole images."""
+    return fold(ReduceMean, y, x, tuple(range(2, x.rank)))
 
 
 @kernel(GlobalMaxPool, follows=True)
 def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
-    return fold(ReduceMax, y, x, tuple(range(2, len(x.dims))))
+    """Return the greatest elements of whole images."""
+    return fold(ReduceMax, y, x, tuple(range(2, x.rank)))
 
 
 def _covers_all(op: AveragePool, x: Tensor) -> bool:
@@ -75,8 +80,8 @@ def _pool(
     refused = need_float32(y, x)
     if refused:
         return refused
-    if len(x.dims) > 5:
-        return f"{len(x.dims) - 2} spatial axes"
+    if x.rank > 5:
+        return f"{x.rank - 2} spatial axes"
     view = window(op, x.dims[2:], op.kernel_shape)
     depth, height, width = three(view.kernel, 1)
     return Launch(

@@ -64,12 +64,13 @@ FOLDS: dict[type[Op], Fold] = {
 
 @kernel(*FOLDS)
 def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
+    """Reduce axes that lie together."""
     refused = need_static(axes=axes)
     if refused:
         return refused
     given = () if axes is None or axes.data is None else tuple(int(a) for a in axes.data)
-    along = normalize_axes(given, len(x.dims)) or (
-        () if op.noop_with_empty_axes else tuple(range(len(x.dims)))
+    along = normalize_axes(given, x.rank) or (
+        () if op.noop_with_empty_axes else tuple(range(x.rank))
     )
     return fold(type(op), y, x, along)
 
@@ -172,7 +173,7 @@ def _pass(
 
 def _three(x: Tensor, axes: Ints) -> Ints | None:
     """Return (outer, reduced, inner) sizes in memory, or None if `axes` lie apart."""
-    places = [axis for axis in order(len(x.dims), x.format) if x.dims[axis] != 1]
+    places = [axis for axis in order(x.rank, x.format) if x.dims[axis] != 1]
     reduced = [i for i, axis in enumerate(places) if axis in axes]
     if not reduced:
         return (x.size, 1, 1)

@@ -80,8 +80,9 @@ def _transpose(batch: int, rows: int, columns: int, pitches: Ints, word: DType) 
 
 @kernel(Transpose)
 def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
-    perm = op.perm if op.perm is not None else tuple(reversed(range(len(x.dims))))
-    moves = tuple(x.strides[axis] for axis in normalize_axes(perm, len(x.dims)))
+    """Permute axes: by tiles where two of them change places, else element by element."""
+    perm = op.perm if op.perm is not None else tuple(reversed(range(x.rank)))
+    moves = tuple(x.strides[axis] for axis in normalize_axes(perm, x.rank))
     sizes, (walk,) = merge(y.dims, (moves,))
     if len(sizes) in (2, 3) and walk[-1] != 1 and walk[-2] == 1:
         batch = sizes[0] if len(sizes) == 3 else 1
@@ -101,6 +102,7 @@ def _with_operands(launch: Launch, y: Tensor, x: Tensor) -> Launch:
 
 @kernel(Expand)
 def expand(op: Expand, y: Tensor, x: Tensor, shape: Tensor) -> Answer:
+    """Repeat elements along new axes and along those of size 1."""
     return copy_strided(y, x, broadcast_strides(x.dims, x.format, y.dims))
 
 
@@ -114,11 +116,12 @@ def slice_(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Answer:
+    """Copy what windows of constant bounds leave over."""
     refused = need_static(starts=starts, ends=ends, axes=axes, steps=steps)
     if refused:
         return refused
     first, last = _ints(starts), _ints(ends)
-    along = normalize_axes(_ints(axes) or range(len(first)), len(x.dims))
+    along = normalize_axes(_ints(axes) or range(len(first)), x.rank)
     moves, offset = list(x.strides), 0
     for axis, a, b, step in zip(along, first, last, _ints(steps) or (1,) * len(first), strict=True):
         begin, _ = bounds_of_slice(a, b, step, x.dims[axis])
@@ -140,7 +143,8 @@ def split(
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
-    axis = normalize_axis(op.axis, len(x.dims))
+    """Copy each part."""
+    axis = normalize_axis(op.axis, x.rank)
     launches: list[Launch] = []
     offset = 0
     for part in (y, *more):
@@ -187,7 +191,8 @@ def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
 
 @kernel(Concat, follows=True)
 def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
-    rank = len(y.dims)
+    """Copy all inputs in one launch."""
+    rank = y.rank
     axis = normalize_axis(op.axis, rank)
     axes = order(rank, y.format)
     place = axes.index(axis)

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from cuda.bindings import driver
-from cuda.core._utils.cuda_utils import (  # cuda.core raises them but gives them no public name
-    CUDAError,
-    NVRTCError,
-)
+from cuda.core._utils import cuda_utils
 
 from ...runtime.errors import DeviceError
 
-__all__ = ["CUDAError", "NVRTCError", "check", "translated"]
+#: What cuda.core raises; it gives them no public name.
+CUDAError: type[Exception] = cuda_utils.CUDAError
+NVRTCError: type[Exception] = cuda_utils.NVRTCError
 
 
 def check(call: str, answer: tuple[Any, ...]) -> Any:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from ...runtime.ir import Node, Value
 from ...runtime.types import Array
 from .elementwise import ELEMENTWISE
 from .frame import Block, Frame, cut
 from .step import Bound, Tape
+
+
+class Finish(Protocol):
+    """Adds the stages of a chain to a tape, for one block; see `Chain.finish`."""
+
+    def __call__(self, tape: Tape, block: Block, source: Array | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +74,12 @@ class Chain:
                 return frame
         return Frame.finest(dims)
 
-    def finish(self, frame: Frame, bound: Bound) -> Callable[[Tape, Block], None]:
-        """Return what adds to a tape the stages on one block of the result."""
+    def finish(self, frame: Frame, bound: Bound) -> Finish:
+        """Return what adds to a tape the stages on one block of the result.
+
+        The block's elements so far lie in the result itself, or in an array of the block's shape
+        that the stages may overwrite.
+        """
         target = frame.view(bound[self.output])
         work: list[tuple[Callable[..., object], list[Array | None], int]] = []
         for stage in self.stages:
@@ -78,11 +89,13 @@ class Chain:
             ]
             work.append((ELEMENTWISE[type(stage.node.op)](stage.node.op), operands, stage.at))
 
-        def record(tape: Tape, block: Block) -> None:
+        def record(tape: Tape, block: Block, source: Array | None = None) -> None:
             result = cut(target, block)
-            for function, operands, at in work:
+            running = result if source is None else source
+            for number, (function, operands, at) in enumerate(work, 1):
                 arrays = [None if data is None else cut(data, block) for data in operands]
-                arrays[at] = result
-                tape.append(partial(function, *arrays, out=result))
+                arrays[at] = running
+                running = result if number == len(work) else running
+                tape.append(partial(function, *arrays, out=running))
 
         return record

@@ -27,7 +27,7 @@ from .chain import Chain
 from .columns import Unfolding
 from .frame import Block, Frame, blocks, lengths
 from .registry import builder
-from .step import Bound, HostStep, Scratch, Tape
+from .step import Bound, HostStep, Piece, Scratch, Tape
 
 #: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
 COLUMNS = 1 << 20
@@ -79,14 +79,24 @@ class _Convolution:
         self.unfolding = Unfolding.of(
             self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
         )
-        self.sums = None
-        if x.dtype != self.dtype:
-            most = max((prod(lengths(box)) for box in self.boxes), default=0)
-            self.sums = self.scratch.take(self.together * self.filters * most, self.dtype)
+        self.sums = self._reserve_sums()
+
+    def _reserve_sums(self) -> Piece | None:
+        """Return workspace for the sums of a block, where they do not go into the result at once.
+
+        A block of some columns of the result lies there in pieces; bias and activation take half
+        the time on a copy in one piece.
+        """
+        is_split = len(self.boxes) > 1 and (self.bias is not None or self.chain.stages)
+        if not is_split and self.x.tensor.dtype == self.dtype:
+            return None
+        widest = max((prod(lengths(box)) for box in self.boxes), default=0)
+        most = max((part.stop - part.start for part in self.parts), default=0)
+        return self.scratch.take(self.together * most * widest, self.dtype)
 
     def _cut(self, limit: int) -> None:
         """Choose blocks: their images, groups, boxes of outputs and filters of each group."""
-        column = max(1, self.rows * self.dtype.itemsize)
+        column = max(1, (self.rows + self.filters) * self.dtype.itemsize)
         columns = self.x.tensor.dims[0] * self.group * self.positions
         products = columns * (self.filters * (self.rows + EPILOGUE) + self.rows * GATHERING)
         wanted = max(1, min(BLOCKS * self.workers, products // PRODUCTS))
@@ -105,7 +115,7 @@ class _Convolution:
         have *= max(1, len(self.boxes))
         parts = min(self.filters // FEWEST, -(-wanted // have), self.workers)
         step = -(-self.filters // max(1, parts))
-        self.parts = [slice(i, i + step) for i in range(0, self.filters, step)]
+        self.parts = [slice(i, min(i + step, self.filters)) for i in range(0, self.filters, step)]
 
     def step(self, site: Site) -> HostStep:
         """Return what runs it."""
@@ -139,17 +149,19 @@ class _Convolution:
             columns = self.unfolding.fill(tape, bound, inputs, box)
             outputs = slice(
                 groups.start * self.filters + part.start,
-                (groups.stop - 1) * self.filters + min(part.stop, self.filters),
+                (groups.stop - 1) * self.filters + part.stop,
             )
             place = (slice(image, image + 1), outputs, *box)
             target = result[image, groups, part, joined.block(place)[2]]
             sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
             tape.append(_product(weights[groups, part], columns, sums))
             if bias is not None:
-                tape.append(partial(np.add, sums, bias[groups, part], out=sums))
-            if sums is not target:
+                last = sums if self.chain.stages else target
+                tape.append(partial(np.add, sums, bias[groups, part], out=last))
+            elif not self.chain.stages and sums is not target:
                 tape.append(partial(np.copyto, target, sums))
-            finish(tape, frame.block(place))
+            block = frame.block(place)
+            finish(tape, block, sums.reshape(lengths(block)) if self.sums else None)
             tapes.append(tape)
         return tapes
 

@@ -28,8 +28,10 @@ MOST = 8
 #: Seconds without work after which a thread ends.
 PATIENCE = 5.0
 #: A caller that waits longer than this (seconds), and than half of its own work, has lost the other
-#: core to another program; it works alone for a while, because each such loss costs milliseconds.
-LATE, REST = 3e-4, 0.1
+#: core to another program. It works alone for a while, because each such loss costs milliseconds:
+#: shortly after the first one, ever longer if it happens again and again.
+LATE = 3e-4
+SHORTEST_REST, LONGEST_REST = 4e-3, 0.25
 
 
 def size() -> int:
@@ -108,6 +110,7 @@ class Crew:
         self._lock = Lock()
         self._hands: list[_Hand] = []
         self._alone_until = 0.0
+        self._rest = SHORTEST_REST
 
     def play(self, jobs: Jobs) -> None:
         """Do all blocks.
@@ -143,11 +146,18 @@ class Crew:
             for order in orders:
                 order.finish()
             waited = perf_counter() - start - own
-            if waited > LATE + own / 2:
-                self._alone_until = perf_counter() + REST
+            self._judge(waited > LATE + own / 2)
         for order in orders:
             if order.error is not None:
                 raise order.error
+
+    def _judge(self, is_late: bool) -> None:
+        """Rest if the others were late; rest shorter the next time if they were not."""
+        if is_late:
+            self._alone_until = perf_counter() + self._rest
+            self._rest = min(2 * self._rest, LONGEST_REST)
+        else:
+            self._rest = max(0.9 * self._rest, SHORTEST_REST)
 
     def _ready(self, number: int) -> list[_Hand]:
         self._hands = [hand for hand in self._hands if hand.is_there]

@@ -1,4 +1,4 @@
-"""The CUDA device: memory, copies between formats, graphs, errors; and arrays shared with others."""
+"""The CUDA device: memory, copies between formats, graphs, errors; and shared arrays."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +47,7 @@ class DryDevice:
 
 def single(
     operator: str,
-    inputs: list[Array | None],
+    inputs: Sequence[Any],
     constant: tuple[int, ...] = (),
     outputs: int = 1,
     **attributes: Any,

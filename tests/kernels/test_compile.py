@@ -32,6 +32,7 @@ from tercet.runtime.dtypes import (
 from tercet.runtime.errors import KernelError
 from tercet.runtime.op import arity, attributes
 from tercet.runtime.ops import elementwise as ops
+from tercet.runtime.types import Array
 from tercet.tools.light_models import light_file
 
 from .dry import DryDevice, launches, normal, planned, planned_model, single
@@ -129,12 +130,12 @@ REQUIRED = {ops.BitShift: {"direction": "LEFT"}, ops.Cast: {"to": float16}}
 def elementwise_source(operator: type, dtype: DType) -> Source:
     """Return the kernel of one row of the table."""
     device = DryDevice()
-    least, most = arity(operator)
+    _, most = arity(operator)
     count = 3 if most is None else most
     kinds = [bool_, dtype, dtype] if operator is ops.Where else [dtype] * count
-    inputs = [np.ones((2, 3), kind) for kind in kinds[:count]]
+    inputs: list[Array | None] = [np.ones((2, 3), kind) for kind in kinds[:count]]
     if operator is ops.Clip:
-        inputs[1:] = [np.ones((), dtype), None]
+        inputs = [inputs[0], np.ones((), dtype), None]
     given = REQUIRED.get(operator, {})
     assert set(given) <= set(attributes(operator))
     planned(single(operator.__name__, inputs, **given), device)

@@ -4,7 +4,7 @@ The folder is optional; its INDEX.tsv says of every model how far onnxruntime is
 it optimises the graph ("maxdiff" for seeded inputs, "diff" for the real sample). The greatest
 error allowed is a multiple of that, never less than what another order of summation makes:
 
-- floats: 4 times that figure, or 64 roundings of the output's greatest element if that is more;
+- floats: 4 times that figure, or 64 units in the last place of the greatest element if that is more;
 - half floats: twice the distance between the model and the float32 model that it was made of, for
   two that round in different places may each be that far from it;
 - quantized models: one step of 8 bits over the output's range;
@@ -78,10 +78,11 @@ REFUSED = {
     "tract-qlstm-3-2-3-scan": "Scan",
 }
 
-#: Models whose input is resized in uint8. onnxruntime finds positions in float32, which puts under
-#: 1 % of the pixels a step off; the network sharpens that step to the number given here.
-RESIZED = {"cut-superres-prepost-op16": 4}
-SHARE = 0.01
+#: Models whose input is resized in bytes, for which onnxruntime has weights of 10 bits: that puts
+#: up to 5 % of the resized pixels a step off, and the network sharpens a step to the number here.
+RESIZED = {"cut-superres-prepost-op16": 5}
+#: Share of their outputs that may be beyond the usual limit.
+SHARE = 0.03
 
 SETS = (("inputs", "expected_ort", "maxdiff"), ("real_inputs", "real_expected_ort", "diff"))
 
@@ -108,7 +109,7 @@ def allowed(row: Mapping[str, str], name: str, expected: Array) -> float:
         return float(np.ptp(expected)) / 255
     if expected.dtype == np.float16:
         return 2 * figure(row, "max abs diff")
-    return max(4 * itself, 64 * 2.0**-24 * float(np.abs(expected).max(initial=0)))
+    return max(4 * itself, 64 * 2.0**-23 * float(np.abs(expected).max(initial=0)))
 
 
 def compare(name: str, got: Array, want: Array, limit: float) -> None:

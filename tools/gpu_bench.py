@@ -1,0 +1,340 @@
+"""Measure every backend on a GPU: `make gpu-bench`, or ``python -m tercet.tools.gpu_bench``.
+
+For each model and each way to run it: the latency of a call from Python, copies to and from the
+device included; the time of the device alone, from events around a replay of the plan's graph with
+the input already there; and the distance of the results from those of a float64 run. The figures
+go to a table, to a JSON file and to a Markdown file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import __path__ as package
+from .. import __version__, load
+from ..api import Loadable
+from ..runtime.backend import Stream
+from ..runtime.errors import BackendUnavailable, TercetError
+from ..runtime.model import Model
+from ..runtime.types import Array
+from .console import Say, grid, open_console, progress
+from .light_models import light_inputs, light_model
+from .measure import Repeat, Timing, interleave
+from .oracle import Oracle
+
+if TYPE_CHECKING:
+    from ..backends.cuda.device import CudaDevice
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ("demo", "mnist", "squeezenet", "resnet50", "vgg19")
+WARM_UP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to run a model.
+
+    Attributes:
+        name: for the tables.
+        backend: whose it is.
+        options: fields of `tercet.Options`.
+    """
+
+    name: str
+    backend: str
+    options: dict[str, Any]
+
+
+WAYS = (
+    Way("numpy", "numpy", {}),
+    Way("cuda, naive", "cuda", {"conv": "naive"}),
+    Way("cuda", "cuda", {}),
+    Way("cudnn", "cudnn", {}),
+    Way("cudnn, tuned", "cudnn", {"tune": True}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was measured of one model, run in one way.
+
+    Attributes:
+        model: its name.
+        way: how it ran.
+        call: latencies of `Model.run`, in seconds.
+        device: times of the device alone, in seconds; None on the host.
+        error: relative L2 distance from float64, the worst output's.
+        first: seconds of loading, planning, compiling and the first run.
+        steps: rows of the plan that compute something.
+        device_bytes: activations, workspace and weights on the device.
+    """
+
+    model: str
+    way: str
+    call: Timing
+    device: Timing | None
+    error: float
+    first: float
+    steps: int
+    device_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON, times in milliseconds."""
+        return {
+            "model": self.model,
+            "way": self.way,
+            "call_ms": self.call.to_dict(),
+            "device_ms": self.device.to_dict() if self.device else None,
+            "error": self.error,
+            "first_seconds": self.first,
+            "steps": self.steps,
+            "device_bytes": self.device_bytes,
+        }
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def model_and_inputs(name: str) -> tuple[Loadable, dict[str, Array]] | None:
+    """Return a model with inputs for it; None if it is one of the optional ones and not here."""
+    if name == "demo":
+        with np.load(Path(package[0]) / "demo" / "digits.npz", allow_pickle=False) as digits:
+            images = digits["images"][:1].astype(np.float32) / 16
+        path = Path(package[0]) / "demo" / "digits.onnx"
+        return path, {_only_input(path): images}
+    if name == "mnist":
+        path = Path(os.environ.get("TERCET_MODELS", "")) / "mnist-8-cntk" / "model.onnx"
+        if not path.is_file():
+            return None
+        image = np.random.default_rng(0).uniform(0, 255, (1, 1, 28, 28)).astype(np.float32)
+        return path, {_only_input(path): image}
+    proto = light_model(name)
+    return proto, light_inputs(proto)
+
+
+def _only_input(path: Path) -> str:
+    with load(path) as model:
+        (info,) = model.inputs
+    return info.name
+
+
+# ── measuring ────────────────────────────────────────────────────────────────────────────────────
+
+
+def measure(
+    name: str, source: Loadable, feeds: dict[str, Array], ways: Sequence[Way], say: Say
+) -> Iterator[Result | tuple[Way, str]]:
+    """Yield a result for each way, or the reason why there is none."""
+    say(f"{name}: float64")
+    with load(source) as model:
+        oracle = Oracle(model.imported)
+    exact = oracle.run(feeds)
+    oracle.close()
+    for way in ways:
+        say(f"{name}: {way.name}")
+        start = perf_counter()
+        try:
+            model = load(source, way.backend, **way.options)
+        except BackendUnavailable as error:
+            yield way, str(error)
+            continue
+        with model:
+            found = model.run(feeds)
+            first = perf_counter() - start
+            yield _result(name, way, model, feeds, distance(found, exact), first)
+
+
+def _result(
+    name: str, way: Way, model: Model, feeds: dict[str, Array], error: float, first: float
+) -> Result:
+    repeat = Repeat(seconds=2.0, least=5, most=500)
+    call = interleave({way.name: lambda: model.run(feeds)}, repeat)[way.name]
+    plan = model.prepare()
+    memory = plan.memory
+    kinds = (memory.activations, memory.workspace, memory.weights)
+    return Result(
+        model=name,
+        way=way.name,
+        call=call,
+        device=None if way.backend == "numpy" else _device_times(model),
+        error=error,
+        first=first,
+        steps=sum(row.kind == "step" for row in plan.rows),
+        device_bytes=sum(n for kind in kinds for device, n in kind.items() if device != "cpu"),
+    )
+
+
+def _device_times(model: Model, runs: int = 200) -> Timing:
+    """Return times of the device's own rows, copies left out, on the inputs of the last run."""
+    device: CudaDevice = model.backends[0].device  # type: ignore[assignment]  # not numpy's
+    rows = [r.run for r in model.prepare().rows if r.device is device and r.kind != "copy"]
+    present = [run for run in rows if run is not None]
+
+    def run_all(stream: Stream) -> None:
+        for run in present:
+            run(stream)
+
+    replay: Callable[..., None] = device.record(run_all)
+    stream = device.stream()
+    for _ in range(WARM_UP):
+        device.time(replay, stream)
+    return Timing(tuple(device.time(replay, stream) for _ in range(runs)))
+
+
+def distance(found: dict[str, Array], exact: dict[str, Array]) -> float:
+    """Return the greatest relative L2 distance of an output from the exact one."""
+    return max(
+        float(np.linalg.norm(found[name] - exact[name]) / np.linalg.norm(exact[name]))
+        for name in exact
+    )
+
+
+# ── environment ──────────────────────────────────────────────────────────────────────────────────
+
+
+def environment() -> dict[str, str]:
+    """Return what the figures depend on besides the code; raises BackendUnavailable without GPU."""
+    from ..backends import open_backends
+    from ..runtime.options import Options
+
+    (backend,) = open_backends("cuda", Options())
+    device: CudaDevice = backend.device  # type: ignore[assignment]  # the cuda backend's
+    packages = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend")
+    return {
+        "tercet": f"{__version__} ({_commit()})",
+        "GPU": device.description,
+        "CPU": f"{os.cpu_count()} cores",
+        "system": platform.platform(terse=True),
+        "Python": platform.python_version(),
+        "numpy": np.__version__,
+        **{name: found for name in packages if (found := _version(name))},
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+
+
+def _version(name: str) -> str:
+    for candidate in (name, f"{name}-cu13", f"{name}-cu12"):
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def _commit() -> str:
+    command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "no commit known"
+    return answer.stdout.strip() or "no commit known"
+
+
+# ── reports ──────────────────────────────────────────────────────────────────────────────────────
+
+TITLES = ("model", "way", "call ms", "p10–p90", "device ms", "p10–p90", "error", "steps", "MB")
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    """Return a row of the table."""
+    device = result.device
+    return (
+        result.model,
+        result.way,
+        f"{1e3 * result.call.median:.3f}",
+        _spread(result.call),
+        f"{1e3 * device.median:.3f}" if device else "",
+        _spread(device) if device else "",
+        f"{result.error:.1e}",
+        str(result.steps),
+        f"{result.device_bytes / 1e6:.1f}" if device else "",
+    )
+
+
+def _spread(timing: Timing) -> str:
+    return f"{1e3 * timing.quantile(0.1):.3f}–{1e3 * timing.quantile(0.9):.3f}"
+
+
+def markdown(results: Sequence[Result], about: dict[str, str]) -> str:
+    """Return the report as a Markdown page."""
+    lines = [
+        "# Latency and accuracy on a GPU",
+        "",
+        "Written by `make gpu-bench`. Batch 1, float32 (no TF32), seeded random weights for the "
+        "models of the onnx package. *Call* is `Model.run` from Python with copies to and from "
+        "the device; *device* is a replay of the plan's CUDA graph with the input on the device, "
+        "timed by events. Errors are relative L2 distances from a float64 run. Medians.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        f"| {' | '.join(TITLES)} |",
+        f"|{'---|' * 2}{'---:|' * (len(TITLES) - 2)}",
+        *(f"| {' | '.join(cells(result))} |" for result in results),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def save(results: Sequence[Result], about: dict[str, str], folder: Path) -> list[Path]:
+    """Write JSON and Markdown; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"environment": about, "results": [result.to_dict() for result in results]}
+    written = [folder / "gpu_bench.json", folder / "gpu_bench.md"]
+    written[0].write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    written[1].write_text(markdown(results, about), encoding="utf-8")
+    return written
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and save; return the exit code."""
+    parser = argparse.ArgumentParser(prog="gpu_bench", description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(MODELS), help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
+    chosen = parser.parse_args(arguments)
+    console = open_console()
+    try:
+        about = environment()
+        results = _measure_all(chosen.models, console.print)
+    except TercetError as error:
+        console.print(f"gpu_bench: {error}")
+        return error.exit_code
+    table = grid(*TITLES, left=2)
+    for result in results:
+        table.add_row(*cells(result))
+    console.print(table)
+    for path in save(results, about, chosen.output):
+        console.print(f"written: {path}")
+    return 0
+
+
+def _measure_all(names: Sequence[str], note: Callable[[str], object]) -> list[Result]:
+    results: list[Result] = []
+    with progress() as say:
+        for name in names:
+            found = model_and_inputs(name)
+            if found is None:
+                note(f"{name}: left out; TERCET_MODELS names the folder of the optional models")
+                continue
+            for result in measure(name, *found, WAYS, say):
+                if isinstance(result, Result):
+                    results.append(result)
+                else:
+                    note(f"{name}: {result[0].name}: {result[1]}")
+    return results
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
