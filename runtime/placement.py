@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from .backend import Format
 from .errors import Refusal
-from .plan import Plan, Row, Slot
+from .layout import Row, Slot
+from .plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ class CudaBuffer:
         self.core, self.nbytes, self._release = core, nbytes, release
         self.pointer = int(core.handle) if core is not None else 0
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Give the memory back; a second call does nothing."""
         core, nbytes = self.core, self.nbytes

@@ -1,4 +1,4 @@
-"""Convolution's relatives: transposed, folding, deformed, causal."""
+"""Convolution's relatives: folding, deformed, causal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ...runtime.dtypes import DType, float32, float64
-from ...runtime.ops.conv import CausalConvWithState, Col2Im, ConvTranspose, DeformConv
-from ...runtime.ops.window import Window, transposed_window, window
+from ...runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
+from ...runtime.ops.window import Window, window
 from ...runtime.types import Array
 from .interpolate import sampled, surrounded_by_zeros
 from .registry import kernel
@@ -49,24 +49,6 @@ def _folded(columns: Array, geometry: Window, size: tuple[int, ...]) -> Array:
         ]
         image[(slice(None), *places)] += columns[(slice(None), *tap)]
     return image[(slice(None), *shown)]
-
-
-@kernel(ConvTranspose)
-def conv_transpose(op: ConvTranspose, x: Array, w: Array, b: Array | None = None) -> Array:
-    """Multiply the channels of every position by the weights, and fold the windows."""
-    dtype = _arithmetic(x.dtype)
-    geometry = transposed_window(op, x.shape[2:], w.shape[2:])
-    channels, filters = len(w) // op.group, w.shape[1]
-    matrices = w.astype(dtype, copy=False).reshape(op.group, channels, -1).swapaxes(1, 2)
-    positions = x.astype(dtype, copy=False).reshape(len(x), op.group, channels, -1)
-    result = np.empty((len(x), op.group * filters, *geometry.output), dtype)
-    for source, target in zip(positions, result, strict=True):
-        columns = np.matmul(matrices, source)
-        columns = columns.reshape(op.group * filters, *w.shape[2:], *x.shape[2:])
-        target[...] = _folded(columns, geometry, geometry.output)
-    if b is not None:
-        result += _by_channel(b, x.ndim)
-    return result.astype(x.dtype)
 
 
 @kernel(Col2Im)

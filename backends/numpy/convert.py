@@ -50,9 +50,9 @@ def _from_text(x: Array, to: DType) -> Array:
 
 
 def _to_text(x: Array) -> Array:
-    made = np.empty(x.shape, string)
-    made.flat = [str(element) for element in x.flat]
-    return made
+    texts = np.empty(x.size, string)
+    texts[:] = [str(element) for element in x.flat]
+    return texts.reshape(x.shape)
 
 
 def _to_exponent(x: Array, saturate: bool, round_mode: str) -> Array:

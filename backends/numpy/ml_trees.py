@@ -97,9 +97,11 @@ class _Forest:
     ) -> _Forest | str:
         """Return the forest, or what is wrong with it."""
         children = np.array([nodes.false, nodes.true]).reshape(2, -1)
-        depth = _depth(children, np.array(roots, int))
-        if depth is None:
+        depth, reached = _levels(children, np.array(roots, int))
+        if depth >= len(nodes.feature) > 0:
             return "a tree whose branches meet in a circle"
+        if reached < len(nodes.feature):
+            return "nodes that no root leads to"
         dense = np.zeros((2, len(nodes.feature), targets))
         for leaf, parts in weights.items():
             for target, weight in parts:
@@ -152,17 +154,19 @@ class _Forest:
         return np.where(found, sums, 0), found
 
 
-def _depth(children: Array, roots: Array) -> int | None:
-    """Return the number of levels below the roots, or None where there is no end."""
+def _levels(children: Array, roots: Array) -> tuple[int, int]:
+    """Return the number of levels below the roots, and of the nodes that they lead to.
+
+    Where branches meet in a circle there are more levels than nodes.
+    """
     level, depth = np.unique(roots), 0
-    while True:
+    reached = np.zeros(children.shape[1], bool)
+    while level.size and depth <= len(reached):
+        reached[level] = True
         below = children[:, level]
-        inner = below[:, (below != level).any(0)]
-        if not inner.size:
-            return depth
-        level, depth = np.unique(inner), depth + 1
-        if depth > children.shape[1]:
-            return None
+        level = np.unique(below[below != level])
+        depth += 1
+    return depth - 1 if depth <= len(reached) else depth, int(reached.sum())
 
 
 # ── building ─────────────────────────────────────────────────────────────────────────────────────
@@ -208,6 +212,8 @@ def _parallel(
             return f"node {node} of tree {tree} is missing"
         weights[index[tree, node]].append((target, weight))
     roots = [at for at in range(len(names)) if at not in children]
+    if len(roots) != len(set(op.nodes_treeids or ())):
+        return "trees that do not have one root each"
     return _Forest.of(nodes, roots, weights, targets)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
@@ -55,6 +56,33 @@ def test_too_much_memory_is_a_typed_error_and_no_harm(device) -> None:
     view = device.upload(normal(1000))
     assert np.array_equal(fetch(device, view), normal(1000))
     view.buffer.close()
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 10, 25])
+def test_a_model_survives_a_refused_allocation(
+    k: int, device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R13: the k-th allocation fails; nothing leaks, and the model runs when there is memory."""
+    proto = light_model("squeezenet")
+    feeds = light_inputs(proto)
+    allocate, calls = device.allocate, 0
+
+    def scarce(nbytes: int):
+        nonlocal calls
+        calls += 1
+        return allocate(1 << 50 if calls == k else nbytes)
+
+    with tercet.load(proto, "cuda") as model:
+        want = model.run(feeds)
+    with tercet.load(proto, "cuda") as model:
+        monkeypatch.setattr(device, "allocate", scarce)
+        with pytest.raises(DeviceOutOfMemory):
+            model.run(feeds)
+        monkeypatch.undo()
+        got = model.run(feeds)
+    assert all(np.array_equal(got[name], want[name]) for name in want)
+    gc.collect()
+    assert device.allocated == 0
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -16,11 +16,11 @@ from tercet.backends.cuda.launch import KernelStep, Launch
 from tercet.runtime.host import HOST
 from tercet.runtime.infer import infer, specialise
 from tercet.runtime.ir import Graph
+from tercet.runtime.layout import Layout, lay_out
 from tercet.runtime.model import Model
 from tercet.runtime.op import OPERATORS
 from tercet.runtime.options import Options
 from tercet.runtime.passes import AFTER_SHAPES, optimise
-from tercet.runtime.plan import Layout, lay_out
 from tercet.runtime.types import Array, TensorType
 from tercet.runtime.weights import WeightStore
 

@@ -16,6 +16,10 @@ def ints(*values: int) -> Array:
     return np.array(values, I64)
 
 
+def scalar(value: float, dtype: Any = FLOAT32) -> Array:
+    return np.array(value, dtype)
+
+
 def slice_(
     x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Case:
@@ -51,16 +55,16 @@ PADS = [
         pad(X, ints(0, 1, 2, 1, 0, 0, 1, 3), mode)
         for mode in ("constant", "edge", "reflect", "wrap")
     ),
-    pad(X, ints(0, 1, 2, 1, 0, 0, 1, 3), "constant", np.float32(7.5)),
+    pad(X, ints(0, 1, 2, 1, 0, 0, 1, 3), "constant", scalar(7.5)),
     pad(X, ints(0, 0, -1, 1, 0, 0, 2, -2), "constant"),
-    pad(draw(2, (3, 4), np.int32), ints(1, 0, 0, 2), "constant", np.int32(-3)),
-    pad(draw(2, (3, 4), FLOAT16), ints(1, 0, 0, 2), "constant", np.float16(-3)),
+    pad(draw(2, (3, 4), np.int32), ints(1, 0, 0, 2), "constant", scalar(-3, np.int32)),
+    pad(draw(2, (3, 4), FLOAT16), ints(1, 0, 0, 2), "constant", scalar(-3, FLOAT16)),
 ]
 MOVES = [
     *(fixed("Transpose", X, perm=p) for p in ([0, 2, 3, 1], [3, 2, 1, 0], [1, 0, 2, 3])),
     fixed("Transpose", X),
     fixed("Transpose", draw(2, (3, 4), np.uint8)),
-    fixed("Transpose", np.array(3, np.float32)),
+    fixed("Transpose", scalar(3)),
     *(fixed("Concat", X, X[:, :1], X[:, :2], axis=axis) for axis in (1, -3)),
     fixed("Concat", X, axis=0),
     fixed("Concat", X[:0], X, axis=0),
@@ -68,7 +72,7 @@ MOVES = [
     Case("Split", (X,), {"axis": 3, "num_outputs": 2}, outputs=2, error=0),
     Case("Split", (X, ints(1, 0, 2)), {"axis": 1}, constants=(1,), outputs=3, error=0),
     fixed("Expand", X[:, :1], ints(1, 3, 1, 1), constants=(1,)),
-    fixed("Expand", np.array(2, np.float32), ints(2, 3), constants=(1,)),
+    fixed("Expand", scalar(2), ints(2, 3), constants=(1,)),
     fixed("Expand", X, ints(1), constants=(1,)),
     fixed("Tile", X, ints(1, 2, 1, 3), constants=(1,)),
     fixed("Tile", X, ints(0, 2, 1, 3), constants=(1,)),
@@ -78,8 +82,8 @@ MOVES = [
     fixed("ReverseSequence", draw(1, (4, 3, 2)), ints(4, 1, 2), batch_axis=1, time_axis=0),
     fixed("ReverseSequence", draw(1, (3, 4, 2)), ints(4, 1, 2), batch_axis=0, time_axis=1),
     fixed("Trilu", X, upper=0),
-    fixed("Trilu", X, ints(1)[0:1].reshape(()), constants=(1,)),
-    fixed("Trilu", X, ints(-2).reshape(()), constants=(1,), upper=0),
+    fixed("Trilu", X, scalar(1, I64), constants=(1,)),
+    fixed("Trilu", X, scalar(-2, I64), constants=(1,), upper=0),
     fixed("CenterCropPad", X, ints(6, 3), constants=(1,), axes=[1, 3]),
 ]
 VIEWS = [
@@ -94,7 +98,7 @@ VIEWS = [
 ]
 GATHERS = [
     fixed("Gather", X, ints(2, 0, -1), axis=1),
-    fixed("Gather", X, ints(1).reshape(()), constants=(1,), axis=2),
+    fixed("Gather", X, scalar(1, I64), constants=(1,), axis=2),
     fixed("Gather", X, np.array([[0, 1], [3, -4]], np.int32), axis=-2),
     fixed("GatherElements", X, np.abs(draw(1, (2, 2, 4, 5), I64)) % 3, axis=1),
     fixed("GatherElements", draw(2, (3, 3)), np.array([[1, -2, 0], [2, 0, 0]]), axis=0),
@@ -123,8 +127,8 @@ MADE = [
         want=lambda _: np.zeros((2, 3), np.float32),
         constants=(0,),
     ),
-    Case("Range", (np.int32(3), np.int32(17), np.int32(4)), constants=(0, 1, 2), error=0),
-    Case("Range", (np.float32(1), np.float32(-2), np.float32(-0.5)), constants=(0, 1, 2), error=0),
+    Case("Range", tuple(scalar(v, np.int32) for v in (3, 17, 4)), constants=(0, 1, 2), error=0),
+    Case("Range", tuple(scalar(v) for v in (1, -2, -0.5)), constants=(0, 1, 2), error=0),
     Case("EyeLike", (draw(1, (3, 5)),), {"k": 1}, error=0),
     Case("EyeLike", (draw(1, (3, 5)),), {"k": -1, "dtype": 7}, error=0),
     Case("Shape", (X,), error=0),

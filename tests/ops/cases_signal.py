@@ -43,7 +43,12 @@ CASES = [
     ),
     Case(
         "MelWeightMatrix",
-        (np.array(12), np.array(64), np.array(16000), np.float32(20.0), np.float32(4000.0)),
+        (
+            np.array(12),
+            np.array(64),
+            np.array(16000),
+            *(np.array(hertz, np.float32) for hertz in (20.0, 4000.0)),
+        ),
         constants=(0, 1, 2, 3, 4),
         error=16,
     ),

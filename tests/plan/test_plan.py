@@ -119,6 +119,7 @@ def test_out_of_memory_is_typed_and_the_model_recovers() -> None:
     with pytest.raises(DeviceOutOfMemory, match="asked for"):
         model(np.ones((50, 4, 5, 5), np.float32))
     assert device.allocated == before
+    assert sum(buffer.nbytes > 0 for buffer in device.pinned) == 1
     model(np.ones((1, 4, 5, 5), np.float32))
 
 

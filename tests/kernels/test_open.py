@@ -1,0 +1,110 @@
+"""What `backend="cuda"` says where it cannot run; every case is simulated, so a GPU is no harm."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import cuda, open_backends
+from tercet.backends.cuda import device as opening
+from tercet.backends.cuda.compile import H200, Target, target_for
+from tercet.runtime.errors import BackendUnavailable
+from tercet.runtime.options import Options
+
+OK = opening.driver.CUresult.CUDA_SUCCESS
+NO_DEVICE = opening.driver.CUresult.CUDA_ERROR_NO_DEVICE
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A driver of the right version with one GPU, which tests then spoil."""
+    fake = SimpleNamespace(
+        CUresult=opening.driver.CUresult,
+        CUDA_VERSION=13000,
+        cuInit=lambda flags: (OK,),
+        cuDriverGetVersion=lambda: (OK, 13000),
+        cuDeviceGetCount=lambda: (OK, 1),
+    )
+    monkeypatch.setattr(opening, "driver", fake)
+    monkeypatch.setattr(opening, "nvrtc", SimpleNamespace(nvrtcVersion=lambda: (OK, 13, 0)))
+    monkeypatch.setattr(opening, "_opened", {})
+    return fake
+
+
+def refusal() -> BackendUnavailable:
+    with pytest.raises(BackendUnavailable) as caught:
+        open_backends("cuda", Options())
+    assert caught.value.backend == "cuda"
+    assert str(caught.value).startswith("backend 'cuda' cannot run here: ")
+    return caught.value
+
+
+def fails(*_: Any) -> Any:
+    raise RuntimeError("Failed to dlopen libcuda.so.1")
+
+
+def test_no_driver(driver: SimpleNamespace) -> None:
+    driver.cuInit = fails
+    error = refusal()
+    assert "driver cannot be loaded (Failed to dlopen libcuda.so.1)" in error.missing
+    assert "nvidia-smi" in error.remedy
+
+
+def test_no_gpu(driver: SimpleNamespace) -> None:
+    driver.cuInit = lambda flags: (NO_DEVICE,)
+    assert "CUDA_ERROR_NO_DEVICE" in refusal().missing
+    driver.cuInit = lambda flags: (OK,)
+    driver.cuDeviceGetCount = lambda: (OK, 0)
+    assert "there is no GPU 0; CUDA shows 0" in refusal().missing
+
+
+def test_a_driver_older_than_the_packages(driver: SimpleNamespace) -> None:
+    driver.cuDriverGetVersion = lambda: (OK, 12040)
+    error = refusal()
+    assert "the NVIDIA driver is for CUDA 12.4, the installed packages are for CUDA 13" in str(
+        error
+    )
+    assert "pip install 'tercet[cuda12]'" in error.remedy
+
+
+def test_no_run_time_compiler(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "nvrtc", SimpleNamespace(nvrtcVersion=fails))
+    error = refusal()
+    assert "NVRTC" in error.missing
+    assert error.remedy == "pip install 'tercet[cuda13]'"
+
+
+def test_a_gpu_that_is_too_old(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(
+        name="Tesla V100", compute_capability=(7, 0), set_current=lambda: None, device_id=0
+    )
+    monkeypatch.setattr(opening, "Device", lambda ordinal: old)
+    error = refusal()
+    assert "Tesla V100 has compute capability 7.0; the kernels need 8.0 (Ampere)" in error.missing
+
+
+def test_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("tercet.backends.cuda.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(BackendUnavailable, match=r"pip install 'tercet\[cuda13\]'"):
+        cuda.open_backends(Options())
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")],
+)
+def test_targets(capability: tuple[int, int], expected: str) -> None:
+    assert target_for(*capability, 132, 232448) == Target(expected, 132, 232448)
+    assert target_for(9, 0, 132, 232448) == H200
+
+
+def test_a_gpu_newer_than_the_compiler_gets_ptx() -> None:
+    assert target_for(99, 9, 1, 1).code == "ptx"

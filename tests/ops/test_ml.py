@@ -1,0 +1,155 @@
+"""Classical models against onnxruntime: forests, linear models, support vectors, features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+import tercet
+
+from .case import Array, draw
+
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+FEATURES = 4
+
+
+@dataclass
+class Forest:
+    """Random trees as the parallel lists of TreeEnsembleClassifier and TreeEnsembleRegressor."""
+
+    modes: tuple[str, ...] = MODES[:1]
+    lists: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    leaves: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def grow(self, rng: np.random.Generator, tree: int, depth: int, first: int = 0) -> int:
+        """Add a tree whose root is node `first`; return the number after its last node."""
+        is_leaf = depth == 0 or rng.random() < 0.2
+        if is_leaf:
+            self.leaves.append((tree, first))
+        at = len(self.lists.get("nodes_nodeids", ()))
+        self._add("nodes_treeids", tree)
+        self._add("nodes_nodeids", first)
+        self._add("nodes_modes", "LEAF" if is_leaf else str(rng.choice(self.modes)))
+        self._add("nodes_featureids", 0 if is_leaf else int(rng.integers(FEATURES)))
+        self._add("nodes_values", 0.0 if is_leaf else round(float(rng.normal()), 1))
+        self._add("nodes_missing_value_tracks_true", int(rng.integers(2)))
+        for side in ("true", "false"):
+            self._add(f"nodes_{side}nodeids", 0)
+        after = first + 1
+        for side in () if is_leaf else ("true", "false"):
+            self.lists[f"nodes_{side}nodeids"][at] = after
+            after = self.grow(rng, tree, depth - 1, after)
+        return after
+
+    def _add(self, name: str, value: Any) -> None:
+        self.lists.setdefault(name, []).append(value)
+
+    def attributes(self, rng: np.random.Generator, kind: str, targets: range) -> dict[str, Any]:
+        """Return all attributes, with a weight of every leaf for every target."""
+        parts = [(tree, node, target) for tree, node in self.leaves for target in targets]
+        names = (f"{kind}_treeids", f"{kind}_nodeids", f"{kind}_ids")
+        lists = dict(zip(names, map(list, zip(*parts, strict=True)), strict=True))
+        weights = rng.standard_normal(len(parts)).round(2).tolist()
+        return {**self.lists, **lists, f"{kind}_weights": weights}
+
+
+def forest(kind: str, targets: range, modes: tuple[str, ...] = MODES[:1]) -> dict[str, Any]:
+    rng = np.random.default_rng(len(modes) + len(targets))
+    made = Forest(modes)
+    for tree in range(5):
+        made.grow(rng, tree, 4)
+    return made.attributes(rng, kind, targets)
+
+
+def numbers(seed: int, count: int) -> list[float]:
+    return draw(seed, (count,)).tolist()
+
+
+def svm(classes: int, vectors: int, **more: Any) -> dict[str, Any]:
+    total, pairs = classes * vectors, classes * (classes - 1) // 2
+    return {
+        "kernel_params": [0.5, 0.3, 3.0],
+        "vectors_per_class": [vectors] * classes,
+        "support_vectors": numbers(1, total * FEATURES),
+        "coefficients": numbers(2, (classes - 1) * total),
+        "rho": numbers(3, pairs),
+        "classlabels_ints": list(range(5, 5 + classes)),
+        **more,
+    }
+
+
+def cases() -> Iterator[tuple[str, dict[str, Any]]]:
+    labels = [7, 3, 11]
+    for modes in (MODES[:1], MODES):
+        for transform in ("NONE", "LOGISTIC", "SOFTMAX"):
+            shared = {"post_transform": transform, "classlabels_int64s": labels}
+            yield "TreeEnsembleClassifier", forest("class", range(3), modes) | shared
+    for transform in ("NONE", "LOGISTIC"):
+        shared = {"post_transform": transform, "classlabels_int64s": [0, 1]}
+        yield "TreeEnsembleClassifier", forest("class", range(1)) | shared
+    for how in ("SUM", "AVERAGE", "MIN", "MAX"):
+        shared = {"aggregate_function": how, "n_targets": 2, "base_values": [0.5, -1.0]}
+        yield "TreeEnsembleRegressor", forest("target", range(2), MODES) | shared
+    for transform in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
+        linear = {"coefficients": numbers(1, 3 * FEATURES), "intercepts": numbers(2, 3)}
+        shared = {"classlabels_ints": labels, "post_transform": transform}
+        yield "LinearClassifier", linear | shared
+        yield "LinearRegressor", linear | {"targets": 3, "post_transform": transform}
+    for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID"):
+        yield "SVMClassifier", svm(3, 4, kernel_type=kernel)
+        yield "SVMClassifier", svm(2, 4, kernel_type=kernel)
+        both = {"prob_a": [-1.0, -0.5, -2.0], "prob_b": [0.1, 0.2, 0.3]}
+        yield "SVMClassifier", svm(3, 4, kernel_type=kernel, **both)
+        regression = svm(1, 6, kernel_type=kernel) | {"n_supports": 6, "rho": [0.5]}
+        del regression["vectors_per_class"], regression["classlabels_ints"]
+        yield "SVMRegressor", regression | {"coefficients": numbers(4, 6)}
+    yield "Scaler", {"offset": numbers(1, FEATURES), "scale": numbers(2, FEATURES)}
+    yield "Imputer", {"imputed_value_floats": numbers(1, FEATURES), "replaced_value_float": np.nan}
+    yield "Binarizer", {"threshold": 0.5}
+    for norm in ("MAX", "L1", "L2"):
+        yield "Normalizer", {"norm": norm}
+
+
+def model_of(kind: str, attributes: dict[str, Any], rows: int) -> ModelProto:
+    outputs = {"y": TensorProto.FLOAT}
+    if kind.endswith("Classifier"):
+        outputs = {"label": TensorProto.INT64, **outputs}
+    node = helper.make_node(kind, ["x"], list(outputs), domain="ai.onnx.ml", **attributes)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, FEATURES])
+    results = [helper.make_tensor_value_info(name, t, None) for name, t in outputs.items()]
+    graph = helper.make_graph([node], "one", [x], results)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [pytest.param(*case, id=f"{case[0]}{i}") for i, case in enumerate(cases())],
+)
+def test_ml(kind: str, attributes: dict[str, Any]) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    x: Array = draw(1, (40, FEATURES)).round(1)
+    if kind.startswith("Tree") or kind == "Imputer":
+        x[::5, 1] = np.nan
+    proto = model_of(kind, attributes, len(x))
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    with tercet.load(proto) as model:
+        for got, want in zip(model(x), session.run(None, {"x": x}), strict=True):
+            assert got.dtype == want.dtype
+            assert got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_circle_of_branches_is_refused() -> None:
+    attributes: dict[str, Any] = forest("target", range(1))
+    inner = attributes["nodes_modes"].index("BRANCH_LEQ", 1)
+    attributes["nodes_truenodeids"][inner] = attributes["nodes_nodeids"][0]
+    with tercet.load(model_of("TreeEnsembleRegressor", attributes, 3)) as model:
+        x = np.zeros((3, FEATURES), np.float32)
+        with pytest.raises(tercet.UnsupportedError, match="circle"):
+            model.run({"x": x})
