@@ -98,7 +98,7 @@ class _Forest:
         """Return the forest, or what is wrong with it."""
         children = np.array([nodes.false, nodes.true]).reshape(2, -1)
         depth, reached = _levels(children, np.array(roots, int))
-        if depth >= len(nodes.feature) > 0:
+        if depth >= len(nodes.feature):
             return "a tree whose branches meet in a circle"
         if reached < len(nodes.feature):
             return "nodes that no root leads to"
@@ -159,14 +159,13 @@ def _levels(children: Array, roots: Array) -> tuple[int, int]:
 
     Where branches meet in a circle there are more levels than nodes.
     """
-    level, depth = np.unique(roots), 0
+    level, depth = np.unique(roots), -1
     reached = np.zeros(children.shape[1], bool)
-    while level.size and depth <= len(reached):
+    while level.size and depth < len(reached):
         reached[level] = True
         below = children[:, level]
-        level = np.unique(below[below != level])
-        depth += 1
-    return depth - 1 if depth <= len(reached) else depth, int(reached.sum())
+        level, depth = np.unique(below[below != level]), depth + 1
+    return depth, int(reached.sum())
 
 
 # ── building ─────────────────────────────────────────────────────────────────────────────────────

@@ -17,9 +17,7 @@ from tercet.tools.oracle import Oracle
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_outputs(name: str, backend: str, light_models: Path) -> None:
     """The files' own weights are one constant each, so this proves little."""
-    tensor = onnx.TensorProto.FromString(
-        (light_models / f"light_{name}_output_0.pb").read_bytes()
-    )
+    tensor = onnx.TensorProto.FromString((light_models / f"light_{name}_output_0.pb").read_bytes())
     with tercet.load(light_models / f"light_{name}.onnx", backend) as model:
         (info,) = model.inputs
         # what onnx's own runner feeds: 0, 1, 2, ... over the number of elements

@@ -62,7 +62,8 @@ def conv(image: np.ndarray, kernel: np.ndarray, backend: str, **attributes: Any)
 def reference(node: onnx.NodeProto, **arrays: np.ndarray) -> np.ndarray:
     """Run one node in float64 on onnx's reference implementation."""
     feeds = {name: data.astype(np.float64) for name, data in arrays.items()}
-    return np.asarray(ReferenceEvaluator(node).run(None, feeds)[0])
+    (result,) = ReferenceEvaluator(node).run(None, feeds)
+    return np.asarray(result)
 
 
 @pytest.mark.parametrize(
