@@ -39,7 +39,7 @@ gpu-test:  ## run the GPU tests with the environment's Python (or PYTHON=...)
 	TERCET_REQUIRE_GPU=1 $(ENV_PYTHON) -m pytest -m gpu
 
 gpu-bench:  ## measure every backend on the GPU with the environment's Python (or PYTHON=...)
-	$(ENV_PYTHON) -m tercet.tools.gpu_bench
+	$(ENV_PYTHON) -m tercet.tools.gpu_bench $(if $(COMMIT),--commit $(COMMIT))
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

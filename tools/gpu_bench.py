@@ -205,8 +205,8 @@ def distance(found: dict[str, Array], exact: dict[str, Array]) -> float:
 # ── environment ──────────────────────────────────────────────────────────────────────────────────
 
 
-def environment() -> dict[str, str]:
-    """Return what the figures depend on besides the code; raises BackendUnavailable without GPU."""
+def environment(commit: str) -> dict[str, str]:
+    """Return what the figures depend on; raises BackendUnavailable without a GPU."""
     from ..backends import open_backends
     from ..runtime.options import Options
 
@@ -214,7 +214,7 @@ def environment() -> dict[str, str]:
     device: CudaDevice = backend.device  # type: ignore[assignment]  # the cuda backend's
     packages = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend")
     return {
-        "tercet": f"{__version__} ({_commit()})",
+        "tercet": f"{__version__} ({commit or _commit()})",
         "GPU": device.description,
         "CPU": f"{os.cpu_count()} cores",
         "system": platform.platform(terse=True),
@@ -245,27 +245,27 @@ def _commit() -> str:
 
 # ── reports ──────────────────────────────────────────────────────────────────────────────────────
 
-TITLES = ("model", "way", "call ms", "p10–p90", "device ms", "p10–p90", "error", "steps", "MB")
+TITLES = ("model", "way", "call ms", "device ms", "error", "steps", "MB")
 
 
-def cells(result: Result) -> tuple[str, ...]:
-    """Return a row of the table."""
-    device = result.device
+def cells(result: Result, *, spread: bool = False) -> tuple[str, ...]:
+    """Return a row of the table; with `spread`, 10th and 90th percentile behind each time."""
     return (
         result.model,
         result.way,
-        f"{1e3 * result.call.median:.3f}",
-        _spread(result.call),
-        f"{1e3 * device.median:.3f}" if device else "",
-        _spread(device) if device else "",
+        _milliseconds(result.call, spread),
+        _milliseconds(result.device, spread),
         f"{result.error:.1e}",
         str(result.steps),
-        f"{result.device_bytes / 1e6:.1f}" if device else "",
+        f"{result.device_bytes / 1e6:.1f}" if result.device else "",
     )
 
 
-def _spread(timing: Timing) -> str:
-    return f"{1e3 * timing.quantile(0.1):.3f}–{1e3 * timing.quantile(0.9):.3f}"
+def _milliseconds(timing: Timing | None, spread: bool) -> str:
+    if timing is None:
+        return ""
+    low, median, high = (f"{1e3 * timing.quantile(q):.3f}" for q in (0.1, 0.5, 0.9))
+    return f"{median} ({low}–{high})" if spread else median
 
 
 def markdown(results: Sequence[Result], about: dict[str, str]) -> str:
@@ -276,13 +276,14 @@ def markdown(results: Sequence[Result], about: dict[str, str]) -> str:
         "Written by `make gpu-bench`. Batch 1, float32 (no TF32), seeded random weights for the "
         "models of the onnx package. *Call* is `Model.run` from Python with copies to and from "
         "the device; *device* is a replay of the plan's CUDA graph with the input on the device, "
-        "timed by events. Errors are relative L2 distances from a float64 run. Medians.",
+        "timed by events. Errors are relative L2 distances from a float64 run. Times are medians, "
+        "10th and 90th percentile in brackets. *MB* is what the device holds.",
         "",
         *(f"- {name}: {text}" for name, text in about.items()),
         "",
         f"| {' | '.join(TITLES)} |",
         f"|{'---|' * 2}{'---:|' * (len(TITLES) - 2)}",
-        *(f"| {' | '.join(cells(result))} |" for result in results),
+        *(f"| {' | '.join(cells(result, spread=True))} |" for result in results),
         "",
     ]
     return "\n".join(lines)
@@ -303,10 +304,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gpu_bench", description=__doc__)
     parser.add_argument("models", nargs="*", default=list(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
     chosen = parser.parse_args(arguments)
     console = open_console()
     try:
-        about = environment()
+        about = environment(chosen.commit)
         results = _measure_all(chosen.models, console.print)
     except TercetError as error:
         console.print(f"gpu_bench: {error}")

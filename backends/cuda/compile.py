@@ -207,6 +207,11 @@ class Compiler:
             return self._codes[source]
 
     def compile(self, source: Source) -> ObjectCode:
+        """Compile now; see `code`."""
+        make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
+        return make(self.code(source), name=source.file)
+
+    def code(self, source: Source) -> bytes:
         """Compile now, or take the code from the disk.
 
         Raises:
@@ -221,8 +226,7 @@ class Compiler:
                 _store(entry, code)
         else:
             self._note(cached=1)
-        make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
-        return make(code, name=source.file)
+        return code
 
     def _build(self, file: str, text: str) -> bytes:
         self._note(pending=1)

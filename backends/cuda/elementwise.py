@@ -78,7 +78,7 @@ ROWS: dict[type[Op], Row] = {
     ops.Mul: Row("x * y", NUMBERS),
     ops.Div: Row("x / y", NUMBERS),
     ops.Mod: Row(_mod, NUMBERS),
-    ops.Pow: Row("pow(x, y)"),
+    ops.Pow: Row("pow(x, T(y))"),
     ops.Max: Row("x > y || x != x ? x : y", NUMBERS),
     ops.Min: Row("x < y || x != x ? x : y", NUMBERS),
     ops.Sum: Row("x + y", NUMBERS),

@@ -300,6 +300,11 @@ _SCALARS: dict[DType, Callable[[Any], Any]] = {
 }
 
 
+def sizes(launch: Launch) -> list[int]:
+    """Return the bytes of each argument."""
+    return [ctypes.sizeof(_cell(argument, None)) for argument in launch.args]
+
+
 def _cell(argument: Argument, address: int | None) -> Any:
     """Return the bytes of one argument as a ctypes object."""
     if isinstance(argument, np.generic):
@@ -312,7 +317,11 @@ def _cell(argument: Argument, address: int | None) -> Any:
 
 
 def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:
-    wanted = [parameter.size for parameter in kernel.arguments_info]
-    given = [ctypes.sizeof(cell) for cell in cells]
-    if wanted != given:
-        raise ValueError(f"{launch.title} takes parameters of {wanted} bytes, not {given}")
+    """Raise ValueError unless the kernel has parameters of these sizes."""
+    handle = driver.CUkernel(int(kernel.handle))
+    for place, cell in enumerate(cells):
+        answer = driver.cuKernelGetParamInfo(handle, place)
+        _, size = check(f"parameter {place} of {launch.title}", answer)
+        if size != ctypes.sizeof(cell):
+            given = ctypes.sizeof(cell)
+            raise ValueError(f"{launch.title}: parameter {place} has {size} bytes, not {given}")

@@ -13,7 +13,7 @@ from ...runtime.ops.shapes import normalize_axis
 from ...runtime.types import Array
 from .launch import Launch, Packed, Tensor
 from .layout import Ints, ceil_div, order
-from .registry import Answer, Setting, kernel, need_float32, need_static
+from .registry import Answer, Setting, kernel, need_float32
 from .tail import Tail
 
 THREADS = 128
@@ -33,9 +33,7 @@ def batch_normalization(
     setting: Setting,
 ) -> Answer:
     """Scale and shift every channel by what its statistics come down to."""
-    refused = need_float32(y, x, scale, b, mean, var) or need_static(
-        scale=scale, b=b, mean=mean, var=var
-    )
+    refused = need_float32(y, x, scale, b, mean, var)
     if refused:
         return refused
     if op.training_mode:
@@ -43,16 +41,20 @@ def batch_normalization(
     channels = x.dims[1] if x.rank > 1 else 1
     inner = 1 if x.is_channels_last else prod(x.dims[2:])
     vector = next(v for v in (4, 2, 1) if (channels if inner == 1 else inner) % v == 0)
-    values = tuple(operand.value for operand in (scale, b, mean, var))
+    statistics = (scale, b, mean, var)
+    values = tuple(operand.value for operand in statistics)
     pack = partial(pack_batch_norm, epsilon=op.epsilon)
+    fixed = all(operand.data is not None for operand in statistics)
+    own = (Packed(values, ("batch_norm", op.epsilon), pack),) if fixed else statistics
     return Launch(
         "scale.cu",
-        "scale",
+        "scale" if fixed else "normalize",
         grid=(ceil_div(y.size, THREADS * vector), 1, 1),
         block=THREADS,
         args=(
-            *(x, y, Packed(values, ("batch_norm", op.epsilon), pack), *tail.pointers),
+            *(x, y, *own, *tail.pointers),
             *(np.int64(y.size), np.int32(channels), np.int32(inner)),
+            *(() if fixed else (np.float32(op.epsilon),)),
         ),
         types=(("T", float32),),
         constants=(("VECTOR", vector), ("CHANNELS_LAST", inner == 1)),

@@ -19,18 +19,19 @@ def _by_head(x: Array, heads: int | None) -> Array:
     if x.ndim == 4:
         return x
     assert heads is not None
-    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).swapaxes(1, 2)
 
 
 def _joined(x: Array) -> Array:
     """Return [batch, length, heads * size]."""
-    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+    b, heads, length, size = x.shape
+    return x.swapaxes(1, 2).reshape(b, length, heads * size)
 
 
 def _products(a: Array, b: Array) -> Array:
     """Multiply the matrices of every head; one of `b` serves several consecutive ones of `a`."""
     batch, heads, rows, size = a.shape
-    together = a.reshape(batch, b.shape[1], -1, size) @ b
+    together = a.reshape(batch, b.shape[1], heads // b.shape[1] * rows, size) @ b
     return together.reshape(batch, heads, rows, b.shape[-1])
 
 

@@ -48,6 +48,8 @@ class NumpyBackend:
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
     kind = type(chain.head.op)
+    if kind in BUILDERS and not any(v.tensor.size for v in chain.nodes[-1].outputs):
+        return Claim(chain.nodes, lambda site: HostStep("no elements", site, lambda bound: []))
     if kind in BUILDERS:
         built = BUILDERS[kind]
         build = partial(_build, built.function, chain, options)

@@ -34,7 +34,7 @@ COLUMNS = 1 << 20
 #: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
 NARROWEST, FEWEST = 256, 32
 #: Multiplications that are worth handing to another thread, and most blocks for each thread.
-PRODUCTS, BLOCKS = 1 << 21, 3
+PRODUCTS, BLOCKS = 1 << 21, 2
 #: What bias and activation of an output, and gathering an element, take, in multiplications.
 EPILOGUE, GATHERING = 24, 12
 
@@ -74,7 +74,7 @@ class _Convolution:
         self.positions = prod(self.window.output)
         self.dtype = arithmetic(x.dtype)
         self.workers = crew.size()
-        self._cut(min(COLUMNS, (workspace or COLUMNS) // self.workers))
+        self._cut(COLUMNS if workspace is None else min(COLUMNS, workspace // self.workers))
         self.scratch = Scratch()
         self.unfolding = Unfolding.of(
             self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch

@@ -28,26 +28,16 @@ def _folded(columns: Array, geometry: Window, size: tuple[int, ...]) -> Array:
 
     Args:
         columns: the windows' elements [images, *kernel, *windows].
-        geometry: of the windows; only strides, dilations and the padding before count.
+        geometry: of the windows.
         size: of the images.
     """
-    axes = len(size)
-    kernel_shape, counts = columns.shape[1 : 1 + axes], columns.shape[1 + axes :]
-    reach = [
-        (k - 1) * d + (n - 1) * s + 1
-        for k, d, n, s in zip(
-            kernel_shape, geometry.dilations, counts, geometry.strides, strict=True
-        )
-    ]
-    shown = [slice(b, b + n) for b, n in zip(geometry.pads_begin, size, strict=True)]
-    room = [max(r, part.stop) for r, part in zip(reach, shown, strict=True)]
-    image = np.zeros((len(columns), *room), columns.dtype)
-    for tap in np.ndindex(kernel_shape):
-        places = [
-            slice(t * d, t * d + (n - 1) * s + 1, s)
-            for t, d, n, s in zip(tap, geometry.dilations, counts, geometry.strides, strict=True)
-        ]
+    padded = zip(geometry.pads_begin, size, geometry.pads_end, strict=True)
+    image = np.zeros((len(columns), *map(sum, padded)), columns.dtype)
+    for tap in np.ndindex(geometry.kernel):
+        axes = zip(tap, geometry.dilations, geometry.output, geometry.strides, strict=True)
+        places = [slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in axes]
         image[(slice(None), *places)] += columns[(slice(None), *tap)]
+    shown = [slice(b, b + n) for b, n in zip(geometry.pads_begin, size, strict=True)]
     return image[(slice(None), *shown)]
 
 
@@ -56,8 +46,9 @@ def col2im(op: Col2Im, x: Array, image_shape: Array, block_shape: Array) -> Arra
     """Fold blocks into images."""
     size = tuple(image_shape.tolist())
     geometry = window(op, size, tuple(block_shape.tolist()))
-    columns = x.reshape(-1, *geometry.kernel, *geometry.output)
-    return _folded(columns, geometry, size).reshape(len(x), -1, *size)
+    channels = x.shape[1] // prod(geometry.kernel)
+    columns = x.reshape(len(x) * channels, *geometry.kernel, *geometry.output)
+    return _folded(columns, geometry, size).reshape(len(x), channels, *size)
 
 
 @kernel(DeformConv)
@@ -75,17 +66,18 @@ def deform_conv(
     axes, filters = len(spatial), len(w)
     geometry = window(op, tuple(spatial), w.shape[2:])
     taps, output = prod(geometry.kernel), geometry.output
+    count = prod(output)
     moved = offset.astype(dtype).reshape(n, op.offset_group, 1, taps, axes, *output)
     places = [
-        surrounded_by_zeros(position.reshape(n, op.offset_group, 1, -1), size)
+        surrounded_by_zeros(position.reshape(n, op.offset_group, 1, taps * count), size)
         for position, size in zip(_positions(geometry, moved), spatial, strict=True)
     ]
     grouped = x.astype(dtype).reshape(n, op.offset_group, channels // op.offset_group, *spatial)
-    samples = sampled(grouped, places).reshape(*grouped.shape[:3], taps, -1)
+    samples = sampled(grouped, places).reshape(*grouped.shape[:3], taps, count)
     if mask is not None:
-        samples *= mask.reshape(n, op.offset_group, 1, taps, -1)
-    columns = samples.reshape(n, op.group, channels // op.group * taps, -1)
-    weights = w.astype(dtype).reshape(op.group, filters // op.group, -1)
+        samples *= mask.reshape(n, op.offset_group, 1, taps, count)
+    columns = samples.reshape(n, op.group, channels // op.group * taps, count)
+    weights = w.astype(dtype).reshape(op.group, filters // op.group, prod(w.shape[1:]))
     result = np.matmul(weights, columns).reshape(n, filters, *output)
     if b is not None:
         result += _by_channel(b, x.ndim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import ml_dtypes
 import numpy as np
@@ -100,7 +101,7 @@ def sampled(x: Array, axes: Sequence[Sequence[Tap]], weighted: bool = True) -> A
         weighted: whether the neighbours are multiplied by their weights.
     """
     spatial = x.shape[x.ndim - len(axes) :]
-    flat = x.reshape(*x.shape[: x.ndim - len(axes)], -1)
+    flat = x.reshape(*x.shape[: x.ndim - len(axes)], prod(spatial))
     total: Array | None = None
     for taps in product(*axes):
         place, inside = taps[0].index, taps[0].inside

@@ -1,10 +1,9 @@
-"""Forests of decision trees: all rows go down all trees at once, a level a step."""
+"""Decision trees of `ai.onnx.ml`: forests built from lists of nodes, once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -16,157 +15,10 @@ from ...runtime.ops.ml import TreeEnsemble, TreeEnsembleClassifier, TreeEnsemble
 from ...runtime.options import Options
 from ...runtime.types import Array
 from .chain import Chain
+from .forest import EQUAL, MEMBER, MODES, Forest, Growing, Weights
 from .ml import both_classes, labels_of, rows_of, transformed
 from .registry import builder
 from .step import Bound, HostStep, Tape
-
-#: Leaves times targets of the rows that go down together.
-BLOCK = 1 << 20
-
-MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-COMPARE: tuple[Callable[..., Array], ...] = (
-    np.less_equal,
-    np.less,
-    np.greater_equal,
-    np.greater,
-    np.equal,
-    np.not_equal,
-)
-EQUAL, MEMBER = 4, 6
-
-#: Of a leaf: targets and weights.
-Weights = dict[int, list[tuple[int, float]]]
-
-
-@dataclass(slots=True)
-class _Growing:
-    """The nodes of a forest while it is built; a leaf is its own child."""
-
-    feature: list[int]
-    value: list[float]
-    mode: list[int]
-    missing: list[bool]
-    true: list[int]
-    false: list[int]
-
-    @classmethod
-    def empty(cls) -> _Growing:
-        return cls([], [], [], [], [], [])
-
-    def add(self, feature: int, value: float, mode: int, missing: bool) -> int:
-        """Add a node that is a leaf until it gets children."""
-        at = len(self.feature)
-        self.feature.append(feature)
-        self.value.append(value)
-        self.mode.append(mode)
-        self.missing.append(missing)
-        self.true.append(at)
-        self.false.append(at)
-        return at
-
-
-@dataclass(frozen=True, slots=True)
-class _Forest:
-    """Trees as arrays over all nodes.
-
-    Attributes:
-        feature: which column a node looks at.
-        value: what it compares with.
-        mode: how, as an index of `COMPARE`.
-        missing: whether NaN goes to the true side.
-        children: [2, nodes], the false and the true one; a leaf is its own child.
-        roots: one node per tree.
-        depth: steps after which every row has arrived.
-        weights: [nodes, targets], what a leaf adds.
-        counts: [nodes, targets], whether it adds anything.
-    """
-
-    feature: Array
-    value: Array
-    mode: Array
-    missing: Array
-    children: Array
-    roots: Array
-    depth: int
-    weights: Array
-    counts: Array
-
-    @classmethod
-    def of(
-        cls, nodes: _Growing, roots: Sequence[int], weights: Weights, targets: int
-    ) -> _Forest | str:
-        """Return the forest, or what is wrong with it."""
-        children = np.array([nodes.false, nodes.true]).reshape(2, -1)
-        depth, reached = _levels(children, np.array(roots, int))
-        if depth >= len(nodes.feature):
-            return "a tree whose branches meet in a circle"
-        if reached < len(nodes.feature):
-            return "nodes that no root leads to"
-        dense = np.zeros((2, len(nodes.feature), targets))
-        for leaf, parts in weights.items():
-            for target, weight in parts:
-                if not 0 <= target < targets:
-                    return f"a leaf of target {target}, of {targets}"
-                dense[:, leaf, target] += weight, 1
-        return cls(
-            np.array(nodes.feature),
-            np.array(nodes.value),
-            np.array(nodes.mode),
-            np.array(nodes.missing),
-            children,
-            np.array(roots, int),
-            depth,
-            dense[0],
-            dense[1] > 0,
-        )
-
-    def leaves(self, rows: Array) -> Array:
-        """Return the leaf of each row in each tree: [rows, trees]."""
-        places = np.broadcast_to(self.roots, (len(rows), len(self.roots)))
-        line = np.arange(len(rows))[:, np.newaxis]
-        modes = sorted(set(self.mode.tolist()))
-        for _ in range(self.depth):
-            x, value = rows[line, self.feature[places]], self.value[places]
-            taken = self.missing[places] & np.isnan(x)
-            for mode in modes:
-                found = COMPARE[mode](x, value)
-                taken |= found if len(modes) == 1 else found & (self.mode[places] == mode)
-            places = self.children[taken.astype(int), places]
-        return places
-
-    def aggregated(self, rows: Array, how: str) -> tuple[Array, Array]:
-        """Return sums (or averages, or extremes) [rows, targets], and whether there is any."""
-        sums = np.zeros((len(rows), self.weights.shape[1]))
-        found = np.zeros(sums.shape, bool)
-        step = max(1, BLOCK // max(1, len(self.roots) * sums.shape[1]))
-        for first in range(0, len(rows), step):
-            part = slice(first, first + step)
-            leaves = self.leaves(rows[part])
-            weights, counts = self.weights[leaves], self.counts[leaves]
-            found[part] = counts.any(1)
-            if how in ("SUM", "AVERAGE"):
-                sums[part] = weights.sum(1)
-            else:
-                reduce, limit = (np.min, np.inf) if how == "MIN" else (np.max, -np.inf)
-                sums[part] = reduce(np.where(counts, weights, limit), 1, initial=limit)
-        if how == "AVERAGE":
-            sums /= max(1, len(self.roots))
-        return np.where(found, sums, 0), found
-
-
-def _levels(children: Array, roots: Array) -> tuple[int, int]:
-    """Return the number of levels below the roots, and of the nodes that they lead to.
-
-    Where branches meet in a circle there are more levels than nodes.
-    """
-    level, depth = np.unique(roots), -1
-    reached = np.zeros(children.shape[1], bool)
-    while level.size and depth < len(reached):
-        reached[level] = True
-        below = children[:, level]
-        level, depth = np.unique(below[below != level]), depth + 1
-    return depth, int(reached.sum())
-
 
 # ── building ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -175,7 +27,7 @@ def _parallel(
     op: TreeEnsembleClassifier | TreeEnsembleRegressor,
     leaves: Iterable[tuple[int, int, int, float]],
     targets: int,
-) -> _Forest | str:
+) -> Forest | str:
     """Build a forest from parallel lists.
 
     Args:
@@ -183,52 +35,70 @@ def _parallel(
         leaves: tree, node, target and weight.
         targets: number of targets.
     """
-    names = list(zip(op.nodes_treeids or (), op.nodes_nodeids or (), strict=True))
+    names = list(zip(op.nodes_treeids or (), op.nodes_nodeids or (), strict=False))
     tensor = op.nodes_values_as_tensor
     values = op.nodes_values or () if tensor is None else tensor.array.ravel().tolist()
     missing = op.nodes_missing_value_tracks_true or (0,) * len(names)
-    modes = op.nodes_modes or ()
-    nodes = _Growing.empty()
-    for feature, value, mode, nan in zip(
-        op.nodes_featureids or (), values, modes, missing, strict=True
-    ):
+    modes, features = op.nodes_modes or (), op.nodes_featureids or ()
+    index = {name: at for at, name in enumerate(names)}
+    lists = (values, missing, modes, op.nodes_truenodeids or (), op.nodes_falsenodeids or ())
+    if any(len(given) != len(index) for given in (names, features, *lists)):
+        return "nodes_* of different lengths, or two nodes of one name"
+    nodes = Growing.empty()
+    for feature, value, mode, nan in zip(features, values, modes, missing, strict=True):
         if mode not in (*MODES, "LEAF"):
             return f"nodes_modes with '{mode}'"
         nodes.add(feature, value, 0 if mode == "LEAF" else MODES.index(mode), bool(nan))
-    index = {name: at for at, name in enumerate(names)}
-    inner = [at for at, mode in enumerate(modes) if mode != "LEAF"]
-    sides = ((nodes.true, op.nodes_truenodeids or ()), (nodes.false, op.nodes_falsenodeids or ()))
-    for side, ids in sides:
-        for at in inner:
-            child = index.get((names[at][0], ids[at]))
-            if child is None:
-                return f"node {ids[at]} of tree {names[at][0]} is missing"
-            side[at] = child
-    children = {side[at] for side, _ in sides for at in inner}
+    lost = _link(op, nodes, index)
+    if lost is not None:
+        return lost
     weights: Weights = defaultdict(list)
     for tree, node, target, weight in leaves:
         if (tree, node) not in index:
             return f"node {node} of tree {tree} is missing"
         weights[index[tree, node]].append((target, weight))
+    inner = [at for at, mode in enumerate(modes) if mode != "LEAF"]
+    children = {side[at] for side in (nodes.true, nodes.false) for at in inner}
     roots = [at for at in range(len(names)) if at not in children]
     if len(roots) != len(set(op.nodes_treeids or ())):
         return "trees that do not have one root each"
-    return _Forest.of(nodes, roots, weights, targets)
+    return Forest.of(nodes, roots, weights, targets)
 
 
-def _ensemble(op: TreeEnsemble) -> _Forest | str:
+def _link(
+    op: TreeEnsembleClassifier | TreeEnsembleRegressor,
+    nodes: Growing,
+    index: Mapping[tuple[int, int], int],
+) -> str | None:
+    """Give every inner node its children; return what is missing, if anything is."""
+    sides = ((nodes.true, op.nodes_truenodeids or ()), (nodes.false, op.nodes_falsenodeids or ()))
+    for side, ids in sides:
+        for ((tree, _), at), child, mode in zip(
+            index.items(), ids, op.nodes_modes or (), strict=True
+        ):
+            if mode == "LEAF":
+                continue
+            if (tree, child) not in index:
+                return f"node {child} of tree {tree} is missing"
+            side[at] = index[tree, child]
+    return None
+
+
+def _ensemble(op: TreeEnsemble) -> Forest | str:
     """Build a forest from inner nodes and leaves; a member test is a chain of equalities."""
-    nodes, weights = _Growing.empty(), Weights()
+    nodes = Growing.empty()
     sets = iter(_sets(op))
     missing = op.nodes_missing_value_tracks_true or (0,) * len(op.nodes_featureids)
     chains: list[list[int]] = []
     for feature, value, mode, nan in zip(
         op.nodes_featureids,
-        op.nodes_splits.array.tolist(),
-        op.nodes_modes.array.tolist(),
+        op.nodes_splits.array.ravel().tolist(),
+        op.nodes_modes.array.ravel().tolist(),
         missing,
         strict=True,
     ):
+        if not 0 <= mode <= MEMBER:
+            return f"nodes_modes with {mode}"
         if mode < MEMBER:
             chains.append([nodes.add(feature, value, mode, bool(nan))])
             continue
@@ -237,8 +107,8 @@ def _ensemble(op: TreeEnsemble) -> _Forest | str:
             return "fewer sets in membership_values than nodes that test for a member"
         chains.append([nodes.add(feature, v, EQUAL, bool(nan)) for v in members])
     leaves = [nodes.add(0, 0.0, 0, False) for _ in op.leaf_targetids]
-    parts = zip(leaves, op.leaf_targetids, op.leaf_weights.array.tolist(), strict=True)
-    weights.update({leaf: [(target, weight)] for leaf, target, weight in parts})
+    if not _is_linked(op, len(chains), len(leaves)):
+        return "a branch or a root that leads nowhere"
     ends = zip(
         op.nodes_trueleafs,
         op.nodes_truenodeids,
@@ -251,8 +121,24 @@ def _ensemble(op: TreeEnsemble) -> _Forest | str:
         no = leaves[false] if false_leaf else chains[false][0]
         for at, after in zip(chain, [*chain[1:], no], strict=True):
             nodes.true[at], nodes.false[at] = yes, after
+    parts = zip(leaves, op.leaf_targetids, op.leaf_weights.array.ravel().tolist(), strict=True)
+    weights: Weights = {leaf: [(target, weight)] for leaf, target, weight in parts}
     roots = [chains[root][0] for root in op.tree_roots]
-    return _Forest.of(nodes, roots, weights, op.n_targets or 1)
+    return Forest.of(nodes, roots, weights, op.n_targets or 1)
+
+
+def _is_linked(op: TreeEnsemble, inner: int, leaves: int) -> bool:
+    """Whether every branch and every root leads to a node or a leaf that is there."""
+    branches = (
+        (op.nodes_trueleafs, op.nodes_truenodeids),
+        (op.nodes_falseleafs, op.nodes_falsenodeids),
+        ((0,) * len(op.tree_roots), op.tree_roots),
+    )
+    return all(
+        0 <= at < (leaves if is_leaf else inner)
+        for flags, ids in branches
+        for is_leaf, at in zip(flags, ids, strict=True)
+    )
 
 
 def _sets(op: TreeEnsemble) -> list[list[float]]:

@@ -45,8 +45,7 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int
     axis = 0 if len(shape) == 1 else axis % len(shape)
     if not block_size:
         return parameter.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    repeated = np.repeat(parameter, block_size, axis)
-    return np.take(repeated, np.arange(shape[axis]), axis)
+    return np.take(parameter, np.arange(shape[axis]) // block_size, axis)
 
 
 def _saturated(ratio: Array, zero_point: Array | None, to: DType, saturate: bool = True) -> Array:

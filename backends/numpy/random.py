@@ -62,5 +62,7 @@ def multinomial(op: Multinomial, x: Array) -> Array:
     wide = x.astype(float64)
     cumulated = np.exp(wide - wide.max(1, keepdims=True)).cumsum(1)
     drawn = _generator(op.seed).random((len(x), op.sample_size)) * cumulated[:, -1:]
-    pairs = zip(cumulated, drawn, strict=True)
-    return np.stack([np.searchsorted(c, d, "right") for c, d in pairs]).astype(op.dtype)
+    found = np.empty(drawn.shape, op.dtype)
+    for row, limits, numbers in zip(found, cumulated, drawn, strict=True):
+        row[...] = np.searchsorted(limits, numbers, "right")
+    return found

@@ -176,7 +176,8 @@ class _Sequences:
         backward = direction == 1 or self.op.direction == "reverse"
         order = self._reversal() if backward else None
         x = self.x if order is None else np.take_along_axis(self.x, order, 0)
-        shares = projected(x.reshape(self.time * self.batch, -1)).reshape(self.time, self.batch, -1)
+        shares = projected(x.reshape(self.time * self.batch, x.shape[2]))
+        shares = shares.reshape(self.time, self.batch, self.w.shape[1])
         y = np.zeros((self.time, self.batch, self.hidden), self.dtype)
         for t, share in enumerate(shares):
             new = step(share, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import floor, prod
 
 import numpy as np
 
@@ -185,7 +185,7 @@ def grid_sample(op: GridSample, x: Array, grid: Array, *, out: Array) -> None:
         return
     n, _, *spatial = x.shape
     wide = grid.astype(float64 if grid.dtype == float64 else float32, copy=False)
-    wide = wide.reshape(n, 1, -1, len(spatial))
+    wide = wide.reshape(n, 1, prod(grid.shape[1:-1]), len(spatial))
     if op.mode != "nearest":
         x = x.astype(arithmetic(x.dtype), copy=False)
     axes = [_neighbours(op, wide[..., -1 - i], size, x.dtype) for i, size in enumerate(spatial)]

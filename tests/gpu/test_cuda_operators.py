@@ -209,6 +209,7 @@ def test_normalizations() -> None:
     statistics = [normal(12), normal(12), normal(12), np.abs(normal(12)) + np.float32(0.5)]
     check("BatchNormalization", [X, *statistics], (1, 2, 3, 4))
     check("BatchNormalization", [normal(5, 12), *statistics], (1, 2, 3, 4))
+    check("BatchNormalization", [X, *statistics])
     for size in (1, 2, 5, 13):
         check("LRN", [X], size=size, alpha=0.1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from cuda.bindings import nvrtc
+
 import tercet
 from tercet.backends.cuda import compile as compiling
 from tercet.backends.cuda.compile import A100, H200, Compiler, Source, Target
 from tercet.backends.cuda.elementwise import ROWS
+from tercet.backends.cuda.launch import sizes
 from tercet.backends.cuda.matmul import MATRIX, PIXELS, WINDOWS
 from tercet.backends.cuda.tail import NO_TAIL
 from tercet.backends.cuda.tiles import TILES
@@ -30,6 +34,7 @@ from tercet.runtime.dtypes import (
     uint8,
 )
 from tercet.runtime.errors import KernelError
+from tercet.runtime.ir import Graph
 from tercet.runtime.op import arity, attributes
 from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.types import Array
@@ -81,12 +86,11 @@ def test_products(target: Target, cache: Path) -> None:
     all_compile(gemm_sources(), target, cache)
 
 
-def other_sources() -> list[Source]:
-    """Every other kernel, in the variants that the operators ask for."""
-    device = DryDevice()
+def operator_graphs() -> list[Graph]:
+    """A graph for every kernel but those of the elementwise table, in several variants."""
     x, volume = normal(2, 12, 9, 11), normal(1, 4, 6, 6, 6)
     axes = np.array([2, 3])
-    graphs = [
+    return [
         single("MaxPool", [x], kernel_shape=(3, 3), strides=(2, 2), outputs=2),
         single("MaxPool", [volume], kernel_shape=(2, 2, 2)),
         single("AveragePool", [x], kernel_shape=(3, 3), count_include_pad=1),
@@ -100,6 +104,7 @@ def other_sources() -> list[Source]:
         single("LogSoftmax", [normal(4, 1000)]),
         single("LRN", [x], size=5),
         single("BatchNormalization", [x, *(normal(12) for _ in range(4))], (1, 2, 3, 4)),
+        single("BatchNormalization", [x, *(normal(12) for _ in range(4))]),
         single("Conv", [x, normal(12, 1, 3, 3), normal(12)], (1, 2), group=12),
         single("Conv", [volume, normal(8, 4, 3, 3, 3)], (1,)),
         single("Conv", [normal(1, 512, 7, 7), normal(512, 512, 3, 3)], (1,)),
@@ -111,7 +116,11 @@ def other_sources() -> list[Source]:
         single("Slice", [x, np.array([1]), np.array([-1]), np.array([2])], (1, 2, 3)),
         single("Expand", [normal(3, 1), np.array([2, 3, 4])], (1,)),
     ]
-    for graph in graphs:
+
+
+def other_sources() -> list[Source]:
+    device = DryDevice()
+    for graph in operator_graphs():
         planned(graph, device)
     return [s for s in device.compiler.sources if s.file != "gemm.cu"]
 
@@ -122,6 +131,38 @@ def test_other_kernels(target: Target, cache: Path) -> None:
     files = {path.name for path in compiling.KERNELS.glob("*.cu")}
     assert {source.file for source in sources} | {"gemm.cu", "elementwise.cu"} >= files
     all_compile(sources, target, cache)
+
+
+_PARAMETER = re.compile(r"\.param (?:\.align \d+ )?\.([a-z]\d+) [^,\[\n]*(?:\[(\d+)\])?")
+
+
+def parameters(entry: str, ptx: str) -> list[int]:
+    """Return the bytes of each parameter of a kernel."""
+    (head,) = re.findall(rf"\.entry {entry}\((.*?)\)", ptx, re.DOTALL)
+    found = _PARAMETER.findall(head)
+    return [int(kind[1:]) // 8 * int(count or 1) for kind, count in found]
+
+
+def ptx_of(source: Source) -> str:
+    """Compile to PTX, which unlike machine code can be read; cuda.core would want a driver."""
+    _, program = nvrtc.nvrtcCreateProgram(source.text().encode(), b"kernel.cu", 0, [], [])
+    options = [b"--gpu-architecture=compute_80", b"--std=c++17"]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    _, size = nvrtc.nvrtcGetPTXSize(program)
+    text = b" " * size
+    nvrtc.nvrtcGetPTX(program, text)
+    nvrtc.nvrtcDestroyProgram(program)
+    return text.decode()
+
+
+@pytest.mark.slow
+def test_arguments_are_what_the_kernels_take() -> None:
+    """A launch with the wrong number of arguments would read beyond them."""
+    graphs = [*operator_graphs(), single("Where", [np.ones(3, bool), normal(3), normal(2, 1)])]
+    for launch in [launch for graph in graphs for launch in launches(planned(graph))]:
+        found = parameters(launch.entry, ptx_of(launch.source))
+        assert found == sizes(launch), launch.title
 
 
 REQUIRED = {ops.BitShift: {"direction": "LEFT"}, ops.Cast: {"to": float16}}
@@ -195,7 +236,7 @@ def test_time_of_compiling_is_counted(tmp_path: Path) -> None:
     compiler = Compiler(H200, tmp_path)
     seen: list[tuple[int, int]] = []
     compiler.on_change = lambda s: seen.append((s.pending, s.compiled))
-    compiler.compile(EMPTY)
+    compiler.code(EMPTY)
     assert seen == [(1, 0), (0, 1)]
     assert compiler.statistics.milliseconds > 0
 
@@ -208,9 +249,9 @@ def entries(folder: Path) -> list[Path]:
 
 
 def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
-    first = Compiler(H200, tmp_path).compile(EMPTY).code
+    first = Compiler(H200, tmp_path).code(EMPTY)
     again = Compiler(H200, tmp_path)
-    assert again.compile(EMPTY).code == first
+    assert again.code(EMPTY) == first
     assert (again.statistics.compiled, again.statistics.cached) == (0, 1)
 
 
@@ -225,36 +266,36 @@ def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
 )
 def test_another_source_is_another_entry(other: Source, tmp_path: Path) -> None:
     compiler = Compiler(H200, tmp_path)
-    compiler.compile(EMPTY)
-    compiler.compile(other)
+    compiler.code(EMPTY)
+    compiler.code(other)
     assert compiler.statistics.compiled == 2
     assert len(entries(tmp_path)) == 2
 
 
 def test_another_architecture_is_another_entry(tmp_path: Path) -> None:
     for target in (A100, H200):
-        Compiler(target, tmp_path).compile(EMPTY)
+        Compiler(target, tmp_path).code(EMPTY)
     assert len(entries(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"tercet-1", b"tercet-1" + b"x" * 5000, None])
 def test_a_damaged_entry_is_made_again(damage: bytes | None, tmp_path: Path) -> None:
-    code = Compiler(H200, tmp_path).compile(EMPTY).code
+    code = Compiler(H200, tmp_path).code(EMPTY)
     (entry,) = entries(tmp_path)
     data = bytearray(entry.read_bytes())
     data[len(data) // 2] ^= 1
     entry.write_bytes(bytes(data) if damage is None else damage)
     compiler = Compiler(H200, tmp_path)
-    assert compiler.compile(EMPTY).code == code
+    assert compiler.code(EMPTY) == code
     assert compiler.statistics.compiled == 1
-    assert Compiler(H200, tmp_path).compile(EMPTY).code == code
+    assert Compiler(H200, tmp_path).code(EMPTY) == code
 
 
 def test_many_writers_leave_one_good_entry(tmp_path: Path) -> None:
     codes: list[bytes] = []
 
     def work() -> None:
-        codes.append(bytes(Compiler(H200, tmp_path).compile(EMPTY).code))
+        codes.append(Compiler(H200, tmp_path).code(EMPTY))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -265,20 +306,20 @@ def test_many_writers_leave_one_good_entry(tmp_path: Path) -> None:
     assert len(set(codes)) == 1
     assert [path.suffix for path in entries(tmp_path)] == [".cubin"]
     again = Compiler(H200, tmp_path)
-    again.compile(EMPTY)
+    again.code(EMPTY)
     assert again.statistics.cached == 1
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("a file where the folder should be")
-    assert Compiler(H200, blocked).compile(EMPTY).code
+    assert Compiler(H200, blocked).code(EMPTY)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
 def test_a_read_only_folder_is_no_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert Compiler(H200, tmp_path).compile(EMPTY).code
+    assert Compiler(H200, tmp_path).code(EMPTY)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,5 +327,5 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(compiling.os, "replace", full)
-    assert Compiler(H200, tmp_path).compile(EMPTY).code
+    assert Compiler(H200, tmp_path).code(EMPTY)
     assert not entries(tmp_path)

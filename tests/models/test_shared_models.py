@@ -4,7 +4,7 @@ The folder is optional; its INDEX.tsv says of every model how far onnxruntime is
 it optimises the graph ("maxdiff" for seeded inputs, "diff" for the real sample). The greatest
 error allowed is a multiple of that, never less than what another order of summation makes:
 
-- floats: 4 times that figure, or 64 units in the last place of the greatest element if that is more;
+- floats: 4 times that figure, or 64 units in the last place of the greatest element;
 - half floats: twice the distance between the model and the float32 model that it was made of, for
   two that round in different places may each be that far from it;
 - quantized models: one step of 8 bits over the output's range;

@@ -145,11 +145,11 @@ def test_ml(kind: str, attributes: dict[str, Any]) -> None:
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_circle_of_branches_is_refused() -> None:
+def test_a_damaged_tree_is_refused() -> None:
     attributes: dict[str, Any] = forest("target", range(1))
     inner = attributes["nodes_modes"].index("BRANCH_LEQ", 1)
     attributes["nodes_truenodeids"][inner] = attributes["nodes_nodeids"][0]
     with tercet.load(model_of("TreeEnsembleRegressor", attributes, 3)) as model:
         x = np.zeros((3, FEATURES), np.float32)
-        with pytest.raises(tercet.UnsupportedError, match="circle"):
+        with pytest.raises(tercet.UnsupportedError, match="no root leads to"):
             model.run({"x": x})

@@ -1,14 +1,14 @@
 // y = finish(x * factor + shift), with a pair (factor, shift) for each channel: a batch
-// normalization that no convolution could take over. VECTOR neighbours a thread; INNER elements of
-// a channel lie together, or channels are innermost (CHANNELS_LAST).
+// normalization that no convolution could take over. VECTOR neighbours a thread; `inner` elements
+// of a channel lie together, or channels are innermost (CHANNELS_LAST).
 
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
-extern "C" __global__ void __launch_bounds__(128)
-scale(const T* x, T* y, const float2* pairs, const T* z0, const T* z1, long long count,
-      int channels, int inner)
+template <typename Pair>
+__device__ __forceinline__ void apply(const T* x, T* y, Pair pair, const T* z0, const T* z1,
+                                      long long count, int channels, int inner)
 {
     const long long i = (blockIdx.x * 128LL + threadIdx.x) * VECTOR;
     if (i >= count) return;
@@ -17,8 +17,27 @@ scale(const T* x, T* y, const float2* pairs, const T* z0, const T* z1, long long
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         const int own = channel + (CHANNELS_LAST ? q : 0);
-        const float2 pair = __ldg(pairs + own);
-        words.at[q] = finish(words.at[q] * pair.x + pair.y, i + q, 0, own, z0, z1);
+        const float2 by = pair(own);
+        words.at[q] = finish(words.at[q] * by.x + by.y, i + q, 0, own, z0, z1);
     }
     *(Words*)(y + i) = words;
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+scale(const T* x, T* y, const float2* pairs, const T* z0, const T* z1, long long count,
+      int channels, int inner)
+{
+    apply(x, y, [=](int c) { return __ldg(pairs + c); }, z0, z1, count, channels, inner);
+}
+
+// The same with statistics that are only known at run time.
+extern "C" __global__ void __launch_bounds__(128)
+normalize(const T* x, T* y, const T* scale, const T* b, const T* mean, const T* var, const T* z0,
+          const T* z1, long long count, int channels, int inner, float epsilon)
+{
+    const auto pair = [=](int c) {
+        const T factor = scale[c] / sqrt(var[c] + epsilon);
+        return make_float2(factor, b[c] - mean[c] * factor);
+    };
+    apply(x, y, pair, z0, z1, count, channels, inner);
 }
