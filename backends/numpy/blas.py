@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -58,8 +59,17 @@ class _Limit:
         self.callers = 0
         self.before = 1
 
+    def reset(self) -> None:
+        """Forget the callers: their threads are not there in a forked process."""
+        if self.callers:
+            set_threads(self.before)
+        self.lock = Lock()
+        self.callers = 0
+
 
 _LIMIT = _Limit()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_LIMIT.reset)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import cast
 
@@ -74,7 +75,10 @@ class _Convolution:
         self.positions = prod(self.window.output)
         self.dtype = arithmetic(x.dtype)
         self.workers = crew.size()
-        self._cut(COLUMNS if workspace is None else min(COLUMNS, workspace // self.workers))
+        if workspace is None:
+            self._cut(COLUMNS, NARROWEST)
+        else:
+            self._cut(min(COLUMNS, workspace // self.workers), 1)
         self.scratch = Scratch()
         self.unfolding = Unfolding.of(
             self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
@@ -94,28 +98,36 @@ class _Convolution:
         most = max((part.stop - part.start for part in self.parts), default=0)
         return self.scratch.take(self.together * most * widest, self.dtype)
 
-    def _cut(self, limit: int) -> None:
-        """Choose blocks: their images, groups, boxes of outputs and filters of each group."""
-        column = max(1, (self.rows + self.filters) * self.dtype.itemsize)
+    def _wanted(self) -> int:
+        """Return how many blocks there should be at least, for all threads to have work."""
         columns = self.x.tensor.dims[0] * self.group * self.positions
         products = columns * (self.filters * (self.rows + EPILOGUE) + self.rows * GATHERING)
-        wanted = max(1, min(BLOCKS * self.workers, products // PRODUCTS))
-        if self.workers == 1:
-            wanted = 1
-        self.together = 1
-        positions = max(NARROWEST, limit // column)
-        if self.group > 1 and self.positions * column <= limit:
-            positions = self.positions
-            self.together = min(limit // (positions * column), -(-self.group // wanted))
-        have = self.x.tensor.dims[0] * -(-self.group // self.together)
-        if self.group == 1:
-            narrow = max(NARROWEST, -(-self.positions // -(-wanted // max(1, have))))
-            positions = min(positions, narrow)
+        most = 1 if self.workers == 1 else BLOCKS * self.workers
+        return max(1, min(most, products // PRODUCTS))
+
+    def _cut(self, limit: int, narrowest: int) -> None:
+        """Choose blocks: whole groups, or boxes of outputs and filters of one group at a time.
+
+        Args:
+            limit: bytes of columns and sums in a block.
+            narrowest: fewest positions of a box.
+        """
+        wanted, images = self._wanted(), max(1, self.x.tensor.dims[0])
+        column = max(1, (self.rows + self.filters) * self.dtype.itemsize)
+        whole = max(1, self.positions * column)
+        self.together = max(1, min(self.group, limit // whole, -(-self.group * images // wanted)))
+        have = images * -(-self.group // self.together)
+        positions = self.positions
+        if self.together == 1:
+            share = -(-self.positions // -(-wanted // have))
+            positions = max(narrowest, min(limit // column, share))
         self.boxes = list(blocks(self.window.output, max(1, positions)))
         have *= max(1, len(self.boxes))
-        parts = min(self.filters // FEWEST, -(-wanted // have), self.workers)
-        step = -(-self.filters // max(1, parts))
-        self.parts = [slice(i, min(i + step, self.filters)) for i in range(0, self.filters, step)]
+        parts = 1
+        if self.together == 1:
+            parts = max(1, min(self.filters // FEWEST, -(-wanted // have), self.workers))
+        bounds = [self.filters * i // parts for i in range(parts + 1)]
+        self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
 
     def step(self, site: Site) -> HostStep:
         """Return what runs it."""

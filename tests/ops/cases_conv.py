@@ -62,6 +62,9 @@ CASES = [
     conv((2, 256, 7, 7), (128, 256, 3, 3), pads=[1, 1, 1, 1], note="filters"),
     conv((1, 256, 56, 56), (256, 1, 3, 3), group=256, pads=[1, 1, 1, 1], note="groups"),
     conv((1, 64, 20000), (32, 64, 3), pads=[1, 1], note="blocks"),
+    conv((1, 40, 30, 30), (320, 8, 3, 3), group=5, note="groups"),
+    conv((1, 24, 30, 30), (288, 8, 3, 3), group=3, note="groups"),
+    conv((3, 12, 20, 20), (128, 6, 1, 1), group=2, note="groups"),
     # dtypes, and weights that are computed
     conv((1, 3, 8, 9), (4, 3, 3, 3), dtype=FLOAT64, pads=[1, 1, 1, 1]),
     conv((2, 3, 8, 9), (4, 3, 3, 3), dtype=FLOAT16, pads=[1, 1, 1, 1]),
