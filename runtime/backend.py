@@ -37,6 +37,17 @@ class Format(Enum):
             channels = -(-channels // 8) * 8
         return (dims[0], *dims[2:], channels)
 
+    def order(self, dims: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """Return axis and size of every axis longer than 1, as they lie in memory.
+
+        Where two formats agree on it, the same bytes are right in both.
+        """
+        axes = list(range(len(dims)))
+        if self is not Format.PLAIN and len(dims) > 2:
+            axes = [0, *axes[2:], 1]
+        sizes = zip(axes, self.physical(dims), strict=True)
+        return tuple((axis, size) for axis, size in sizes if size != 1)
+
 
 #: What a bound step, copy or recording is: a call with a stream of its device.
 Run = Callable[[Any], None]
@@ -150,8 +161,8 @@ class Formats:
     Attributes:
         wants: format by value that the step reads.
         gives: format by value that it computes.
-        follows: the step is elementwise over equal shapes and takes any format, the same one for
-            all of them; `wants` and `gives` are empty then.
+        follows: the step takes any format, the same one for all its tensors, and gets the one in
+            which most of its inputs lie; `wants` and `gives` are empty then.
     """
 
     wants: Mapping[Value, Format] = field(default_factory=dict[Value, Format])

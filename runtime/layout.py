@@ -111,9 +111,21 @@ class Layout:
                 return slot
         here = [slot for slot in places if slot.device is device]
         source = here[0] if here else places[0]
+        if source.device is not device and source.device is not HOST:
+            source = self._in_format(source, format)
         if source.device is not device:
             source = self._move(source, device, source.format)
-        return source if source.format is format else self._move(source, device, format)
+        return self._in_format(source, format)
+
+    def _in_format(self, source: Slot, format: Format) -> Slot:
+        """Return `source` in another format on its own device."""
+        if source.format is format:
+            return source
+        if source.format.order(source.type.dims) == format.order(source.type.dims):
+            slot = self._slot(source.value, source.device, format, len(self.rows))
+            slot.alias = source
+            return slot
+        return self._move(source, source.device, format)
 
     def _move(self, source: Slot, device: Device, format: Format) -> Slot:
         mover = source.device if device is HOST else device

@@ -34,7 +34,7 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 )
 
 if _TYPE_CHECKING:
-    from .api import available, load, run_op
+    from .api import available, load, run_op, to_device
     from .backends import Availability
     from .runtime.model import Model
     from .runtime.options import Options
@@ -60,6 +60,7 @@ __all__ = [
     "compare",
     "load",
     "run_op",
+    "to_device",
 ]
 
 _LAZY = {
@@ -71,6 +72,7 @@ _LAZY = {
     "compare": ".tools.compare",
     "load": ".api",
     "run_op": ".api",
+    "to_device": ".api",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from onnx import ModelProto
@@ -15,12 +15,16 @@ from .backends.numpy import evaluate
 from .importers import onnx as importer
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.errors import UnsupportedError, UsageError, did_you_mean
+from .runtime.host import HOST
 from .runtime.infer import infer
 from .runtime.ir import Graph
 from .runtime.model import Model, Source
-from .runtime.op import OPERATORS, arity, attributes
+from .runtime.op import OPERATORS, Op, arity, attributes
 from .runtime.options import Options, Precision
 from .runtime.types import Array, TensorType
+
+if TYPE_CHECKING:
+    from .backends.cuda.array import DeviceArray
 
 Loadable = str | os.PathLike[str] | bytes | ModelProto
 
@@ -84,6 +88,35 @@ def available() -> tuple[Availability, ...]:
     return _backends.available()
 
 
+def to_device(array: Any, backend: str = "cuda") -> DeviceArray:
+    """Bring an array to the memory of a GPU.
+
+    Args:
+        array: an array of the host, which is copied, or one that another library has on the GPU
+            (``__dlpack__`` or ``__cuda_array_interface__``), which is shared.
+        backend: ``cuda`` or ``cudnn``, which share their device.
+
+    Returns:
+        The array; `numpy` copies it back, other libraries read it through DLPack.
+
+    Raises:
+        BackendUnavailable: the backend cannot run on this machine.
+        UsageError: the backend has no device of its own.
+        InputError: the array lies on another device, or not dense in C order.
+    """
+    (first, *_) = _backends.open_backends(backend, Options())
+    if first.device is HOST:
+        raise UsageError(f"backend '{backend}' works on the host; it needs no arrays elsewhere")
+    from .backends.cuda.array import DeviceArray
+    from .backends.cuda.device import CudaDevice
+
+    if not isinstance(first.device, CudaDevice):
+        raise UsageError(f"backend '{backend}' is on {first.device.name}, not on a CUDA device")
+    if isinstance(array, np.ndarray | np.generic):
+        return DeviceArray.upload(first.device, np.asarray(array))
+    return DeviceArray.wrap(first.device, array)
+
+
 @overload
 def run_op(
     operator: str,
@@ -120,7 +153,8 @@ def run_op(
 
     Args:
         operator: its ONNX name, of the newest opset.
-        *inputs: one array an input, None for one that is left out.
+        *inputs: one array an input, None for one that is left out. All but the first are constants
+            of the model, as weights and shapes are.
         backend: who runs it.
         outputs: how many results.
         domain: the operator's domain.
@@ -129,21 +163,19 @@ def run_op(
     Returns:
         The result, or a tuple of them where `outputs` is more than 1.
     """
-    graph = _single(operator, domain, inputs, outputs, attributes_)
+    arrays = [None if a is None else np.asarray(a) for a in inputs]
+    make = _operator(operator, domain, len(arrays), attributes_)
+    graph = _single(make, arrays, outputs, fed=1)
+    if not all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.outputs.values()):
+        graph = _single(make, arrays, outputs, fed=0)
     options = Options(skip=("fold_constants",))
+    feeds = {value.name: arrays[0] for value in graph.inputs if arrays[0] is not None}
     with Model(graph, _backends.open_backends(backend, options), options, evaluate) as model:
-        feeds = {f"x{i}": np.asarray(a) for i, a in enumerate(inputs) if a is not None}
         results = tuple(model.run(feeds).values())
     return results[0] if outputs == 1 else results
 
 
-def _single(
-    operator: str,
-    domain: str,
-    inputs: Sequence[Array | None],
-    outputs: int,
-    given: Mapping[str, Any],
-) -> Graph:
+def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any]) -> Op:
     kind = OPERATORS.get((domain, operator))
     if kind is None:
         names = [name for where, name in OPERATORS if where == domain]
@@ -153,17 +185,28 @@ def _single(
         if name not in known:
             raise UsageError(f"{operator} has no attribute '{name}'{did_you_mean(name, known)}")
     least, most = arity(kind)
-    if len(inputs) < least or (most is not None and len(inputs) > most):
-        raise UsageError(f"{operator} takes {least} to {most} inputs, not {len(inputs)}")
-    graph = Graph(operator)
+    if inputs < least or (most is not None and inputs > most):
+        raise UsageError(f"{operator} takes {least} to {most} inputs, not {inputs}")
+    make: Callable[..., Op] = kind
+    return make(**given)
+
+
+def _single(op: Op, inputs: Sequence[Array | None], outputs: int, *, fed: int) -> Graph:
+    """Return a graph of one node, whose first `fed` inputs are the graph's; others are constants.
+
+    What decides the shape of a result (the k of TopK, the shape of a Reshape) must be constant,
+    and weights are best so: backends pack them.
+    """
+    graph = Graph(type(op).__name__)
     values = [
         None
-        if a is None
-        else graph.add_input(f"x{i}", TensorType(np.asarray(a).dtype, np.shape(a)))
-        for i, a in enumerate(inputs)
+        if data is None
+        else graph.add_input(f"x{i}", TensorType(data.dtype, data.shape))
+        if i < fed
+        else graph.constant(data, f"x{i}")
+        for i, data in enumerate(inputs)
     ]
-    make: Callable[..., Any] = kind
-    node = graph.insert(make(**given), values, [f"y{i}" for i in range(outputs)], name=operator)
+    node = graph.insert(op, values, [f"y{i}" for i in range(outputs)], name=graph.name)
     graph.set_outputs({value.name: value for value in node.outputs})
     infer(graph)
     return graph

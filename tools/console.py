@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from ..runtime.model import Model
 
 PIPE_WIDTH = 80
 QUIET_SECONDS = 1.0
@@ -54,6 +57,19 @@ def progress() -> Iterator[Say]:
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+def announce_compiling(model: Model, say: Say) -> None:
+    """Let the kernels that the model's backends compile from now on be told to `say`."""
+
+    def tell(now: Any) -> None:
+        done = f"{now.compiled} done, {now.cached} from the cache"
+        say(f"compiling {now.pending} kernels ({done})" if now.pending else "first run")
+
+    for backend in model.backends:
+        compiler = getattr(backend.device, "compiler", None)
+        if compiler is not None:
+            compiler.on_change = tell
 
 
 def grid(*titles: str, left: int = 1) -> Table:

@@ -20,7 +20,7 @@ from ..runtime.model import Model
 from ..runtime.placement import Placement
 from ..runtime.types import Array, TensorType, ValueType
 from .agreement import type_text
-from .console import Say, counted, facts, grid, ms_text, silent, value_text
+from .console import Say, announce_compiling, counted, facts, grid, ms_text, silent, value_text
 from .inputs import Inputs, Wanted, make_inputs
 from .measure import Repeat, Timing, interleave, timed
 
@@ -100,7 +100,7 @@ class Run:
         load: seconds from the file to a model that is ready to run.
         first: seconds of the first run, arrays in to arrays out.
         steady: later runs.
-        placement: what ran where; None if it was not asked for.
+        placement: what ran where.
         layers: shapes of every node; empty if not asked for.
     """
 
@@ -164,13 +164,14 @@ def run_model(
         loaded = perf_counter() - start
         inputs = make_inputs(model.inputs, wanted)
         say("first run")
+        announce_compiling(model, say)
         found: dict[str, Array] = {}
         names = tuple(outputs) or None
         with inputs.explained():
             first = timed(lambda: found.update(model.run(inputs.arrays, names)))
         calls = {backend: lambda: model.run(inputs.arrays, names)}
         again = interleave(calls, repeat or Repeat(), say, {backend: first})
-        placement = model.placement() if names is None else None
+        placement = model.placement()
         device = model.backends[0].device.name
         return Run(
             model=str(file),

@@ -210,9 +210,9 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = N
 
     def name_of_argument(value: Value) -> str:
         if value not in names:
-            written = None if value is first else _written(value)
-            names[value] = written or f"a{len(operands)}"
-            if written is None:
+            literal = None if value is first else _written(value)
+            names[value] = literal or f"a{len(operands)}"
+            if literal is None:
                 operands.append(value)
         return names[value]
 

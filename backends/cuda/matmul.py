@@ -57,6 +57,16 @@ class Product:
     table: Packed | None = None
     image: Ints32 = NO_IMAGE
 
+    @property
+    def vector_b(self) -> int:
+        """Elements of `b` that can be copied at once."""
+        return 4 if self.ldb % 4 == 0 and self.batch[2] % 4 == 0 else 1
+
+    @property
+    def vector_c(self) -> int:
+        """Results that can be stored at once."""
+        return 4 if all(n % 4 == 0 for n in (self.n, self.ldc, self.batch[3])) else 1
+
 
 def multiply(
     product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] | None = None
@@ -69,65 +79,65 @@ def multiply(
         setting: the GPU.
         way: tile and number of splits; chosen by `tiles` where None.
     """
-    p = product
+    count = product.batch[0]
+    tile, splits = way or choose(product.m, product.n, product.k, count, setting.target)
+    if splits == 1:
+        return _tiles(product, tail, tile)
+    return _tiles(product, NO_TAIL, tile, splits), _sum_of_splits(product, tail, splits)
+
+
+def _tiles(p: Product, tail: Tail, tile: Tile, splits: int = 1) -> Launch:
+    """Return the launch of gemm.cu; several splits leave partial sums in the workspace."""
     count, *distances = p.batch
-    tile, splits = way or choose(p.m, p.n, p.k, count, setting.target)
     split = splits > 1
-    dense = p.n % 4 == 0 and p.ldc % 4 == 0 and distances[2] % 4 == 0
-    vector_b = 4 if p.ldb % 4 == 0 and distances[1] % 4 == 0 else 1
-    finishing = (p.bias, *tail.pointers)
     nothing: tuple[Argument, ...] = (None, None, None)
-    first = Launch(
+    return Launch(
         "gemm.cu",
         "gemm",
         grid=(ceil_div(p.m, tile.bm), ceil_div(p.n, tile.bn), count * splits),
         block=tile.threads,
         args=(
             *(p.a, p.b, Scratch(0) if split else p.c, p.table),
-            *(nothing if split else finishing),
+            *(nothing if split else (p.bias, *tail.pointers)),
             *map(np.int32, (p.m, p.n, p.k, p.lda, p.ldb, p.ldc)),
             *map(np.int64, distances),
-            np.int32(splits),
-            p.image,
+            *(np.int32(splits), p.image),
         ),
         types=(("T", float32),),
         constants=(
             *tile.constants,
-            ("VECTOR_A", p.vector_a),
-            ("VECTOR_B", vector_b),
-            ("VECTOR_C", 4 if dense else 1),
-            ("ROWS", p.rows),
-            ("ACROSS", p.across),
-            ("BIAS", p.bias is not None and not split),
-            ("SPLIT", split),
+            *(("VECTOR_A", p.vector_a), ("VECTOR_B", p.vector_b), ("VECTOR_C", p.vector_c)),
+            *(("ROWS", p.rows), ("ACROSS", p.across)),
+            *(("BIAS", p.bias is not None and not split), ("SPLIT", split)),
         ),
-        code=NO_TAIL.code if split else tail.code,
+        code=tail.code,
         shared=tile.shared,
         scratch=4 * count * splits * p.m * p.n if split else 0,
-        note=f"{tile.title} {tail.title}".strip() if not split else f"{tile.title} split {splits}",
+        note=f"{tile.title} split {splits}" if split else f"{tile.title} {tail.title}".strip(),
     )
-    if not split:
-        return first
-    second = Launch(
+
+
+def _sum_of_splits(p: Product, tail: Tail, splits: int) -> Launch:
+    """Return the second pass: the sum of the partial sums, finished."""
+    count, *distances = p.batch
+    return Launch(
         "gemm_reduce.cu",
         "gemm_reduce",
         grid=(ceil_div(p.m * ceil_div(p.n, 4), 256), count, 1),
         block=256,
         args=(
-            *(Scratch(0), p.c, *finishing),
+            *(Scratch(0), p.c, p.bias, *tail.pointers),
             *map(np.int32, (p.m, p.n, p.ldc)),
             *(np.int64(distances[2]), np.int32(splits)),
         ),
         types=(("T", float32),),
         constants=(
-            ("VECTOR_C", 4 if dense else 1),
-            ("BIAS", p.bias is not None),
+            *(("VECTOR_C", p.vector_c), ("BIAS", p.bias is not None)),
             ("GROUPS", p.rows != MATRIX),
         ),
         code=tail.code,
         note=tail.title,
     )
-    return first, second
 
 
 def multiply_rows(

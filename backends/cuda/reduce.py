@@ -47,6 +47,18 @@ class Fold:
     element: str = "x"
     finish: str = "a"
 
+    @property
+    def code(self) -> str:
+        """The functions that `reduce.cu` uses."""
+        return "\n".join(
+            (
+                f"__device__ __forceinline__ T start() {{ return T({self.start}); }}",
+                f"__device__ __forceinline__ T element(T x) {{ return {self.element}; }}",
+                f"__device__ __forceinline__ T combine(T a, T b) {{ return {self.combine}; }}",
+                f"__device__ __forceinline__ T finish(T a, T count) {{ return {self.finish}; }}",
+            )
+        )
+
 
 #: The reductions; comparisons let NaN through.
 FOLDS: dict[type[Op], Fold] = {
@@ -131,7 +143,6 @@ def _pass(
         total: number of elements that become one in the end.
     """
     outer, count, inner = shape
-    how = FOLDS[kind]
     warps = 1
     if inner == 1:
         entry, chunk = "reduce_rows", ROW_CHUNK
@@ -159,14 +170,7 @@ def _pass(
         ),
         types=(("T", dtype),),
         constants=(("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
-        code="\n".join(
-            (
-                f"__device__ __forceinline__ T start() {{ return T({how.start}); }}",
-                f"__device__ __forceinline__ T element(T x) {{ return {how.element}; }}",
-                f"__device__ __forceinline__ T combine(T a, T b) {{ return {how.combine}; }}",
-                f"__device__ __forceinline__ T finish(T a, T count) {{ return {how.finish}; }}",
-            )
-        ),
+        code=FOLDS[kind].code,
         note=f"{kind.__name__} of {count}",
     )
 

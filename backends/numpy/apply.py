@@ -13,10 +13,11 @@ from ...runtime.op import Op
 from ...runtime.types import Array, TensorType
 from . import crew
 from .chain import Chain
+from .cost import ELEMENT, blocks_worth
 from .elementwise import ELEMENTWISE
-from .frame import Frame, blocks, cut
+from .frame import Frame, cut, shares
 from .registry import Kernel
-from .step import Bound, HostStep, Tape, gather
+from .step import Bound, HostStep, Tape
 
 #: Elements of a block that several calls work on: they should find it in the second-level cache.
 BLOCK = 1 << 15
@@ -50,28 +51,35 @@ def in_place(chain: Chain) -> tuple[tuple[Value, Value], ...]:
 def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     head, result = chain.head, bound[chain.output]
     function = ELEMENTWISE[type(head.op)](head.op)
-    frame = _frame(chain)
+    calls = 1 + len(chain.stages)
+    count = blocks_worth(ELEMENT * calls * result.size, workers)
+    frame = _frame(chain, count > 1)
     finish = chain.finish(frame, bound)
     target = frame.view(result)
     operands = [None if v is None else frame.view(bound[v]) for v in head.inputs]
-    calls = 1 + len(chain.stages)
-    cheap = isinstance(function, np.ufunc) and not chain.stages
+    is_single = isinstance(function, np.ufunc) and not chain.stages
     tapes: list[Tape] = []
-    for block in blocks(frame.shape, BLOCK if not cheap or workers > 1 else result.size):
-        arrays = [None if data is None else cut(data, block) for data in operands]
-        tape: Tape = [partial(function, *arrays, out=cut(target, block))]
-        finish(tape, block)
+    for share in shares(frame.shape, count, max(1, result.size) if is_single else BLOCK):
+        tape: Tape = []
+        for block in share:
+            arrays = [None if data is None else cut(data, block) for data in operands]
+            tape.append(partial(function, *arrays, out=cut(target, block)))
+            finish(tape, block)
         tapes.append(tape)
-    return gather(tapes, calls * result.size, workers)
+    return tapes
 
 
-def _frame(chain: Chain) -> Frame:
-    """Return the coarsest frame that all operands fit: flat, by channel, by row, or none joined."""
+def _frame(chain: Chain, is_shared: bool) -> Frame:
+    """Return the coarsest frame that all operands fit: flat, by row, by channel, or none joined.
+
+    An image that several threads share is cut by channels and positions, where that is possible.
+    """
     dims = chain.output.tensor.dims
     rank = len(dims)
     inputs = [v.tensor.dims for v in chain.head.inputs if v is not None]
     candidates = [(0,), *((0, axis) for axis in range(rank - 1, 0, -1))]
-    candidates += [(0, 1, 2)] if rank > 2 else []
+    if rank > 2:
+        candidates.insert(0 if is_shared and dims[0] == 1 else rank, (0, 1, 2))
     for starts in candidates:
         frame = Frame(dims, starts)
         if all(map(frame.fits, inputs)) and chain.frame(starts) == frame:

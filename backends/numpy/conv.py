@@ -26,6 +26,7 @@ from ...runtime.types import Array
 from . import crew
 from .chain import Chain
 from .columns import Unfolding
+from .cost import ELEMENT, PRODUCT, blocks_worth
 from .frame import Block, Frame, blocks, lengths
 from .registry import builder
 from .step import Bound, HostStep, Piece, Scratch, Tape
@@ -34,10 +35,6 @@ from .step import Bound, HostStep, Piece, Scratch, Tape
 COLUMNS = 1 << 20
 #: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
 NARROWEST, FEWEST = 256, 32
-#: Multiplications that are worth handing to another thread, and most blocks for each thread.
-PRODUCTS, BLOCKS = 1 << 21, 2
-#: What bias and activation of an output, and gathering an element, take, in multiplications.
-EPILOGUE, GATHERING = 24, 12
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -59,13 +56,24 @@ def conv(chain: Chain, site: Site, options: Options) -> HostStep | str:
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"
-    return _Convolution(chain, options.workspace).step(site)
+    made = _Convolution(chain, COLUMNS, NARROWEST)
+    limit = COLUMNS
+    while options.workspace is not None and made.nbytes > options.workspace and limit:
+        limit //= 2
+        made = _Convolution(chain, limit, 1)
+    return made.step(site)
 
 
 class _Convolution:
-    """The geometry of one convolution, cut into blocks."""
+    """The geometry of one convolution, cut into blocks.
 
-    def __init__(self, chain: Chain, workspace: int | None) -> None:
+    Args:
+        chain: the convolution and what follows it.
+        limit: bytes of columns and sums in a block.
+        narrowest: fewest positions of a block that is a part of an image.
+    """
+
+    def __init__(self, chain: Chain, limit: int, narrowest: int) -> None:
         self.chain = chain
         self.x, self.w, self.bias = operands(chain.head)
         x, w = self.x.tensor, self.w.tensor
@@ -75,15 +83,17 @@ class _Convolution:
         self.positions = prod(self.window.output)
         self.dtype = arithmetic(x.dtype)
         self.workers = crew.size()
-        if workspace is None:
-            self._cut(COLUMNS, NARROWEST)
-        else:
-            self._cut(min(COLUMNS, workspace // self.workers), 1)
+        self._cut(limit, narrowest)
         self.scratch = Scratch()
         self.unfolding = Unfolding.of(
             self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
         )
         self.sums = self._reserve_sums()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of workspace for all threads."""
+        return self.scratch.nbytes * self.workers
 
     def _reserve_sums(self) -> Piece | None:
         """Return workspace for the sums of a block, where they do not go into the result at once.
@@ -99,19 +109,15 @@ class _Convolution:
         return self.scratch.take(self.together * most * widest, self.dtype)
 
     def _wanted(self) -> int:
-        """Return how many blocks there should be at least, for all threads to have work."""
+        """Return how many blocks there should be, for all threads to have work."""
         columns = self.x.tensor.dims[0] * self.group * self.positions
-        products = columns * (self.filters * (self.rows + EPILOGUE) + self.rows * GATHERING)
-        most = 1 if self.workers == 1 else BLOCKS * self.workers
-        return max(1, min(most, products // PRODUCTS))
+        calls = 1 + len(self.chain.stages)
+        gathering = self.rows * ELEMENT
+        result = self.filters * (self.rows * PRODUCT + calls * ELEMENT)
+        return blocks_worth(columns * (gathering + result), self.workers)
 
     def _cut(self, limit: int, narrowest: int) -> None:
-        """Choose blocks: whole groups, or boxes of outputs and filters of one group at a time.
-
-        Args:
-            limit: bytes of columns and sums in a block.
-            narrowest: fewest positions of a box.
-        """
+        """Choose blocks: whole groups, or boxes of outputs and filters of one group at a time."""
         wanted, images = self._wanted(), max(1, self.x.tensor.dims[0])
         column = max(1, (self.rows + self.filters) * self.dtype.itemsize)
         whole = max(1, self.positions * column)

@@ -14,6 +14,9 @@ from ...runtime.types import Array
 #: One slice per axis.
 Block = tuple[slice, ...]
 
+#: Fewest positions of a share of an image: calls on shorter rows are slow.
+SHORTEST = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -93,6 +96,32 @@ def blocks(shape: tuple[int, ...], limit: int) -> Iterator[Block]:
         leading = tuple(slice(i, i + 1) for i in lead)
         for start, stop in pairwise(bounds):
             yield (*leading, slice(start, stop), *whole)
+
+
+def shares(shape: tuple[int, ...], count: int, limit: int) -> list[list[Block]]:
+    """Cut a result into shares for several threads, each in blocks of at most `limit` elements.
+
+    One image [1, channels, positions] is cut by positions, as convolutions cut it: a core then
+    finds in its cache what it has written itself.
+
+    Args:
+        shape: of the result, its axes joined.
+        count: most shares.
+        limit: elements of a block.
+    """
+    if count > 1 and len(shape) == 3 and shape[0] == 1 and shape[2] >= count * SHORTEST:
+        bounds = [shape[2] * i // count for i in range(count + 1)]
+        return [
+            [
+                (image, channels, slice(start, stop))
+                for image, channels, _ in blocks(shape, max(1, limit // (stop - start)) * shape[2])
+            ]
+            for start, stop in pairwise(bounds)
+        ]
+    found = list(blocks(shape, limit))
+    count = max(1, min(count, len(found)))
+    bounds = [len(found) * i // count for i in range(count + 1)]
+    return [found[start:stop] for start, stop in pairwise(bounds)]
 
 
 def lengths(block: Block) -> tuple[int, ...]:

@@ -17,7 +17,8 @@ from ...runtime.options import Options
 from ...runtime.types import Array
 from . import crew
 from .chain import Chain
-from .conv import BLOCKS, EPILOGUE, PRODUCTS, operands
+from .conv import operands
+from .cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from .frame import Block, cut
 from .registry import builder, kernel
 from .step import Bound, HostStep, Scratch, Tape
@@ -82,9 +83,10 @@ class _Product:
     def _boxes(self, a: Array, b: Array) -> Iterator[Block]:
         """Yield the parts of the result: some of its stacks, rows or columns."""
         whole = tuple(slice(0, size) for size in self.dims)
-        products = prod(self.dims) * (a.shape[-1] + EPILOGUE)
-        wanted = min(BLOCKS * self.workers, products // PRODUCTS)
-        if self.workers == 1 or wanted < 2 or a.ndim < 2 or b.ndim < 2:
+        calls = 1 + len(self.chain.stages)
+        nanoseconds = prod(self.dims) * (a.shape[-1] * PRODUCT + calls * ELEMENT) + b.size * FETCH
+        wanted = blocks_worth(nanoseconds, self.workers)
+        if wanted < 2 or a.ndim < 2 or b.ndim < 2:
             yield whole
             return
         stacks, rows, columns = self.dims[0], *self.dims[-2:]

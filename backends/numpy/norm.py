@@ -28,9 +28,10 @@ from ...runtime.options import Options
 from ...runtime.types import Array
 from . import crew
 from .chain import Chain
-from .frame import Frame, blocks, cut, lengths
+from .cost import ELEMENT, blocks_worth
+from .frame import Frame, blocks, cut, lengths, shares
 from .registry import builder, kernel
-from .step import Bound, HostStep, Piece, Scratch, Tape, gather
+from .step import Bound, HostStep, Piece, Scratch, Tape, portions
 
 #: Elements of a block that several calls work on.
 BLOCK = 1 << 15
@@ -83,14 +84,16 @@ def _record_batchnorm(
     by_channel[1:2] = [-1]
     factor, addend = (data.reshape(by_channel) for data in pair)
     scale = _scale_wide if _is_half(source.dtype) else _scale
-    for block in blocks(frame.shape, BLOCK):
-        arrays = [cut(data, block) for data in (source, factor, addend, target)]
-        tape: Tape = [partial(scale, *arrays)]
-        finish(tape, block)
+    nanoseconds = ELEMENT * (2 + len(chain.stages)) * x.tensor.size
+    count = 1 if first is not None else blocks_worth(nanoseconds, workers)
+    for share in shares(frame.shape, count, BLOCK):
+        tape: Tape = [] if first is None else [first]
+        for block in share:
+            arrays = [cut(data, block) for data in (source, factor, addend, target)]
+            tape.append(partial(scale, *arrays))
+            finish(tape, block)
         tapes.append(tape)
-    if first is not None:
-        return [[first, *(call for tape in tapes for call in tape)]]
-    return gather(tapes, (2 + len(chain.stages)) * x.tensor.size, workers)
+    return tapes
 
 
 def _affine(
@@ -158,12 +161,15 @@ def lrn(chain: Chain, site: Site, options: Options) -> HostStep | str:
         return f"dtype {name_of(type_.dtype)}"
     n, channels = type_.dims[:2]
     positions = type_.size // max(1, n * channels)
-    width = max(1, min(positions, BLOCK // max(1, channels)))
-    dtype = float64 if type_.dtype == float64 else float32
+    dtype, count = float64 if type_.dtype == float64 else float32, crew.size()
+    width = BLOCK // max(1, channels)
+    if options.workspace is not None:
+        column = (2 * channels + op.size) * dtype.itemsize
+        width = min(width, options.workspace // count // column)
+    width = max(1, min(positions, width))
     scratch = Scratch()
     squares = scratch.take((channels + op.size - 1) * width, dtype)
     sums = scratch.take(channels * width, dtype)
-    count = crew.size()
     record = partial(_record_lrn, chain, op, (squares, sums), width, count)
     return HostStep(f"{chain.title} {op.size}", site, record, count, scratch.nbytes)
 
@@ -192,7 +198,7 @@ def _record_lrn(
                     partial(_respond, data, sums, inner, op, out[image, :, part]),
                 ]
             )
-    return gather(tapes, (op.size + 6) * x.tensor.size, workers)
+    return portions(tapes, ELEMENT * (op.size + 6) * x.tensor.size, workers)
 
 
 def _sum_rows(rows: Array, size: int, out: Array) -> None:

@@ -29,9 +29,10 @@ from ...runtime.types import Array
 from . import crew
 from .chain import Chain
 from .convert import lowest
+from .cost import ELEMENT
 from .frame import blocks
 from .registry import builder, kernel
-from .step import Bound, HostStep, Scratch, Tape, gather
+from .step import Bound, HostStep, Scratch, Tape, portions
 from .taps import Axis, axes_of_window
 
 #: Elements of the input that are reduced along all axes before the next ones are read.
@@ -92,23 +93,39 @@ def axes_of(op: Any, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
 class Pooling:
     """A pooling, cut into blocks of channels."""
 
-    def __init__(self, x: Value, y: Value, axes: tuple[Axis, ...], reduction: Reduction) -> None:
-        self.x, self.y, self.axes, self.reduction = x, y, axes, reduction
+    def __init__(
+        self, chain: Chain, axes: tuple[Axis, ...], reduction: Reduction, options: Options
+    ) -> None:
+        self.chain, self.axes, self.reduction = chain, axes, reduction
+        self.x, self.y = _ends(chain)
         self.workers = crew.size()
-        self.planes, spatial = prod(x.tensor.dims[:2]), x.tensor.dims[2:]
-        self.together = max(1, BLOCK // max(1, prod(spatial)))
-        outputs = tuple(axis.output for axis in axes)
-        most = max(prod((*outputs[:i], *spatial[i:])) for i in range(len(axes) + 1))
+        self.planes, spatial = prod(self.x.tensor.dims[:2]), self.x.tensor.dims[2:]
+        between = self._between(spatial)
+        count, most = min(2, len(between)), max(between, default=0)
+        together = BLOCK // max(1, prod(spatial))
+        if options.workspace is not None:
+            plane = count * most * reduction.dtype.itemsize
+            together = min(together, options.workspace // self.workers // max(1, plane))
+        self.together = max(1, min(together, self.planes))
         self.scratch = Scratch()
-        size = min(self.together, self.planes) * most
-        self.pieces = [self.scratch.take(size, reduction.dtype) for _ in range(2)]
+        size = self.together * most
+        self.pieces = [self.scratch.take(size, reduction.dtype) for _ in range(count)]
 
-    def step(self, chain: Chain, site: Site) -> HostStep:
+    def _between(self, spatial: tuple[int, ...]) -> list[int]:
+        """Return the elements of one plane of each array between the input and the result."""
+        sizes = [prod(spatial)] if self.reduction.prepare is not None else []
+        for i, axis in enumerate(self.axes, 1):
+            if not axis.is_trivial:
+                outputs = (done.output for done in self.axes[:i])
+                sizes.append(prod(outputs) * prod(spatial[i:]))
+        reaches_result = self.y.tensor.dtype == self.reduction.dtype
+        has_work = any(not axis.is_trivial for axis in self.axes)
+        return sizes[:-1] if reaches_result and has_work else sizes
+
+    def step(self, site: Site) -> HostStep:
         """Return what runs it."""
-        size = "x".join(str(axis.kernel) for axis in self.axes)
-        return HostStep(
-            f"{chain.title} {size}", site, self._record, self.workers, self.scratch.nbytes
-        )
+        name = f"{self.chain.title} {'x'.join(str(axis.kernel) for axis in self.axes)}"
+        return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
 
     def _record(self, bound: Bound) -> list[Tape]:
         tapes: list[Tape] = []
@@ -116,8 +133,14 @@ class Pooling:
         x, y = (data.reshape(self.planes, *data.shape[2:]) for data in (x, y))
         for (planes,) in blocks((self.planes,), self.together):
             tapes.append(self._pool(bound, x[planes], y[planes]))
-        calls = sum(axis.kernel for axis in self.axes)
-        return gather(tapes, calls * self.x.tensor.size, self.workers)
+        return portions(tapes, self._nanoseconds(), self.workers)
+
+    def _nanoseconds(self) -> float:
+        size, calls = float(self.x.tensor.size), 0.0
+        for axis in self.axes:
+            size *= axis.output / max(1, axis.size)
+            calls += size * axis.kernel
+        return ELEMENT * calls
 
     def _pool(self, bound: Bound, data: Array, out: Array) -> Tape:
         tape: Tape = []
@@ -159,13 +182,14 @@ def _ends(chain: Chain) -> tuple[Value, Value]:
 @builder(MaxPool)
 def max_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
     """Take the greatest element of each window, and its position where that is wanted."""
-    op, (x, y) = chain.head.op, _ends(chain)
+    op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, MaxPool)
     axes = axes_of(op, x.tensor.dims[2:])
     if any(value in site.outputs for value in chain.head.outputs[1:]):
         return HostStep(chain.title, site, partial(_record_argmax, chain, axes, op.storage_order))
     dtype = x.tensor.dtype
-    return Pooling(x, y, axes, Reduction(np.maximum, lowest(dtype), dtype)).step(chain, site)
+    reduction = Reduction(np.maximum, lowest(dtype), dtype)
+    return Pooling(chain, axes, reduction, options).step(site)
 
 
 def _record_argmax(
@@ -203,7 +227,7 @@ def _argmax(
 @builder(AveragePool)
 def average_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
     """Take the mean of each window."""
-    op, (x, y) = chain.head.op, _ends(chain)
+    op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, AveragePool)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"
@@ -218,7 +242,8 @@ def average_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
         np.true_divide(sums, divisor, out)
 
     prepare = None if dtype == x.tensor.dtype else _widen
-    return Pooling(x, y, axes, Reduction(np.add, 0, dtype, prepare, finish)).step(chain, site)
+    reduction = Reduction(np.add, 0, dtype, prepare, finish)
+    return Pooling(chain, axes, reduction, options).step(site)
 
 
 def _widen(data: Array, out: Array) -> None:
@@ -228,7 +253,7 @@ def _widen(data: Array, out: Array) -> None:
 @builder(LpPool)
 def lp_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
     """Take the p-norm of each window."""
-    op, (x, y) = chain.head.op, _ends(chain)
+    op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, LpPool)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"
@@ -242,7 +267,7 @@ def lp_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
 
     axes = axes_of(op, x.tensor.dims[2:])
     reduction = Reduction(np.add, 0, _sums_of(x.tensor.dtype), prepare, finish)
-    return Pooling(x, y, axes, reduction).step(chain, site)
+    return Pooling(chain, axes, reduction, options).step(site)
 
 
 @kernel(GlobalAveragePool)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from ...runtime.backend import Site
 from ...runtime.dtypes import int64
 from ...runtime.ops import shape as ops
+from ...runtime.options import Options
 from ...runtime.types import Array
-from .registry import kernel
+from . import crew
+from .chain import Chain
+from .cost import ELEMENT, blocks_worth
+from .frame import shares
+from .registry import builder, kernel
+from .step import Bound, HostStep, Tape
 
 
 @kernel(ops.Shape)
@@ -51,10 +59,42 @@ def tile(op: ops.Tile, data: Array, repeats: Array, *, out: Array) -> None:
     np.copyto(split, data.reshape([part for count in data.shape for part in (1, count)]))
 
 
-@kernel(ops.Concat)
-def concat(op: ops.Concat, *inputs: Array, out: Array) -> None:
+@builder(ops.Concat)
+def concat(chain: Chain, site: Site, options: Options) -> HostStep | str:
     """Put the inputs one behind the other."""
-    np.concatenate(inputs, op.axis, out=out)
+    count = crew.size()
+    return HostStep(chain.title, site, partial(_record_concat, chain, count), count)
+
+
+def _record_concat(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
+    """Copy every input to its place: channels by several threads, each some images or positions."""
+    op, result = chain.head.op, bound[chain.output]
+    assert isinstance(op, ops.Concat)
+    axis, parts = op.axis % result.ndim, [bound[v] for v in chain.head.inputs if v is not None]
+    ends = accumulate(part.shape[axis] for part in parts)
+    lead = (slice(None),) * axis
+    places = [
+        result[(*lead, slice(end - part.shape[axis], end))]
+        for part, end in zip(parts, ends, strict=True)
+    ]
+    pairs = list(zip(places, parts, strict=True))
+    count = blocks_worth(2 * ELEMENT * result.size, workers)
+    if axis != 1 or result.ndim < 3 or count == 1:
+        return [[partial(np.copyto, place, part) for place, part in pairs]]
+    images, positions = len(result), result[0, 0].size
+    cuts = shares((images, 1, positions), count, -(-images // count) * positions)
+    joined = [
+        (place.reshape(*place.shape[:2], -1, copy=False), part.reshape(*part.shape[:2], -1))
+        for place, part in pairs
+    ]
+    return [
+        [
+            partial(np.copyto, place[which, :, at], part[which, :, at])
+            for place, part in joined
+            for which, _, at in cut
+        ]
+        for cut in cuts
+    ]
 
 
 @kernel(ops.Split)

@@ -17,16 +17,13 @@ from ...runtime.errors import DeviceError
 from ...runtime.host import array, logical
 from ...runtime.ir import Value
 from ...runtime.types import Array
+from .cost import blocks_worth
 from .crew import CREW
 
 #: Calls without arguments, made one after the other.
 Tape = list[Callable[[], object]]
 
 ALIGNMENT = 64
-#: Elements that a block should work on at least, counted once for each call.
-GRAIN = 1 << 17
-#: Most blocks for each worker: enough for one that is late to be relieved of some.
-BLOCKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +95,15 @@ class Bound:
         return self._scratch[piece.offset : end].view(piece.dtype).reshape(shape)
 
 
-def gather(tapes: Sequence[Tape], weight: int, workers: int) -> list[Tape]:
+def portions(tapes: Sequence[Tape], nanoseconds: float, workers: int) -> list[Tape]:
     """Join neighbouring tapes to blocks that are worth handing to another thread.
 
     Args:
         tapes: calls on small blocks, in order.
-        weight: elements that all of them work on, counted once for each call.
+        nanoseconds: what all of them take on one core.
         workers: how many threads there are.
     """
-    count = min(len(tapes), BLOCKS * workers, weight // GRAIN)
-    if workers == 1 or count < 2:
-        return [[call for tape in tapes for call in tape]]
+    count = max(1, min(len(tapes), blocks_worth(nanoseconds, workers)))
     bounds = [len(tapes) * i // count for i in range(count + 1)]
     return [[call for tape in tapes[a:b] for call in tape] for a, b in pairwise(bounds)]
 

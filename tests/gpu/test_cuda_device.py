@@ -202,11 +202,9 @@ def test_threads_get_plans_of_their_own() -> None:
         assert all(np.array_equal(r[n], want[i][n]) for r in results for n in r)
 
 
-def test_the_second_load_compiles_nothing(tmp_path: Path) -> None:
-    proto = light_model("squeezenet")
-    for _ in range(2):
-        with tercet.load(proto, "cuda", cache=tmp_path) as model:
-            model.prepare()
+def test_compiled_kernels_are_kept_on_disk(tmp_path: Path) -> None:
+    with tercet.load(light_model("squeezenet"), "cuda", cache=tmp_path) as model:
+        model.prepare()
     files = list((tmp_path / "cuda").iterdir())
     assert files
     assert all(path.suffix == ".cubin" for path in files)
@@ -221,6 +219,9 @@ def test_device_arrays_come_back_exactly(device, dtype: type) -> None:
     from tercet.backends.cuda.array import DeviceArray
 
     data = normal(3, 5, 7).astype(dtype)
+    with tercet.to_device(data) as there:
+        np.testing.assert_array_equal(there.numpy(), data)
+        np.testing.assert_array_equal(tercet.to_device(there).numpy(), data)
     before = device.allocated
     with DeviceArray.upload(device, data) as there:
         assert (there.shape, there.dtype) == (data.shape, data.dtype)

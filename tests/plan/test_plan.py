@@ -143,6 +143,30 @@ def test_formats_are_reformatted_once_and_visibly() -> None:
     assert moves == ["plain to channels_last"] + ["channels_last to plain"] * 2
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 1, 4, 5), (1, 1, 1, 1)])
+def test_formats_of_equal_order_share_their_bytes(shape: tuple[int, ...]) -> None:
+    graph, x = graph_of(shape)
+    weight = np.random.default_rng(1).standard_normal((3, shape[1], 1, 1), np.float32)
+    y = apply(graph, Conv(), apply(graph, Relu(), x), graph.constant(weight, "w"))
+    graph.set_outputs({"y": y})
+    model = model_of(graph, FakeBackend(FakeDevice()))
+    data = np.random.default_rng(2).standard_normal(shape, np.float32)
+    exact = np.einsum("nchw,mc->nmhw", np.maximum(data, 0), weight[:, :, 0, 0])
+    np.testing.assert_allclose(model(data)[0], exact, rtol=1e-5)
+    kinds = [row.kind for row in model.placement()]
+    assert kinds.count("reformat") == (0 if shape[2:] == (1, 1) else 1)
+
+
+def test_results_are_reformatted_before_they_leave_the_device() -> None:
+    graph, x = graph_of((1, 3, 4, 4))
+    weight = np.random.default_rng(1).standard_normal((3, 3, 1, 1), np.float32)
+    graph.set_outputs({"y": apply(graph, Conv(), x, graph.constant(weight, "w"))})
+    model = model_of(graph, FakeBackend(FakeDevice()))
+    model(np.ones((1, 3, 4, 4), np.float32))
+    rows = [(row.kind, row.backend) for row in model.placement()]
+    assert rows[-2:] == [("reformat", "fake:0"), ("copy", "fake:0")]
+
+
 def test_views_cost_nothing() -> None:
     graph, x = graph_of((2, 3, 4, 5))
     y = apply(graph, Relu(), apply(graph, Flatten(), x, name="flat"), name="relu")

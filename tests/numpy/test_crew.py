@@ -1,0 +1,188 @@
+"""The threads that share a step: everything is done once, whatever goes wrong."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+
+import tercet
+from tercet.backends.numpy import blas, crew
+from tercet.backends.numpy.crew import Crew
+
+from .graphs import model, node, random
+
+X = random(1, 16, 80, 80)
+NODES = (
+    node("Conv", ["x", "w", "b"], "a", pads=[1, 1, 1, 1]),
+    node("Relu", ["a"], "r"),
+    node("MaxPool", ["r"], "p", kernel_shape=[3, 3], strides=[2, 2]),
+    node("Conv", ["p", "v"], "c", group=64),
+    node("BatchNormalization", ["c", "k", "k", "k", "n"], "d"),
+    node("Concat", ["d", "p"], "e", axis=1),
+    node("AveragePool", ["e"], "y", kernel_shape=[2, 2], strides=[2, 2]),
+)
+CONSTANTS = {
+    "w": random(64, 16, 3, 3),
+    "b": random(64),
+    "v": random(64, 1, 3, 3),
+    "k": random(64),
+    "n": np.abs(random(64)) + np.float32(0.1),
+}
+SMALL = model((*NODES[:-2], node("Identity", ["d"], "y")), {"x": X}, CONSTANTS)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Two threads, whatever the machine has."""
+    before = blas.threads()
+    if before is None or not blas.set_threads(2):
+        pytest.skip("numpy's BLAS is not OpenBLAS: steps run on their callers alone")
+    yield
+    blas.set_threads(before)
+
+
+def counting(count: int, workers: int = 2) -> tuple[list[int], list[list[list[partial[None]]]]]:
+    done: list[int] = []
+    return done, [[[partial(done.append, i)] for i in range(count)] for _ in range(workers)]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_every_block_is_done_once(count: int) -> None:
+    team = Crew()
+    for _ in range(50):
+        done, jobs = counting(count)
+        team.play(jobs)
+        assert sorted(done) == list(range(count))
+
+
+@pytest.mark.usefixtures("threads")
+def test_both_threads_work() -> None:
+    names: set[str] = set()
+
+    def note() -> None:
+        names.add(threading.current_thread().name)
+        time.sleep(0.01)
+
+    Crew().play([[[note] for _ in range(8)]] * 2)
+    assert len(names) == 2
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("worker", [0, 1])
+def test_errors_reach_the_caller(worker: int) -> None:
+    def fail() -> None:
+        raise ValueError("in a block")
+
+    team = Crew()
+    calls = [partial(time.sleep, 0.01), partial(time.sleep, 0.01)]
+    calls[worker] = fail  # type: ignore[call-overload]  # a function in place of a partial one
+    with pytest.raises(ValueError, match="in a block"):
+        team.play([[[call] for call in calls]] * 2)
+    done, jobs = counting(4)
+    team.play(jobs)
+    assert len(done) == 4
+
+
+@pytest.mark.usefixtures("threads")
+def test_products_keep_to_their_thread_and_give_it_back() -> None:
+    seen: list[int | None] = []
+    Crew().play([[[lambda: seen.append(blas.threads())]] * 2] * 2)
+    assert seen == [1, 1]
+    assert blas.threads() == 2
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_caller_that_had_to_wait_works_alone_for_a_while() -> None:
+    def slow() -> None:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.05)
+
+    team = Crew()
+    team.play([[[partial(time.sleep, 0.005)], [slow]]] * 2)
+    names: set[str] = set()
+    note = lambda: names.add(threading.current_thread().name)  # noqa: E731 - one line says it
+    team.play([[[note, partial(time.sleep, 0.0005)] for _ in range(4)]] * 2)
+    assert names == {threading.current_thread().name}
+
+
+@pytest.mark.usefixtures("threads")
+def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "PATIENCE", 0.02)
+    team = Crew()
+    before = threading.active_count()
+    done, jobs = counting(4)
+    team.play(jobs)
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert threading.active_count() == before
+    team.play(jobs)
+    assert len(done) == 8
+
+
+@pytest.mark.usefixtures("threads")
+def test_callers_at_one_time() -> None:
+    with tercet.load(SMALL) as small:
+        want = small(X)[0]
+        results: list[np.ndarray] = []
+        callers = [
+            threading.Thread(target=lambda: results.extend(small(X)[0] for _ in range(5)))
+            for _ in range(4)
+        ]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    assert len(results) == 20
+    assert all(np.array_equal(got, want) for got in results)
+    assert blas.threads() == 2
+
+
+@pytest.mark.usefixtures("threads")
+def test_results_do_not_depend_on_who_does_what() -> None:
+    with tercet.load(SMALL) as small:
+        first = small(X)[0]
+        assert all(np.array_equal(small(X)[0], first) for _ in range(20))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.usefixtures("threads")
+def test_forked_processes_have_threads_of_their_own() -> None:
+    with tercet.load(SMALL) as small:
+        want = small(X)[0]
+        child = os.fork()
+        if child == 0:
+            same = all(np.array_equal(small(X)[0], want) for _ in range(5))
+            os._exit(0 if same and blas.threads() == 2 else 1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert np.array_equal(small(X)[0], want)
+
+
+def test_runs_allocate_no_tensors() -> None:
+    with tercet.load(SMALL) as small:
+        plan = small.prepare()
+        plan.execute()
+        tracemalloc.start()
+        plan.execute()
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert (
+        most < 200_000
+    )  # numpy's own buffers for a call; the largest tensor has 1.6 million bytes
+
+
+@pytest.mark.parametrize("workspace", [1 << 15, 1 << 17, 1 << 20])
+def test_workspace_keeps_to_its_limit(workspace: int) -> None:
+    with tercet.load(SMALL) as free, tercet.load(SMALL, workspace=workspace) as limited:
+        assert limited.memory().workspace["cpu"] <= workspace
+        assert np.allclose(limited(X)[0], free(X)[0], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,59 @@
+"""The front door: what `tercet` offers at its top, and how it says no."""
+
+import numpy as np
+import pytest
+
+import tercet
+from tercet import TercetError, UsageError
+
+
+def test_every_public_name_is_there() -> None:
+    for name in tercet.__all__:
+        assert getattr(tercet, name) is not None
+    assert set(tercet.__all__) <= set(dir(tercet))
+    with pytest.raises(AttributeError, match="no attribute 'laod'"):
+        _ = tercet.laod
+
+
+def test_all_errors_have_one_base() -> None:
+    errors = [getattr(tercet, name) for name in tercet.__all__]
+    for error in errors:
+        if isinstance(error, type) and issubclass(error, Exception):
+            assert issubclass(error, TercetError)
+
+
+def test_available_names_every_backend() -> None:
+    found = {entry.name: entry for entry in tercet.available()}
+    assert list(found) == ["numpy", "cuda", "cudnn"]
+    assert found["numpy"]
+    assert all(entry or (entry.missing and entry.remedy) for entry in found.values())
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: tercet.run_op("Cnov", np.ones(1)), "there is no operator 'Cnov'; did you mean"),
+        (lambda: tercet.run_op("Relu", np.ones(1), alpha=1), "Relu has no attribute 'alpha'"),
+        (lambda: tercet.run_op("Add", np.ones(1)), "Add takes 2 to 2 inputs, not 1"),
+        (lambda: tercet.to_device(np.ones(1), "numpy"), "works on the host"),
+        (lambda: tercet.load(b"", "nunpy"), "no backend 'nunpy'; did you mean 'numpy'?"),
+        (lambda: tercet.load(b"", stop=3), "no option 'stop'; did you mean 'stop_at'?"),
+        (lambda: tercet.load(b"", precision="fp16"), "precision 'fp16' is none of"),  # type: ignore[arg-type]  # wrong on purpose
+    ],
+)
+def test_wrong_calls(call, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert text in str(caught.value)
+
+
+def test_precisions_that_are_not_there_are_refused() -> None:
+    with pytest.raises(tercet.UnsupportedError, match="precision 'float16' is not there yet"):
+        tercet.load(b"", precision="float16")
+
+
+def test_run_op_with_several_results() -> None:
+    x = np.float32([[3, 1, 2]]).reshape(1, 3)
+    values, places = tercet.run_op("TopK", x, np.array([2]), outputs=2)
+    np.testing.assert_array_equal(values, [[3, 2]])
+    np.testing.assert_array_equal(places, [[0, 2]])
