@@ -24,6 +24,10 @@ from .registry import builder, kernel
 from .step import Bound, HostStep, Scratch, Tape
 
 
+#: Rows or columns that BLAS's kernels take at once, a multiple of what each of them does.
+GROUP = 16
+
+
 def _sums(dtype: DType) -> DType:
     return float32 if dtype in (float16, bfloat16) else dtype
 
@@ -93,9 +97,11 @@ class _Product:
         axis = 0
         if len(self.dims) == 2 or stacks < self.workers:
             axis = len(self.dims) - (1 if columns >= rows else 2)
-        count = min(wanted, self.dims[axis])
-        bounds = [self.dims[axis] * i // count for i in range(count + 1)]
-        for start, stop in pairwise(bounds):
+        # BLAS sums whole groups of rows or columns in one order and what is left over in another:
+        # blocks of whole groups make a product independent of how it is cut.
+        size = self.dims[axis]
+        bounds = {min(size, -(-size * i // wanted // GROUP) * GROUP) for i in range(wanted + 1)}
+        for start, stop in pairwise(sorted(bounds)):
             yield (*whole[:axis], slice(start, stop), *whole[axis + 1 :])
 
     def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array, box: Block) -> None:
