@@ -23,7 +23,6 @@ from .frame import Block, cut
 from .registry import builder, kernel
 from .step import Bound, HostStep, Scratch, Tape
 
-
 #: Rows or columns that BLAS's kernels take at once, a multiple of what each of them does.
 GROUP = 16
 
