@@ -53,7 +53,7 @@ def test_precisions_that_are_not_there_are_refused() -> None:
 
 
 def test_run_op_with_several_results() -> None:
-    x = np.float32([[3, 1, 2]]).reshape(1, 3)
+    x = np.array([[3, 1, 2]], np.float32)
     values, places = tercet.run_op("TopK", x, np.array([2]), outputs=2)
     np.testing.assert_array_equal(values, [[3, 2]])
     np.testing.assert_array_equal(places, [[0, 2]])
