@@ -15,15 +15,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..backends.numpy import blas
 from ..runtime.errors import TercetError, did_you_mean
 from ..runtime.types import Array
 from .agreement import RELATIVE
 from .console import grid, open_console, progress
 from .contestants import ONNXRUNTIME, REFERENCE, Contestant, Settings, open_contestant
+from .environment import environment
 from .light_models import NAMES, light_inputs, light_model
 from .measure import Repeat, Timing, interleave, timed
 from .threads import use_threads
@@ -80,18 +83,57 @@ def _call(contestant: Contestant, feeds: Mapping[str, Array]) -> Callable[[], di
     return partial(contestant.run, feeds)
 
 
+def _titles(reference: bool) -> list[str]:
+    more = ["reference", "speed-up"] if reference else []
+    return ["model", "onnxruntime", "numpy", "ratio", "error", *more]
+
+
+def _cells(row: Row, reference: bool) -> list[str]:
+    own, other = row.milliseconds(OWN), row.milliseconds(ONNXRUNTIME)
+    cells = [row.name, f"{other:.1f}", f"{own:.1f}", f"{own / other:.2f}", f"{row.error:.0e}"]
+    if reference:
+        slow = row.milliseconds(REFERENCE)
+        cells += [f"{slow:.0f}", f"{slow / own:.1f}"]
+    return cells
+
+
 def _show(rows: list[Row], reference: bool) -> None:
     console = open_console()
-    titles = ["model", "onnxruntime ms", "numpy ms", "ratio", "error"]
-    table = grid(*titles, *([f"{REFERENCE} ms", "speed-up"] if reference else []))
+    table = grid(*_titles(reference))
     for row in rows:
-        own, other = row.milliseconds(OWN), row.milliseconds(ONNXRUNTIME)
-        cells = [row.name, f"{other:.1f}", f"{own:.1f}", f"{own / other:.2f}", f"{row.error:.0e}"]
-        if reference:
-            slow = row.milliseconds(REFERENCE)
-            cells += [f"{slow:.0f}", f"{slow / own:.1f}"]
-        table.add_row(*cells)
+        table.add_row(*_cells(row, reference))
+    console.print("Milliseconds of one run, medians; ratio: numpy / onnxruntime")
     console.print(table)
+
+
+def markdown(rows: list[Row], about: Mapping[str, str], reference: bool) -> str:
+    """Return the report as a Markdown page."""
+    titles = _titles(reference)
+    lines = [
+        "# The numpy backend beside onnxruntime",
+        "",
+        "Written by `python -m tercet.tools.cpu_bench --reference --output docs/results`. Batch 1, "
+        "float32, seeded random weights, everybody on the same number of threads, in turn in one "
+        "process. Milliseconds of one run, medians; *ratio* is numpy by onnxruntime, *error* the "
+        "greatest difference of a logit from onnxruntime's as a share of the greatest logit, "
+        "*speed-up* onnx.reference (run once) by numpy.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        f"| {' | '.join(titles)} |",
+        f"|---|{'---:|' * (len(titles) - 1)}",
+        *(f"| {' | '.join(_cells(row, reference))} |" for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _save(rows: list[Row], about: Mapping[str, str], reference: bool, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"environment": about, "results": [row.to_dict() for row in rows]}
+    (folder / "cpu_bench.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    page = markdown(rows, about, reference)
+    (folder / "cpu_bench.md").write_text(page, encoding="utf-8")
 
 
 def _parse() -> argparse.Namespace:
@@ -104,6 +146,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each model; default: 3")
     parser.add_argument("--threads", type=int, help="for everybody; default: as numpy has them")
     parser.add_argument("--json", action="store_true", help="print JSON, no table")
+    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON, too")
     arguments = parser.parse_args()
     for name in arguments.models:
         if name not in NAMES:
@@ -127,6 +170,11 @@ def main() -> int:
         print(json.dumps([row.to_dict() for row in rows], indent=2))
     else:
         _show(rows, arguments.reference)
+    if arguments.output is not None:
+        threads = f"{blas.threads() or '?'} by default"
+        about = environment(("numpy", "onnx", "onnxruntime"))
+        about["threads"] = str(arguments.threads or threads)
+        _save(rows, about, arguments.reference, arguments.output)
     return int(any(row.error > RELATIVE["float32"] for row in rows))
 
 

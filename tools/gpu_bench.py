@@ -11,12 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,13 +20,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __path__ as package
-from .. import __version__, load
+from .. import load
 from ..api import Loadable
+from ..backends import open_backends
 from ..runtime.backend import Stream
 from ..runtime.errors import BackendUnavailable, TercetError
 from ..runtime.model import Model
+from ..runtime.options import Options
 from ..runtime.types import Array
 from .console import Say, grid, open_console, progress
+from .environment import ROOT, environment
 from .light_models import light_inputs, light_model
 from .measure import Repeat, Timing, interleave
 from .oracle import Oracle
@@ -38,7 +37,6 @@ from .oracle import Oracle
 if TYPE_CHECKING:
     from ..backends.cuda.device import CudaDevice
 
-ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("demo", "mnist", "squeezenet", "resnet50", "vgg19")
 WARM_UP = 5
 
@@ -205,42 +203,19 @@ def distance(found: dict[str, Array], exact: dict[str, Array]) -> float:
 # ── environment ──────────────────────────────────────────────────────────────────────────────────
 
 
-def environment(commit: str) -> dict[str, str]:
+def gpu_environment(commit: str) -> dict[str, str]:
     """Return what the figures depend on; raises BackendUnavailable without a GPU."""
-    from ..backends import open_backends
-    from ..runtime.options import Options
-
     (backend,) = open_backends("cuda", Options())
     device: CudaDevice = backend.device  # type: ignore[assignment]  # the cuda backend's
-    packages = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cudnn-frontend")
-    return {
-        "tercet": f"{__version__} ({commit or _commit()})",
-        "GPU": device.description,
-        "CPU": f"{os.cpu_count()} cores",
-        "system": platform.platform(terse=True),
-        "Python": platform.python_version(),
-        "numpy": np.__version__,
-        **{name: found for name in packages if (found := _version(name))},
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-    }
-
-
-def _version(name: str) -> str:
-    for candidate in (name, f"{name}-cu13", f"{name}-cu12"):
-        try:
-            return version(candidate)
-        except PackageNotFoundError:
-            continue
-    return ""
-
-
-def _commit() -> str:
-    command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty")
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return "no commit known"
-    return answer.stdout.strip() or "no commit known"
+    packages = (
+        "numpy",
+        "cuda-core",
+        "cuda-bindings",
+        "nvidia-cuda-nvrtc",
+        "nvidia-cudnn",
+        "nvidia-cudnn-frontend",
+    )
+    return {"GPU": device.description, **environment(packages, commit)}
 
 
 # ── reports ──────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     console = open_console()
     try:
-        about = environment(chosen.commit)
+        about = gpu_environment(chosen.commit)
         results = _measure_all(chosen.models, console.print)
     except TercetError as error:
         console.print(f"gpu_bench: {error}")

@@ -37,20 +37,6 @@ def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     return None
 
 
-def threads() -> int | None:
-    """Return how many threads numpy's OpenBLAS uses; None for another BLAS."""
-    functions = _functions()
-    return None if functions is None else functions[0]()
-
-
-def set_threads(number: int) -> bool:
-    """Let numpy's OpenBLAS use so many threads; False, and no effect, for another BLAS."""
-    functions = _functions()
-    if functions is not None:
-        functions[1](number)
-    return functions is not None
-
-
 class _Limit:
     """How many callers want one thread a product, and what to go back to."""
 
@@ -61,13 +47,39 @@ class _Limit:
 
     def reset(self) -> None:
         """Forget the callers: their threads are not there in a forked process."""
-        if self.callers:
-            set_threads(self.before)
         self.lock = Lock()
-        self.callers = 0
+        if self.callers:
+            self.callers = 0
+            set_threads(self.before)
 
 
 _LIMIT = _Limit()
+
+
+def threads() -> int | None:
+    """Return how many threads numpy's OpenBLAS is to use; None for another BLAS.
+
+    What `one_thread` does for a moment does not count.
+    """
+    functions = _functions()
+    if functions is None:
+        return None
+    return _LIMIT.before if _LIMIT.callers else functions[0]()
+
+
+def set_threads(number: int) -> bool:
+    """Let numpy's OpenBLAS use so many threads; False, and no effect, for another BLAS."""
+    functions = _functions()
+    if functions is None:
+        return False
+    with _LIMIT.lock:
+        if _LIMIT.callers:
+            _LIMIT.before = number
+        else:
+            functions[1](number)
+    return True
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_LIMIT.reset)
 

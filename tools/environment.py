@@ -1,0 +1,59 @@
+"""What measured figures depend on besides the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from .. import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
+    """Return tercet's commit, the machine and versions, by what they are.
+
+    Args:
+        packages: whose versions matter; those that are not installed are left out.
+        commit: what to record where there is no git; asked of git where empty.
+    """
+    return {
+        "tercet": f"{__version__} ({commit or _commit()})",
+        "CPU": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
+        "system": platform.platform(terse=True),
+        "Python": platform.python_version(),
+        **{name: found for name in packages if (found := _version(name))},
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(name: str) -> str:
+    for candidate in (name, f"{name}-cu13", f"{name}-cu12"):
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def _commit() -> str:
+    command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "no commit known"
+    return answer.stdout.strip() or "no commit known"
