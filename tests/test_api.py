@@ -57,3 +57,11 @@ def test_run_op_with_several_results() -> None:
     values, places = tercet.run_op("TopK", x, np.array([2]), outputs=2)
     np.testing.assert_array_equal(values, [[3, 2]])
     np.testing.assert_array_equal(places, [[0, 2]])
+
+
+def test_batches_of_nothing() -> None:
+    x, w = np.zeros((0, 2, 3, 3), np.float32), np.zeros((2, 2, 2, 2), np.float32)
+    assert tercet.run_op("Conv", x, w).shape == (0, 2, 2, 2)
+    assert tercet.run_op("ConvTranspose", x, w).shape == (0, 2, 4, 4)
+    with pytest.raises(tercet.UnsupportedError, match="an input without elements"):
+        tercet.run_op("Conv", np.zeros((1, 0, 3, 3), np.float32), w[:, :0])

@@ -56,6 +56,8 @@ def conv(chain: Chain, site: Site, options: Options) -> HostStep | str:
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"
+    if not x.tensor.size:
+        return f"an input without elements: {x.tensor}"
     made = _Convolution(chain, COLUMNS, NARROWEST)
     limit = COLUMNS
     while options.workspace is not None and made.nbytes > options.workspace and limit:
