@@ -282,9 +282,9 @@ def _headers(remedy: str) -> Check:
 def _cudnn(remedy: str) -> Check:
     check = partial(Check, "cuDNN", purpose="the cudnn backend")
     try:
-        from ..backends.cudnn import library
+        from ..backends.cudnn import vendor
 
-        found = library.load()
+        found = vendor.load()
     except ImportError as error:
         return check(False, f"not installed ({error})", remedy)
     except BackendUnavailable as error:

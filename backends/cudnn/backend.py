@@ -15,8 +15,8 @@ from ...runtime.options import Options
 from ..cuda.device import CudaDevice
 from .choice import Chooser, Task
 from .conv import Pattern, describe, match
-from .library import NoPlan
 from .step import Bench, ConvolutionStep
+from .vendor import NoPlan
 
 _MATRIX_PRODUCT = (
     "cuDNN rounds it to TF32 (error 3e-4 on sm_90), or is 14 times slower, as a 1x1 convolution"
@@ -99,6 +99,6 @@ class CudnnBackend:
                 choice = self._chooser.choose(wanted.task, bench, tune=tune)
             except NoPlan as error:
                 session = self._chooser.session
-                where = f"cuDNN {session.library.version} on {session.target}"
+                where = f"cuDNN {session.vendor.version} on {session.target}"
                 return Decline(wanted.pattern.nodes[0], f"{where} has no engine: {error}")
         return ConvolutionStep(self.device, site, wanted.pattern, choice)

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from ...runtime.errors import DeviceOutOfMemory
 from .conv import Convolution, Epilogue
 from .graph import ConvolutionGraph, Engine
-from .library import NoPlan
 from .session import Session
+from .vendor import NoPlan
 
 #: Channels per group below which cuDNN's engines with an epilogue are slow: on an H200, depthwise
 #: 3x3 over 32x128x28x28 takes 18 us alone and 62 us with bias and ReLU, 32 groups of 4 channels
@@ -139,7 +139,7 @@ class Chooser:
     # ── what was measured ────────────────────────────────────────────────────────────────────
 
     def _tuned(self, task: Task, judge: Judge) -> Choice:
-        key = f"cuDNN {self.session.library.version} on {self.session.target}: {task}"
+        key = f"cuDNN {self.session.vendor.version} on {self.session.target}: {task}"
         file = self._folder / f"{sha256(key.encode()).hexdigest()[:40]}.json"
         stored = self._load(file, key, task, judge)
         if stored is None:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from ..cuda.layout import Ints
 from .conv import Convolution
-from .library import NoPlan
 from .session import Session
+from .vendor import NoPlan
 
 Role = Literal["x", "w", "residual", "bias", "y"]
 
@@ -76,7 +76,7 @@ class ConvolutionGraph:
         self.frontend: Any = self._build()
 
     def _build(self) -> Any:
-        library, convolution = self.session.library, self.convolution
+        library, convolution = self.session.vendor, self.convolution
         cudnn = library.frontend
         float32 = cudnn.data_type.FLOAT
         with library.planning(f"graph of {convolution}"):
@@ -104,7 +104,7 @@ class ConvolutionGraph:
             name=role,
             dim=list(dims),
             stride=list(self.convolution.strides_of(dims)),
-            data_type=self.session.library.frontend.data_type.FLOAT,
+            data_type=self.session.vendor.frontend.data_type.FLOAT,
         )
         self.tensors[role] = tensor.get_uid()
         return tensor
@@ -134,7 +134,7 @@ class ConvolutionGraph:
     @cached_property
     def _listed(self) -> int:
         """Number of plans that cuDNN's heuristics propose, best first."""
-        library = self.session.library
+        library = self.session.vendor
         modes = library.frontend.heur_mode
         with library.planning(f"heuristics for {self.convolution}"):
             self.frontend.create_execution_plans([modes.A, modes.FALLBACK])
@@ -166,7 +166,7 @@ class ConvolutionGraph:
 
     def _built(self, index: int) -> Engine:
         graph = self.frontend
-        with self.session.library.planning("plan"):
+        with self.session.vendor.planning("plan"):
             graph.build_plan_at_index(index)
             name = str(graph.get_plan_name_at_index(index))
             return Engine(self, index, name, int(graph.get_workspace_size_plan_at_index(index)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from .library import Library
+from .vendor import Library
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Session:
     A handle serves one caller and one stream at a time, which `execute` sees to.
 
     Attributes:
-        library: cuDNN.
+        vendor: cuDNN.
         target: the GPU, such as ``NVIDIA H200 sm_90``; part of the key of every stored choice.
         place: what a graph is created with: a handle, or the properties of a GPU that is not here.
     """
 
-    library: Library
+    vendor: Library
     target: str
     place: Mapping[str, Any]
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
@@ -60,8 +60,8 @@ class Session:
             DeviceError: cuDNN refused.
         """
         handle = self.place["handle"]
-        with self._lock, self.library.calling("cudnnBackendExecute"):
-            self.library.frontend.set_stream(handle=handle, stream=stream)
+        with self._lock, self.vendor.calling("cudnnBackendExecute"):
+            self.vendor.frontend.set_stream(handle=handle, stream=stream)
             graph.execute_plan_at_index(pack, workspace, plan, handle)
 
 

@@ -24,7 +24,7 @@ from .choice import Choice, Task
 from .conv import Pattern
 from .epilogue import epilogue_kernel
 from .graph import Role
-from .library import NoPlan
+from .vendor import NoPlan
 
 Run = Callable[[CudaStream], None]
 

@@ -28,7 +28,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cudnn.backend import CudnnBackend, Wanted, survey
 from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.conv import Convolution, describe
-from tercet.backends.cudnn.library import NoPlan
+from tercet.backends.cudnn.vendor import NoPlan
 
 
 def surveyed(graph: Graph, **options: Any) -> list[Wanted | Decline]:
@@ -162,7 +162,7 @@ def test_other_dtypes_are_declined() -> None:
 class Refuses:
     """A chooser that finds nothing."""
 
-    session = SimpleNamespace(library=SimpleNamespace(version="9.19.0"), target="NVIDIA H200 sm_90")
+    session = SimpleNamespace(vendor=SimpleNamespace(version="9.19.0"), target="NVIDIA H200 sm_90")
 
     def choose(self, task: Task, judge: object, *, tune: bool) -> Choice:
         raise NoPlan(f"{task.convolution}: 36 plans: 36 want more workspace")

@@ -19,8 +19,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cudnn.choice import Choice, Chooser, Task
 from tercet.backends.cudnn.conv import Convolution, Epilogue, describe
 from tercet.backends.cudnn.graph import ConvolutionGraph
-from tercet.backends.cudnn.library import Library, NoPlan, load
 from tercet.backends.cudnn.session import Session
+from tercet.backends.cudnn.vendor import Library, NoPlan, load
 
 PROPERTIES = (Path(__file__).parent / "h200.json").read_text("utf-8")
 CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3))
@@ -200,7 +200,7 @@ def test_a_measured_choice_is_kept(session: Session, tmp_path: Path) -> None:
     first = tune(session, task(CASE), tmp_path)
     (file,) = tmp_path.iterdir()
     key = json.loads(file.read_text())["key"]
-    assert key.startswith(f"cuDNN {session.library.version} on NVIDIA H200 sm_90: conv x")
+    assert key.startswith(f"cuDNN {session.vendor.version} on NVIDIA H200 sm_90: conv x")
     judge = Judge()
     assert str(tune(session, task(CASE), tmp_path, judge)) == str(first)
     assert judge.tried == [first.engine.name], "tried once, not measured"

@@ -25,7 +25,7 @@ from ..cudnn.convolutions import Case, random_cases
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cudnn.choice import Choice, Chooser, Judge, Task
-from tercet.backends.cudnn.library import NoPlan
+from tercet.backends.cudnn.vendor import NoPlan
 
 pytestmark = pytest.mark.gpu
 
