@@ -98,7 +98,9 @@ def _is_static(node: Node) -> bool:
 
 
 def _obstacle(node: Node) -> str:
-    """Return why no plan can hold the node's tensors, or an empty string."""
+    """Return why no plan can run the node, or an empty string."""
+    if node.op.graphs():
+        return "plans do not run control flow yet"
     for value in (*node.reads, *node.outputs):
         if not isinstance(value.type, TensorType):
             return f"'{value.name}' is {value.type or 'of unknown type'}; plans hold tensors alone"
