@@ -410,4 +410,4 @@ def with_attributes(op: Op, **changes: object) -> Op:
     unknown = set(changes) - set(attributes(type(op)))
     if unknown:
         raise TypeError(f"{op} has no attribute {sorted(unknown)}")
-    return replace(op, **changes)  # type: ignore[type-var]
+    return replace(op, **changes)

@@ -26,6 +26,7 @@ OPERATORS: dict[tuple[str, str], type[Op]] = {}
 Inferred = ValueType | tuple[ValueType | None, ...] | None
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Op:
     """Base class of all operators.
 
@@ -74,7 +75,7 @@ class Op:
         """Return the name and the attributes that differ from their defaults."""
         shown = ", ".join(
             f"{f.name}={_text(value)}"
-            for f in fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+            for f in fields(self)
             if (value := getattr(self, f.name)) is not f.default and value != f.default
         )
         return f"{type(self).__name__}({shown})"
@@ -125,13 +126,13 @@ class Tensor:
 @cache
 def body_names(operator: type[Op]) -> tuple[str, ...]:
     """Return the names of the attributes that hold a graph."""
-    return tuple(f.name for f in fields(operator) if "Graph" in str(f.type))  # type: ignore[arg-type]
+    return tuple(f.name for f in fields(operator) if "Graph" in str(f.type))
 
 
 @cache
 def attributes(operator: type[Op]) -> tuple[str, ...]:
     """Return the names of an operator's attributes."""
-    return tuple(f.name for f in fields(operator))  # type: ignore[arg-type]
+    return tuple(f.name for f in fields(operator))
 
 
 @cache

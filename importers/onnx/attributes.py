@@ -38,7 +38,7 @@ def make(operator: type[Op], values: Mapping[str, Any]) -> Op:
             raise Mismatch(f"has unknown attribute '{name}'{did_you_mean(name, known)}")
     convert = _converters(operator)
     given = {name: convert[name](name, value) for name, value in values.items()}
-    for field in fields(operator):  # type: ignore[arg-type]  # every subclass is a dataclass
+    for field in fields(operator):
         if field.name not in given and field.default is field.default_factory is MISSING:
             raise Mismatch(f"lacks the attribute '{field.name}'")
     return operator(**given)

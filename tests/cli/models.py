@@ -40,7 +40,10 @@ def model_of(
 def classifier() -> ModelProto:
     """Conv, batch-norm, ReLU, pooling, a dense layer and softmax: [batch,3,8,8] → [batch,10]."""
     rng = np.random.default_rng(1)
-    draw = lambda *shape: rng.standard_normal(shape).astype(np.float32) / 4  # noqa: E731
+
+    def draw(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32) / 4
+
     constants = {
         "w": draw(4, 3, 3, 3),
         "s": 1 + draw(4),

@@ -124,7 +124,7 @@ class Rolls:
         hints = get_type_hints(operator)
         given = {
             field.name: self.attribute(hints[field.name])
-            for field in fields(operator)  # type: ignore[arg-type]  # operators are dataclasses
+            for field in fields(operator)
             if field.default is MISSING or self.random.random() < 0.6
         }
         return operator(**given)
@@ -144,11 +144,11 @@ class Rolls:
         op, inputs = node.op, [value and value.type for value in node.inputs]
         hints = get_type_hints(type(op))
         for _ in range(self.some(1, 2)):
-            names = [f.name for f in fields(op)]  # type: ignore[arg-type]  # see above
+            names = [f.name for f in fields(op)]
             tensors = [i for i, t in enumerate(inputs) if isinstance(t, TensorType)]
             if names and (not tensors or self.random.random() < 0.5):
                 name = self.some(*names)
-                op = replace(op, **{name: self.attribute(hints[name])})  # type: ignore[type-var]
+                op = replace(op, **{name: self.attribute(hints[name])})
             elif tensors:
                 i = self.some(*tensors)
                 inputs[i] = self.similar(inputs[i])

@@ -71,7 +71,7 @@ def _node(node: Node, names: Mapping[Value, str]) -> onnx.NodeProto:
 
 def _changed(op: Op) -> dict[str, Any]:
     """Return the attributes that differ from their defaults."""
-    values = {f.name: (getattr(op, f.name), f.default) for f in fields(op)}  # type: ignore[arg-type]
+    values = {f.name: (getattr(op, f.name), f.default) for f in fields(op)}
     return {
         name: value
         for name, (value, default) in values.items()

@@ -76,7 +76,7 @@ def is_same_default(field: Field[Any], expected: Any) -> bool:
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_attributes(schema: OpSchema, operator: type[Op]) -> None:
-    found = {field.name: field for field in fields(operator)}  # type: ignore[arg-type]
+    found = {field.name: field for field in fields(operator)}
     assert set(found) == set(schema.attributes)
     hints = get_type_hints(operator)
     for name, attribute in schema.attributes.items():
@@ -122,11 +122,7 @@ def test_every_declaration_is_in_the_specification() -> None:
 def test_declarations_are_values() -> None:
     """Equal attributes make equal operators with equal hashes, which caches rely on."""
     for operator in OPERATORS.values():
-        required = {
-            field.name: 1
-            for field in fields(operator)  # type: ignore[arg-type]
-            if field.default is MISSING
-        }
+        required = {field.name: 1 for field in fields(operator) if field.default is MISSING}
         one, other = operator(**required), operator(**required)
         assert one == other
         assert hash(one) == hash(other)
