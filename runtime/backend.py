@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +11,7 @@ import numpy as np
 
 from .ir import Graph, Node, Value
 from .options import Options
-from .types import Array, TensorType
+from .types import Array, HostValue, TensorType
 
 
 class Format(Enum):
@@ -215,6 +215,29 @@ class Step(Protocol):
         """Return what does the work on these addresses, in the order of `Site`.
 
         Called once a plan; the result is called every run with the plan's stream.
+        """
+        ...
+
+
+@runtime_checkable
+class Interpreter(Protocol):
+    """A backend on the host that also runs nodes one by one, on whatever values they get."""
+
+    def evaluate(
+        self, node: Node, values: Sequence[HostValue], weights: Weights, limit: int
+    ) -> Sequence[HostValue]:
+        """Return the outputs of a node.
+
+        Args:
+            node: what to run; its inputs need not have a known type.
+            values: its inputs, None where one is left out.
+            weights: the constants on the host.
+            limit: bytes that one result may have.
+
+        Raises:
+            ShapeError: the operator does not accept these values.
+            LimitError: a result would be too large; nothing has been allocated.
+            ValueError, IndexError, ArithmeticError: what numpy says of the data.
         """
         ...
 

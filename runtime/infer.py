@@ -10,6 +10,8 @@ from .ir import Graph, Node, Value
 from .op import Op, input_kinds, input_names
 from .types import Array, TensorType, ValueType
 
+Types = tuple[ValueType | None, ...]
+
 
 def infer(graph: Graph, *, file: str | None = None) -> None:
     """Set the type of every value that a node computes, in place, from those of the inputs.
@@ -28,7 +30,7 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
     where = f"node '{node.name}' ({node.kind})"
     try:
         if known:
-            _check_kinds(node.op, types)
+            check_kinds(node.op, types)
         _enter_bodies(node, types if known else None, file)
         found = node.op.infer(*types) if known else ()
     except ShapeError as error:
@@ -44,7 +46,7 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         value.type = _merge(type_, value.type)
 
 
-def _check_kinds(op: Op, types: Sequence[ValueType | None]) -> None:
+def check_kinds(op: Op, types: Sequence[ValueType | None]) -> None:
     """Raise ShapeError if a required input is left out, or is a sequence in place of a tensor."""
     kinds, names = input_kinds(type(op)), input_names(type(op))
     for i, found in enumerate(types):
@@ -62,13 +64,27 @@ def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: st
     for body, inputs in zip(bodies, entering, strict=True):
         for formal in body.captures:
             formal.type = next(captures).type
-        for formal, type_ in zip(body.inputs, inputs, strict=False):
-            formal.type = _merge(type_, formal.type)
         try:
-            infer(body, file=file)
+            _infer_body(node.op, body, inputs, file)
         except ModelError:
             if not node.op.chooses:
                 raise
+
+
+def _infer_body(op: Op, body: Graph, inputs: Types, file: str | None) -> None:
+    """Infer a body for inputs of these types, or of the wider ones that later iterations need."""
+    made = (value for node in body.walk() for value in node.outputs)
+    declared = {value: value.type for value in (*body.inputs, *made)}
+    while True:
+        for formal, type_ in zip(body.inputs, inputs, strict=False):
+            formal.type = _merge(type_, declared[formal])
+        infer(body, file=file)
+        wider = op.widened(body, inputs) if inputs else inputs
+        if wider == inputs:
+            return
+        inputs = wider
+        for value, type_ in declared.items():
+            value.type = type_
 
 
 def _inputs_text(node: Node) -> str:
@@ -91,7 +107,7 @@ def _merge(found: ValueType | None, declared: ValueType | None) -> ValueType | N
     return TensorType(found.dtype, shape, found.value)
 
 
-def specialise(graph: Graph, types: Mapping[str, ValueType]) -> Graph:
+def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
     """Return a copy of `graph` for inputs of these types, with shape arithmetic folded.
 
     Values whose elements follow from the shapes alone become constants, so that nothing of the

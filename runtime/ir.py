@@ -344,16 +344,20 @@ class Graph:
         copy.inputs = tuple(image[v] for v in self.inputs)
         copy.captures = tuple(image[v] for v in self.captures)
         for node in self._nodes:
-            twin = Node(_with_own_bodies(node.op), node.name, node.origin)
-            twin.outputs = tuple(image[v] for v in node.outputs)
-            for value in twin.outputs:
-                value.producer = twin
-            twin.captures = tuple(image[v] for v in node.captures)
-            copy._wire(twin, tuple(image[v] if v else None for v in node.inputs))
-            copy._nodes.append(twin)
-        copy._node_names = set(self._node_names)
+            copy._adopt(node, tuple(image[v] for v in node.outputs), image)
         copy._outputs = {name: image[v] for name, v in self._outputs.items()}
         return copy
+
+    def _adopt(self, node: Node, outputs: tuple[Value, ...], image: Mapping[Value, Value]) -> None:
+        """Append a copy of another graph's node, which reads the images of what that one reads."""
+        twin = Node(_with_own_bodies(node.op), node.name, node.origin)
+        twin.outputs = outputs
+        for value in outputs:
+            value.producer = twin
+        twin.captures = tuple(image[v] for v in node.captures)
+        self._wire(twin, tuple(image[v] if v else None for v in node.inputs))
+        self._node_names.add(twin.name)
+        self._nodes.append(twin)
 
     def extract(self, outputs: Mapping[str, Value]) -> Graph:
         """Return a copy that computes these values alone, of the same inputs."""
@@ -361,6 +365,85 @@ class Graph:
         copy.set_outputs({name: copy.values[value.name] for name, value in outputs.items()})
         copy.sweep()
         return copy
+
+    def cut(self, inputs: Sequence[Value], outputs: Mapping[str, Value]) -> Graph:
+        """Return a copy of the part that computes some values from others.
+
+        Args:
+            inputs: values of this graph that become the copy's inputs, under their names.
+            outputs: values of this graph that become its results, under these names.
+
+        Raises:
+            ValueError: an output depends on an input of this graph that is not among `inputs`.
+        """
+        given, needed = set(inputs), set(outputs.values())
+        kept: list[Node] = []
+        for node in reversed(self._nodes):
+            if any(v in needed and v not in given for v in node.outputs):
+                needed.update(node.reads)
+                kept.append(node)
+        part, image = Graph(self.name), dict[Value, Value]()
+        for value in inputs:
+            image[value] = part.add_input(value.name, value.type)
+        for value in (*self.inputs, *self.captures):
+            if value in needed and value not in given:
+                raise ValueError(f"the part depends on '{value.name}', which is not an input of it")
+        for value in self._names.values():
+            if value in needed and value.data is not None and value not in given:
+                image[value] = part._add(Value(value.name, data=value.data))
+        for node in reversed(kept):
+            made = [part._add(Value(part.fresh_name(v.name), v.type)) for v in node.outputs]
+            part._adopt(node, tuple(made), image)
+            for value, twin in zip(node.outputs, made, strict=True):
+                image.setdefault(value, twin)
+        part.set_outputs({name: image[value] for name, value in outputs.items()})
+        return part
+
+    def opened(self, actual: Sequence[Value]) -> Graph:
+        """Return a copy of a body whose captures are inputs, behind its own.
+
+        Args:
+            actual: what the captures stand for; those that are constants become constants.
+        """
+        copy = self.clone()
+        for formal, value in zip(copy.captures, actual, strict=True):
+            if value.data is None:
+                copy.inputs += (formal,)
+            else:
+                formal.data, formal.type = value.data, constant_type(value.data)
+        copy.captures = ()
+        return copy
+
+    def inline(self, node: Node, body: Graph) -> None:
+        """Put a body's nodes in the place of the node that owns it; the body reads captures alone.
+
+        Args:
+            node: the owner; its outputs become those of the body.
+            body: one of ``node.op.graphs()``.
+        """
+        image: dict[Value, Value] = {}
+        captures = iter(node.captures)
+        for each in node.op.graphs():
+            actual = [next(captures) for _ in each.captures]
+            if each is body:
+                image.update(zip(body.captures, actual, strict=True))
+        for value in body.values.values():
+            if value.data is not None:
+                image[value] = self.constant(value.data, value.name)
+        for each in body.nodes:
+            made = self.insert(
+                _with_own_bodies(each.op),
+                [image[v] if v else None for v in each.inputs],
+                [self.fresh_name(v.name) for v in each.outputs],
+                name=each.name,
+                captures=[image[v] for v in each.captures],
+                before=node,
+            )
+            made.origin = each.origin
+            for value, twin in zip(each.outputs, made.outputs, strict=True):
+                twin.type = value.type
+                image[value] = twin
+        self.replace(node, [image[value] for value in body.outputs.values()][: len(node.outputs)])
 
     def walk(self) -> Iterator[Node]:
         """Yield every node, those of control-flow bodies after the node that owns them."""

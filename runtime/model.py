@@ -1,4 +1,4 @@
-"""A loaded model: checks inputs, finds or makes a plan for their shapes, runs it."""
+"""A loaded model: checks inputs, finds or makes a program for their shapes, runs it."""
 
 from __future__ import annotations
 
@@ -7,35 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from .backend import Backend
-from .dtypes import DType, name_of
 from .errors import InputError, UnsupportedError, UsageError, did_you_mean
+from .feeds import TensorInfo, check_value, own
 from .host import HOST
 from .infer import specialise
 from .ir import Graph
 from .options import Options
 from .passes import AFTER_SHAPES, BEFORE_SHAPES, Evaluate, Rewrites, optimise
 from .placement import Placement, placement_of
-from .plan import Memory, Plan
-from .types import Array, Shape, TensorType, ValueType
+from .plan import Memory
+from .program import Program, Resources
+from .types import HostValue, OptionalType, ValueType, type_of
 from .weights import WeightStore
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """An input or output as callers see it: symbolic dimensions by name, unknown ones None."""
-
-    name: str
-    dtype: DType | None
-    shape: Shape | None
-
-    def __str__(self) -> str:
-        if self.dtype is None:
-            return f"{self.name}: ?"
-        return f"{self.name}: {TensorType(self.dtype, self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +72,15 @@ class Model:
         self.source = source or Source()
         self.options = options
         self.backends = tuple(backends)
-        self._evaluate = evaluate
         self._imported = graph
-        self._inputs = tuple(_info(v.name, v.type) for v in graph.inputs)
+        self._inputs = tuple(TensorInfo.of(v) for v in graph.inputs)
         self._stores = {b.device: WeightStore(b.device) for b in backends}
         self._stores.setdefault(HOST, WeightStore(HOST))
+        self._resources = Resources(self.backends, options, self._stores, evaluate)
         self._graphs: dict[tuple[str, ...], Graph] = {}
-        self._idle: OrderedDict[tuple[object, ...], list[Plan]] = OrderedDict()
-        self._busy: set[Plan] = set()
+        self._idle: OrderedDict[tuple[object, ...], list[Program]] = OrderedDict()
+        self._busy: set[Program] = set()
         self._lock = Lock()
-        self._build_lock = Lock()
         self._closed = False
         self.rewrites = Rewrites()
         self._default = tuple(graph.outputs)
@@ -119,7 +106,7 @@ class Model:
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """What `run` gives."""
-        return tuple(_info(name, v.type) for name, v in self._imported.outputs.items())
+        return tuple(TensorInfo.of(v, name) for name, v in self._imported.outputs.items())
 
     @property
     def imported(self) -> Graph:
@@ -138,7 +125,7 @@ class Model:
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
-    def __call__(self, *arrays: Array) -> list[Array]:
+    def __call__(self, *arrays: Any) -> list[Any]:
         """Run on positional inputs; return the outputs in the model's order."""
         if len(arrays) != len(self._imported.inputs):
             raise InputError(
@@ -149,37 +136,41 @@ class Model:
         return list(self.run(dict(zip(names, arrays, strict=True))).values())
 
     def run(
-        self, inputs: Mapping[str, Array], outputs: Iterable[str] | None = None
-    ) -> dict[str, Array]:
+        self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None
+    ) -> dict[str, Any]:
         """Run the model.
 
         Args:
-            inputs: an array for every input, of its dtype and a shape that fits.
+            inputs: a value for every input: an array of its dtype and a shape that fits (strings
+                as an array of `str`), a list for a sequence, a dictionary for a map; an optional
+                may be None.
             outputs: names of the tensors wanted, any intermediate one too; the model's outputs
                 where None.
 
         Returns:
-            New arrays by name.
+            New arrays, lists or dictionaries by name.
 
         Raises:
             InputError: a name, dtype, rank or shape that does not fit.
             UnsupportedError: nodes that no backend runs, each with every reason.
+            LimitError: something would take more than `Options.max_bytes`.
+            DeviceError, ModelError: a node cannot work on the data that it gets.
         """
         feeds = self._check(inputs)
         wanted = self._default if outputs is None else self._check_outputs(outputs)
-        key = (wanted, *(data.shape for data in feeds.values()))
-        plan = self._take(key, wanted, feeds)
+        key, program = self._take(wanted, feeds)
         try:
-            return plan.run(feeds)
+            results = program.run(feeds)
         finally:
-            self._give(key, plan)
+            self._give(key, program)
+        return results if program.is_plan else {n: own(v, feeds) for n, v in results.items()}
 
     def prepare(
         self,
         shapes: Mapping[str, Sequence[int]] | None = None,
         outputs: Iterable[str] | None = None,
-    ) -> Plan:
-        """Build (or find) the plan for these input shapes, without running it.
+    ) -> Program:
+        """Build (or find) the program for these input shapes, without running it.
 
         Args:
             shapes: shape by input name; dimensions that are not given and not fixed by the model
@@ -187,11 +178,14 @@ class Model:
             outputs: as for `run`.
 
         Returns:
-            The plan, idle; for its rows, memory and graph.
+            The program, idle; for its plans, memory and graph.
         """
         given = shapes or {}
-        feeds: dict[str, Array] = {}
+        feeds: dict[str, HostValue] = {}
         for info in self._inputs:
+            if info.dtype is None and info.type is not None:
+                feeds[info.name] = None if isinstance(info.type, OptionalType) else []
+                continue
             if info.dtype is None or (info.shape is None and info.name not in given):
                 raise InputError(f"the shape of input '{info.name}' is not known; give one")
             default = tuple(d if isinstance(d, int) else 1 for d in info.shape or ())
@@ -202,10 +196,9 @@ class Model:
                 raise self._unknown_input(name)
         feeds = self._check(feeds)
         wanted = self._default if outputs is None else self._check_outputs(outputs)
-        key = (wanted, *(data.shape for data in feeds.values()))
-        plan = self._take(key, wanted, feeds)
-        self._give(key, plan)
-        return plan
+        key, program = self._take(wanted, feeds)
+        self._give(key, program)
+        return program
 
     def placement(
         self,
@@ -214,7 +207,7 @@ class Model:
     ) -> Placement:
         """Return which backend runs each node, with which kernel, and why.
 
-        Without arguments it describes the plan that ran last; see `prepare` for them.
+        Without arguments it describes what ran last; see `prepare` for them.
         """
         return placement_of(self._described(shapes, outputs))
 
@@ -223,17 +216,17 @@ class Model:
         shapes: Mapping[str, Sequence[int]] | None = None,
         outputs: Iterable[str] | None = None,
     ) -> Memory:
-        """Return the bytes that a plan holds; see `placement`."""
+        """Return the bytes that a program holds; see `placement`."""
         return self._described(shapes, outputs).memory
 
     def _described(
         self, shapes: Mapping[str, Sequence[int]] | None, outputs: Iterable[str] | None
-    ) -> Plan:
+    ) -> Program:
         if not shapes and outputs is None:
             with self._lock:
-                for plans in reversed(self._idle.values()):
-                    if plans:
-                        return plans[-1]
+                for programs in reversed(self._idle.values()):
+                    if programs:
+                        return programs[-1]
         return self.prepare(shapes, outputs)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────
@@ -242,11 +235,11 @@ class Model:
         """Give back all memory of host and device; the model cannot run afterwards."""
         with self._lock:
             self._closed = True
-            plans = [plan for plans in self._idle.values() for plan in plans]
+            idle = [program for programs in self._idle.values() for program in programs]
             self._idle.clear()
             busy = bool(self._busy)
-        for plan in plans:
-            plan.close()
+        for program in idle:
+            program.close()
         if not busy:
             self._close_stores()
 
@@ -275,12 +268,12 @@ class Model:
             f"(inputs: {', '.join(map(str, self.inputs))})"
         )
 
-    def _check(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _check(self, inputs: Mapping[str, Any]) -> dict[str, HostValue]:
         symbols: dict[str, tuple[int, str]] = {}
-        feeds: dict[str, Array] = {}
+        feeds: dict[str, HostValue] = {}
         for info in self._inputs:
             if info.name in inputs:
-                feeds[info.name] = _check_array(info, np.asarray(inputs[info.name]), symbols)
+                feeds[info.name] = check_value(info, inputs[info.name], symbols)
         for name in inputs:
             if name not in feeds:
                 raise self._unknown_input(name)
@@ -300,7 +293,7 @@ class Model:
     # ── plans ────────────────────────────────────────────────────────────────────────────────
 
     def _optimise(self, graph: Graph, rewrites: Rewrites) -> Graph:
-        optimise(graph, BEFORE_SHAPES, self.options, self._evaluate, rewrites)
+        optimise(graph, BEFORE_SHAPES, self.options, self._resources.evaluate, rewrites)
         return graph
 
     def _graph_for(self, wanted: tuple[str, ...]) -> Graph:
@@ -311,45 +304,48 @@ class Model:
         return self._graphs[wanted]
 
     def _take(
-        self, key: tuple[object, ...], wanted: tuple[str, ...], feeds: Mapping[str, Array]
-    ) -> Plan:
+        self, wanted: tuple[str, ...], feeds: Mapping[str, HostValue]
+    ) -> tuple[tuple[object, ...], Program]:
+        """Return a program for values of these types, which nobody else has, and its key."""
+        types = {v.name: type_of(feeds[v.name], v.type) for v in self._imported.inputs}
+        key = (wanted, *types.values())
         with self._lock:
             if self._closed:
                 raise UsageError("the model is closed")
             idle = self._idle.get(key)
             if idle:
                 self._idle.move_to_end(key)
-                plan = idle.pop()
-                self._busy.add(plan)
-                return plan
-        types: dict[str, ValueType] = {n: TensorType(a.dtype, a.shape) for n, a in feeds.items()}
-        with self._build_lock:
-            graph = specialise(self._graph_for(wanted), types)
-            optimise(graph, AFTER_SHAPES, self.options, self._evaluate, self.rewrites.copy())
-            plan = self._plan(graph)
+                program = idle.pop()
+                self._busy.add(program)
+                return key, program
+        with self._resources.lock:
+            program = self._build(self._graph_for(wanted), types)
         with self._lock:
-            self._busy.add(plan)
-        return plan
+            self._busy.add(program)
+        return key, program
 
-    def _plan(self, graph: Graph) -> Plan:
+    def _build(self, graph: Graph, types: Mapping[str, ValueType | None]) -> Program:
+        bound = specialise(graph, types)
+        log = self.rewrites.copy()
+        optimise(bound, AFTER_SHAPES, self.options, self._resources.evaluate, log)
         try:
-            return Plan(graph, self.backends, self.options, self._stores)
+            return Program(bound, self._resources)
         except UnsupportedError as error:
             if self.source.file:
                 error.add_note(f"model: {self.source.file}")
             raise
 
-    def _give(self, key: tuple[object, ...], plan: Plan) -> None:
-        dropped: list[Plan] = []
+    def _give(self, key: tuple[object, ...], program: Program) -> None:
+        dropped: list[Program] = []
         with self._lock:
-            self._busy.discard(plan)
+            self._busy.discard(program)
             if self._closed:
-                dropped.append(plan)
+                dropped.append(program)
             else:
-                self._idle.setdefault(key, []).append(plan)
+                self._idle.setdefault(key, []).append(program)
                 self._idle.move_to_end(key)
                 while sum(map(len, self._idle.values())) > self.options.max_plans:
-                    oldest = next(k for k, plans in self._idle.items() if plans)
+                    oldest = next(k for k, idle in self._idle.items() if idle)
                     dropped.append(self._idle[oldest].pop(0))
                     if not self._idle[oldest]:
                         del self._idle[oldest]
@@ -358,38 +354,3 @@ class Model:
             old.close()
         if last:
             self._close_stores()
-
-
-def _info(name: str, type_: ValueType | None) -> TensorInfo:
-    if isinstance(type_, TensorType):
-        return TensorInfo(name, type_.dtype, type_.shape)
-    return TensorInfo(name, None, None)
-
-
-def _check_array(info: TensorInfo, data: Array, symbols: dict[str, tuple[int, str]]) -> Array:
-    if info.dtype is not None and data.dtype != info.dtype:
-        raise InputError(
-            f"input '{info.name}' has dtype {name_of(data.dtype)}; the model wants {info} "
-            f"(convert with array.astype('{name_of(info.dtype)}'))"
-        )
-    if info.shape is None:
-        return data
-    if data.ndim != len(info.shape):
-        raise InputError(
-            f"input '{info.name}' has shape {list(data.shape)}, {data.ndim} axes; "
-            f"the model wants {len(info.shape)}: {info}"
-        )
-    for axis, (found, wanted) in enumerate(zip(data.shape, info.shape, strict=True)):
-        if isinstance(wanted, int) and found != wanted:
-            raise InputError(
-                f"input '{info.name}' has shape {list(data.shape)}; "
-                f"axis {axis} must be {wanted}: {info}"
-            )
-        if isinstance(wanted, str):
-            size, where = symbols.setdefault(wanted, (found, info.name))
-            if size != found:
-                raise InputError(
-                    f"'{wanted}' is {size} in input '{where}' but {found} in '{info.name}' "
-                    f"(shape {list(data.shape)}, the model wants {info})"
-                )
-    return data

@@ -40,6 +40,7 @@ class Op:
         view: whether the output is the first input's bytes under another shape.
         deterministic: False for operators that draw random numbers.
         chooses: whether only one of its bodies runs; what the others do need not make sense.
+        dense: whether it multiplies matrices, so that planning pays for shapes that are met once.
     """
 
     domain: ClassVar[str] = ""
@@ -47,6 +48,7 @@ class Op:
     view: ClassVar[bool] = False
     deterministic: ClassVar[bool] = True
     chooses: ClassVar[bool] = False
+    dense: ClassVar[bool] = False
 
     def infer(self, *inputs: Any, **_: Any) -> Inferred:
         """Return the type of every output, given the types of the inputs (None: left out).
@@ -65,6 +67,20 @@ class Op:
             ShapeError: the operator does not accept these types.
         """
         return tuple(() for _ in self.graphs())
+
+    def widened(
+        self, body: Graph, inputs: tuple[ValueType | None, ...]
+    ) -> tuple[ValueType | None, ...]:
+        """Return types that the inputs of a body have in every iteration.
+
+        Args:
+            body: inferred for `inputs`.
+            inputs: the types of a first iteration, or those that this method found wider.
+
+        Raises:
+            ShapeError: there are none.
+        """
+        return inputs
 
     def graphs(self) -> tuple[Graph, ...]:
         """Return the sub-graphs among the attributes, in field order."""

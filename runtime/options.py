@@ -30,6 +30,8 @@ class Options:
         skip: names of graph passes that do not run.
         fold_bytes: greatest constant, in bytes, that folding may create.
         fold_total: bytes of all constants together that folding may create.
+        max_bytes: memory of the host that a plan, or one result, may take; what the machine has
+            where None.
         workspace: greatest scratch memory of one step in bytes; None for no limit.
         tune: measure the vendor libraries' algorithms and keep the fastest, instead of trusting
             their heuristics; the choices are kept in `cache`.
@@ -45,6 +47,7 @@ class Options:
     skip: tuple[str, ...] = ()
     fold_bytes: int = 64 << 20
     fold_total: int = 256 << 20
+    max_bytes: int | None = None
     workspace: int | None = None
     tune: bool = False
     max_plans: int = 8

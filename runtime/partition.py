@@ -94,18 +94,19 @@ def _is_good(nodes: tuple[Node, ...], offered: Set[Node]) -> bool:
 
 
 def _is_static(node: Node) -> bool:
-    return not _obstacle(node)
+    return not obstacle(node)
 
 
-def _obstacle(node: Node) -> str:
+def obstacle(node: Node) -> str:
     """Return why no plan can run the node, or an empty string."""
     if node.op.graphs():
-        return "plans do not run control flow yet"
+        return "plans do not hold control flow"
     for value in (*node.reads, *node.outputs):
         if not isinstance(value.type, TensorType):
-            return f"'{value.name}' is {value.type or 'of unknown type'}; plans hold tensors alone"
+            what = value.type or "of unknown type"
+            return f"'{value.name}' is {what}; plans hold tensors alone"
         if value.type.dtype == string:
-            return f"'{value.name}' holds strings, which plans do not hold yet"
+            return f"'{value.name}' holds strings, which live on the host"
         if not value.type.is_static:
             return f"the shape of '{value.name}' depends on the data: {value.type}"
     return ""
@@ -122,7 +123,7 @@ def _ruled_out(
     for node in free:
         if node in offered:
             continue
-        reason = _obstacle(node) or bars.pairs[backend.name, node.name]
+        reason = obstacle(node) or bars.pairs[backend.name, node.name]
         found.append(_refusal(node, backend, reason))
     return found
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from .backend import Format
 from .errors import Refusal
+from .ir import Node
 from .layout import Row, Slot
-from .plan import Plan
+from .partition import obstacle
+from .program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +18,11 @@ class PlacedRow:
     """One row of a plan.
 
     Attributes:
-        kind: ``step``, ``copy``, ``reformat`` or ``view``.
+        kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for what no plan can hold.
         nodes: the file's names of the nodes that it stands for.
         operators: their operators, joined by ``+``; empty for copies.
-        backend: who runs it; a device for copies, ``plan`` for views, which nobody runs.
+        backend: who runs it; a device for copies, ``plan`` for views, which nobody runs, and for
+            control flow, whose bodies follow.
         kernel: what runs, or what is copied where.
         inputs: name and type, with the format where it is not plain.
         outputs: likewise.
@@ -74,10 +77,38 @@ class Placement:
         return "\n".join(lines)
 
 
-def placement_of(plan: Plan) -> Placement:
-    """Describe a plan."""
-    reasons = _reasons(plan.refusals)
-    return Placement(tuple(_describe(row, reasons) for row in plan.rows))
+def placement_of(program: Program) -> Placement:
+    """Describe a program, and of its bodies and tail what has run so far."""
+    return Placement(tuple(_rows_of(program)))
+
+
+def _rows_of(program: Program) -> Iterator[PlacedRow]:
+    for stage in program.stages:
+        if stage.plan is not None:
+            reasons = _reasons(stage.plan.refusals)
+            yield from (_describe(row, reasons) for row in stage.plan.rows)
+        for node in stage.nodes:
+            yield _alone(node)
+            for body in program.bodies_of(node):
+                yield from _rows_of(body)
+    if program.tail is not None:
+        for tail in program.tail:
+            yield from _rows_of(tail)
+
+
+def _alone(node: Node) -> PlacedRow:
+    """Describe a node that is in no plan."""
+    return PlacedRow(
+        kind="host",
+        nodes=node.origin,
+        operators=node.kind,
+        backend="plan" if node.op.graphs() else "numpy",
+        kernel=node.kind,
+        inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.reads),
+        outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
+        nbytes=0,
+        reason=obstacle(node),
+    )
 
 
 def _reasons(refusals: Iterable[Refusal]) -> dict[str, str]:

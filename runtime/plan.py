@@ -6,7 +6,7 @@ Fixed addresses are what makes the arena, CUDA graphs and a fast Python loop one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -40,6 +40,20 @@ class Memory:
     workspace: Mapping[str, int]
     workspace_sum: Mapping[str, int]
     weights: Mapping[str, int]
+
+    @staticmethod
+    def total(parts: Sequence[Memory], weights: Mapping[str, int]) -> Memory:
+        """Return the bytes of several plans of one model, which share their weights."""
+
+        def added(kind: str) -> dict[str, int]:
+            sums: dict[str, int] = {}
+            for part in parts:
+                for device, nbytes in getattr(part, kind).items():
+                    sums[device] = sums.get(device, 0) + nbytes
+            return sums
+
+        kinds = (field.name for field in fields(Memory) if field.name != "weights")
+        return Memory(**{kind: added(kind) for kind in kinds}, weights=weights)
 
 
 @dataclass(slots=True)

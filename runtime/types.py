@@ -135,6 +135,10 @@ class MapType:
 
 ValueType = TensorType | SequenceType | OptionalType | MapType
 
+#: What a value is while a model runs on the host: an array, the list of a sequence, the dictionary
+#: of a map, or None for an optional without an element.
+HostValue = Array | list[Any] | dict[Any, Any] | None
+
 
 def constant_type(data: Array) -> TensorType:
     """Return the type of a constant with these elements."""
@@ -146,3 +150,23 @@ def dims_type(dims: Shape) -> TensorType:
     value = np.empty(len(dims), object)
     value[:] = dims
     return TensorType(int64, (len(dims),), value)
+
+
+def type_of(data: HostValue, declared: ValueType | None = None) -> ValueType | None:
+    """Return the type of a value.
+
+    Args:
+        data: the value.
+        declared: what the graph says of it, for what the value itself does not tell.
+    """
+    if isinstance(data, np.ndarray):
+        return TensorType(data.dtype, data.shape)
+    if isinstance(data, list):
+        if isinstance(declared, SequenceType):
+            return declared
+        first = type_of(data[0]) if data else None
+        element = first.with_shape(None) if isinstance(first, TensorType) else None
+        return SequenceType(element)
+    if data is None and not isinstance(declared, OptionalType):
+        return OptionalType()
+    return declared

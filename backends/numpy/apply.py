@@ -10,7 +10,7 @@ import numpy as np
 from ...runtime.backend import Claim, Site
 from ...runtime.ir import Node, Value
 from ...runtime.op import Op
-from ...runtime.types import Array, TensorType
+from ...runtime.types import Array, HostValue, TensorType
 from . import crew
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
@@ -117,14 +117,18 @@ def _record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
     return [run]
 
 
-def call(op: Op, kernel: Kernel, inputs: list[Array | None]) -> tuple[Array, ...]:
-    """Run a plain function on arrays and return new ones."""
+def call(op: Op, kernel: Kernel, inputs: list[HostValue]) -> tuple[HostValue, ...]:
+    """Run a plain function on values and return new ones."""
     if not kernel.writes:
-        found = _as_tuple(kernel.function(op, *inputs))
-        return tuple(np.asarray(data) for data in found)
-    out = _empty(op, inputs)
-    kernel.function(op, *inputs, out=out)
+        return tuple(map(_as_value, _as_tuple(kernel.function(op, *inputs))))
+    arrays = [data if isinstance(data, np.ndarray) else None for data in inputs]
+    out = _empty(op, arrays)
+    kernel.function(op, *arrays, out=out)
     return (out,)
+
+
+def _as_value(result: Any) -> HostValue:
+    return result if result is None or isinstance(result, list | dict) else np.asarray(result)
 
 
 def call_elementwise(op: Op, inputs: list[Array | None]) -> tuple[Array, ...]:

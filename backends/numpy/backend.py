@@ -7,14 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.backend import Claim, Decline, Site
-from ...runtime.errors import TercetError
-from ...runtime.host import HOST, HostDevice
-from ...runtime.infer import infer
-from ...runtime.ir import Graph, Node
+from ...runtime.backend import Claim, Decline, Site, Weights
+from ...runtime.errors import LimitError, TercetError, UnsupportedError
+from ...runtime.host import HOST, HostDevice, memory
+from ...runtime.infer import check_kinds, infer
+from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
 from ...runtime.options import Options
-from ...runtime.types import Array, TensorType
+from ...runtime.types import Array, HostValue, TensorType, ValueType, type_of
 from ...runtime.weights import WeightStore
 from .apply import call, call_elementwise, elementwise_claim, in_place, kernel_claim
 from .chain import Chain
@@ -22,6 +22,9 @@ from .elementwise import ELEMENTWISE
 from .fuse import chains
 from .registry import BUILDERS, KERNELS, Builder
 from .step import HostStep
+
+#: Elements of a tensor that may decide on the shape of a result.
+KNOWN = 1 << 16
 
 
 class NumpyBackend:
@@ -44,6 +47,13 @@ class NumpyBackend:
         for node in graph.nodes:
             if node in free:
                 yield _claim(Chain(node), options)
+
+    def evaluate(
+        self, node: Node, values: Sequence[HostValue], weights: Weights, limit: int
+    ) -> Sequence[HostValue]:
+        """Run one node on whatever values it gets; see `Interpreter`."""
+        with np.errstate(all="ignore"):
+            return _run(node, values, weights, limit)
 
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
@@ -72,7 +82,7 @@ def _build(builder: Builder, chain: Chain, options: Options, site: Site) -> Host
 
 
 def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] | None:
-    """Run one operator on arrays.
+    """Run one operator on arrays, for constant folding.
 
     Args:
         op: the operator.
@@ -80,37 +90,80 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
         count: number of outputs wanted.
 
     Returns:
-        New arrays, or None where the backend has no implementation or the data make no sense.
+        New arrays, or None where the backend has no implementation, where the results are no
+        tensors, or where the data make no sense.
     """
-    arrays = list(inputs)
-    kind = type(op)
+    graph = Graph(type(op).__name__)
+    values = [None if data is None else graph.constant(data) for data in inputs]
+    node = graph.insert(op, values, count)
     try:
         with np.errstate(all="ignore"):
-            if kind in ELEMENTWISE:
-                return list(call_elementwise(op, arrays))
-            if kind in KERNELS:
-                return list(call(op, KERNELS[kind], arrays)[:count])
-            return _evaluate_built(op, arrays, count) if kind in BUILDERS else None
+            found = _run(node, inputs, WeightStore(HOST), memory())
     except (ArithmeticError, IndexError, TercetError, ValueError):
         return None
+    arrays = [data for data in found if isinstance(data, np.ndarray)]
+    return arrays if len(arrays) == len(found) else None
 
 
-def _evaluate_built(op: Op, arrays: list[Array | None], count: int) -> list[Array] | None:
+def _run(
+    node: Node, values: Sequence[HostValue], weights: Weights, limit: int
+) -> Sequence[HostValue]:
+    op, kind = node.op, type(node.op)
+    _check_size(node, values, limit)
+    if kind in KERNELS:
+        return call(op, KERNELS[kind], list(values))[: len(node.outputs)]
+    arrays = [data if isinstance(data, np.ndarray) else None for data in values]
+    if kind in ELEMENTWISE:
+        return call_elementwise(op, arrays)
+    if kind in BUILDERS:
+        return _run_built(node, arrays, weights)
+    raise UnsupportedError(f"numpy has no implementation of {kind.__name__}")
+
+
+def _known_type(value: HostValue) -> ValueType | None:
+    """Return the type of a value, with the elements that decide on shapes."""
+    if isinstance(value, np.ndarray) and value.size <= KNOWN:
+        return TensorType(value.dtype, value.shape, value)
+    return type_of(value)
+
+
+def _check_size(node: Node, values: Sequence[HostValue], limit: int) -> None:
+    """Refuse a result that would be too large, before anything is allocated."""
+    pairs = zip(node.inputs, values, strict=True)
+    types = [None if source is None else _known_type(data) for source, data in pairs]
+    if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
+        return
+    check_kinds(node.op, types)
+    found = node.op.infer(*types)
+    for result in found if isinstance(found, tuple) else (found,):
+        if isinstance(result, TensorType) and result.is_static and result.nbytes > limit:
+            raise LimitError(
+                f"the result {result} takes {result.nbytes} bytes, "
+                f"over the limit of {limit} (max_bytes)"
+            )
+
+
+def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> Sequence[HostValue]:
     """Build the one step of a graph of one node, and play it."""
-    graph = Graph(type(op).__name__)
-    feeds = {
-        graph.add_input(f"x{i}", TensorType(data.dtype, data.shape)): data
-        for i, data in enumerate(arrays)
-        if data is not None
-    }
-    names = iter(feeds)
-    node = graph.insert(op, [None if data is None else next(names) for data in arrays], count)
+    graph = Graph(node.kind)
+    values: list[Value | None] = []
+    feeds: dict[Value, Array] = {}
+    for i, (source, data) in enumerate(zip(node.inputs, arrays, strict=True)):
+        if data is None:
+            values.append(None)
+        elif source is not None and source.is_constant:
+            values.append(graph.constant(data))
+        else:
+            value = graph.add_input(f"x{i}", TensorType(data.dtype, data.shape))
+            values.append(value)
+            feeds[value] = data
+    alone = graph.insert(node.op, values, len(node.outputs))
     infer(graph)
-    results = [np.empty(value.tensor.dims, value.tensor.dtype) for value in node.outputs]
-    site = Site((node,), tuple(feeds), node.outputs, {}, WeightStore(HOST))
-    step = _build(BUILDERS[type(op)].function, Chain(node), Options(), site)
+    results = [np.empty(value.tensor.dims, value.tensor.dtype) for value in alone.outputs]
+    site = Site((alone,), tuple(feeds), alone.outputs, {}, weights)
+    step = _build(BUILDERS[type(node.op)].function, Chain(alone), Options(), site)
     if isinstance(step, Decline):
-        return None
+        raise UnsupportedError(f"numpy declines {node.kind} {alone.signature()}: {step.reason}")
     scratch = HOST.upload(np.empty(step.scratch, np.uint8)) if step.scratch else None
     inputs = tuple(HOST.upload(data) for data in feeds.values())
     step.bind(inputs, tuple(map(HOST.upload, results)), scratch)(None)

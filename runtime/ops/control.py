@@ -18,13 +18,16 @@ Types = tuple[ValueType | None, ...]
 
 def _results(body: Graph) -> Types:
     """Return the types of what a body computes, their elements forgotten."""
-    types = (value.type for value in body.outputs.values())
-    return tuple(t.without_value() if isinstance(t, TensorType) else t for t in types)
+    return tuple(_without_value(value.type) for value in body.outputs.values())
 
 
 def _need(count: int, expected: int, what: str, body: Graph) -> None:
     if count != expected:
         raise ShapeError(f"body '{body.name}' has {count} {what}; expected {expected}")
+
+
+def _without_value(type_: ValueType | None) -> ValueType | None:
+    return type_.without_value() if isinstance(type_, TensorType) else type_
 
 
 def _without_shape(type_: ValueType | None) -> ValueType | None:
@@ -72,7 +75,20 @@ class Loop(Op):
     def body_inputs(
         self, m: TensorType | None, cond: TensorType | None, *v_initial: ValueType
     ) -> tuple[Types, ...]:
-        return ((TensorType(int64, ()), TensorType(bool_), *map(_without_shape, v_initial)),)
+        first = TensorType(bool_, ()) if cond is None else cond.without_value()
+        return ((TensorType(int64, ()), first, *map(_without_value, v_initial)),)
+
+    def widened(self, body: Graph, inputs: Types) -> Types:
+        number, *before = inputs
+        after = _results(body)
+        pairs = enumerate(zip(before, after, strict=False), -1)
+        return (
+            number,
+            *(
+                _without_shape(a) if b is None else common_type(a, b, f"value {i}")
+                for i, (a, b) in pairs
+            ),
+        )
 
     def infer(self, m: TensorType | None, cond: TensorType | None, *v_initial: ValueType) -> Types:
         carried, results = len(v_initial), _results(self.body)
@@ -124,8 +140,7 @@ class Scan(Op):
         state, scanned = self._split((initial_state_and_scan_inputs, *rest))
         axes = self._flags(self.scan_input_axes, "scan_input_axes", len(scanned))
         elements = (_element(x, axis) for x, axis in zip(scanned, axes, strict=True))
-        forget = (t.without_value() if isinstance(t, TensorType) else t for t in state)
-        return ((*forget, *elements),)
+        return ((*map(_without_value, state), *elements),)
 
     def infer(self, initial_state_and_scan_inputs: ValueType, *rest: ValueType) -> Types:
         state, scanned = self._split((initial_state_and_scan_inputs, *rest))

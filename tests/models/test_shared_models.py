@@ -69,15 +69,6 @@ NAMES = (
     "yolox-nano",
 )
 
-#: What does not run yet, and why; a test fails where it does.
-REFUSED = {
-    "cctsdb-yolo-patch1": "shapes that depend on the data",
-    "silero-vad-op18-ifless": "If",
-    "silero-vad-v3-transformer": "If",
-    "silero-vad-v6": "If",
-    "tract-qlstm-3-2-3-scan": "Scan",
-}
-
 #: Models whose input is resized in bytes, for which onnxruntime has weights of 10 bits: that puts
 #: up to 5 % of the resized pixels a step off, and the network sharpens a step to the number here.
 RESIZED = {"cut-superres-prepost-op16": 5}
@@ -141,10 +132,6 @@ def test_shared_model(
             if not (folder / f"{inputs}.npz").exists():
                 continue
             feeds = dict(np.load(folder / f"{inputs}.npz"))
-            if name in REFUSED:
-                with pytest.raises(tercet.UnsupportedError):
-                    model.run(feeds)
-                continue
             found = model.run(feeds)
             expected = dict(np.load(folder / f"{outputs}.npz"))
             assert list(found) == list(expected)

@@ -1,0 +1,134 @@
+"""What callers give and get: the model's inputs and outputs as they see them, and the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .dtypes import DType, name_of, string
+from .errors import InputError
+from .ir import Value
+from .types import (
+    Array,
+    HostValue,
+    MapType,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorType,
+    ValueType,
+)
+
+#: Size of each symbolic dimension that inputs have told so far, and the input that did.
+Symbols = dict[str, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output as callers see it.
+
+    Attributes:
+        name: what the file calls it.
+        dtype: element type of a tensor; None for sequences, optionals and maps.
+        shape: symbolic dimensions by name, unknown ones None; None where the rank is unknown, too.
+        type: the whole type.
+    """
+
+    name: str
+    dtype: DType | None
+    shape: Shape | None
+    type: ValueType | None = None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return f"{self.name}: {self.type or '?'}"
+        return f"{self.name}: {TensorType(self.dtype, self.shape)}"
+
+    @classmethod
+    def of(cls, value: Value, name: str | None = None) -> TensorInfo:
+        """Describe a graph's input or output, which callers may know by another name."""
+        type_ = value.type
+        if isinstance(type_, TensorType):
+            return cls(name or value.name, type_.dtype, type_.shape, type_)
+        return cls(name or value.name, None, None, type_)
+
+
+def check_value(info: TensorInfo, value: Any, symbols: Symbols) -> HostValue:
+    """Return what a caller gives for an input, as the runtime wants it.
+
+    Args:
+        info: the input.
+        value: an array or what numpy makes one of; a list, a dictionary or None where the input is
+            a sequence, a map or an optional.
+        symbols: grows by what this input tells.
+
+    Raises:
+        InputError: the value is not of the input's type.
+    """
+    return _check(info, info.type, value, symbols)
+
+
+def _check(info: TensorInfo, type_: ValueType | None, value: Any, symbols: Symbols) -> HostValue:
+    if isinstance(type_, OptionalType):
+        return None if value is None else _check(info, type_.element, value, symbols)
+    if isinstance(type_, SequenceType):
+        if not isinstance(value, list | tuple):
+            raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
+        # Elements of one sequence may differ in the sizes that the file gives one symbol.
+        return [_check(info, type_.element, element, {}) for element in value]
+    if isinstance(type_, MapType):
+        if not isinstance(value, Mapping):
+            raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
+        return dict(value)
+    if isinstance(type_, TensorType):
+        return _check_array(info, type_, np.asarray(value), symbols)
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"of type {type(value).__name__}"
+
+
+def _check_array(info: TensorInfo, type_: TensorType, data: Array, symbols: Symbols) -> Array:
+    if type_.dtype == string and data.dtype.kind in "US":
+        data = np.char.decode(data, "utf-8") if data.dtype.kind == "S" else data
+        data = data.astype(object)
+    if data.dtype != type_.dtype:
+        raise InputError(
+            f"input '{info.name}' has dtype {name_of(data.dtype)}; the model wants {info} "
+            f"(convert with array.astype('{name_of(type_.dtype)}'))"
+        )
+    if type_.shape is None:
+        return data
+    if data.ndim != len(type_.shape):
+        raise InputError(
+            f"input '{info.name}' has shape {list(data.shape)}, {data.ndim} axes; "
+            f"the model wants {len(type_.shape)}: {info}"
+        )
+    for axis, (found, wanted) in enumerate(zip(data.shape, type_.shape, strict=True)):
+        if isinstance(wanted, int) and found != wanted:
+            raise InputError(
+                f"input '{info.name}' has shape {list(data.shape)}; "
+                f"axis {axis} must be {wanted}: {info}"
+            )
+        if isinstance(wanted, str):
+            size, where = symbols.setdefault(wanted, (found, info.name))
+            if size != found:
+                raise InputError(
+                    f"'{wanted}' is {size} in input '{where}' but {found} in '{info.name}' "
+                    f"(shape {list(data.shape)}, the model wants {info})"
+                )
+    return data
+
+
+def own(value: HostValue, feeds: Mapping[str, HostValue]) -> HostValue:
+    """Return a result that shares no memory with what the caller gave, nor with the model."""
+    if isinstance(value, list):
+        return [own(element, feeds) for element in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    mine = value.flags.owndata and value.flags.writeable
+    return value if mine and not any(value is fed for fed in feeds.values()) else value.copy()

@@ -1,0 +1,475 @@
+"""A program: plans, and between them what the host has to run to learn the next sizes.
+
+Most graphs are one plan. A plan cannot hold control flow, sequences, strings, or tensors whose
+shape depends on the data, so such nodes split the graph into *stages*: a plan, then nodes that run
+one by one. Where enough work depends on sizes that only a run tells, that part of the graph
+becomes a *tail*: a graph of its own, which gets a program for every set of types that it meets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from threading import RLock
+
+import numpy as np
+
+from .backend import Backend, Device, Interpreter
+from .control import run_control
+from .dtypes import string
+from .errors import DeviceError, LimitError, ModelError, Refusal, ShapeError, UnsupportedError
+from .host import HOST, memory
+from .infer import specialise
+from .ir import Graph, Node, Value
+from .layout import Row
+from .op import Op
+from .ops.control import Loop
+from .options import Options
+from .partition import obstacle
+from .passes import AFTER_SHAPES, BEFORE_SHAPES, Evaluate, Rewrites, optimise
+from .plan import Memory, Plan
+from .types import Array, HostValue, TensorType, ValueType, type_of
+from .weights import WeightStore
+
+Types = tuple[ValueType | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What programs are made with.
+
+    Attributes:
+        backends: the one that was asked for, fallbacks behind it.
+        options: see `Options`.
+        stores: constants by device.
+        evaluate: runs one operator on arrays, for constant folding.
+        lock: held while a program is made.
+    """
+
+    backends: Sequence[Backend]
+    options: Options
+    stores: Mapping[Device, WeightStore]
+    evaluate: Evaluate
+    lock: RLock = field(default_factory=RLock)
+
+    @property
+    def limit(self) -> int:
+        """The bytes that one result may have."""
+        chosen = self.options.max_bytes
+        return memory() if chosen is None else chosen
+
+    @property
+    def on_host(self) -> bool:
+        """Whether no other memory than the host's is in use."""
+        return all(backend.device is HOST for backend in self.backends)
+
+    def interpreter(self, nodes: Iterable[Node]) -> Interpreter | None:
+        """Return what runs the nodes that are in no plan.
+
+        Raises:
+            UnsupportedError: there are such nodes, and none of the backends runs them.
+        """
+        for backend in self.backends:
+            if isinstance(backend, Interpreter):
+                return backend
+        lonely = [node for node in nodes if not node.op.graphs()]
+        if not lonely:
+            return None
+        refusals = [
+            Refusal(node.name, node.kind, node.signature(), backend.name, obstacle(node))
+            for node in lonely
+            for backend in self.backends
+        ]
+        names = " + ".join(backend.name for backend in self.backends)
+        plural = "s" if len(lonely) > 1 else ""
+        raise UnsupportedError(
+            f"{len(lonely)} node{plural} cannot run on {names}:",
+            refusals,
+            "fallback='numpy' (on the command line --fallback numpy) runs them on the host",
+        )
+
+
+@dataclass(slots=True)
+class Stage:
+    """A plan, and the nodes behind it that run one by one.
+
+    Attributes:
+        plan: what runs first, or None.
+        inputs: the values that the plan reads.
+        outputs: the values that it computes and that somebody outside it reads.
+        nodes: what runs behind it, in order.
+    """
+
+    plan: Plan | None = None
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    nodes: list[Node] = field(default_factory=list[Node])
+
+
+class Program:
+    """A graph with known input types that runs again and again, one caller at a time.
+
+    Attributes:
+        graph: what it runs.
+        stages: in order.
+        tail: the programs of what depends on sizes that the stages find out, or None.
+    """
+
+    def __init__(self, graph: Graph, resources: Resources) -> None:
+        self.graph = graph
+        self.stages: list[Stage] = []
+        self.tail: Programs | None = None
+        self._resources = resources
+        self._bodies: dict[Node, _Bodies] = {}
+        self._interpreter: Interpreter | None = None
+        self._only: Plan | None = None
+        self._tail_inputs: tuple[Value, ...] = ()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    # ── building ─────────────────────────────────────────────────────────────────────────────
+
+    def _build(self) -> None:
+        late = self._late()
+        levels = _levels(node for node in self.graph.nodes if node not in late)
+        eager = [node for _, nodes in levels for node in nodes]
+        self._interpreter = self._resources.interpreter(eager)
+        values = (*self.graph.inputs, *self.graph.outputs.values())
+        if not late and not eager and all(map(_is_plannable, values)):
+            self._only = self._plan(self.graph)
+            self.stages.append(Stage(self._only))
+            return
+        wanted = {value for value in self.graph.outputs.values() if value.data is None}
+        if late:
+            wanted.update(self._cut_tail(late))
+        for planned, nodes in levels:
+            self.stages.append(self._stage(planned, nodes, wanted))
+
+    def _late(self) -> set[Node]:
+        """Return the nodes that wait for sizes that only a run tells, and belong to the tail.
+
+        On the host that pays only for nodes that multiply matrices, and takes along what depends
+        on them: to plan for new sizes takes longer than to run a few cheap nodes one by one. Graph
+        inputs without a size belong to bodies of loops, and change from iteration to iteration.
+        """
+        on_host = self._resources.on_host
+        if on_host and any(map(_is_unsized, self.graph.inputs)):
+            return set()
+        late: set[Node] = set()
+        made: set[Value] = set()
+        for node in self.graph.nodes:
+            waits = any(map(_is_unsized, node.reads)) and (node.op.dense or not on_host)
+            if waits or not made.isdisjoint(node.reads):
+                late.add(node)
+                made.update(node.outputs)
+        return late
+
+    def _cut_tail(self, late: set[Node]) -> Sequence[Value]:
+        """Make the late nodes the tail; return what it reads."""
+        made = {value for node in late for value in node.outputs}
+        nodes = (node for node in self.graph.nodes if node in late)
+        reads = dict.fromkeys(value for node in nodes for value in node.reads)
+        inputs = tuple(v for v in reads if v not in made and v.data is None)
+        outputs = {name: v for name, v in self.graph.outputs.items() if v in made}
+        tail = Programs(self.graph.cut(inputs, outputs), self._resources)
+        self.tail, self._tail_inputs = tail, inputs
+        return inputs
+
+    def _stage(self, planned: Sequence[Node], eager: list[Node], wanted: Set[Value]) -> Stage:
+        for node in eager:
+            if node.op.graphs():
+                self._bodies[node] = _Bodies(node, self._resources)
+        if not planned:
+            return Stage(nodes=eager)
+        inside = set(planned)
+        made = (value for node in planned for value in node.outputs)
+        outputs = [v for v in made if v in wanted or any(c not in inside for c in v.consumers)]
+        reads = dict.fromkeys(v for node in planned for v in node.reads if v.data is None)
+        inputs = [v for v in reads if v.producer not in inside]
+        part = self.graph.cut(inputs, {v.name: v for v in outputs})
+        return Stage(self._plan(part), tuple(inputs), tuple(outputs), eager)
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether it is one plan and nothing else, whose results are arrays of their own."""
+        return self._only is not None
+
+    def _plan(self, graph: Graph) -> Plan:
+        resources = self._resources
+        return Plan(graph, resources.backends, resources.options, resources.stores)
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────
+
+    def run(self, feeds: Mapping[str, HostValue]) -> dict[str, HostValue]:
+        """Run once.
+
+        Args:
+            feeds: a value of the program's types for every input.
+
+        Returns:
+            The results by output name; they may be, or look into, arrays of `feeds`.
+
+        Raises:
+            ModelError, DeviceError: a node cannot work on the data it gets; names the node.
+            LimitError: a result would take more than `Options.max_bytes`.
+        """
+        if self._only is not None:
+            return {**self._only.run(_arrays(feeds))}
+        values: dict[Value, HostValue] = {v: feeds[v.name] for v in self.graph.inputs}
+        for stage in self.stages:
+            if stage.plan is not None:
+                found = stage.plan.run(_arrays({v.name: values[v] for v in stage.inputs}))
+                values.update((v, found[v.name]) for v in stage.outputs)
+            for node in stage.nodes:
+                values.update(zip(node.outputs, self._run_node(node, values), strict=False))
+        results: dict[str, HostValue] = {}
+        if self.tail is not None:
+            results = self.tail.run([values[v] for v in self._tail_inputs])
+        for name, value in self.graph.outputs.items():
+            if name not in results:
+                results[name] = values[value] if value.data is None else value.data
+        return {name: results[name] for name in self.graph.outputs}
+
+    def _run_node(self, node: Node, values: Mapping[Value, HostValue]) -> Sequence[HostValue]:
+        inputs = [None if v is None else _value_of(v, values) for v in node.inputs]
+        where = f"node '{node.name}' ({node.kind})"
+        try:
+            if node in self._bodies:
+                bodies = self._bodies[node]
+                bodies.enter(values)
+                results: Sequence[HostValue] = run_control(node.op, bodies, inputs)
+            elif self._interpreter is not None:
+                store = self._resources.stores[HOST]
+                results = self._interpreter.evaluate(node, inputs, store, self._resources.limit)
+            else:
+                raise RuntimeError(f"{where} has nobody who runs it")
+        except ShapeError as error:
+            raise ModelError(f"{error}; inputs: {_texts(inputs)}", where=where) from error
+        except LimitError as error:
+            raise LimitError(f"{where}: {error}") from error
+        except (ArithmeticError, IndexError, ValueError) as error:
+            raise DeviceError(f"{where}: {error}; inputs: {_texts(inputs)}") from error
+        for value, data in zip(node.outputs, results, strict=False):
+            _check_type(value, data, where)
+        return results
+
+    # ── description ──────────────────────────────────────────────────────────────────────────
+
+    def walk(self) -> Iterator[Program]:
+        """Yield this program, then those of its bodies and of its tail, as far as they exist."""
+        yield self
+        for bodies in self._bodies.values():
+            yield from bodies.walk()
+        if self.tail is not None:
+            yield from self.tail.walk()
+
+    def bodies_of(self, node: Node) -> Iterator[Program]:
+        """Yield the programs of a node's bodies, as far as they have run."""
+        return iter(self._bodies[node]) if node in self._bodies else iter(())
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Its plans in the order of execution, those of bodies and tails left out."""
+        return tuple(stage.plan for stage in self.stages if stage.plan is not None)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of its plans in the order of execution."""
+        return tuple(row for plan in self.plans for row in plan.rows)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What backends declined on the way."""
+        return tuple(refusal for plan in self.plans for refusal in plan.refusals)
+
+    @property
+    def memory(self) -> Memory:
+        """The bytes that it holds, bodies and tail included."""
+        parts = [plan.memory for program in self.walk() for plan in program.plans]
+        weights = {d.name: s.nbytes for d, s in self._resources.stores.items()}
+        return Memory.total(parts, weights)
+
+    def close(self) -> None:
+        """Give all memory back; the program cannot run afterwards."""
+        self._only = None
+        for stage in self.stages:
+            if stage.plan is not None:
+                stage.plan.close()
+        for bodies in self._bodies.values():
+            bodies.close()
+        if self.tail is not None:
+            self.tail.close()
+
+
+class Programs:
+    """The programs of one graph, one for every set of input types; the last few are kept.
+
+    Args:
+        graph: a graph whose input types are not all known.
+        resources: what programs are made with.
+        owner: the node whose body it is, if it is one.
+    """
+
+    def __init__(self, graph: Graph, resources: Resources, owner: Op | None = None) -> None:
+        self.graph = graph
+        self._resources = resources
+        self._owner = owner
+        self._found: OrderedDict[Types, Program] = OrderedDict()
+
+    def run(self, values: Sequence[HostValue]) -> dict[str, HostValue]:
+        """Run on the values of the graph's inputs; see `Program.run`."""
+        return self.find(values).run(self.feeds(values))
+
+    def feeds(self, values: Sequence[HostValue]) -> dict[str, HostValue]:
+        """Return the values by the names of the graph's inputs."""
+        return {v.name: data for v, data in zip(self.graph.inputs, values, strict=True)}
+
+    def find(self, values: Sequence[HostValue]) -> Program:
+        """Return the program for values of these types, made where there is none."""
+        pairs = zip(values, self.graph.inputs, strict=True)
+        types = tuple(type_of(data, formal.type) for data, formal in pairs)
+        program = self._found.get(types)
+        if program is None:
+            with self._resources.lock:
+                program = Program(self._bound(types), self._resources)
+            self._found[types] = program
+            if len(self._found) > self._resources.options.max_plans:
+                self._found.popitem(last=False)[1].close()
+        self._found.move_to_end(types)
+        return program
+
+    def _bound(self, types: Types) -> Graph:
+        """Return the graph for inputs of these types in every iteration."""
+        count = len(self._owner.graphs()[0].inputs) if isinstance(self._owner, Loop) else 0
+        while self._owner is not None and count:
+            body = specialise(self.graph, self._named(types))
+            wider = self._owner.widened(body, types[:count])
+            if wider == types[:count]:
+                break
+            types = (*wider, *types[count:])
+        bound = specialise(self.graph, self._named(types))
+        resources = self._resources
+        optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, Rewrites())
+        return bound
+
+    def _named(self, types: Types) -> dict[str, ValueType | None]:
+        return {v.name: type_ for v, type_ in zip(self.graph.inputs, types, strict=True)}
+
+    def __iter__(self) -> Iterator[Program]:
+        """Yield those that are kept."""
+        return iter(self._found.values())
+
+    def walk(self) -> Iterator[Program]:
+        """Yield those that are kept, and those inside them."""
+        for program in self:
+            yield from program.walk()
+
+    def close(self) -> None:
+        """Give all memory back."""
+        for program in self._found.values():
+            program.close()
+        self._found.clear()
+
+
+class _Bodies:
+    """The bodies of one node; those that never run cost nothing."""
+
+    def __init__(self, node: Node, resources: Resources) -> None:
+        self.node = node
+        self._resources = resources
+        self._programs: dict[Graph, Programs] = {}
+        self._captured: dict[Graph, list[Value]] = {}
+        self._values: Mapping[Value, HostValue] = {}
+        self._running: Program | None = None
+        captures = iter(node.captures)
+        for body in node.op.graphs():
+            self._captured[body] = [next(captures) for _ in body.captures]
+
+    @property
+    def limit(self) -> int:
+        return self._resources.limit
+
+    def enter(self, values: Mapping[Value, HostValue]) -> None:
+        """Take the values that the captures have in this run of the node."""
+        self._values = values
+        self._running = None
+
+    def run(self, body: Graph, inputs: Sequence[HostValue]) -> list[HostValue]:
+        programs = self._programs_of(body)
+        captured = (self._values[v] for v in self._captured[body] if v.data is None)
+        values = (*inputs, *captured)
+        if self._running is None or not isinstance(self.node.op, Loop):
+            self._running = programs.find(values)
+        return list(self._running.run(programs.feeds(values)).values())
+
+    def _programs_of(self, body: Graph) -> Programs:
+        if body not in self._programs:
+            graph = body.opened(self._captured[body])
+            options, evaluate = self._resources.options, self._resources.evaluate
+            optimise(graph, BEFORE_SHAPES, options, evaluate, Rewrites())
+            self._programs[body] = Programs(graph, self._resources, self.node.op)
+        return self._programs[body]
+
+    def __iter__(self) -> Iterator[Program]:
+        """Yield the programs made so far."""
+        for programs in self._programs.values():
+            yield from programs
+
+    def walk(self) -> Iterator[Program]:
+        """Yield the programs made so far, and those inside them."""
+        for program in self:
+            yield from program.walk()
+
+    def close(self) -> None:
+        """Give all memory back."""
+        for programs in self._programs.values():
+            programs.close()
+
+
+def _levels(nodes: Iterable[Node]) -> list[tuple[list[Node], list[Node]]]:
+    """Return stages: nodes that a plan can run, and those that run one by one behind it."""
+    ready: dict[Value, int] = {}
+    levels: list[tuple[list[Node], list[Node]]] = []
+    for node in nodes:
+        at = max((ready[v] for v in node.reads if v in ready), default=0)
+        alone = bool(obstacle(node))
+        at = at | 1 if alone else at + at % 2
+        ready.update(dict.fromkeys(node.outputs, at))
+        while len(levels) <= at // 2:
+            levels.append(([], []))
+        levels[at // 2][alone].append(node)
+    return levels
+
+
+def _is_plannable(value: Value) -> bool:
+    type_ = value.type
+    return isinstance(type_, TensorType) and type_.is_static and type_.dtype != string
+
+
+def _is_unsized(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and not value.type.is_static
+
+
+def _value_of(value: Value, values: Mapping[Value, HostValue]) -> HostValue:
+    return values[value] if value.data is None else value.data
+
+
+def _arrays(feeds: Mapping[str, HostValue]) -> dict[str, Array]:
+    return {name: data for name, data in feeds.items() if isinstance(data, np.ndarray)}
+
+
+def _texts(values: Iterable[HostValue]) -> str:
+    return ", ".join("(left out)" if v is None else str(type_of(v)) for v in values)
+
+
+def _check_type(value: Value, data: HostValue, where: str) -> None:
+    """Refuse a result that contradicts what was inferred, which the plans behind it rely on."""
+    if isinstance(value.type, TensorType) and value.type.is_static:
+        found = type_of(data, value.type)
+        if found != value.type:
+            reason = f"gives '{value.name}' as {found}; the model says {value.type}"
+            raise ModelError(reason, where=where)
