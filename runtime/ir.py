@@ -414,14 +414,18 @@ class Graph:
         copy.captures = ()
         return copy
 
-    def inline(self, node: Node, body: Graph) -> None:
-        """Put a body's nodes in the place of the node that owns it; the body reads captures alone.
+    def splice(self, node: Node, body: Graph, inputs: Sequence[Value] = ()) -> tuple[Value, ...]:
+        """Put copies of a body's nodes in front of the node that owns it.
 
         Args:
-            node: the owner; its outputs become those of the body.
+            node: the owner, which stays.
             body: one of ``node.op.graphs()``.
+            inputs: what the body's inputs stand for.
+
+        Returns:
+            What the body computes.
         """
-        image: dict[Value, Value] = {}
+        image = dict(zip(body.inputs, inputs, strict=True))
         captures = iter(node.captures)
         for each in node.op.graphs():
             actual = [next(captures) for _ in each.captures]
@@ -443,7 +447,7 @@ class Graph:
             for value, twin in zip(each.outputs, made.outputs, strict=True):
                 twin.type = value.type
                 image[value] = twin
-        self.replace(node, [image[value] for value in body.outputs.values()][: len(node.outputs)])
+        return tuple(image[value] for value in body.outputs.values())
 
     def walk(self) -> Iterator[Node]:
         """Yield every node, those of control-flow bodies after the node that owns them."""

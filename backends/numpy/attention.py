@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ...runtime.dtypes import DType, bool_, float32, float64
-from ...runtime.ops.attention import Attention, LinearAttention, RotaryEmbedding
+from ...runtime.ops.attention import (
+    Attention,
+    FlexAttention,
+    LinearAttention,
+    RotaryEmbedding,
+)
 from ...runtime.types import Array
 from .registry import kernel
 
@@ -106,6 +111,18 @@ def _softmax(scores: Array, bias: Array) -> Array:
     total = exponentials.sum(-1, keepdims=True)
     masked = np.isneginf(bias.max(-1, keepdims=True, initial=-np.inf))
     return np.where(masked, 0, exponentials / total)
+
+
+@kernel(FlexAttention)
+def flex_attention(op: FlexAttention, q: Array, k: Array, v: Array) -> Array:
+    """Return the results where no body modifies scores; a pass writes out those with one."""
+    assert not op.graphs()
+    dtype = float64 if op.softmax_precision == float64 else _arithmetic(q.dtype)
+    scale = q.shape[3] ** -0.5 if op.scale is None else op.scale
+    transposed = k.astype(dtype, copy=False).swapaxes(2, 3)
+    scores = _products(q.astype(dtype) * dtype.type(scale), transposed)
+    weights = _softmax(scores, np.zeros((1, 1, 1, 1)))
+    return _products(weights, v.astype(dtype, copy=False)).astype(q.dtype)
 
 
 @kernel(RotaryEmbedding)

@@ -12,6 +12,7 @@ from . import (
     fold_affine,
     fold_batchnorm,
     fold_constants,
+    inline_bodies,
     merge_duplicates,
     merge_linear,
     remove_dead,
@@ -35,6 +36,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "fold_constants",
         fold_constants.run,
         "first, because exporters write weights and attributes as chains of constant nodes",
+    ),
+    Pass(
+        "inline_bodies",
+        inline_bodies.run,
+        "after the folding, which tells conditions; the nodes of a branch join the patterns below",
     ),
     Pass(
         "remove_identity",
@@ -74,6 +80,11 @@ AFTER_SHAPES: tuple[Pass, ...] = (
         "fold_constants",
         fold_constants.run,
         "integer shapes make more of the shape arithmetic constant",
+    ),
+    Pass(
+        "inline_bodies",
+        inline_bodies.run,
+        "a condition on shapes is known now, so that no control flow is left of it",
     ),
     Pass(
         "remove_identity",

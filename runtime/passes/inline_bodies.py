@@ -1,0 +1,102 @@
+"""Write out the bodies of which it is known that they run, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..dtypes import bfloat16, float16, float32
+from ..infer import infer_node, known_elements
+from ..ir import Graph, Node, Value
+from ..op import Op
+from ..ops.attention import FlexAttention
+from ..ops.control import If
+from ..ops.elementwise import Cast, Mul
+from ..ops.matmul import MatMul
+from ..ops.norm import Softmax
+from ..ops.shape import Expand, Reshape, Transpose, Unsqueeze
+from ..types import Array, TensorType
+from .driver import Context
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace an If whose condition is known by its branch, and FlexAttention by its formula.
+
+    FlexAttention stays where it has no body, for the kernels that know it.
+    """
+    for node in list(graph.nodes):
+        if isinstance(node.op, If):
+            yield from _choose(graph, node, node.op)
+        elif isinstance(node.op, FlexAttention) and node.op.graphs() and _is_static(node):
+            _write_out(graph, node, node.op)
+            yield f"{node.kind} '{node.name}' became its formula"
+
+
+def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:
+    cond = node.inputs[0]
+    known = None if cond is None else (known_elements(cond) if cond.data is None else cond.data)
+    if known is None or known.size != 1:
+        return
+    chosen = bool(known.reshape(()))
+    results = graph.splice(node, op.then_branch if chosen else op.else_branch)
+    graph.replace(node, results[: len(node.outputs)])
+    yield f"If '{node.name}' became its {'then' if chosen else 'else'} branch"
+
+
+def _is_static(node: Node) -> bool:
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in node.reads)
+
+
+class _Writer:
+    """Inserts nodes in front of one, with their types."""
+
+    def __init__(self, graph: Graph, node: Node) -> None:
+        self.graph = graph
+        self.node = node
+
+    def __call__(self, op: Op, *inputs: Value) -> Value:
+        made = self.graph.insert(op, inputs, before=self.node, origin=(self.node,))
+        infer_node(made)
+        return made.output
+
+    def constant(self, data: Array) -> Value:
+        return self.graph.constant(data, f"{self.node.name}.constant")
+
+    def cast(self, value: Value, dtype: np.dtype) -> Value:
+        return value if value.tensor.dtype == dtype else self(Cast(to=dtype), value)
+
+    def body(self, body: Graph | None, value: Value) -> Value:
+        if body is None:
+            return value
+        (result,) = self.graph.splice(self.node, body, (value,))
+        return result
+
+
+def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:
+    """Scale queries and keys alike, as the specification does, and compute in the softmax's dtype."""
+    write = _Writer(graph, node)
+    q, k, v = (value for value in node.inputs if value is not None)
+    dtype = q.tensor.dtype
+    precision = op.softmax_precision or (float32 if dtype in (float16, bfloat16) else dtype)
+    scale = q.tensor.dims[3] ** -0.5 if op.scale is None else op.scale
+    root = write.constant(np.array(np.sqrt(np.float32(scale)), dtype))
+    heads = q.tensor.dims[1]
+    k, v = (_repeated(write, value, heads) for value in (k, v))
+    keys = write(Transpose(perm=(0, 1, 3, 2)), write(Mul(), k, root))
+    scores = write.cast(write(MatMul(), write(Mul(), q, root), keys), precision)
+    weights = write(Softmax(axis=-1), write.body(op.score_mod, scores))
+    result = write(MatMul(), write.body(op.prob_mod, weights), write.cast(v, precision))
+    graph.replace(node, (write.cast(result, dtype),))
+
+
+def _repeated(write: _Writer, value: Value, heads: int) -> Value:
+    """Return keys or values with a head for each one of the queries."""
+    batch, have, length, size = value.tensor.dims
+    if have == heads:
+        return value
+    times = heads // have
+    apart = write(Unsqueeze(), value, write.constant(np.array([2])))
+    wide = write.constant(np.array([batch, have, times, length, size]))
+    shape = write.constant(np.array([batch, heads, length, size]))
+    return write(Reshape(), write(Expand(), apart, wide), shape)
