@@ -22,6 +22,8 @@ float8e4m3fnuz: DType = np.dtype(ml_dtypes.float8_e4m3fnuz)
 float8e5m2: DType = np.dtype(ml_dtypes.float8_e5m2)
 float8e5m2fnuz: DType = np.dtype(ml_dtypes.float8_e5m2fnuz)
 float8e8m0: DType = np.dtype(ml_dtypes.float8_e8m0fnu)
+float6e2m3: DType = np.dtype(ml_dtypes.float6_e2m3fn)
+float6e3m2: DType = np.dtype(ml_dtypes.float6_e3m2fn)
 float4e2m1: DType = np.dtype(ml_dtypes.float4_e2m1fn)
 int2: DType = np.dtype(ml_dtypes.int2)
 int4: DType = np.dtype(ml_dtypes.int4)
@@ -68,6 +70,8 @@ BY_ONNX: dict[int, DType] = {
     24: float8e8m0,
     25: uint2,
     26: int2,
+    27: float6e2m3,
+    28: float6e3m2,
 }
 TO_ONNX: dict[DType, int] = {dtype: number for number, dtype in BY_ONNX.items()}
 
@@ -76,6 +80,7 @@ UNSIGNED = frozenset({uint2, uint4, uint8, uint16, uint32, uint64})
 INTEGERS = SIGNED | UNSIGNED
 FLOATS = frozenset({float16, bfloat16, float32, float64})
 FLOAT8S = frozenset({float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0})
+FLOAT6S = frozenset({float6e2m3, float6e3m2})
 COMPLEX = frozenset({complex64, complex128})
 
 _NAMES: dict[DType, str] = {string: "string", bool_: "bool"}
@@ -88,6 +93,8 @@ def name_of(dtype: DType) -> str:
 
 def bits_of(dtype: DType) -> int:
     """Return the bits that one element takes in an ONNX file (4 for int4, 2 for int2)."""
+    if dtype in FLOAT6S:
+        return 6
     if dtype in (int4, uint4, float4e2m1):
         return 4
     if dtype in (int2, uint2):

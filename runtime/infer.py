@@ -39,6 +39,8 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
     if not known:
         return
     results = found if isinstance(found, tuple) else (found,)
+    if found is None:
+        results = (None,) * len(node.outputs)
     if len(results) < len(node.outputs):
         reason = f"has {len(node.outputs)} outputs; the operator gives {len(results)}"
         raise ModelError(reason, file=file, where=where)

@@ -214,12 +214,13 @@ def lay_out(
         UnsupportedError: a node that no backend takes.
     """
     bars = Bars()
+    _settle_views(graph)
     while True:
         found = partition(graph, backends, options, bars)
         layout = Layout(graph, stores)
         for assigned in found.steps:
             if assigned.backend is None:
-                _lay_view(layout, assigned.nodes[0])
+                layout.view(assigned.nodes[0])
                 continue
             declined = layout.step(assigned, stores[assigned.backend.device])
             if declined is not None:
@@ -231,11 +232,14 @@ def lay_out(
             return layout, found
 
 
-def _lay_view(layout: Layout, node: Node) -> None:
-    source = node.inputs[0]
-    if source is not None and source.data is not None:
-        raise ValueError(f"view '{node.name}' of a constant was not folded")
-    layout.view(node)
+def _settle_views(graph: Graph) -> None:
+    """Make the views of constants constants, where no pass has done so: they have no slot."""
+    for node in [node for node in graph.nodes if node.op.view]:
+        source, result = node.inputs[0], node.output.type
+        if source is None or source.data is None or not isinstance(result, TensorType):
+            continue
+        if result.is_static:
+            graph.settle(node, [source.data.reshape(result.dims)])
 
 
 def _alias_in_place(layout: Layout, found: Partition) -> None:

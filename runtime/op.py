@@ -15,6 +15,8 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
+
 from .types import Array, ValueType
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ class Op:
     def infer(self, *inputs: Any, **_: Any) -> Inferred:
         """Return the type of every output, given the types of the inputs (None: left out).
 
-        Types may lack a shape or have symbolic dimensions; unknown results are None.
+        Types may lack a shape or have symbolic dimensions; unknown results are None, and None in
+        place of them all says that nothing is known of any.
 
         Raises:
             ShapeError: the operator does not accept these types.
@@ -107,7 +110,13 @@ T = TypeVar("T", bound=Op)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def op(cls: type[T]) -> type[T]:
-    """Declare an operator: make the class a frozen dataclass and register it by domain and name."""
+    """Declare an operator: make the class a frozen dataclass and register it by domain and name.
+
+    Defaults are rounded to float32, as every float attribute in a file is.
+    """
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, float):
+            setattr(cls, name, float(np.float32(value)))
     made = dataclass(frozen=True, kw_only=True, repr=False)(cls)
     key = (made.domain, made.__name__)
     if key in OPERATORS:

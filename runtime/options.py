@@ -66,3 +66,5 @@ class Options:
         for name in ("fold_bytes", "fold_total", "max_plans"):
             if getattr(self, name) < (1 if name == "max_plans" else 0):
                 raise UsageError(f"{name}={getattr(self, name)} is too small")
+        if self.max_bytes is not None and self.max_bytes < 0:
+            raise UsageError(f"max_bytes={self.max_bytes} is too small")

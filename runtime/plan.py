@@ -12,8 +12,8 @@ import numpy as np
 
 from .arena import Block, aligned, pack, peak
 from .backend import Backend, Buffer, Device, Stream, View
-from .errors import DeviceError
-from .host import HOST, array
+from .errors import DeviceError, LimitError
+from .host import HOST, array, memory
 from .ir import Graph
 from .layout import Layout, Row, Slot, lay_out, lives_of
 from .options import Options
@@ -86,6 +86,7 @@ class Plan:
         self.rows = layout.rows
         self.refusals = found.refusals
         self._check_each = options.check_each
+        self._limit = memory() if options.max_bytes is None else options.max_bytes
         self._device = backends[0].device
         self._stream = self._device.stream()
         self._buffers: list[Buffer] = []
@@ -124,6 +125,8 @@ class Plan:
                 slot.block = Block(aligned(slot.nbytes), slot.first, lives[slot])
             blocks = [slot.block for slot in slots if slot.block is not None]
             size = pack(blocks)
+            if device is HOST:
+                self._check_budget(size)
             # The host's arena is what the accelerator copies from and to: it pins it.
             owner = self._device if device is HOST else device
             buffer = owner.staging(size) if device is HOST else device.allocate(size)
@@ -131,6 +134,18 @@ class Plan:
             total = sum(block.nbytes for block in blocks)
             arenas[device] = _Arena(buffer, size, peak(blocks), total)
         return arenas
+
+    def _check_budget(self, arena: int) -> None:
+        """Refuse a plan that takes more of the host than the user allows, or than there is."""
+        scratch = [r.step.scratch for r in self.rows if r.step is not None and r.device is HOST]
+        total, limit = arena + max(scratch, default=0), self._limit
+        if total > limit:
+            row = max(self.rows, key=lambda r: sum(slot.nbytes for slot in r.outputs))
+            made = ", ".join(f"'{slot.value.name}' {slot.type}" for slot in row.outputs)
+            raise LimitError(
+                f"the plan takes {total} bytes of the host, over the limit of {limit} (max_bytes); "
+                f"its largest step is {row.title}, which gives {made}"
+            )
 
     def _allocate_workspaces(self) -> dict[Device, Buffer]:
         need: dict[Device, int] = {}

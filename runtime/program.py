@@ -134,6 +134,7 @@ class Program:
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
     def _build(self) -> None:
+        self._check_constants()
         late = self._late()
         levels = _levels(node for node in self.graph.nodes if node not in late)
         eager = [node for _, nodes in levels for node in nodes]
@@ -148,6 +149,15 @@ class Program:
             wanted.update(self._cut_tail(late))
         for planned, nodes in levels:
             self.stages.append(self._stage(planned, nodes, wanted))
+
+    def _check_constants(self) -> None:
+        """Refuse results that folding knows, of few bytes so far, that would fill the memory."""
+        for name, value in self.graph.outputs.items():
+            if value.data is not None and value.data.nbytes > self._resources.limit:
+                raise LimitError(
+                    f"output '{name}' {value.type} takes {value.data.nbytes} bytes, "
+                    f"over the limit of {self._resources.limit} (max_bytes)"
+                )
 
     def _late(self) -> set[Node]:
         """Return the nodes that wait for sizes that only a run tells, and belong to the tail.

@@ -36,6 +36,7 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 if _TYPE_CHECKING:
     from .api import available, load, run_op, to_device
     from .backends import Availability
+    from .runtime.custom import CustomOperator
     from .runtime.model import Model
     from .runtime.options import Options
     from .tools.compare import Comparison, compare
@@ -44,6 +45,7 @@ __all__ = [
     "Availability",
     "BackendUnavailable",
     "Comparison",
+    "CustomOperator",
     "DeviceError",
     "DeviceOutOfMemory",
     "InputError",
@@ -66,6 +68,7 @@ __all__ = [
 _LAZY = {
     "Availability": ".backends",
     "Comparison": ".tools.compare",
+    "CustomOperator": ".runtime.custom",
     "Model": ".runtime.model",
     "Options": ".runtime.options",
     "available": ".api",

@@ -14,6 +14,7 @@ from .backends import Availability
 from .backends.numpy import evaluate
 from .importers import onnx as importer
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
+from .runtime.custom import CustomOperator, with_custom
 from .runtime.errors import UnsupportedError, UsageError, did_you_mean
 from .runtime.host import HOST
 from .runtime.infer import infer
@@ -35,6 +36,7 @@ def load(
     *,
     fallback: str | None = None,
     precision: Precision = "float32",
+    operators: Mapping[tuple[str, str], CustomOperator | Callable[..., Any]] | None = None,
     **options: Any,
 ) -> Model:
     """Load an ONNX model for one backend.
@@ -44,6 +46,8 @@ def load(
         backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds.
         fallback: backend for the nodes that `backend` does not run; without one they are an error.
         precision: arithmetic of float32 tensors; float32 means no TF32 anywhere.
+        operators: operators that ONNX does not have, by domain and name: functions on arrays, see
+            `CustomOperator`. They run on the numpy backend.
         **options: further fields of `Options`.
 
     Raises:
@@ -55,7 +59,7 @@ def load(
     chosen = _options(precision=precision, **options)
     chain = _backends.open_backends(backend, chosen, fallback)
     _check_precision(chosen)
-    found = importer.load(source)
+    found = importer.load(source, operators=with_custom(OPERATORS, operators or {}))
     about = Source(
         found.file,
         found.opsets,

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from ...runtime.backend import Claim, Decline, Site, Weights
+from ...runtime.custom import Custom
 from ...runtime.errors import LimitError, TercetError, UnsupportedError
 from ...runtime.host import HOST, HostDevice, memory
 from ...runtime.infer import check_kinds, infer
@@ -20,7 +21,7 @@ from .apply import call, call_elementwise, elementwise_claim, in_place, kernel_c
 from .chain import Chain
 from .elementwise import ELEMENTWISE
 from .fuse import chains
-from .registry import BUILDERS, KERNELS, Builder
+from .registry import BUILDERS, KERNELS, Builder, Kernel
 from .step import HostStep
 
 #: Elements of a tensor that may decide on the shape of a result.
@@ -66,9 +67,15 @@ def _claim(chain: Chain, options: Options) -> Claim | Decline:
         return Claim(chain.nodes, build, in_place=in_place(chain) if built.in_place else ())
     if kind in ELEMENTWISE:
         return elementwise_claim(chain)
-    if kind in KERNELS:
-        return kernel_claim(chain.head, KERNELS[kind])
+    if found := _kernel_of(kind):
+        return kernel_claim(chain.head, found)
     return Decline(chain.head, f"no implementation of {chain.head.kind}")
+
+
+def _kernel_of(operator: type[Op]) -> Kernel | None:
+    if issubclass(operator, Custom):
+        return Kernel(operator.call, writes=False, in_place=False)
+    return KERNELS.get(operator)
 
 
 def _build(builder: Builder, chain: Chain, options: Options, site: Site) -> HostStep | Decline:
@@ -110,8 +117,8 @@ def _run(
 ) -> Sequence[HostValue]:
     op, kind = node.op, type(node.op)
     _check_size(node, values, limit)
-    if kind in KERNELS:
-        return call(op, KERNELS[kind], list(values))[: len(node.outputs)]
+    if found := _kernel_of(kind):
+        return call(op, found, list(values))[: len(node.outputs)]
     arrays = [data if isinstance(data, np.ndarray) else None for data in values]
     if kind in ELEMENTWISE:
         return call_elementwise(op, arrays)
@@ -160,6 +167,8 @@ def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> 
     alone = graph.insert(node.op, values, len(node.outputs))
     infer(graph)
     results = [np.empty(value.tensor.dims, value.tensor.dtype) for value in alone.outputs]
+    if not any(data.size for data in results):
+        return results
     site = Site((alone,), tuple(feeds), alone.outputs, {}, weights)
     step = _build(BUILDERS[type(node.op)].function, Chain(alone), Options(), site)
     if isinstance(step, Decline):

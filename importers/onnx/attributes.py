@@ -102,7 +102,12 @@ def _bool(name: str, value: Any) -> bool:
     return bool(_plain((int,), "0 or 1")(name, value))
 
 
+def _as_it_is(name: str, value: Any) -> Any:
+    return value
+
+
 _SIMPLE: dict[Any, Converter] = {
+    Any: _as_it_is,
     int: _plain((int,), "an integer"),
     float: _plain((float,), "a float"),
     str: _plain((str,), "a string"),

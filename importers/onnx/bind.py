@@ -214,7 +214,10 @@ class _Binder:
         captured: dict[Graph, list[Value]] = {}
         op = self._op(operator, node, scope, captured)
         inputs = [self._find_optional(n, scope, node.where) if n else None for n in node.inputs]
+        kinds, least = input_kinds(operator), arity(operator)[0]
         while inputs and inputs[-1] is None:
+            if len(inputs) <= least and NoneType in kinds[len(inputs) - 1]:
+                break
             inputs.pop()
         self._check(op, inputs, node)
         made = scope.graph.insert(

@@ -56,6 +56,7 @@ class Attention(Op):
     the past, and the scores at the stage `qk_matmul_output_mode`.
     """
 
+    dense = True
     outputs: ClassVar = (1, 4)
     is_causal: int = 0
     kv_num_heads: int | None = None

@@ -33,6 +33,7 @@ class Conv(Op):
     Weights are [m, c/group, *kernel]; `auto_pad` other than NOTSET makes `pads` irrelevant.
     """
 
+    dense = True
     auto_pad: str = "NOTSET"
     dilations: Ints | None = None
     group: int = 1
@@ -55,6 +56,7 @@ class ConvTranspose(Op):
     appends lies at the end of each axis.
     """
 
+    dense = True
     auto_pad: str = "NOTSET"
     dilations: Ints | None = None
     group: int = 1
@@ -87,6 +89,7 @@ class DeformConv(Op):
     [n, offset_group * kernel, *output]. Outside of the padded input lie zeros.
     """
 
+    dense = True
     dilations: Ints | None = None
     group: int = 1
     kernel_shape: Ints | None = None

@@ -35,6 +35,8 @@ def matmul_shape(a: TensorType, b: TensorType) -> Shape | None:
 class MatMul(Op):
     """numpy.matmul: a @ b, leading axes broadcast, vectors as one row or one column (ONNX 13)."""
 
+    dense = True
+
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         same_dtype(a, b)
         return a.with_shape(matmul_shape(a, b))
@@ -47,6 +49,7 @@ class Gemm(Op):
     `c` broadcasts to the product.
     """
 
+    dense = True
     alpha: float = 1.0
     beta: float = 1.0
     transA: int = 0
@@ -67,6 +70,7 @@ class Gemm(Op):
 class Einsum(Op):
     """numpy.einsum: the sum over the letters that the result lacks (ONNX 28)."""
 
+    dense = True
     equation: str
 
     def infer(self, inputs: TensorType, *rest: TensorType) -> TensorType:

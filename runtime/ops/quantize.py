@@ -128,6 +128,7 @@ class ConvInteger(Op):
     Padding is x_zero_point, that is 0 after subtraction; w_zero_point may have one per filter.
     """
 
+    dense = True
     auto_pad: str = "NOTSET"
     dilations: Ints | None = None
     group: int = 1
@@ -157,6 +158,7 @@ class QLinearConv(Op):
     The bias is int32 of scale x_scale * w_scale; w_scale and w_zero_point may have one per filter.
     """
 
+    dense = True
     auto_pad: str = "NOTSET"
     dilations: Ints | None = None
     group: int = 1
@@ -212,6 +214,8 @@ class MatMulInteger(Op):
     Zero points are scalars, or one per row of a and one per column of b.
     """
 
+    dense = True
+
     def infer(
         self,
         a: TensorType,
@@ -232,6 +236,8 @@ class QLinearMatMul(Op):
 
     Scales and zero points are scalars, or one per row of a and y and one per column of b.
     """
+
+    dense = True
 
     def infer(
         self,

@@ -113,6 +113,7 @@ class _Cell:
 class RNN(Op):
     """h' = f(w x + r h + bw + br), f being Tanh by default (ONNX 22)."""
 
+    dense = True
     outputs: ClassVar = (0, 2)
     activation_alpha: tuple[float, ...] | None = None
     activation_beta: tuple[float, ...] | None = None
@@ -144,6 +145,7 @@ class GRU(Op):
     candidate is g(w x + bw + k * (r h + br)) (ONNX 22).
     """
 
+    dense = True
     outputs: ClassVar = (0, 2)
     activation_alpha: tuple[float, ...] | None = None
     activation_beta: tuple[float, ...] | None = None
@@ -176,6 +178,7 @@ class LSTM(Op):
     [directions, 3 * hidden] add p * c to i and f, p * c' to o. `input_forget` makes f = 1 - i.
     """
 
+    dense = True
     outputs: ClassVar = (0, 3)
     activation_alpha: tuple[float, ...] | None = None
     activation_beta: tuple[float, ...] | None = None

@@ -12,6 +12,8 @@ from . import (
     fold_affine,
     fold_batchnorm,
     fold_constants,
+    fuse_activation,
+    fuse_norm,
     inline_bodies,
     merge_duplicates,
     merge_linear,
@@ -51,6 +53,16 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "merge_duplicates",
         merge_duplicates.run,
         "before the patterns below, which want a tensor to have one reader and not two equal ones",
+    ),
+    Pass(
+        "fuse_activation",
+        fuse_activation.run,
+        "while the constants of a formula are as the exporter wrote them, before they are folded",
+    ),
+    Pass(
+        "fuse_norm",
+        fuse_norm.run,
+        "likewise; the scale behind it is a normalization's own before it is anybody else's",
     ),
     Pass(
         "fold_batchnorm",

@@ -57,15 +57,24 @@ def _repeated(node: Node) -> list[Array] | None:
 
 
 def _fits(node: Node, context: Context) -> bool:
-    """Whether the results are known to be within the budget, before anything is computed."""
-    total = 0
+    """Whether the results are known to be within the budget, before anything is computed.
+
+    A constant of one element repeated takes no memory, but to go over it takes as long as ever.
+    """
+    limit, total = context.options.fold_bytes, 0
+    if any(v.data is not None and _is_too_long(v.data, limit) for v in node.reads):
+        return False
     for value in node.outputs:
         if not isinstance(value.type, TensorType) or not value.type.is_static:
             return not any(v is not None and _cost(v.data) > 1 << 20 for v in node.inputs)
-        if value.type.nbytes > context.options.fold_bytes:
+        if value.type.nbytes > limit:
             return False
         total += value.type.nbytes
     return total <= _left(context)
+
+
+def _is_too_long(data: Array, limit: int) -> bool:
+    return data.nbytes > limit and not any(data.strides)
 
 
 def _left(context: Context) -> int:

@@ -74,7 +74,7 @@ class _Writer:
 
 
 def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:
-    """Scale queries and keys alike, as the specification does, and compute in the softmax's dtype."""
+    """Scale queries and keys alike, and compute in the softmax's dtype, as the function does."""
     write = _Writer(graph, node)
     q, k, v = (value for value in node.inputs if value is not None)
     dtype = q.tensor.dtype

@@ -1,0 +1,182 @@
+"""Recognising nodes that together compute a formula which ONNX has an operator for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import product
+
+import ml_dtypes
+
+from ..dtypes import DType
+from ..ir import Graph, Node, Value
+from ..op import Op
+from ..ops.elementwise import Add, Div, Mul, Neg, Pow, Sub
+from ..types import TensorType
+
+#: A polynomial: the coefficient of each product of powers of the symbols.
+Terms = Mapping[tuple[int, ...], float]
+
+#: Greatest sum of powers that is worth following.
+DEGREE = 4
+#: Most nodes between a value and what a formula calls x.
+DEPTH = 6
+
+
+def number(value: Value | None, rank: int | None = None) -> float | None:
+    """Return the real number in a constant of one element; None for anything else.
+
+    Args:
+        value: what may be such a constant.
+        rank: of the tensor that it is combined with; a constant of more axes would add some.
+    """
+    if value is None or value.data is None or value.data.size != 1:
+        return None
+    if value.data.dtype.kind not in "fiuV" or value.data.ndim > (rank or 0):
+        return None
+    return float(value.data.reshape(-1)[0])
+
+
+def is_near(found: float, wanted: float, dtype: DType) -> bool:
+    """Whether a constant of this dtype is meant to be `wanted`."""
+    return abs(found - wanted) <= 4 * float(ml_dtypes.finfo(dtype).eps) * abs(wanted)
+
+
+def are_near(found: Terms, wanted: Terms, dtype: DType) -> bool:
+    """Whether two polynomials are the same but for the rounding of constants."""
+    return found.keys() == wanted.keys() and all(
+        is_near(found[key], wanted[key], dtype) for key in wanted
+    )
+
+
+def rank_of(value: Value) -> int | None:
+    """Return the number of axes, None where it is unknown."""
+    return value.type.rank if isinstance(value.type, TensorType) else None
+
+
+def pairs(node: Node) -> Iterator[tuple[Value, Value]]:
+    """Yield the two inputs of a node in both orders."""
+    a, b = node.inputs
+    if a is not None and b is not None:
+        yield a, b
+        yield b, a
+
+
+class Expansion:
+    """Writes values as polynomials of some symbols, and remembers the nodes that compute them.
+
+    Args:
+        symbols: what stands for itself.
+        rank: of the first symbol; constants of more axes are none of the formula.
+    """
+
+    def __init__(self, symbols: tuple[Value, ...], rank: int | None) -> None:
+        self.symbols, self.rank = symbols, rank
+        self.nodes: set[Node] = set()
+
+    def terms(self, value: Value | None, depth: int = DEPTH) -> Terms | None:
+        """Return the polynomial, or None for what is not one of a small degree."""
+        if value is None:
+            return None
+        if value in self.symbols:
+            return {tuple(int(value is symbol) for symbol in self.symbols): 1.0}
+        constant = number(value, self.rank)
+        if constant is not None:
+            return {(0,) * len(self.symbols): constant}
+        node = value.producer
+        rule = _RULES.get(type(node.op)) if node is not None else None
+        if node is None or rule is None or depth == 0:
+            return None
+        operands = [self.terms(x, depth - 1) for x in node.inputs]
+        known = [x for x in operands if x is not None]
+        found = rule(*known) if len(known) == len(operands) else None
+        if found is not None:
+            self.nodes.add(node)
+        return found
+
+
+def _add(a: Terms, b: Terms) -> Terms:
+    total = {key: a.get(key, 0.0) + b.get(key, 0.0) for key in (*a, *b)}
+    return {key: c for key, c in total.items() if c}
+
+
+def _multiply(a: Terms, b: Terms) -> Terms | None:
+    total: Terms = {}
+    for (left, c), (right, d) in product(a.items(), b.items()):
+        key = tuple(map(sum, zip(left, right, strict=True)))
+        if sum(key) > DEGREE:
+            return None
+        total = _add(total, {key: c * d})
+    return total
+
+
+def _constant(terms: Terms) -> float | None:
+    return next(iter(terms.values())) if len(terms) == 1 and not any(*terms) else None
+
+
+def _scale(terms: Terms, factor: float) -> Terms:
+    return {key: c * factor for key, c in terms.items()}
+
+
+def _divide(a: Terms, b: Terms) -> Terms | None:
+    divisor = _constant(b)
+    return _scale(a, 1 / divisor) if divisor else None
+
+
+def _power(a: Terms, b: Terms) -> Terms | None:
+    exponent = _constant(b)
+    if exponent not in (1, 2, 3):
+        return None
+    result: Terms | None = a
+    for _ in range(int(exponent) - 1):
+        result = result and _multiply(result, a)
+    return result
+
+
+_RULES: dict[type[Op], Callable[..., Terms | None]] = {
+    Add: _add,
+    Sub: lambda a, b: _add(a, _scale(b, -1)),
+    Mul: _multiply,
+    Div: _divide,
+    Neg: lambda a: _scale(a, -1),
+    Pow: _power,
+}
+
+
+def sources(value: Value, depth: int = DEPTH) -> Iterator[Value]:
+    """Yield a value and what it is computed from by a few of the nodes that expand, nearest first.
+
+    No value is yielded twice, and no constant.
+    """
+    layer = [value]
+    seen: set[Value] = set()
+    for _ in range(depth):
+        fresh = [v for v in dict.fromkeys(layer) if v not in seen and v.data is None]
+        yield from fresh
+        seen.update(fresh)
+        makers = [v.producer for v in fresh if v.producer and type(v.producer.op) in _RULES]
+        layer = [v for maker in makers for v in maker.inputs if v is not None]
+
+
+def is_closed(graph: Graph, nodes: Collection[Node], top: Node) -> bool:
+    """Whether nobody but `nodes` reads what they compute, except for the result of `top`."""
+    return all(
+        not graph.is_output(value) and all(reader in nodes for reader in value.consumers)
+        for node in nodes
+        if node is not top
+        for value in node.outputs
+    )
+
+
+def stand_in(
+    graph: Graph, nodes: Collection[Node], top: Node, op: Op, inputs: tuple[Value, ...]
+) -> Node:
+    """Put one node in the place of `nodes`, whose result is that of `top`; return it."""
+    origin = tuple(node for node in graph.nodes if node in nodes)
+    new = graph.insert(op, inputs, name=top.name, before=top, origin=origin)
+    new.output.type = top.output.type
+    graph.replace(top, new.outputs)
+    for node in reversed(origin):
+        if node is not top:
+            graph.remove(node)
+    graph.rename(new, top.name)
+    return new
