@@ -56,6 +56,7 @@ def test_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
     files = [*kernels.glob("*.cu"), *kernels.glob("*.cuh"), *demo.iterdir()]
     files += [file for top in FOLDERS for file in (ROOT / top).rglob("*.py")]
     files += [ROOT / "tercet" / "py.typed"]
+    files += (ROOT / "tools" / "conformance").glob("*.toml")
     paths = {file.relative_to(ROOT).as_posix() for file in files if file.is_file()}
     expected = {path if path.startswith("tercet/") else f"tercet/{path}" for path in paths}
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

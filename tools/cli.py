@@ -1,4 +1,4 @@
-"""The command line: `tercet run`, `compare`, `inspect`, `doctor` and `demo`.
+"""The command line: `tercet run`, `compare` and all the others.
 
 Commands import what they need when they run, so that help is there at once.
 """
@@ -92,6 +92,17 @@ Std = Annotated[str, typer.Option(metavar="R,G,B", help="Then divide them by thi
 Crop = Annotated[
     bool,
     typer.Option("--crop", help="Cut the middle out of pictures; else stretch them."),
+]
+Target = Annotated[
+    Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)
+]
+Opset = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Opset to write; else the file's, or what its nodes need."),
+]
+External = Annotated[
+    int | None,
+    typer.Option(metavar="BYTES", help="Constants of so many bytes go to a file beside it."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error, too.")]
@@ -263,17 +274,56 @@ def compare(
         bool,
         typer.Option("--skip-unavailable", help="Leave out who cannot run the model here."),
     ] = False,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers", help="Compare two contestants node by node, each by itself."),
+    ] = False,
+    cumulative: Annotated[
+        bool, typer.Option("--cumulative", help="With --layers: in one run of the whole model.")
+    ] = False,
+    twice: Annotated[
+        bool, typer.Option("--twice", help="With --layers: run everything twice, compare the bits.")
+    ] = False,
+    other: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --layers: the second contestant runs this model."),
+    ] = None,
+    as_it_is: Annotated[
+        bool, typer.Option("--no-optimise", help="With --layers: leave out the graph passes.")
+    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a model on several backends; compare outputs and latencies."""
+    """Run a model on several backends; compare outputs and latencies, or all tensors in between."""
     from .compare import compare as compare_all
     from .compare_view import show_comparison
     from .console import progress
+    from .layers import compare_layers
+    from .layers_view import show_layers
     from .measure import Repeat
     from .threads import use_threads
 
     wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop))
+    if not layers and (cumulative or twice or other or as_it_is):
+        raise UsageError("--cumulative, --twice, --other and --no-optimise belong to --layers")
+    if layers:
+        with progress() as say, use_threads(threads):
+            steps = compare_layers(
+                model,
+                backends,
+                wanted,
+                other=other,
+                cumulative=cumulative,
+                twice=twice,
+                optimise=not as_it_is,
+                fallback=fallback,
+                precision=precision,
+                tune=tune,
+                conv=conv,
+                say=say,
+            )
+        _show(steps, show_layers, json=json)
+        raise typer.Exit(0 if steps.ok else 1)
     with progress() as say, use_threads(threads):
         found = compare_all(
             model,
@@ -292,6 +342,155 @@ def compare(
         )
     _show(found, show_comparison, json=json)
     raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
+def bisect(
+    model: File,
+    backends: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="BACKEND",
+            help="The reference, then the contestant; one alone is held against itself.",
+        ),
+    ] = None,
+    fallback: Fallback = None,
+    precision: Precision = "float32",
+    tune: Tune = False,
+    conv: Convolution = None,
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    reduce: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Write the smallest part that is wrong, and a script, there."
+        ),
+    ] = None,
+    threads: Threads = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Find the graph rewrite, or the nodes, that make a model's outputs wrong."""
+    from .bisection import bisect as bisect_model
+    from .bisection_view import show_bisection
+    from .console import progress
+    from .reduction import write_reduced
+    from .threads import use_threads
+
+    wanted = _wanted(files, inputs_from, seed, shapes, dims)
+    chosen = {"fallback": fallback, "precision": precision, "tune": tune, "conv": conv}
+    with progress() as say, use_threads(threads):
+        found = bisect_model(model, backends, wanted, say=say, **chosen)
+    if reduce is not None and found.reduced is not None:
+        names = found.reference, found.contestant
+        given = {name: value for name, value in chosen.items() if value}
+        write_reduced(found.reduced, reduce, model=str(model), contestants=names, options=given)
+    _show(found, show_bisection, json=json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
+def export(
+    model: File,
+    out: Target,
+    as_it_is: Annotated[
+        bool, typer.Option("--no-optimise", help="Write the graph as it was read.")
+    ] = False,
+    stop_at: Annotated[
+        int | None, typer.Option(metavar="N", help="Stop after so many graph rewrites.")
+    ] = None,
+    opset: Opset = None,
+    external: External = None,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write the optimised graph as an ONNX model."""
+    from .export import export as export_model
+    from .export_view import show_exported
+
+    found = export_model(
+        model,
+        out,
+        optimise=not as_it_is,
+        opset=opset,
+        external=external,
+        shapes=shapes or (),
+        dims=dims or (),
+        stop_at=stop_at,
+    )
+    _show(found, show_exported, json=json)
+
+
+@app.command()
+def simplify(
+    model: File,
+    out: Target,
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    opset: Opset = None,
+    external: External = None,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write the optimised graph as an ONNX model, and check it against the original."""
+    from .console import progress
+    from .export import simplify as simplify_model
+    from .export_view import show_exported
+
+    wanted = _wanted(files, inputs_from, seed, shapes, dims)
+    with progress() as say:
+        found = simplify_model(
+            model,
+            out,
+            wanted,
+            opset=opset,
+            external=external,
+            shapes=shapes or (),
+            dims=dims or (),
+            say=say,
+        )
+    _show(found, show_exported, json=json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
+def extract(
+    model: File,
+    out: Target,
+    inputs: Annotated[
+        str, typer.Option(metavar="A,B", help="Tensors that become the inputs; else the model's.")
+    ] = "",
+    outputs: Annotated[
+        str, typer.Option(metavar="A,B", help="Tensors that become the outputs; else the model's.")
+    ] = "",
+    opset: Opset = None,
+    external: External = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write the part of a model between some tensors as a model of its own."""
+    from .export import extract as extract_part
+    from .export_view import show_exported
+
+    found = extract_part(
+        model,
+        out,
+        inputs=_split(inputs),
+        outputs=_split(outputs),
+        opset=opset,
+        external=external,
+    )
+    _show(found, show_exported, json=json)
 
 
 @app.command()
@@ -357,6 +556,58 @@ def doctor(
 
 
 @app.command()
+def conformance(
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs the cases.")
+    ] = "numpy",
+    fallback: Fallback = None,
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "-k", metavar="PATTERN", help="Only cases whose category/name has this expression."
+        ),
+    ] = "",
+    categories: Annotated[
+        list[str] | None,
+        typer.Option("--category", metavar="NAME", help="Only this category; repeat it for more."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="What a case may take at most.")
+    ] = 60,
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes; else one for each CPU, 8 at most."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the page on all backends that were measured."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run ONNX's own test suite; show the score and what is not passed."""
+    from .conformance.page import check_whole, write_page
+    from .conformance.run import run_suite
+    from .conformance.view import progress_bar, show_report
+
+    check_whole(write, pattern, categories)
+    with progress_bar() as tell:
+        found = run_suite(
+            backend,
+            fallback,
+            pattern=pattern,
+            categories=categories or (),
+            timeout=timeout,
+            jobs=jobs,
+            tell=tell,
+        )
+    if write is not None:
+        write_page(write, found)
+    _show(found, show_report, json=json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
 def demo(
     backends: Annotated[
         list[str] | None,
@@ -377,7 +628,7 @@ def _wanted(
     seed: int,
     shapes: Sequence[str] | None,
     dims: Sequence[str] | None,
-    pixels: tuple[float, str, str, bool],
+    pixels: tuple[float, str, str, bool] = (255, "0", "1", False),
 ) -> Wanted:
     from .images import Pixels
     from .inputs import Wanted

@@ -1,7 +1,5 @@
 """ONNX's own test cases for single operators, by operator."""
 
-import re
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
-from onnx.backend.test.loader import load_model_tests
+from onnx import ModelProto
 
-_EXPANDED = re.compile(r"_expanded.*$")
+from tercet.tools.conformance.suite import all_cases
 
 
 @dataclass(frozen=True)
@@ -39,32 +36,19 @@ class Case:
 @cache
 def cases_by_operator() -> Mapping[tuple[str, str], Sequence[Case]]:
     """Return the cases by domain and operator, those of expanded operators among them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # onnx computes its expectations with overflows and all
-        tests = load_model_tests(kind="node")
-    cases = [
-        Case(test.name, test.model, inputs, outputs, test.rtol, test.atol)
-        for test in tests
-        if test.model is not None
-        for inputs, outputs in test.data_sets or ()
-    ]
-    operators: dict[str, tuple[str, str]] = {}
-    for case in cases:
-        if not _EXPANDED.search(case.name):
-            node = case.model.graph.node[0]
-            operators[case.name] = (node.domain, node.op_type)
     found: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    for case in cases:
-        operator = operators.get(_EXPANDED.sub("", case.name))
-        if operator is not None:
-            found[operator].append(case)
+    for case in all_cases():
+        if case.category == "node":
+            domain, _, name = case.operator.rpartition(".")
+            model, data_sets = case.content.read()
+            for inputs, outputs in data_sets:
+                made = Case(case.name, model, inputs, outputs, case.rtol, case.atol)
+                found[domain, name].append(made)
     return found
 
 
 def array_of(value: Any) -> Any:
-    """Return a case's input or output with every tensor in it as an array."""
-    if isinstance(value, TensorProto):
-        return numpy_helper.to_array(value)
+    """Return a case's input or output with every number in it as an array."""
     if isinstance(value, list):
         return [array_of(v) for v in value]
     return None if value is None else np.asarray(value)

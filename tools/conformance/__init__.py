@@ -1,0 +1,1 @@
+"""ONNX's own test suite on one backend: `tercet conformance`, and docs/conformance.md."""

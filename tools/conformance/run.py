@@ -1,0 +1,102 @@
+"""Run ONNX's suite, or a part of it, on a backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from ... import backends
+from ...runtime.errors import UsageError, did_you_mean
+from ...runtime.options import Options
+from ..environment import environment
+from ..threads import usable_cpus
+from . import suite
+from .report import Report, assess, read_expectation
+from .workers import Settings, run_cases
+
+MOST_JOBS = 8
+TIMEOUT = 60.0
+
+#: Told how many cases have ended, of how many.
+Tell = Callable[[int, int], None]
+
+
+def run_suite(
+    backend: str = "numpy",
+    fallback: str | None = None,
+    *,
+    pattern: str = "",
+    categories: Sequence[str] = (),
+    timeout: float = TIMEOUT,
+    jobs: int | None = None,
+    tell: Tell = lambda done, of: None,
+) -> Report:
+    """Run cases, each on its own in a process, and compare as ONNX does.
+
+    Args:
+        backend: who runs them.
+        fallback: who runs the nodes that it declines.
+        pattern: a regular expression that is to be found in a case's category and name.
+        categories: those wanted; all where empty.
+        timeout: seconds that a case may take.
+        jobs: number of processes; one for each CPU, at most `MOST_JOBS`, where None.
+        tell: told of the progress.
+
+    Raises:
+        BackendUnavailable: the backend cannot run on this machine.
+        UsageError: a backend, category, pattern or number that makes no sense.
+    """
+    _check(categories, timeout, jobs)
+    opened = backends.open_backends(backend, Options(), fallback)
+    cases = select(pattern, categories)
+    settings = Settings(backend, fallback, timeout, jobs or min(usable_cpus(), MOST_JOBS))
+    start = perf_counter()
+    outcomes = []
+    tell(0, len(cases))
+    for ended in run_cases(cases, settings):
+        outcomes.append(ended)
+        tell(len(outcomes), len(cases))
+    names = [backend] if fallback is None else [backend, fallback]
+    about = environment(("numpy", "onnx"))
+    return assess(
+        outcomes,
+        read_expectation(*names),
+        backend=backend,
+        fallback=fallback or "",
+        suite=suite.suite_version(),
+        environment={**about, "device": opened[0].device.name, "processes": str(settings.jobs)},
+        seconds=perf_counter() - start,
+    )
+
+
+def _check(categories: Sequence[str], timeout: float, jobs: int | None) -> None:
+    for name in categories:
+        if name not in suite.CATEGORIES:
+            hint = did_you_mean(name, suite.CATEGORIES)
+            known = ", ".join(suite.CATEGORIES)
+            raise UsageError(f"there is no category '{name}'{hint} (categories: {known})")
+    if timeout <= 0:
+        raise UsageError(f"a time-out of {timeout:g} seconds leaves no time at all")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"{jobs} processes; it must be 1 or more")
+
+
+def select(pattern: str = "", categories: Sequence[str] = ()) -> list[suite.Case]:
+    """Return cases by pattern and category, those that take longest first.
+
+    Raises:
+        UsageError: there is none, or the pattern is no regular expression.
+    """
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"-k {pattern} is no regular expression: {error}") from error
+    found = [
+        case
+        for case in suite.all_cases()
+        if (not categories or case.category in categories) and wanted.search(case.id)
+    ]
+    if not found:
+        raise UsageError(f"no case of ONNX's suite matches '{pattern}'")
+    return sorted(found, key=lambda case: case.category != "light")

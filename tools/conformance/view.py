@@ -1,0 +1,109 @@
+"""A report on the terminal, and the progress towards it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.text import Text
+
+from ..console import counted, facts, grid, open_console
+from .report import NotPassed, Report
+from .run import Tell
+
+
+@contextmanager
+def progress_bar() -> Iterator[Tell]:
+    """Yield what draws the progress; only a terminal sees it."""
+    console = open_console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, of: None
+        return
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("cases", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def show_report(console: Console, report: Report) -> None:
+    """Print the scores, what is not passed and why, and the verdict."""
+    behind = f", then {report.fallback}" if report.fallback else ""
+    score = report.score
+    facts(
+        console,
+        {
+            "suite": f"onnx {report.suite}",
+            "backend": f"{report.backend}{behind} on {report.environment['device']}",
+            "score": f"{score.passed} of {score.cases} ({score.passed / score.cases:.1%})",
+            "time": f"{report.seconds:.0f} s",
+        },
+    )
+    console.print()
+    _show_categories(console, report)
+    _show_operators(console, report)
+    known = [found for found in report.not_passed if found.expected]
+    _show_cases(console, "not passed, as expected", known)
+    _show_cases(console, "NOT PASSED", report.unexpected)
+    if report.surprises:
+        console.print(Text("PASSED, though expected not to be", "bold red"))
+        for case in report.surprises:
+            console.print(Text(f"  {case}"))
+        console.print()
+    console.print(_verdict(report))
+
+
+def _show_categories(console: Console, report: Report) -> None:
+    table = grid("category", "passed", "unsupported", "failed", "cases")
+    for name, score in report.categories.items():
+        statuses = [f.status for f in report.not_passed if f.case.split("/")[0] == name]
+        counts = score.passed, statuses.count("unsupported"), statuses.count("failed"), score.cases
+        table.add_row(name, *map(str, counts))
+    console.print(table)
+    console.print()
+
+
+def _show_operators(console: Console, report: Report) -> None:
+    if not report.operators:
+        return
+    gaps = {name: score for name, score in report.operators.items() if not score.is_full}
+    full = counted(len(report.operators) - len(gaps), "operator")
+    if not gaps:
+        console.print(f"{full}, all with all of their cases\n")
+        return
+    table = grid("operator", "passed", "cases")
+    for name, score in gaps.items():
+        table.add_row(Text(name), str(score.passed), str(score.cases))
+    console.print(table)
+    console.print(f"and {full} with all of their cases\n")
+
+
+def _show_cases(console: Console, title: str, cases: Sequence[NotPassed]) -> None:
+    if not cases:
+        return
+    console.print(Text(title, "bold"))
+    for reason, names in by_reason(cases).items():
+        console.print(Padding(Text(", ".join(names)), (0, 0, 0, 2), expand=False))
+        console.print(Padding(Text(reason, "dim"), (0, 0, 0, 4), expand=False))
+    console.print()
+
+
+def by_reason(cases: Sequence[NotPassed]) -> dict[str, list[str]]:
+    """Return the ids of cases by the reason why they are not passed."""
+    found: dict[str, list[str]] = {}
+    for each in cases:
+        found.setdefault(each.reason, []).append(each.case)
+    return found
+
+
+def _verdict(report: Report) -> Text:
+    if report.ok:
+        return Text("everything is as expected", "green")
+    said = []
+    if report.unexpected:
+        said.append(f"{counted(len(report.unexpected), 'case')} should be passed and are not")
+    if report.surprises:
+        said.append(f"{counted(len(report.surprises), 'case')} should not be passed and are")
+    return Text("; ".join(said), "bold red")
