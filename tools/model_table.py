@@ -1,0 +1,247 @@
+"""A folder of models with inputs and expected outputs: how far a backend is from them.
+
+    python -m tercet.tools.model_table FOLDER
+    python -m tercet.tools.model_table FOLDER --backend cuda --output docs/results
+
+Each model has a folder of its own with ``model.onnx``, and pairs of ``inputs.npz`` and
+``expected_ort.npz``, and of ``real_inputs.npz`` and ``real_expected_ort.npz``: what onnxruntime
+computes without graph optimisation. The folder's INDEX.tsv says of every model how far onnxruntime
+is from itself once it optimises the graph (column ``ort``: "maxdiff" for the first pair, "diff" for
+the second). The greatest error allowed is a multiple of that, never less than what another order of
+summation makes:
+
+- floats: 4 times that figure, or 64 units in the last place of the greatest element;
+- half floats: twice the distance between the model and the float32 model that it was made of, for
+  two that round in different places may each be that far from it;
+- quantized models: one step of 8 bits over the output's range;
+- integers and strings: that figure, which is mostly 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..api import load
+from ..runtime.errors import InputError, TercetError, UsageError, did_you_mean
+from ..runtime.model import Model
+from ..runtime.types import Array
+from .console import grid, open_console, progress
+from .environment import environment
+
+#: Files of inputs, files of outputs, and the figure in INDEX.tsv that belongs to them.
+SETS = (("inputs", "expected_ort", "maxdiff"), ("real_inputs", "real_expected_ort", "diff"))
+
+#: Models whose input is resized in bytes, for which onnxruntime has weights of 10 bits: that puts
+#: up to 5 % of the resized pixels a step off, and the network sharpens a step to the number here.
+RESIZED = {"cut-superres-prepost-op16": 5.0}
+#: Share of their outputs that may be beyond the usual limit.
+SHARE = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One output of one model for one set of inputs.
+
+    Attributes:
+        model: its folder.
+        inputs: the file of inputs, without its suffix.
+        output: the tensor.
+        error: greatest absolute difference from what is expected.
+        limit: greatest difference that is allowed.
+        problem: what else is wrong; empty if nothing is.
+    """
+
+    model: str
+    inputs: str
+    output: str
+    error: float
+    limit: float
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the output is as expected."""
+        return not self.problem and self.error <= self.limit
+
+    def __str__(self) -> str:
+        what = self.problem or f"off by {self.error:.2g}, {self.limit:.2g} is allowed"
+        return f"{self.model}: {self.inputs}: '{self.output}' {what}"
+
+
+def read_index(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of INDEX.tsv by the model's name.
+
+    Raises:
+        InputError: the folder has no such file.
+    """
+    try:
+        with (folder / "INDEX.tsv").open(newline="", encoding="utf-8") as file:
+            return {row["name"]: row for row in csv.DictReader(file, delimiter="\t")}
+    except OSError as error:
+        raise InputError(f"{folder} is no folder of models: {error}") from error
+
+
+def check(folder: Path, about: Mapping[str, str], model: Model) -> Iterator[Result]:
+    """Run a model on its inputs and compare every output.
+
+    Args:
+        folder: the model's own.
+        about: its row of INDEX.tsv.
+        model: loaded from there.
+    """
+    for inputs, outputs, column in SETS:
+        if not (folder / f"{inputs}.npz").exists():
+            continue
+        found = model.run(dict(np.load(folder / f"{inputs}.npz")))
+        expected = dict(np.load(folder / f"{outputs}.npz"))
+        if list(found) != list(expected):
+            names = f"{', '.join(found)} instead of {', '.join(expected)}"
+            yield Result(folder.name, inputs, "", 0, 0, f"the outputs are {names}")
+            continue
+        for name, want in expected.items():
+            limit = allowed(about, column, want)
+            yield _compare(folder.name, inputs, name, (found[name], want), limit)
+
+
+def _figure(about: Mapping[str, str], name: str) -> float:
+    found = re.search(rf"\b{name} ([\d.e+-]+)", about["ort"])
+    return float(found[1]) if found else 0.0
+
+
+def allowed(about: Mapping[str, str], column: str, expected: Array) -> float:
+    """Return the greatest error that an output may have; see the module."""
+    itself = _figure(about, column)
+    if expected.dtype.kind not in "f":
+        return itself
+    if "quantized" in about["features"]:
+        return float(np.ptp(expected)) / 255
+    if expected.dtype == np.float16:
+        return 2 * _figure(about, "max abs diff")
+    return max(4 * itself, 64 * 2.0**-23 * float(np.abs(expected).max(initial=0)))
+
+
+def _compare(
+    model: str, inputs: str, output: str, pair: tuple[Array, Array], limit: float
+) -> Result:
+    got, want = pair
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        problem = f"is {got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+        return Result(model, inputs, output, 0, limit, problem)
+    if want.dtype.kind in "OUST":
+        problem = "" if got.tolist() == want.tolist() else "has other texts"
+        return Result(model, inputs, output, 0, 0, problem)
+    error = np.abs(got.astype(np.float64) - want.astype(np.float64))
+    if not np.isfinite(error).all():
+        return Result(model, inputs, output, 0, limit, "is not finite")
+    if model in RESIZED:
+        share = float((error > limit).mean())
+        problem = "" if share <= SHARE else f"is off in {share:.1%} of its elements"
+        return Result(model, inputs, output, float(error.max()), RESIZED[model], problem)
+    return Result(model, inputs, output, float(error.max(initial=0)), limit)
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+
+
+def measure(folder: Path, names: Sequence[str], **options: Any) -> list[Result]:
+    """Check models one after the other; what cannot run at all is a result, too."""
+    index = read_index(folder)
+    results: list[Result] = []
+    with progress() as say:
+        for name in names or index:
+            if name not in index:
+                hint = did_you_mean(name, index)
+                raise UsageError(f"there is no model '{name}' in {folder}{hint}")
+            say(name)
+            try:
+                with load(folder / name / "model.onnx", **options) as model:
+                    results.extend(check(folder / name, index[name], model))
+            except TercetError as error:
+                results.append(Result(name, "", "", 0, 0, str(error).partition("\n")[0]))
+    return results
+
+
+def _rows(results: Sequence[Result]) -> Iterator[list[str]]:
+    """Yield a line a model: of each set of inputs the output that comes nearest to its limit."""
+    for name in dict.fromkeys(result.model for result in results):
+        mine = [result for result in results if result.model == name]
+        cells = [name]
+        for inputs, _, _ in SETS:
+            worst = max((r for r in mine if r.inputs == inputs), key=_strain, default=None)
+            cells.append(f"{worst.error:.1e} of {worst.limit:.1e}" if worst else "")
+        yield [*cells, "; ".join(str(r) for r in mine if not r.ok) or "ok"]
+
+
+def _strain(result: Result) -> float:
+    return result.error / result.limit if result.limit else result.error
+
+
+_TITLES = ("model", "seeded inputs", "real sample", "verdict")
+
+
+def markdown(results: Sequence[Result], about: Mapping[str, str]) -> str:
+    """Return the report as a Markdown page."""
+    lines = [
+        "# Real models, as onnxruntime computes them",
+        "",
+        "Written by `python -m tercet.tools.model_table FOLDER --output docs/results`. The "
+        "greatest absolute error of the output that comes nearest to its limit, *of* that limit, which is "
+        "made of onnxruntime's own difference between optimised and plain graphs: see the module.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        f"| {' | '.join(_TITLES)} |",
+        "|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in _rows(results)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Check, print, and write if asked; return 1 where an output is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tercet.tools.model_table",
+        description="Compare a backend with the expected outputs of a folder of models.",
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
+    parser.add_argument("--backend", default="numpy")
+    parser.add_argument("--fallback", help="backend for the nodes that it declines")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
+    arguments = parser.parse_args()
+    options = {"backend": arguments.backend, "fallback": arguments.fallback}
+    try:
+        results = measure(arguments.folder, arguments.models, **options)
+    except TercetError as error:
+        parser.error(str(error))
+    table = grid(*_TITLES)
+    for row in _rows(results):
+        table.add_row(*row)
+    open_console().print(table)
+    behind = f", then {arguments.fallback}" if arguments.fallback else ""
+    about = {
+        "backend": arguments.backend + behind,
+        **environment(("numpy", "onnx"), arguments.commit),
+    }
+    if arguments.output:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        file = arguments.output / f"models_{arguments.backend}"
+        data = {"environment": about, "results": [asdict(result) for result in results]}
+        file.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        file.with_suffix(".md").write_text(markdown(results, about), encoding="utf-8")
+    return 0 if all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
