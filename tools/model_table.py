@@ -194,8 +194,9 @@ def markdown(results: Sequence[Result], about: Mapping[str, str]) -> str:
         "# Real models, as onnxruntime computes them",
         "",
         "Written by `python -m tercet.tools.model_table FOLDER --output docs/results`. The "
-        "greatest absolute error of the output that comes nearest to its limit, *of* that limit, which is "
-        "made of onnxruntime's own difference between optimised and plain graphs: see the module.",
+        "greatest absolute error of the output that comes nearest to its limit, *of* that limit, "
+        "which is made of onnxruntime's own difference between optimised and plain graphs: see the "
+        "module.",
         "",
         *(f"- {name}: {text}" for name, text in about.items()),
         "",
