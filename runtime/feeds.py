@@ -82,10 +82,27 @@ def _check(info: TensorInfo, type_: ValueType | None, value: Any, symbols: Symbo
     if isinstance(type_, MapType):
         if not isinstance(value, Mapping):
             raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
-        return dict(value)
+        return {_key(info, type_, k): _element(info, type_, v) for k, v in value.items()}
     if isinstance(type_, TensorType):
         return _check_array(info, type_, np.asarray(value), symbols)
     return value
+
+
+def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
+    if type_.key == string and isinstance(key, str):
+        return key
+    if type_.key != string and isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return int(key)
+    raise InputError(f"input '{info.name}' has the key {key!r}; the model wants {info}")
+
+
+def _element(info: TensorInfo, type_: MapType, value: Any) -> Any:
+    """Return what a map holds as a scalar of its dtype, or as a text."""
+    dtype = type_.element.dtype
+    data = np.asarray(value)
+    if (dtype == string) != (data.dtype.kind in "UTO") or (dtype != string and data.ndim):
+        raise InputError(f"input '{info.name}' has the value {value!r}; the model wants {info}")
+    return value if dtype == string else data.astype(dtype)[()]
 
 
 def _kind(value: Any) -> str:
@@ -93,9 +110,8 @@ def _kind(value: Any) -> str:
 
 
 def _check_array(info: TensorInfo, type_: TensorType, data: Array, symbols: Symbols) -> Array:
-    if type_.dtype == string and data.dtype.kind in "US":
-        data = np.char.decode(data, "utf-8") if data.dtype.kind == "S" else data
-        data = data.astype(object)
+    if type_.dtype == string:
+        data = as_texts(data)
     if data.dtype != type_.dtype:
         raise InputError(
             f"input '{info.name}' has dtype {name_of(data.dtype)}; the model wants {info} "
@@ -121,6 +137,18 @@ def _check_array(info: TensorInfo, type_: TensorType, data: Array, symbols: Symb
                     f"'{wanted}' is {size} in input '{where}' but {found} in '{info.name}' "
                     f"(shape {list(data.shape)}, the model wants {info})"
                 )
+    return data
+
+
+def as_texts(data: Array) -> Array:
+    """Return an array of texts, or of bytes in UTF-8, as one of `str`; any other as it is."""
+    if data.dtype.kind == "S":
+        data = np.char.decode(data, "utf-8")
+    if data.dtype.kind in "UT":
+        return data.astype(object)
+    if data.dtype == object and not all(isinstance(text, str) for text in data.flat):
+        kinds = sorted({type(text).__name__ for text in data.flat})
+        raise InputError(f"an array of objects must hold str alone; found {', '.join(kinds)}")
     return data
 
 

@@ -30,6 +30,8 @@ class Options:
         skip: names of graph passes that do not run.
         fold_bytes: greatest constant, in bytes, that folding may create.
         fold_total: bytes of all constants together that folding may create.
+        finite: whether all numbers that the model meets are finite; then a product with weights
+            that are zero may be left out, which hands on no NaN and no infinity any more.
         max_bytes: memory of the host that a plan, or one result, may take; what the machine has
             where None.
         workspace: greatest scratch memory of one step in bytes; None for no limit.
@@ -47,6 +49,7 @@ class Options:
     skip: tuple[str, ...] = ()
     fold_bytes: int = 64 << 20
     fold_total: int = 256 << 20
+    finite: bool = False
     max_bytes: int | None = None
     workspace: int | None = None
     tune: bool = False

@@ -16,13 +16,14 @@ from .importers import onnx as importer
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.custom import CustomOperator, with_custom
 from .runtime.errors import UnsupportedError, UsageError, did_you_mean
+from .runtime.feeds import as_texts
 from .runtime.host import HOST
 from .runtime.infer import infer
 from .runtime.ir import Graph
 from .runtime.model import Model, Source
 from .runtime.op import OPERATORS, Op, arity, attributes
 from .runtime.options import Options, Precision
-from .runtime.types import Array, TensorType
+from .runtime.types import Array, HostValue, TensorType, type_of
 
 if TYPE_CHECKING:
     from .backends.cuda.array import DeviceArray
@@ -124,7 +125,7 @@ def to_device(array: Any, backend: str = "cuda") -> DeviceArray:
 @overload
 def run_op(
     operator: str,
-    *inputs: Array | None,
+    *inputs: Any,
     backend: str = ...,
     outputs: Literal[1] = ...,
     domain: str = ...,
@@ -135,7 +136,7 @@ def run_op(
 @overload
 def run_op(
     operator: str,
-    *inputs: Array | None,
+    *inputs: Any,
     backend: str = ...,
     outputs: int,
     domain: str = ...,
@@ -145,7 +146,7 @@ def run_op(
 
 def run_op(
     operator: str,
-    *inputs: Array | None,
+    *inputs: Any,
     backend: str = "numpy",
     outputs: int = 1,
     domain: str = "",
@@ -157,8 +158,8 @@ def run_op(
 
     Args:
         operator: its ONNX name, of the newest opset.
-        *inputs: one array an input, None for one that is left out. All but the first are constants
-            of the model, as weights and shapes are.
+        *inputs: one array (or number) an input, a list for a sequence, None for one that is left
+            out. All arrays but the first are constants of the model, as weights and shapes are.
         backend: who runs it.
         outputs: how many results.
         domain: the operator's domain.
@@ -167,16 +168,22 @@ def run_op(
     Returns:
         The result, or a tuple of them where `outputs` is more than 1.
     """
-    arrays = [None if a is None else np.asarray(a) for a in inputs]
+    arrays = [_value(data) for data in inputs]
     make = _operator(operator, domain, len(arrays), attributes_)
     graph = _single(make, arrays, outputs, fed=1)
     if not all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.outputs.values()):
         graph = _single(make, arrays, outputs, fed=0)
     options = Options(skip=("fold_constants",))
-    feeds = {value.name: arrays[0] for value in graph.inputs if arrays[0] is not None}
+    feeds = {value.name: arrays[int(value.name[1:])] for value in graph.inputs}
     with Model(graph, _backends.open_backends(backend, options), options, evaluate) as model:
         results = tuple(model.run(feeds).values())
     return results[0] if outputs == 1 else results
+
+
+def _value(data: Any) -> HostValue:
+    if data is None or isinstance(data, dict):
+        return data
+    return [_value(each) for each in data] if isinstance(data, list) else as_texts(np.asarray(data))
 
 
 def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any]) -> Op:
@@ -195,8 +202,8 @@ def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any])
     return make(**given)
 
 
-def _single(op: Op, inputs: Sequence[Array | None], outputs: int, *, fed: int) -> Graph:
-    """Return a graph of one node, whose first `fed` inputs are the graph's; others are constants.
+def _single(op: Op, inputs: Sequence[HostValue], outputs: int, *, fed: int) -> Graph:
+    """Return a graph of one node; all arrays but the first `fed` inputs are its constants.
 
     What decides the shape of a result (the k of TopK, the shape of a Reshape) must be constant,
     and weights are best so: backends pack them.
@@ -205,9 +212,9 @@ def _single(op: Op, inputs: Sequence[Array | None], outputs: int, *, fed: int) -
     values = [
         None
         if data is None
-        else graph.add_input(f"x{i}", TensorType(data.dtype, data.shape))
-        if i < fed
         else graph.constant(data, f"x{i}")
+        if isinstance(data, np.ndarray) and i >= fed
+        else graph.add_input(f"x{i}", type_of(data))
         for i, data in enumerate(inputs)
     ]
     node = graph.insert(op, values, [f"y{i}" for i in range(outputs)], name=graph.name)

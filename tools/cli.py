@@ -93,6 +93,10 @@ Crop = Annotated[
     bool,
     typer.Option("--crop", help="Cut the middle out of pictures; else stretch them."),
 ]
+Bgr = Annotated[
+    bool,
+    typer.Option("--bgr", help="Channels in the order blue, green, red, as Caffe's networks."),
+]
 Target = Annotated[
     Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)
 ]
@@ -183,6 +187,7 @@ def run(
     mean: Mean = "0",
     std: Std = "1",
     crop: Crop = False,
+    bgr: Bgr = False,
     outputs: Outputs = "",
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outputs to an .npz file.")
@@ -207,7 +212,7 @@ def run(
     from .threads import use_threads
 
     check_archive_name(save)
-    wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop))
+    wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop, bgr))
     with progress() as say, use_threads(threads):
         found = run_model(
             model,
@@ -256,6 +261,7 @@ def compare(
     mean: Mean = "0",
     std: Std = "1",
     crop: Crop = False,
+    bgr: Bgr = False,
     outputs: Outputs = "",
     rtol: Annotated[
         float | None,
@@ -303,7 +309,7 @@ def compare(
     from .measure import Repeat
     from .threads import use_threads
 
-    wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop))
+    wanted = _wanted(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop, bgr))
     if not layers and (cumulative or twice or other or as_it_is):
         raise UsageError("--cumulative, --twice, --other and --no-optimise belong to --layers")
     if layers:
@@ -628,13 +634,13 @@ def _wanted(
     seed: int,
     shapes: Sequence[str] | None,
     dims: Sequence[str] | None,
-    pixels: tuple[float, str, str, bool] = (255, "0", "1", False),
+    pixels: tuple[float, str, str, bool, bool] = (255, "0", "1", False, False),
 ) -> Wanted:
     from .images import Pixels
     from .inputs import Wanted
 
-    scale, mean, std, crop = pixels
-    chosen = Pixels(scale, _numbers("--mean", mean), _numbers("--std", std), crop)
+    scale, mean, std, crop, bgr = pixels
+    chosen = Pixels(scale, _numbers("--mean", mean), _numbers("--std", std), crop, bgr)
     return Wanted(files or (), folder, seed, shapes or (), dims or (), chosen)
 
 

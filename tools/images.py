@@ -30,15 +30,17 @@ class Pixels:
 
     Attributes:
         scale: 255 gives 0 to 1; 1 keeps 0 to 255.
-        mean: one value, or one a channel.
-        std: one value, or one a channel.
+        mean: one value, or one a channel, in the order that the input has them.
+        std: likewise.
         crop: cut the middle out in the input's aspect ratio, where the default is to stretch.
+        bgr: the order of colours is blue, green, red.
     """
 
     scale: float = 255.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     crop: bool = False
+    bgr: bool = False
 
     def __post_init__(self) -> None:
         if self.scale == 0 or 0 in self.std:
@@ -81,9 +83,13 @@ def read_images(
     rank = len(info.shape)
     frame = _frame(info, shape)
     data = np.stack([_read(file, frame, pixels.crop) for file in files])
+    if pixels.bgr:
+        if frame.channels < 3:
+            raise UsageError(f"--bgr is for pictures in colour, not for {info}")
+        data[..., :3] = data[..., 2::-1]
     if info.dtype in FLOATS:
         data = _normalise(data.astype(np.float32), pixels)
-    elif pixels != Pixels(crop=pixels.crop):
+    elif pixels != Pixels(crop=pixels.crop, bgr=pixels.bgr):
         raise UsageError(f"--scale, --mean and --std are for floating-point inputs, not for {info}")
     if not frame.channels_last:
         data = data.transpose(0, 3, 1, 2)

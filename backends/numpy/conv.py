@@ -3,7 +3,8 @@
 Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel, positions]`` for
 each block of positions. A block's columns are gathered by one strided copy into the workspace (none
 for 1x1 with stride 1), and its result gets bias and activation while it is hot. Groups, depthwise
-convolutions among them, are stacks of such products, several groups to a block.
+convolutions among them, are stacks of such products, several groups to a block. Where it saves
+time, a 3x3 convolution goes another way: see `winograd`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from .cost import ELEMENT, PRODUCT, blocks_worth
 from .frame import Block, Frame, blocks, lengths
 from .registry import builder
 from .step import Bound, HostStep, Piece, Scratch, Tape
+from .winograd import Winograd
 
 #: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
 COLUMNS = 1 << 20
 #: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
 NARROWEST, FEWEST = 256, 32
+#: Share of its time that another way may take to be taken.
+WORTHWHILE = 0.85
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -63,6 +67,11 @@ def conv(chain: Chain, site: Site, options: Options) -> HostStep | str:
     while options.workspace is not None and made.nbytes > options.workspace and limit:
         limit //= 2
         made = _Convolution(chain, limit, 1)
+    if options.conv is None and Winograd.applies(chain):
+        other = Winograd(chain)
+        fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
+        if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds / made.workers:
+            return other.step(site)
     return made.step(site)
 
 
@@ -110,17 +119,19 @@ class _Convolution:
         most = max((part.stop - part.start for part in self.parts), default=0)
         return self.scratch.take(self.together * most * widest, self.dtype)
 
-    def _wanted(self) -> int:
-        """Return how many blocks there should be, for all threads to have work."""
+    @property
+    def nanoseconds(self) -> float:
+        """What it takes on one core."""
         columns = self.x.tensor.dims[0] * self.group * self.positions
         calls = 1 + len(self.chain.stages)
         gathering = self.rows * ELEMENT
         result = self.filters * (self.rows * PRODUCT + calls * ELEMENT)
-        return blocks_worth(columns * (gathering + result), self.workers)
+        return columns * (gathering + result)
 
     def _cut(self, limit: int, narrowest: int) -> None:
         """Choose blocks: whole groups, or boxes of outputs and filters of one group at a time."""
-        wanted, images = self._wanted(), max(1, self.x.tensor.dims[0])
+        wanted = blocks_worth(self.nanoseconds, self.workers)
+        images = max(1, self.x.tensor.dims[0])
         column = max(1, (self.rows + self.filters) * self.dtype.itemsize)
         whole = max(1, self.positions * column)
         self.together = max(1, min(self.group, limit // whole, -(-self.group * images // wanted)))

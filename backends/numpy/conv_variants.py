@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ...runtime.dtypes import DType, float32, float64
+from ...runtime.dtypes import DType, float32, float64, string
 from ...runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
 from ...runtime.ops.window import Window, window
 from ...runtime.types import Array
@@ -44,6 +44,8 @@ def _folded(columns: Array, geometry: Window, size: tuple[int, ...]) -> Array:
 @kernel(Col2Im)
 def col2im(op: Col2Im, x: Array, image_shape: Array, block_shape: Array) -> Array:
     """Fold blocks into images."""
+    if x.dtype == string:
+        raise ValueError("the sum of strings is nothing")
     size = tuple(image_shape.tolist())
     geometry = window(op, size, tuple(block_shape.tolist()))
     channels = x.shape[1] // prod(geometry.kernel)

@@ -44,15 +44,30 @@ def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up
 
 def _from_text(x: Array, to: DType) -> Array:
     if to in INTEGERS:
-        return np.array([int(float(text)) for text in x.flat], np.int64).reshape(x.shape).astype(to)
+        bits = [_integer(text) & 0xFFFF_FFFF_FFFF_FFFF for text in x.flat]
+        return np.array(bits, np.uint64).reshape(x.shape).astype(to)
     numbers = np.array([float(text) for text in x.flat], float64).reshape(x.shape)
     return convert(numbers, to)
 
 
+def _integer(text: str) -> int:
+    """Return the integer that a text is, or that its number truncates to."""
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
+
+
 def _to_text(x: Array) -> Array:
+    if x.dtype.kind == "b":
+        x = x.view(np.uint8)
     texts = np.empty(x.size, string)
-    texts[:] = [str(element) for element in x.flat]
+    texts[:] = [_RESERVED.get(text := str(element), text) for element in x.flat]
     return texts.reshape(x.shape)
+
+
+#: How the specification writes what is no number.
+_RESERVED = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
 
 
 def _to_exponent(x: Array, saturate: bool, round_mode: str) -> Array:
@@ -80,6 +95,11 @@ def round_to_integer(x: Array, to: DType) -> Array:
     """Return `x` rounded to the nearest integers, halves to even, limited to the range of `to`."""
     limits = ml_dtypes.iinfo(to)
     return np.clip(np.rint(x), int(limits.min), int(limits.max)).astype(to)
+
+
+def blank(dtype: DType) -> Any:
+    """Return what fills up a tensor: 0, False or an empty text."""
+    return "" if dtype == string else np.zeros((), dtype)[()]
 
 
 def lowest(dtype: DType) -> Any:

@@ -19,7 +19,7 @@ from ...runtime.op import Op
 from ...runtime.ops import elementwise as ops
 from ...runtime.types import Array
 from .convert import convert
-from .special import erf
+from .special import erf, gelu
 
 Function = Callable[..., object]
 Row = Callable[[Any], Function]
@@ -181,6 +181,20 @@ def _half(formula: Callable[[Array], Array]) -> Function:
     return function
 
 
+def _wider(function: Function) -> Function:
+    """Return a function of one array that is given half floats as float32."""
+
+    def wider(x: Array, *, out: Array) -> None:
+        wide = _wide(x)
+        if wide is x:
+            function(x, out=out)
+        else:
+            function(wide, out=wide)
+            _put(out, wide)
+
+    return wider
+
+
 def relu(x: Array, *, out: Array) -> None:
     """max(0, x)."""
     if x.dtype.kind == "f":
@@ -222,10 +236,39 @@ def _softplus(x: Array) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
-def _gelu(op: ops.Gelu) -> Callable[[Array], Array]:
-    if op.approximate == "tanh":
-        return lambda x: x * 0.5 * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
-    return lambda x: x * (0.5 + 0.5 * erf(x / sqrt(2)))
+def _gelu(op: ops.Gelu) -> Function:
+    return _wider(_gelu_by_tanh if op.approximate == "tanh" else gelu)
+
+
+def _gelu_by_tanh(x: Array, *, out: Array) -> None:
+    """Compute x (1 + tanh(u)) / 2 = x / (1 + e^-2u) with u = sqrt(2/π) (x + 0.044715 x³)."""
+    t = np.multiply(x, x, out=np.empty_like(x))
+    t *= -2 * sqrt(2 / pi) * 0.044715
+    t -= 2 * sqrt(2 / pi)
+    t *= x
+    np.exp(t, out=t)
+    t += 1
+    np.true_divide(x, t, out=out)
+
+
+def swish(op: ops.Swish) -> Function:
+    """Return x sigmoid(α x)."""
+
+    def function(x: Array, *, out: Array) -> None:
+        t = np.multiply(x, -op.alpha, out=np.empty_like(x))
+        np.exp(t, out=t)
+        t += 1
+        np.true_divide(x, t, out=out)
+
+    return _wider(function)
+
+
+def hard_swish(x: Array, *, out: Array) -> None:
+    """Compute x max(0, min(1, x/6 + 1/2))."""
+    t = np.multiply(x, 1 / 6, out=np.empty_like(x))
+    t += 0.5
+    np.clip(t, 0, 1, out=t)
+    np.multiply(x, t, out=out)
 
 
 def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
@@ -320,9 +363,9 @@ ELEMENTWISE: dict[type[Op], Row] = {
     ops.Tanh: _same(np.tanh),
     ops.Celu: lambda op: _half(partial(_celu, alpha=op.alpha)),
     ops.Elu: lambda op: _half(partial(_elu, alpha=op.alpha)),
-    ops.Gelu: lambda op: _half(_gelu(op)),
+    ops.Gelu: _gelu,
     ops.HardSigmoid: lambda op: _half(partial(_hard_sigmoid, alpha=op.alpha, beta=op.beta)),
-    ops.HardSwish: _same(_half(lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5))),
+    ops.HardSwish: _same(_wider(hard_swish)),
     ops.LeakyRelu: lambda op: partial(leaky_relu, alpha=op.alpha),
     ops.Mish: _same(_half(lambda x: x * np.tanh(_softplus(x)))),
     ops.PRelu: _same(prelu),
@@ -333,6 +376,6 @@ ELEMENTWISE: dict[type[Op], Row] = {
     ops.Softplus: _same(_half(_softplus)),
     ops.Softsign: _same(_half(lambda x: x / (1 + np.abs(x)))),
     ops.SwiGLU: swiglu,
-    ops.Swish: lambda op: _half(lambda x: x * _sigmoid(x * op.alpha)),
+    ops.Swish: swish,
     ops.ThresholdedRelu: lambda op: _half(lambda x: np.where(x > op.alpha, x, 0)),
 }

@@ -23,6 +23,7 @@ from ...runtime.dtypes import (
     string,
 )
 from ...runtime.types import Array
+from .convert import blank
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -108,7 +109,7 @@ def sampled(x: Array, axes: Sequence[Sequence[Tap]], weighted: bool = True) -> A
         for tap, size in zip(taps[1:], spatial[1:], strict=True):
             place, inside = place * size + tap.index, inside & tap.inside
         part = np.take_along_axis(flat, place, -1)
-        np.copyto(part, np.zeros((), x.dtype), where=~inside)
+        np.copyto(part, np.array(blank(x.dtype), x.dtype), where=~inside)
         if weighted:
             for tap in taps:
                 part *= tap.weight

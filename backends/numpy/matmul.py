@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from ...runtime.backend import Site
-from ...runtime.dtypes import DType, bfloat16, float16, float32
+from ...runtime.dtypes import DType, bfloat16, float16, float32, float64
 from ...runtime.ir import Value
 from ...runtime.ops.matmul import Det, Einsum, Gemm, MatMul
 from ...runtime.options import Options
@@ -40,9 +40,15 @@ def matmul(chain: Chain, site: Site, options: Options) -> HostStep | str:
 
 @builder(Gemm, fuses=True)
 def gemm(chain: Chain, site: Site, options: Options) -> HostStep | str:
-    """Multiply two matrices and add a third one, with the elementwise nodes behind."""
+    """Multiply two matrices and add a third one, with the elementwise nodes behind.
+
+    Integers with factors are summed in float64, as the factors are floats.
+    """
     a, b, _ = operands(chain.head)
-    return _Product(chain, a, b, _sums(a.tensor.dtype)).step(site)
+    op, dtype = chain.head.op, _sums(a.tensor.dtype)
+    if dtype.kind in "iu" and isinstance(op, Gemm) and (op.alpha, op.beta) != (1, 1):
+        dtype = float64
+    return _Product(chain, a, b, dtype).step(site)
 
 
 class _Product:
@@ -77,7 +83,7 @@ class _Product:
             if isinstance(op, Gemm):
                 self._add(tape, op, bound, sums[box], box)
             if sums is not out:
-                tape.append(partial(np.copyto, out, sums))
+                tape.append(partial(np.copyto, out, sums, casting="unsafe"))
             if out.size:
                 finish(tape, frame.block(box) if box else tuple(map(slice, frame.shape)))
             tapes.append(tape)

@@ -17,12 +17,8 @@ from ...runtime.ops.norm import (
     GroupNormalization,
     Hardmax,
     InstanceNormalization,
-    LayerNormalization,
-    LogSoftmax,
     LpNormalization,
     MeanVarianceNormalization,
-    RMSNormalization,
-    Softmax,
 )
 from ...runtime.options import Options
 from ...runtime.types import Array
@@ -79,7 +75,7 @@ def _record_batchnorm(
     source, target = frame.view(bound[x]), frame.view(bound[chain.output])
     finish = chain.finish(frame, bound)
     tapes: list[Tape] = []
-    first, pair = _affine(op, tuple(parameters), bound)
+    first, pair = _affine(op, x.tensor.dtype, tuple(parameters), bound)
     by_channel = [1] * len(frame.shape)
     by_channel[1:2] = [-1]
     factor, addend = (data.reshape(by_channel) for data in pair)
@@ -97,17 +93,17 @@ def _record_batchnorm(
 
 
 def _affine(
-    op: BatchNormalization, parameters: tuple[Value, ...], bound: Bound
+    op: BatchNormalization, kind: DType, parameters: tuple[Value, ...], bound: Bound
 ) -> tuple[Callable[[], None] | None, Array]:
     """Return factors and addends [2, channels], and what computes them in every run if need be."""
-    dtype = float64 if parameters[0].tensor.dtype == float64 else float32
+    dtype = float64 if kind == float64 else float32
 
     def pack(scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
         factor = scale.astype(float64) / np.sqrt(variance.astype(float64) + op.epsilon)
         return np.stack([factor, shift - mean * factor]).astype(dtype)
 
     if all(value.is_constant for value in parameters):
-        return None, bound.packed(parameters, ("batchnorm", op.epsilon), pack)
+        return None, bound.packed(parameters, ("batchnorm", op.epsilon, dtype), pack)
     pair = np.empty((2, parameters[0].tensor.dims[0]), dtype)
     arrays = [bound[value] for value in parameters]
     return lambda: np.copyto(pair, pack(*arrays)), pair
@@ -253,29 +249,6 @@ def group_normalization(op: GroupNormalization, x: Array, scale: Array, bias: Ar
     return (normal * scale.reshape(by_channel) + bias.reshape(by_channel)).astype(x.dtype)
 
 
-@kernel(LayerNormalization)
-def layer_normalization(
-    op: LayerNormalization, x: Array, scale: Array, b: Array | None = None
-) -> tuple[Array, Array, Array]:
-    """Normalize over the last axes."""
-    axes = tuple(range(op.axis % x.ndim, x.ndim))
-    normal, mean, inverse = _normalized(_stashed(x, op.stash_type), axes, op.epsilon)
-    result = normal * scale.astype(normal.dtype)
-    if b is not None:
-        result += b.astype(normal.dtype)
-    dtype = op.stash_type
-    return result.astype(x.dtype), mean.astype(dtype), inverse.astype(dtype)
-
-
-@kernel(RMSNormalization)
-def rms_normalization(op: RMSNormalization, x: Array, scale: Array) -> Array:
-    """Divide by the root of the mean square over the last axes."""
-    axes = tuple(range(op.axis % x.ndim, x.ndim))
-    wide = _stashed(x, op.stash_type)
-    root = np.sqrt(np.square(wide).mean(axes, keepdims=True) + op.epsilon)
-    return (wide / root).astype(scale.dtype) * scale
-
-
 @kernel(LpNormalization)
 def lp_normalization(op: LpNormalization, x: Array) -> Array:
     """Divide by the norm along an axis; 0 where it is 0."""
@@ -294,27 +267,6 @@ def mean_variance_normalization(op: MeanVarianceNormalization, x: Array) -> Arra
     centred = wide - wide.mean(op.axes, keepdims=True)
     deviation = np.sqrt(np.square(centred).mean(op.axes, keepdims=True))
     return (centred / (deviation + 1e-9)).astype(x.dtype)
-
-
-@kernel(Softmax, in_place=True)
-def softmax(op: Softmax, x: Array, *, out: Array) -> None:
-    """Return exp(x - max) / sum of that, along an axis."""
-    work = np.empty(x.shape, float32) if _is_half(x.dtype) else out
-    np.subtract(x, _greatest(x, op.axis), out=work)
-    np.exp(work, out=work)
-    np.true_divide(work, work.sum(op.axis, keepdims=True), out=out)
-
-
-@kernel(LogSoftmax, in_place=True)
-def log_softmax(op: LogSoftmax, x: Array, *, out: Array) -> None:
-    """Return x - max - log(sum(exp(x - max))), along an axis."""
-    wide = _wide(x)
-    shifted = np.subtract(wide, _greatest(wide, op.axis))
-    np.subtract(shifted, np.log(np.exp(shifted).sum(op.axis, keepdims=True)), out=out)
-
-
-def _greatest(x: Array, axis: int) -> Array:
-    return x.max(axis, keepdims=True, initial=-np.inf)
 
 
 @kernel(Hardmax)

@@ -11,6 +11,7 @@ from ...runtime.dtypes import DType, bfloat16, float16, float32
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.types import Array
 from .registry import kernel
+from .shape import need_lengths
 
 Function = Callable[[Array], Array]
 #: What a layer carries from step to step, each [batch, hidden]; the first is also its result.
@@ -139,6 +140,8 @@ class _Sequences:
         self.w, self.r = self.wide(w), self.wide(r)
         self.time, self.batch = self.x.shape[:2]
         self.directions, _, self.hidden = r.shape
+        if lengths is not None:
+            need_lengths(lengths, self.time)
         self.lengths = None if lengths is None or (lengths == self.time).all() else lengths
         self.y = np.zeros((self.time, self.directions, self.batch, self.hidden), self.dtype)
         self.last: list[State] = []

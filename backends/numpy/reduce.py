@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,10 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    count = prod(x.shape[axis] for axis in axes)
     if x.dtype.kind in "iu":
-        count = max(1, x.size // max(1, np.max(x, axes, keepdims=True, initial=0).size))
-        return np.trunc(_sum(x.astype(float64), axes) / count)
-    return np.mean(x, axes, keepdims=True)
+        return np.trunc(_sum(x.astype(float64), axes) / max(1, count))
+    return _sum(x, axes) / x.dtype.type(count)
 
 
 def _product(x: Array, axes: tuple[int, ...]) -> Array:

@@ -15,6 +15,7 @@ from ...runtime.options import Options
 from ...runtime.types import Array
 from . import crew
 from .chain import Chain
+from .convert import blank
 from .cost import ELEMENT, blocks_worth
 from .frame import shares
 from .registry import builder, kernel
@@ -33,7 +34,13 @@ def size(op: ops.Size, data: Array) -> Array:
     return np.array(data.size, int64)
 
 
-@kernel(ops.Identity, ops.Reshape, ops.Flatten, ops.Squeeze, ops.Unsqueeze)
+@kernel(ops.Identity)
+def identity(op: ops.Identity, data: Any) -> Any:
+    """Return a copy of a tensor; a sequence, an optional or a map as it is."""
+    return data.copy() if isinstance(data, np.ndarray) else data
+
+
+@kernel(ops.Reshape, ops.Flatten, ops.Squeeze, ops.Unsqueeze)
 def reshape(op: Any, data: Array, arguments: Array | None = None, *, out: Array) -> None:
     """Copy the elements in C order; the planner makes a view of it where it can."""
     np.copyto(out, data.reshape(out.shape))
@@ -155,7 +162,7 @@ def pad(
     ]
     grown = [(max(0, a), max(0, b)) for a, b in widths]
     if op.mode == "constant":
-        out.fill(np.zeros((), data.dtype)[()] if constant_value is None else constant_value.item())
+        out.fill(blank(data.dtype) if constant_value is None else constant_value.item())
         inner = zip(grown, trimmed.shape, strict=True)
         out[tuple(slice(a, a + count) for (a, _), count in inner)] = trimmed
     else:
@@ -187,9 +194,17 @@ def space_to_depth(op: ops.SpaceToDepth, x: Array, *, out: Array) -> None:
     np.copyto(out.reshape(moved.shape), moved)
 
 
+def need_lengths(lengths: Array, time: int) -> None:
+    """Raise IndexError for lengths of sequences that are negative or more than there is."""
+    if lengths.size and (lengths.min() < 0 or lengths.max() > time):
+        found = f"{lengths.min()} to {lengths.max()}"
+        raise IndexError(f"lengths run from {found}, outside of 0 to {time}")
+
+
 @kernel(ops.ReverseSequence)
 def reverse_sequence(op: ops.ReverseSequence, x: Array, lengths: Array, *, out: Array) -> None:
     """Reverse the beginning of each sequence."""
+    need_lengths(lengths, x.shape[op.time_axis])
     np.copyto(out, x)
     source, target = (np.moveaxis(a, (op.batch_axis, op.time_axis), (0, 1)) for a in (x, out))
     for i, length in enumerate(lengths.tolist()):
@@ -199,7 +214,7 @@ def reverse_sequence(op: ops.ReverseSequence, x: Array, lengths: Array, *, out: 
 @kernel(ops.CenterCropPad)
 def center_crop_pad(op: ops.CenterCropPad, x: Array, wanted: Array, *, out: Array) -> None:
     """Take the middle, with zeros around it where there is not enough."""
-    out.fill(0)
+    out.fill(blank(out.dtype))
     source, target = [slice(None)] * x.ndim, [slice(None)] * x.ndim
     for axis, (have, want) in enumerate(zip(x.shape, out.shape, strict=True)):
         small, large = min(have, want), max(have, want)
@@ -247,4 +262,4 @@ def trilu(op: ops.Trilu, x: Array, k: Array | None = None, *, out: Array) -> Non
     distance = columns - rows
     diagonal = 0 if k is None else int(k.reshape(-1)[0])
     kept = distance >= diagonal if op.upper else distance <= diagonal
-    np.copyto(out, np.where(kept, x, np.zeros((), x.dtype)))
+    np.copyto(out, np.where(kept, x, blank(x.dtype)))

@@ -12,6 +12,7 @@ from ...runtime import ops as _ops
 from ...runtime.ir import Graph
 from ...runtime.op import OPERATORS, Op
 from .bind import bind
+from .gradient import write_out_gradients
 from .limits import Limits
 from .parse import parse
 from .read import read
@@ -67,6 +68,7 @@ def load(
     proto, source = read(model, limits or Limits())
     raw = parse(proto, source)
     graph, warnings = bind(raw, OPERATORS if operators is None else operators, source)
+    write_out_gradients(graph, source)
     return Imported(
         graph=graph,
         file=source.file,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from .raw import RawGraph, RawNode
+from .raw import RawGraph, RawNode, items
 from .source import Source
 
 
@@ -21,8 +21,14 @@ class Names:
         self._free: dict[RawGraph, frozenset[str]] = {}
 
     def reads(self, node: RawNode) -> set[str]:
-        """Return the names that a node reads, those that its bodies read from outside included."""
+        """Return the names that a node reads, those that its bodies read from outside included.
+
+        A Gradient also waits for what its attributes name.
+        """
         names = {name for name in node.inputs if name}
+        if (node.domain, node.op) == ("ai.onnx.preview.training", "Gradient"):
+            named = (node.attributes.get(key, ()) for key in ("xs", "zs", "y"))
+            names.update(name for value in named for name in items(value) if isinstance(name, str))
         return names.union(*map(self.free, node.bodies))
 
     def free(self, graph: RawGraph) -> frozenset[str]:

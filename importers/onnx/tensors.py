@@ -133,12 +133,23 @@ class TensorReader:
         if dtype == dtypes.string:
             return self._strings(proto, shape, where)
         packed = bits_of(dtype) < 8 and len(proto.int32_data)
+        if packed and dtype in dtypes.FLOAT6S:
+            return self._sixes(np.array(proto.int32_data), dtype, shape, where)
         elements = np.array(getattr(proto, wanted), _ELEMENT[wanted])
         if wanted == "int32_data":
             elements = self._narrow(elements, dtypes.uint8 if packed else dtype, where)
         elif dtype == dtypes.uint32:
             elements = self._narrow(elements, dtype, where)
         return self._decode(elements.view(np.uint8), dtype, shape, where)
+
+    def _sixes(self, codes: Array, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
+        """Return float6 elements, which int32_data has one by one, unlike others below a byte."""
+        if codes.min() < 0 or codes.max() > 0x3F:
+            raise self._source.error(f"holds codes of more than 6 bits, no {name_of(dtype)}", where)
+        if codes.size != prod(shape):
+            found = f"{codes.size} elements for shape {list(shape)}"
+            raise self._source.error(found, where)
+        return codes.astype(np.uint8).view(dtype).reshape(shape)
 
     def _narrow(self, elements: Array, dtype: DType, where: str) -> Array:
         """Return the elements in as many bytes as `dtype` takes; floats are given as bits."""
@@ -187,6 +198,11 @@ def _nbytes(dtype: DType, shape: tuple[int, ...]) -> int:
 
 def _unpack(raw: Array, bits: int, dtype: DType) -> Array:
     """Return elements of less than a byte, the lowest bits first, one byte each."""
+    if bits == 6:
+        raw = np.pad(raw, (0, -raw.size % 3)).reshape(-1, 3)
+        words = raw[:, :1] | raw[:, 1:2].astype(np.uint32) << 8 | raw[:, 2:].astype(np.uint32) << 16
+        codes = (words >> np.arange(0, 24, 6) & 0x3F).astype(np.uint8).reshape(-1)
+        return codes.view(dtype)
     fields = np.stack([raw >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)], axis=-1)
     codes = fields.reshape(-1)
     if dtype in dtypes.SIGNED:

@@ -69,7 +69,7 @@ class ConvTranspose(Op):
     def infer(self, x: TensorType, w: TensorType, b: TensorType | None = None) -> TensorType:
         same_dtype(x, w, b)
         rank = _ranks_agree(x, w)
-        same_dim(dim(x, 1), dim(w, 0), "channels of x and of the weights")
+        same_dim(dim(x, 1), dim(w, 0), f"channels of x {x} and of weights {w}")
         quotient(dim(w, 0), self.group, "channels by group")
         m = times(dim(w, 1), self.group)
         need_vector(b, m, "b")

@@ -23,6 +23,7 @@ from .shapes import (
     same_dim,
     same_dtype,
     same_shape,
+    shape_text,
     times,
 )
 
@@ -91,7 +92,8 @@ class _Cell:
         need_vector(sequence_lens, batch, "sequence_lens")
         state = self._ordered(batch, (self.directions,), hidden)
         for name, type_ in states.items():
-            same_shape(type_ and type_.shape, state, f"shapes of {name} and of the state")
+            what = f"{name} {type_} and the state {shape_text(state)}"
+            same_shape(type_ and type_.shape, state, what)
         leading: Shape = (batch, length) if self.layout else (length,)
         rest: Shape = (self.directions,) if self.layout else (self.directions, batch)
         return x.with_shape((*leading, *rest, hidden)), x.with_shape(state)
@@ -101,8 +103,9 @@ class _Cell:
             raise ShapeError(f"hidden_size={self.hidden_size}; it must be 1 or more")
         hidden = same_dim(self.hidden_size, dim(r, 2), f"hidden_size and last axis of r {r}")
         for name, type_, rows in (("w", w, 1), ("r", r, 1), ("b", b, 2)):
-            stacked = quotient(dim(type_, 1), rows * self.gates, f"second axis of {name} by gates")
-            hidden = same_dim(hidden, stacked, f"hidden sizes of {name} {type_} and r {r}")
+            what = f"second axis of {name} {type_} by {rows * self.gates}"
+            stacked = quotient(dim(type_, 1), rows * self.gates, what)
+            hidden = same_dim(stacked, hidden, f"{what} and the hidden size")
         return hidden
 
     def _ordered(self, batch: Dim, directions: Shape, hidden: Dim) -> Shape:

@@ -333,7 +333,7 @@ class Split(Op):
             if isinstance(size, int) and size < 0:
                 raise ShapeError(f"axis of size {length} has no {len(sizes)} parts {list(sizes)}")
             total = add(total, size)
-        same_dim(total, length, "the sum of split and the axis it splits")
+        same_dim(total, length, f"the sum of split={shape_text(tuple(sizes))} and axis {self.axis}")
         return tuple(sizes)
 
 
@@ -447,6 +447,10 @@ class Pad(Op):
         for i, axis in enumerate(normalize_axes(along, rank)):
             more = add(amounts[i], amounts[i + len(along)])
             shape[axis] = add(shape[axis], more) if isinstance(more, int) else None
+        if any(isinstance(size, int) and size < 0 for size in shape):
+            raise ShapeError(
+                f"pads={shape_text(amounts)} leave nothing of {shape_text(data.shape)}"
+            )
         return data.with_shape(checked(shape))
 
 

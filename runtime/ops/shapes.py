@@ -139,8 +139,9 @@ def shape_text(shape: Shape | None) -> str:
 def need_vector(type_: TensorType | None, size: Dim, name: str) -> None:
     """Raise ShapeError unless input `name` can be one-dimensional with `size` elements."""
     need_rank(type_, 1, name)
-    if type_ is not None and type_.shape is not None:
-        same_dim(type_.shape[0], size, f"{name} {type_} and its size")
+    found = dim(type_, 0)
+    if isinstance(found, int) and isinstance(size, int) and found != size:
+        raise ShapeError(f"{name} {type_} must have {size} elements")
 
 
 def need_broadcastable(type_: TensorType | None, target: Shape | None, name: str) -> None:

@@ -12,6 +12,8 @@ from . import (
     fold_affine,
     fold_batchnorm,
     fold_constants,
+    fold_pad,
+    fold_zero_weights,
     fuse_activation,
     fuse_norm,
     inline_bodies,
@@ -19,6 +21,7 @@ from . import (
     merge_linear,
     remove_dead,
     remove_identity,
+    sink_transposes,
 )
 from .driver import Context, Evaluate, Pass, Rewrite, Rewrites, run_passes
 
@@ -65,6 +68,16 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "likewise; the scale behind it is a normalization's own before it is anybody else's",
     ),
     Pass(
+        "sink_transposes",
+        sink_transposes.run,
+        "before the folding into weights, which wants the channels where convolutions have them",
+    ),
+    Pass(
+        "fold_pad",
+        fold_pad.run,
+        "Conv and AveragePool take over the zeros that a Pad in front of them adds",
+    ),
+    Pass(
         "fold_batchnorm",
         fold_batchnorm.run,
         "Conv, ConvTranspose and Gemm take over the BatchNormalization behind them",
@@ -78,6 +91,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "merge_linear",
         merge_linear.run,
         "last of the arithmetic: it multiplies the weights that the others have settled",
+    ),
+    Pass(
+        "fold_zero_weights",
+        fold_zero_weights.run,
+        "after it, when the bias of a product with zero has taken in all that is linear behind it",
     ),
     Pass(
         "remove_dead",
@@ -103,6 +121,7 @@ AFTER_SHAPES: tuple[Pass, ...] = (
         remove_identity.run,
         "a Reshape, Slice, Expand or Pad may turn out to change nothing",
     ),
+    Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),
 )

@@ -72,11 +72,14 @@ def _find(graph: Graph, inner: Node) -> tuple[Op, Value, set[Node], Node] | None
         terms = inside.terms(argument)
         if terms is None:
             continue
+        found = None
         for top, result, outside in _results(graph, inner, x):
             op = _recognise(inner, terms, result, dtype)
             nodes = {inner, *inside.nodes, *outside}
             if op is not None and is_closed(graph, nodes, top):
-                return op, x, nodes, top
+                found = op, x, nodes, top  # the longest one counts
+        if found is not None:
+            return found
     return None
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tercet.importers.onnx import Imported, load
-from tercet.runtime.dtypes import BY_ONNX, bits_of, string
+from tercet.runtime.dtypes import BY_ONNX, INTEGERS, bits_of, string
 from tercet.runtime.errors import ModelError, UsageError
 from tercet.runtime.types import Array
 
@@ -42,7 +42,7 @@ def elements(number: int, count: int) -> Array:
         codes = np.arange(count, dtype=np.uint8) % (1 << bits_of(dtype))
         if dtype in (ml_dtypes.int4, ml_dtypes.int2):
             return (codes.astype(np.int8) - (1 << bits_of(dtype) - 1)).astype(dtype)
-        return codes.view(dtype) if dtype == ml_dtypes.float4_e2m1fn else codes.astype(dtype)
+        return codes.astype(dtype) if dtype in INTEGERS else codes.view(dtype)
     return RNG.integers(0, 256, count * dtype.itemsize, np.uint8).view(dtype)
 
 
@@ -80,6 +80,8 @@ def test_every_dtype_in_the_field_of_its_own(number: int) -> None:
             tensor.uint64_data.extend(expected.tolist())
         case "int8" | "int16" | "int32" | "uint8" | "uint16" | "bool":
             tensor.int32_data.extend(map(int, expected))
+        case "float6_e2m3fn" | "float6_e3m2fn":
+            tensor.int32_data.extend(expected.view(np.uint8).tolist())
         case _ if bits_of(dtype) < 8:
             tensor.int32_data.extend(numpy_helper.from_array(expected).raw_data)
         case _:

@@ -5,20 +5,16 @@ Results are compared with a run of the untouched graph in float64 through the nu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub
 from tercet.runtime.ops.matmul import Gemm
-from tercet.runtime.ops.norm import BatchNormalization, Dropout
+from tercet.runtime.ops.norm import Dropout
 from tercet.runtime.ops.pool import AveragePool
 from tercet.runtime.ops.random import RandomNormal
 from tercet.runtime.ops.shape import (
@@ -32,76 +28,10 @@ from tercet.runtime.ops.shape import (
     Transpose,
 )
 from tercet.runtime.options import Options
-from tercet.runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from tercet.runtime.passes import AFTER_SHAPES, Rewrites, optimise
 from tercet.runtime.types import Dim, TensorType
 
-RNG = np.random.default_rng(7)
-Build = Callable[[Graph, Value], Value]
-
-
-def normal(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape, np.float32)
-
-
-def apply(graph: Graph, op, *inputs: Value | np.ndarray | None, outputs: int = 1) -> Value:
-    values = [graph.constant(v) if isinstance(v, np.ndarray) else v for v in inputs]
-    return graph.insert(op, values, outputs).output
-
-
-def batchnorm(graph: Graph, x: Value, channels: int, **attributes: Any) -> Value:
-    scale, shift, mean = normal(channels), normal(channels), normal(channels)
-    var = np.abs(normal(channels)) + 0.1
-    return apply(graph, BatchNormalization(**attributes), x, scale, shift, mean, var)
-
-
-def make(build: Build, shape: tuple[Dim, ...]) -> Graph:
-    graph = Graph()
-    x = graph.add_input("x", TensorType(float32, shape))
-    graph.set_outputs({"y": build(graph, x)})
-    infer(graph)
-    return graph
-
-
-def optimised(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
-    copy, log = graph.clone(), Rewrites()
-    optimise(copy, BEFORE_SHAPES, Options(**options), evaluate, log)
-    copy.verify()
-    infer(copy)
-    return copy, log
-
-
-def run(graph: Graph, x: np.ndarray, dtype: type) -> np.ndarray:
-    """Run a graph node by node in `dtype`."""
-    known: dict[Value, np.ndarray] = {graph.inputs[0]: x.astype(dtype)}
-
-    def elements(value: Value | None) -> np.ndarray | None:
-        if value is None:
-            return None
-        if value in known:
-            return known[value]
-        assert value.data is not None
-        return value.data.astype(dtype) if value.data.dtype == np.float32 else value.data
-
-    for node in graph.nodes:
-        results = evaluate(node.op, [elements(v) for v in node.inputs], len(node.outputs))
-        assert results is not None, node
-        known.update(zip(node.outputs, results, strict=True))
-    result = elements(graph.outputs["y"])
-    assert result is not None
-    return result
-
-
-def kinds(graph: Graph) -> list[str]:
-    return [node.kind for node in graph.nodes]
-
-
-def assert_same(before: Graph, after: Graph, *shape: int, rel: float = 2e-6) -> None:
-    x = normal(*shape)
-    exact = run(before, x, np.float64)
-    got = run(after, x, np.float32)
-    assert got.dtype == np.float32
-    assert np.linalg.norm(got - exact) <= rel * np.linalg.norm(exact)
-
+from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
 FOLDS: dict[str, tuple[Build, tuple[int, ...], list[str]]] = {
     "conv": (

@@ -1,0 +1,94 @@
+"""Leave out products with weights that are zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..ir import Graph, Node, Value
+from ..ops.conv import Conv, ConvTranspose
+from ..ops.elementwise import Add, Mul, Sub
+from ..ops.matmul import Gemm, MatMul
+from ..ops.shape import Expand, Unsqueeze
+from ..types import TensorType
+from .driver import Context
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Put the bias in the place of a Conv, ConvTranspose, Gemm or MatMul whose weights are zero.
+
+    Only with `Options.finite`: IEEE 754 says that 0 · ∞ and 0 · NaN are NaN, so the node would
+    hand on what is wrong with its input, and a bias does not. The bias is broadcast to the shape
+    of the result, which must be known; an Add, Sub or Mul that broadcasts it anyway takes it as it
+    is, so that it may join the weights of its neighbours.
+    """
+    if not context.options.finite:
+        return
+    for node in list(graph.nodes):
+        type_ = node.outputs[0].type if node.outputs else None
+        if not isinstance(type_, TensorType) or not type_.is_static or not _is_zero(node):
+            continue
+        bias = _bias(graph, node)
+        shape = graph.constant(np.array(type_.dims, np.int64), f"{node.name}.shape")
+        new = graph.insert(Expand(), [bias, shape], name=node.name, before=node, origin=(node,))
+        new.output.type = type_.without_value()
+        graph.replace(node, new.outputs)
+        graph.rename(new, node.name)
+        _hand_on(graph, new, bias)
+        yield f"the weights of {node.kind} '{node.name}' are zero: what is left is its bias"
+
+
+def _is_zero(node: Node) -> bool:
+    """Whether the node is a product with a constant that is zero everywhere, -0 included."""
+    if isinstance(node.op, Conv | ConvTranspose):
+        factors = node.inputs[1:2]
+    elif isinstance(node.op, Gemm | MatMul):
+        factors = node.inputs[:2]
+    else:
+        return False
+    return any(v is not None and v.data is not None and not v.data.any() for v in factors)
+
+
+def _bias(graph: Graph, node: Node) -> Value:
+    """Return what the result is everywhere, or by channel or column, in a shape that broadcasts."""
+    type_ = node.output.tensor
+    addend = node.inputs[2] if len(node.inputs) > 2 else None
+    if addend is None or (isinstance(node.op, Gemm) and node.op.beta == 0):
+        return graph.constant(np.zeros((), type_.dtype), f"{node.name}.zero")
+    if isinstance(node.op, Gemm):
+        return addend if node.op.beta == 1 else _times(graph, node, addend, node.op.beta)
+    axes = range(1, len(type_.dims) - 1)
+    if addend.data is not None:
+        data = addend.data.reshape(-1, *(1 for _ in axes))
+        return graph.constant(data, f"{node.name}.bias")
+    places = graph.constant(np.array(axes, np.int64), f"{node.name}.axes")
+    by_channel = graph.insert(Unsqueeze(), [addend, places], before=node, origin=(node,))
+    channels = type_.dims[1]
+    by_channel.output.type = type_.with_shape((channels, *(1 for _ in axes)))
+    return by_channel.output
+
+
+def _times(graph: Graph, node: Node, addend: Value, beta: float) -> Value:
+    """Return beta times the addend of a Gemm."""
+    dtype = node.output.tensor.dtype
+    if addend.data is not None:
+        return graph.constant((addend.data * beta).astype(dtype), f"{node.name}.bias")
+    factor = graph.constant(np.array(beta, dtype), f"{node.name}.beta")
+    scaled = graph.insert(Mul(), [addend, factor], before=node, origin=(node,))
+    scaled.output.type = addend.type
+    return scaled.output
+
+
+def _hand_on(graph: Graph, expand: Node, bias: Value) -> None:
+    """Let readers that broadcast the bias themselves read it as it is."""
+    wide = expand.output
+    for reader in list(wide.consumers):
+        if not isinstance(reader.op, Add | Sub | Mul) or reader.inputs.count(wide) > 1:
+            continue
+        other = next(v for v in reader.inputs if v is not wide)
+        full = other.type if other is not None else None
+        if isinstance(full, TensorType) and full.shape == wide.tensor.shape:
+            graph.set_inputs(reader, [bias if v is wide else v for v in reader.inputs])
+    if not wide.consumers and not graph.is_output(wide):
+        graph.remove(expand)

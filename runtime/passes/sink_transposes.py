@@ -1,0 +1,223 @@
+"""Move transposes behind what works in any order of the axes, until they meet their inverses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..infer import infer_node
+from ..ir import Graph, Node, Value, with_attributes
+from ..op import Op
+from ..ops import elementwise
+from ..ops.shape import Concat, Transpose
+from ..types import TensorType
+from .driver import Context
+
+Order = tuple[int, ...]
+
+#: Operators of the family that look at the last axis.
+_ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
+_FREE = tuple(
+    kind
+    for kind in vars(elementwise).values()
+    if isinstance(kind, type)
+    and issubclass(kind, Op)
+    and kind.__module__ == elementwise.__name__
+    and kind not in _ORDERED
+)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Let regions of elementwise nodes between transposes work in the order of what comes before.
+
+    Exporters of channels-last frameworks write a Transpose in front of every convolution and one
+    behind it. A region begins at transposes of one order and takes every node whose inputs all
+    come from it or are constants; at its end, the inverse order costs nothing and everything else
+    costs a transpose. It is rewritten if that leaves fewer of them.
+    """
+    yield from _merge(graph)
+    orders = dict.fromkeys(order for node in graph.nodes if (order := _order(node)) is not None)
+    for order in orders:
+        # One at a time: where an order is its own inverse, a transpose may end one region and begin
+        # the next.
+        while region := next((r for r in _regions(graph, order) if r.after < r.before), None):
+            yield region.rewrite(graph)
+    yield from _merge(graph)
+
+
+def _order(node: Node) -> Order | None:
+    """Return the order of a Transpose; None for anything else, and where the rank is unknown."""
+    if not isinstance(node.op, Transpose):
+        return None
+    type_ = node.output.type
+    rank = type_.rank if isinstance(type_, TensorType) else None
+    return None if rank is None else node.op.order(rank)
+
+
+def _inverse(order: Order) -> Order:
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
+def _merge(graph: Graph) -> Iterator[str]:
+    """Make one of two transposes in a row, or none."""
+    for node in list(graph.nodes):
+        second = _order(node)
+        first = node.inputs[0].producer if second and node.inputs[0] else None
+        before = _order(first) if first is not None else None
+        if second is None or first is None or before is None:
+            continue
+        both = tuple(before[axis] for axis in second)
+        source = first.inputs[0]
+        if source is None:
+            continue
+        if both == tuple(range(len(both))):
+            graph.redirect(node.output, source)
+            graph.remove(node)
+            yield f"Transpose '{node.name}' is the inverse of '{first.name}'"
+        else:
+            graph.set_op(node, Transpose(perm=both))
+            graph.set_inputs(node, (source,))
+            yield f"Transpose '{node.name}' took '{first.name}' over"
+        if not first.output.consumers and not graph.is_output(first.output):
+            graph.remove(first)
+
+
+@dataclass(slots=True)
+class _Region:
+    """Nodes between transposes of one order.
+
+    Attributes:
+        order: of the transposes.
+        entries: the transposes at its beginning.
+        nodes: in topological order.
+        exits: the values of it that are read, or wanted, outside in the file's order.
+        inverses: the transposes at its end that undo the order.
+    """
+
+    order: Order
+    entries: list[Node] = field(default_factory=list[Node])
+    nodes: list[Node] = field(default_factory=list[Node])
+    exits: list[Value] = field(default_factory=list[Value])
+    inverses: list[Node] = field(default_factory=list[Node])
+
+    @property
+    def before(self) -> int:
+        """Transposes at its ends now."""
+        return len(self.entries) + len(self.inverses)
+
+    @property
+    def after(self) -> int:
+        """Transposes that the rewrite leaves."""
+        return len(self.exits)
+
+    def rewrite(self, graph: Graph) -> str:
+        """Let the nodes work in the order of what is before the transposes."""
+        image = {node.output: node.inputs[0] for node in self.entries}
+        made: dict[Node, Node] = {}
+        for node in self.nodes:
+            inputs = [v and (image.get(v) or self._turned(graph, v)) for v in node.inputs]
+            new = graph.insert(
+                self._op(node.op), inputs, name=node.name, before=node, origin=(node,)
+            )
+            infer_node(new)
+            image[node.output] = new.output
+            made[node] = new
+        for value in self.exits:
+            if value.producer in made:
+                turned = graph.insert(
+                    Transpose(perm=self.order), [image[value]], before=value.producer
+                )
+                infer_node(turned)
+                graph.redirect(value, turned.output)
+        for node in self.inverses:
+            source = node.inputs[0]
+            result = image.get(source) if source else None
+            if result is not None:
+                graph.redirect(node.output, result)
+                graph.remove(node)
+        for node in (*reversed(self.nodes), *self.entries):
+            if not node.output.consumers and not graph.is_output(node.output):
+                graph.remove(node)
+        for node, new in made.items():
+            graph.rename(new, node.name)
+        return (
+            f"{len(self.nodes)} nodes behind Transpose '{self.entries[0].name}' work in the order "
+            f"of its input: {self.before} transposes became {self.after}"
+        )
+
+    def _turned(self, graph: Graph, value: Value) -> Value:
+        """Return a constant in the order of what is before the transposes."""
+        if value.data is None or value.data.size == 1:
+            return value
+        rank = len(self.order)
+        wide = value.data.reshape((1,) * (rank - value.data.ndim) + value.data.shape)
+        return graph.constant(wide.transpose(_inverse(self.order)), value.name)
+
+    def _op(self, op: Op) -> Op:
+        if isinstance(op, Concat):
+            return with_attributes(op, axis=self.order[op.axis])
+        return op
+
+
+def _regions(graph: Graph, order: Order) -> list[_Region]:
+    """Return the regions of transposes of one order, which share nothing."""
+    owner: dict[Value, _Region] = {}
+    regions: list[_Region] = []
+    for node in graph.nodes:
+        if _order(node) == order:
+            region = _Region(order, [node])
+            regions.append(region)
+            owner[node.output] = region
+        elif _is_free(node, order) and _all_inside(node, owner, len(order)):
+            parts = {id(owner[v]): owner[v] for v in node.reads if v in owner}
+            first, *others = parts.values()
+            for other in others:
+                first.entries += other.entries
+                first.nodes += other.nodes
+                regions.remove(other)
+                owner.update((value, first) for value, has in owner.items() if has is other)
+            first.nodes.append(node)
+            owner[node.output] = first
+    back = _inverse(order)
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    for value in owner:
+        _find_exits(graph, value, owner, back)
+    for region in regions:
+        region.nodes.sort(key=place.__getitem__)
+    return [region for region in regions if region.nodes or region.inverses]
+
+
+def _find_exits(graph: Graph, value: Value, owner: dict[Value, _Region], back: Order) -> None:
+    region, leaves = owner[value], graph.is_output(value)
+    for reader in value.consumers:
+        if region is owner.get(reader.output):
+            continue
+        if _order(reader) == back:
+            region.inverses.append(reader)
+        else:
+            leaves = True
+    if leaves:
+        region.exits.append(value)
+
+
+def _is_free(node: Node, order: Order) -> bool:
+    if isinstance(node.op, Concat):
+        return -len(order) <= node.op.axis < len(order)
+    return isinstance(node.op, _FREE) and len(node.outputs) == 1
+
+
+def _all_inside(node: Node, owner: dict[Value, _Region], rank: int) -> bool:
+    """Whether the node reads values of regions, and besides nothing but constants that can turn."""
+    inside = False
+    for value in node.reads:
+        if value in owner:
+            inside = True
+        elif value.data is None or not _can_turn(value.data, rank, node):
+            return False
+    return inside
+
+
+def _can_turn(data: np.ndarray, rank: int, node: Node) -> bool:
+    return data.ndim == rank if isinstance(node.op, Concat) else data.ndim <= rank

@@ -1,0 +1,48 @@
+"""Operators that an opset lacks, written out: the results stay what they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tercet.importers.onnx import load
+from tercet.importers.onnx.expand import expanded
+from tercet.importers.onnx.export import export
+from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.types import TensorType
+
+from ..spec.cases import array_of, cases_by_operator
+
+#: An opset and operators that are younger, but functions of what it has.
+OPSET = 17
+OPERATORS = ("Gelu", "Mish", "ReduceL2", "ReduceLogSumExp", "RotaryEmbedding", "SwiGLU", "Swish")
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_results_stay(operator: str) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    count = 0
+    for case in cases_by_operator()["", operator]:
+        model = export(expanded(load(case.model).graph, OPSET), opsets={"": OPSET})
+        onnx.checker.check_model(model, full_check=True)
+        session = ort.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        names = [value.name for value in session.get_inputs()]
+        feeds = dict(zip(names, map(array_of, case.inputs), strict=False))
+        for got, want in zip(session.run(None, feeds), case.outputs, strict=True):
+            np.testing.assert_allclose(got, array_of(want), rtol=1e-4, atol=1e-5)
+        count += 1
+    assert count
+
+
+def test_what_an_opset_has_stays() -> None:
+    graph = Graph("test")
+    graph.add_input("x", TensorType(float32, (2,)))
+    graph.set_outputs({"y": graph.insert(Relu(), list(graph.inputs), ["y"]).output})
+    infer(graph)
+    assert expanded(graph, OPSET) is graph

@@ -1,0 +1,237 @@
+"""Maps, and classical features of every dtype, against onnxruntime and scikit-learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import tercet
+
+from .nodes import ML, Array, assert_same, by_onnxruntime, check, model_of, node, run, texts
+
+ROWS = np.array([[0.5, -1.0, 2.0], [3.0, 0.25, -0.5]], np.float32)
+
+
+def one(op: str, value: Any, **attributes: Any) -> Any:
+    model = model_of([node(op, "x", "y", domain=ML, **attributes)], {"x": value}, "y")
+    (found,) = run(model, {"x": value})
+    return found
+
+
+# ── maps ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"classlabels_int64s": [7, 3, 11]}, {"classlabels_strings": ["a", "ä", ""]}],
+)
+def test_zip_map(labels: dict[str, Any]) -> None:
+    for x in (ROWS, ROWS[:0], ROWS[0]):
+        check([node("ZipMap", "x", "y", domain=ML, **labels)], {"x": x})
+
+
+@pytest.mark.parametrize("form", [{"map_form": "DENSE"}, {"map_form": "SPARSE", "max_map": 6}])
+@pytest.mark.parametrize("cast_to", ["TO_FLOAT", "TO_INT64"])
+def test_cast_map(form: dict[str, Any], cast_to: str) -> None:
+    x = {4: 1.75, 1: -2.5, 0: 1e-7, 2: 123456789.0}
+    check([node("CastMap", "x", "y", domain=ML, cast_to=cast_to, **form)], {"x": x})
+
+
+def test_cast_map_of_texts() -> None:
+    x = {4: "1.5", 1: "-2"}
+    assert_same(one("CastMap", x, cast_to="TO_FLOAT"), np.array([[-2, 1.5]], np.float32))
+    assert_same(one("CastMap", x, cast_to="TO_STRING"), texts("-2", "1.5")[np.newaxis])
+    sparse = one("CastMap", x, cast_to="TO_INT64", map_form="SPARSE", max_map=5)
+    assert_same(sparse, np.array([[0, -2, 0, 0, 1]]))
+    assert one("CastMap", {1: 0.5}, cast_to="TO_STRING").tolist() == [["0.5"]]
+
+
+def test_cast_map_refuses_keys_outside() -> None:
+    with pytest.raises(tercet.TercetError, match="max_map=3"):
+        one("CastMap", {5: 1.0}, cast_to="TO_FLOAT", map_form="SPARSE", max_map=3)
+
+
+@pytest.mark.parametrize(
+    ("x", "vocabulary", "want"),
+    [
+        ({4: 1.5, 1: -2.5}, {"int64_vocabulary": [1, 2, 4]}, np.array([-2.5, 0, 1.5], np.float32)),
+        ({"a": 5}, {"string_vocabulary": ["b", "a"]}, np.array([0, 5])),
+        ({"a": 1.5}, {"string_vocabulary": ["b", "a"]}, np.array([0, 1.5], np.float32)),
+        ({4: "x"}, {"int64_vocabulary": [1, 4]}, texts("", "x")),
+        ({"a": np.float64(0.1)}, {"string_vocabulary": ["a"]}, np.array([0.1])),
+    ],
+)
+def test_dict_vectorizer(x: Any, vocabulary: dict[str, Any], want: Array) -> None:
+    """One row [v], as the specification has it; onnxruntime gives [1, v]."""
+    assert_same(one("DictVectorizer", x, **vocabulary), want)
+
+
+def test_a_map_there_and_back() -> None:
+    nodes = [
+        node("ZipMap", "x", "maps", domain=ML, classlabels_int64s=[5, 0, 2]),
+        node("SequenceAt", "maps i", "map"),
+        node("DictVectorizer", "map", "y", domain=ML, int64_vocabulary=[0, 2, 5, 7]),
+    ]
+    feeds = {"x": ROWS, "i": np.array(1)}
+    (found,) = run(model_of(nodes, feeds, "y"), feeds)
+    assert_same(found, np.array([0.25, -0.5, 3.0, 0.0], np.float32))
+
+
+# ── labels and categories ────────────────────────────────────────────────────────────────────────
+
+KEYS: dict[str, list[Any]] = {
+    "int64s": [3, 1, 2],
+    "floats": [0.5, float("nan"), 2.0],
+    "strings": ["b", "", "ä"],
+}
+ASKED: dict[str, Array] = {
+    "int64s": np.array([1, 2, 9, 3]),
+    "floats": np.array([2.0, np.nan, 7.0, 0.5], np.float32),
+    "strings": texts("ä", "", "z", "b"),
+}
+
+
+@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("values", KEYS)
+def test_label_encoder(keys: str, values: str) -> None:
+    found = [1.5, -2.0, 3.0] if values == "floats" else KEYS[values]
+    attributes = {f"keys_{keys}": KEYS[keys], f"values_{values}": found}
+    check([node("LabelEncoder", "x", "y", domain=ML, **attributes)], {"x": ASKED[keys]})
+
+
+@pytest.mark.parametrize("keys", [np.float32, np.float64, np.int64, np.int32, np.int16, object])
+@pytest.mark.parametrize("values", [np.float32, np.float64, np.int64, np.int32, np.int16, object])
+def test_label_encoder_of_tensors(keys: Any, values: Any) -> None:
+    def made(numbers: list[int], kind: Any) -> Array:
+        data = np.array(numbers)
+        return data.astype(str).astype(object) if kind is object else data.astype(kind)
+
+    def tensor(numbers: list[int], kind: Any) -> Any:
+        data = made(numbers, kind)
+        number = helper.np_dtype_to_tensor_dtype(data.dtype)
+        return helper.make_tensor("t", number, data.shape, data.tolist())
+
+    attributes = {
+        "keys_tensor": tensor([5, 1, 3], keys),
+        "values_tensor": tensor([10, 20, 30], values),
+        "default_tensor": tensor([7], values),
+    }
+    x = made([1, 3, 4, 5], keys)
+    model = model_of([node("LabelEncoder", "x", "y", domain=ML, **attributes)], {"x": x}, "y")
+    (found,) = run(model, {"x": x})
+    assert_same(found, made([20, 30, 7, 10], values))
+
+
+def test_category_mapper() -> None:
+    attributes = {"cats_int64s": [3, 1], "cats_strings": ["c", "ä"]}
+    for x in (texts("ä", "c", "?"), np.array([[1, 3, 8]])):
+        check([node("CategoryMapper", "x", "y", domain=ML, **attributes)], {"x": x})
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.float32, np.float64, object])
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (1, 4)])
+def test_one_hot_encoder(kind: Any, shape: tuple[int, ...]) -> None:
+    numbers = np.array([1, 4, 3, 9]).reshape(shape)
+    want = (numbers[..., np.newaxis] == [3, 1, 4]).astype(np.float32)
+    if kind is object:
+        found = one("OneHotEncoder", numbers.astype(str).astype(object), cats_strings=list("314"))
+    else:
+        found = one("OneHotEncoder", numbers.astype(kind), cats_int64s=[3, 1, 4])
+    assert_same(found, want)
+
+
+def test_one_hot_encoder_may_refuse() -> None:
+    with pytest.raises(tercet.TercetError, match="none of the categories"):
+        one("OneHotEncoder", np.array([1, 9]), cats_int64s=[1, 2], zeros=0)
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────
+
+NUMBERS = [np.float32, np.float64, np.int64, np.int32]
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("Scaler", {"offset": [0.5, 1.0, -2.0], "scale": [2.0, 0.25, 1.0]}),
+        ("Scaler", {"offset": [1.0], "scale": [3.0]}),
+        ("Normalizer", {"norm": "L1"}),
+        ("Normalizer", {"norm": "L2"}),
+        ("Normalizer", {"norm": "MAX"}),
+        ("FeatureVectorizer", {"inputdimensions": [3]}),
+    ],
+)
+def test_features(op: str, attributes: dict[str, Any], kind: Any) -> None:
+    x = (ROWS * 4).astype(kind)
+    check([node(op, "x", "y", domain=ML, **attributes)], {"x": x})
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_imputer(kind: Any) -> None:
+    x = np.array([[1, 2, 1], [4, 1, 6]], kind)
+    name, of = ("floats", "float") if kind is np.float32 else ("int64s", "int64")
+    for values in ([9], [7, 8, 9]):
+        values = np.array(values, kind).tolist()
+        attributes = {f"imputed_value_{name}": values, f"replaced_value_{of}": kind(1).item()}
+        check([node("Imputer", "x", "y", domain=ML, **attributes)], {"x": x})
+
+
+def test_binarizer_and_extractor() -> None:
+    check([node("Binarizer", "x", "y", domain=ML, threshold=0.5)], {"x": ROWS})
+    feeds = {"x": texts("a", "b", "c").reshape(1, 3), "i": np.array([[2, 0]])}
+    check([node("ArrayFeatureExtractor", "x i", "y", domain=ML)], feeds)
+
+
+def test_normalizer_like_scikit_learn() -> None:
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    for norm in ("l1", "l2"):
+        want = preprocessing.normalize(ROWS, norm=norm)
+        np.testing.assert_allclose(one("Normalizer", ROWS, norm=norm.upper()), want, rtol=1e-6)
+
+
+# ── classifiers with labels that are strings ─────────────────────────────────────────────────────
+
+LABELS = ["ä", "", "c"]
+CLASSIFIERS: dict[str, dict[str, Any]] = {
+    "LinearClassifier": {
+        "coefficients": [0.5, -1.0, 1.0, -0.5, 1.0, 0.0, 0.25, 0.0, -1.0],
+        "intercepts": [0.1, -0.2, 0.0],
+        "post_transform": "SOFTMAX",
+    },
+    "SVMClassifier": {
+        "coefficients": [1.0, -0.5, 0.75, -1.0, 0.5, -0.25],
+        "kernel_params": [0.5, 0.0, 3.0],
+        "kernel_type": "RBF",
+        "rho": [0.1, -0.2, 0.3],
+        "support_vectors": [0.0, 1.0, 1.0, 1.0, 0.0, 2.0, -1.0, 0.5, 0.0],
+        "vectors_per_class": [1, 1, 1],
+    },
+    "TreeEnsembleClassifier": {
+        "nodes_falsenodeids": [2, 0, 0],
+        "nodes_featureids": [0, 0, 0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_treeids": [0, 0, 0],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_values": [1.0, 0.0, 0.0],
+        "class_ids": [0, 1, 2],
+        "class_nodeids": [1, 2, 2],
+        "class_treeids": [0, 0, 0],
+        "class_weights": [1.0, 2.0, 0.5],
+    },
+}
+
+
+@pytest.mark.parametrize("op", CLASSIFIERS)
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_classifiers(op: str, kind: Any) -> None:
+    x = (ROWS * 4).astype(kind)
+    made = node(op, "x", "label scores", domain=ML, classlabels_strings=LABELS, **CLASSIFIERS[op])
+    model = model_of([made], {"x": x}, "label scores")
+    model.opset_import[1].version = 3  # the newest one with trees of this kind
+    for got, want in zip(run(model, {"x": x}), by_onnxruntime(model, {"x": x}), strict=True):
+        assert_same(got, want, 1e-5)

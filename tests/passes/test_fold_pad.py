@@ -1,0 +1,81 @@
+"""Zero padding joins the window behind it, and nothing else does (row E15)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.op import Op
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.pool import AveragePool, MaxPool
+from tercet.runtime.ops.shape import Pad
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+IMAGE = (0, 0, 1, 2, 0, 0, 3, 0)
+COUNTED = AveragePool(kernel_shape=(4, 4), count_include_pad=1)
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def padded(window: Op, *weights: np.ndarray, pad: Pad | None = None, rest=(), pads=IMAGE) -> Graph:
+    def build(graph: Graph, x: Value) -> Value:
+        return apply(graph, window, apply(graph, pad or Pad(), x, ints(*pads), *rest), *weights)
+
+    return make(build, (2, 3, 7, 8))
+
+
+FOLDED = {
+    "conv": padded(Conv(), normal(4, 3, 3, 3), normal(4)),
+    "conv with pads": padded(Conv(pads=(1, 1, 0, 2), strides=(2, 1)), normal(4, 3, 3, 3)),
+    "conv, VALID": padded(Conv(auto_pad="VALID"), normal(4, 3, 3, 3)),
+    "dilated": padded(Conv(dilations=(2, 2)), normal(4, 3, 2, 2)),
+    "mean": padded(COUNTED),
+    "zero said": padded(Conv(), normal(4, 3, 3, 3), rest=(np.zeros((), np.float32),)),
+    "axes": padded(Conv(), normal(4, 3, 3, 3), rest=(None, ints(-1, 2)), pads=(2, 0, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_zeros_are_padding(name: str) -> None:
+    after, log = optimised(FOLDED[name])
+    assert len(kinds(after)) == 1
+    assert log.counts == {"fold_pad": 1, "remove_dead": 1} or log.counts == {"fold_pad": 1}
+    assert len(after.nodes[0].origin) == 2
+    assert_same(FOLDED[name], after)
+
+
+KEPT = {
+    "other numbers": padded(Conv(), normal(4, 3, 3, 3), rest=(np.ones((), np.float32),)),
+    "reflected": padded(Conv(), normal(4, 3, 3, 3), pad=Pad(mode="reflect")),
+    "cropped": padded(Conv(), normal(4, 3, 3, 3), pads=(0, 0, -1, 0, 0, 0, 0, 0)),
+    "channels": padded(Conv(), normal(4, 5, 3, 3), pads=(0, 1, 0, 0, 0, 1, 0, 0)),
+    "SAME": padded(Conv(auto_pad="SAME_UPPER"), normal(4, 3, 3, 3)),
+    "greatest": padded(MaxPool(kernel_shape=(2, 2))),
+    "zeros not counted": padded(AveragePool(kernel_shape=(4, 4))),
+    "a window of padding": padded(AveragePool(kernel_shape=(3, 3), count_include_pad=1)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_stays(name: str) -> None:
+    after, _ = optimised(KEPT[name])
+    assert kinds(after)[0] == "Pad"
+
+
+def test_padding_that_others_read() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        wide = apply(graph, Pad(), x, ints(*IMAGE))
+        graph.set_outputs({"wide": apply(graph, Relu(), wide)})
+        return apply(graph, Conv(), wide, normal(4, 3, 3, 3))
+
+    graph = Graph()
+    x = graph.add_input("x", make(lambda g, v: v, (1, 3, 4, 4)).inputs[0].type)
+    y = build(graph, x)
+    graph.set_outputs({**graph.outputs, "y": y})
+    after, _ = optimised(graph)
+    assert "Pad" in kinds(after)

@@ -1,0 +1,201 @@
+"""Normalizations that exporters spell out become one node, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.elementwise import Add, Div, Mul, Neg, Pow, Reciprocal, Relu, Sqrt, Sub
+from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
+from tercet.runtime.ops.reduce import ReduceMean, ReduceSum
+from tercet.runtime.types import Dim, TensorType
+
+from .graphs import apply, assert_same, kinds, normal, optimised
+
+SHAPE = (2, 5, 8)
+MEAN = ReduceMean()
+
+
+def integers(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One of the ways to write a normalization."""
+
+    axes: tuple[int, ...] = (-1,)
+    centred: bool = True
+    square: str = "pow"
+    quotient: str = "div"
+    epsilon_first: bool = False
+    scale: bool = True
+    shift: bool = True
+    commuted: bool = False
+    epsilon: Any = 1e-3
+    mean: Any = MEAN
+    mean_of_squares: Any = MEAN
+    exponent: float = 2.0
+    size: tuple[int, ...] = (8,)
+
+    def write(self, graph: Graph, x: Value) -> Value:
+        axes = integers(*self.axes)
+        d = apply(graph, Sub(), x, apply(graph, self.mean, x, axes)) if self.centred else x
+        if self.square == "pow":
+            square = apply(graph, Pow(), d, np.array(self.exponent, np.float32))
+        else:
+            square = apply(graph, Mul(), d, d)
+        variance = apply(graph, self.mean_of_squares, square, axes)
+        epsilon = np.array(self.epsilon, np.float32)
+        terms = (epsilon, variance) if self.epsilon_first else (variance, epsilon)
+        y = self._divide(graph, d, apply(graph, Add(), *terms))
+        if self.scale:
+            y = self._join(graph, Mul(), y, normal(*self.size))
+        return self._join(graph, Add(), y, normal(*self.size)) if self.shift else y
+
+    def _divide(self, graph: Graph, d: Value, s: Value) -> Value:
+        if self.quotient == "power":
+            return apply(graph, Mul(), d, apply(graph, Pow(), s, np.array(-0.5, np.float32)))
+        root = apply(graph, Sqrt(), s)
+        if self.quotient == "div":
+            return apply(graph, Div(), d, root)
+        if self.quotient == "reciprocal":
+            return apply(graph, Mul(), apply(graph, Reciprocal(), root), d)
+        one = np.array(1, np.float32)
+        return apply(graph, Mul(), d, apply(graph, Div(), one, root))
+
+    def _join(self, graph: Graph, op: Any, y: Value, data: np.ndarray) -> Value:
+        return apply(graph, op, data, y) if self.commuted else apply(graph, op, y, data)
+
+
+def graph_of(form: Form, shape: tuple[Dim, ...] = SHAPE) -> Graph:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, shape))
+    graph.set_outputs({"y": form.write(graph, apply(graph, Relu(), x))})
+    infer(graph)
+    return graph
+
+
+LAYER: dict[str, Form] = {
+    "as TorchScript writes it": Form(),
+    "the square a product": Form(square="mul"),
+    "a reciprocal": Form(quotient="reciprocal"),
+    "one by the root": Form(quotient="inverse"),
+    "a power of -0.5": Form(quotient="power"),
+    "epsilon first": Form(epsilon_first=True),
+    "scale and shift first": Form(commuted=True),
+    "axes from the front": Form(axes=(2,)),
+    "two axes": Form(axes=(1, 2), size=(5, 8)),
+    "two axes, in another order": Form(axes=(-1, 1), size=(5, 8)),
+    "no shift": Form(shift=False),
+    "no scale": Form(scale=False),
+    "neither": Form(scale=False, shift=False),
+    "epsilon of one axis": Form(epsilon=[1e-3]),
+}
+
+
+@pytest.mark.parametrize("name", LAYER)
+def test_layer_normalization(name: str) -> None:
+    form = LAYER[name]
+    graph = graph_of(form)
+    after, log = optimised(graph)
+    # A shift without a scale in front of it is no shift of the operator's.
+    rest = ["Add"] if form.shift and not form.scale else []
+    assert kinds(after) == ["Relu", "LayerNormalization", *rest]
+    assert log.counts["fuse_norm"] == 1
+    op = after.nodes[1].op
+    assert isinstance(op, LayerNormalization)
+    assert (op.axis, op.epsilon) == (-len(form.axes), pytest.approx(1e-3))
+    assert_same(graph, after, *SHAPE)
+
+
+RMS: dict[str, Form] = {
+    name: replace(form, centred=False, shift=False) for name, form in LAYER.items()
+}
+
+
+@pytest.mark.parametrize("name", RMS)
+def test_rms_normalization(name: str) -> None:
+    graph = graph_of(RMS[name])
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "RMSNormalization"]
+    assert isinstance(after.nodes[1].op, RMSNormalization)
+    assert_same(graph, after, *SHAPE)
+
+
+def test_what_is_behind_an_rms_normalization_stays() -> None:
+    graph = graph_of(Form(centred=False))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "RMSNormalization", "Add"]
+    assert_same(graph, after, *SHAPE)
+
+
+def test_symbolic_batch() -> None:
+    graph = graph_of(Form(), ("batch", None, 8))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "LayerNormalization"]
+    assert_same(graph, after, *SHAPE)
+
+
+def test_a_scale_of_another_shape_stays_behind() -> None:
+    """ONNX wants a scale of the shape of the normalized axes."""
+    graph = graph_of(Form(size=(1, 1, 8)))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "LayerNormalization", "Mul", "Add"]
+    assert_same(graph, after, *SHAPE)
+
+
+KEPT: dict[str, tuple[Form, tuple[Dim, ...]]] = {
+    "not the last axis": (Form(axes=(1,), scale=False, shift=False), SHAPE),
+    "the first axis too": (Form(axes=(0, 2), scale=False, shift=False), SHAPE),
+    "a sum of squares": (Form(mean_of_squares=ReduceSum()), SHAPE),
+    "a cube": (Form(exponent=3.0), SHAPE),
+    "an epsilon by feature": (Form(epsilon=np.full(8, 1e-3)), SHAPE),
+    "a negative epsilon": (Form(epsilon=-1e-3), SHAPE),
+    "a size that nobody knows": (Form(scale=False, shift=False), (2, 5, None)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_other_formulas_stay(name: str) -> None:
+    graph = graph_of(*KEPT[name])
+    _, log = optimised(graph)
+    assert "fuse_norm" not in log.counts
+
+
+@pytest.mark.parametrize("what", ["mean", "difference", "root"])
+def test_what_others_read_stays(what: str) -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, SHAPE))
+    mean = apply(graph, ReduceMean(), x, integers(-1))
+    d = apply(graph, Sub(), x, mean)
+    variance = apply(graph, ReduceMean(), apply(graph, Mul(), d, d), integers(-1))
+    root = apply(graph, Sqrt(), apply(graph, Add(), variance, np.array(1e-5, np.float32)))
+    y = apply(graph, Div(), d, root)
+    other = {"mean": mean, "difference": d, "root": root}[what]
+    graph.set_outputs({"y": y, "z": apply(graph, Neg(), other)})
+    infer(graph)
+    after, log = optimised(graph)
+    assert "LayerNormalization" not in kinds(after)
+    assert "fuse_norm" not in log.counts
+
+
+def test_the_mean_of_something_else_is_not_subtracted() -> None:
+    """What is left is an RMSNormalization of the difference."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, SHAPE))
+    other = apply(graph, Relu(), x)
+    d = apply(graph, Sub(), x, apply(graph, ReduceMean(), other, integers(-1)))
+    variance = apply(graph, ReduceMean(), apply(graph, Mul(), d, d), integers(-1))
+    root = apply(graph, Sqrt(), apply(graph, Add(), variance, np.array(1e-5, np.float32)))
+    graph.set_outputs({"y": apply(graph, Div(), d, root)})
+    infer(graph)
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "ReduceMean", "Sub", "RMSNormalization"]
+    assert_same(graph, after, *SHAPE)

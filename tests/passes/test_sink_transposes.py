@@ -1,0 +1,115 @@
+"""Transposes move behind elementwise nodes until they meet their inverses (row A21)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Clip, Mul, PRelu, Relu, Sigmoid
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.shape import Concat, Transpose
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+LAST = Transpose(perm=(0, 2, 3, 1))
+FIRST = Transpose(perm=(0, 3, 1, 2))
+
+
+def conv(graph: Graph, x: Value, inputs: int, outputs: int) -> Value:
+    """A convolution of a channels-last tensor, as exporters of such frameworks write it."""
+    first = apply(graph, FIRST, x)
+    return apply(graph, LAST, apply(graph, Conv(), first, normal(outputs, inputs, 3, 3)))
+
+
+def test_a_network_with_channels_last() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = conv(graph, x, 3, 4)
+        y = apply(graph, Relu(), apply(graph, Mul(), y, normal(4)))
+        y = conv(graph, y, 4, 5)
+        one, six = (np.array(v, np.float32) for v in (0, 6))
+        y = apply(graph, Clip(), apply(graph, PRelu(), y, normal(1, 1, 5)), one, six)
+        return conv(graph, y, 5, 2)
+
+    graph = make(build, (2, 12, 13, 3))
+    after, log = optimised(graph)
+    assert kinds(graph).count("Transpose") == 6
+    assert kinds(after).count("Transpose") == 2, "at the input and at the output"
+    assert kinds(after)[0] == kinds(after)[-1] == "Transpose"
+    assert log.counts["sink_transposes"] == 2
+    assert_same(graph, after)
+
+
+def test_branches_that_meet() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = conv(graph, x, 3, 4)
+        skip = apply(graph, Sigmoid(), y)
+        y = apply(graph, Add(), apply(graph, Mul(), y, skip), apply(graph, Relu(), y))
+        y = apply(graph, Concat(axis=-1), y, skip, normal(2, 6, 7, 1))
+        return conv(graph, y, 9, 2)
+
+    graph = make(build, (2, 8, 9, 3))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Transpose") == 2
+    assert [n.op.axis for n in after.nodes if isinstance(n.op, Concat)] == [1]
+    assert_same(graph, after)
+
+
+def test_two_sources_become_one_transpose() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y, z = (apply(graph, Conv(), x, normal(4, 3, 1, 1)) for _ in range(2))
+        return apply(graph, Add(), apply(graph, LAST, y), apply(graph, LAST, z))
+
+    graph = make(build, (1, 3, 4, 5))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Transpose") == 1
+    assert_same(graph, after)
+
+
+def test_nothing_is_moved_without_gain() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        return apply(graph, Softmax(axis=-1), apply(graph, Relu(), apply(graph, LAST, x)))
+
+    graph = make(build, (1, 3, 4, 5))
+    after, log = optimised(graph)
+    assert kinds(after) == ["Transpose", "Relu", "Softmax"]
+    assert "sink_transposes" not in log.counts
+
+
+def test_orders_that_are_their_own_inverse() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = x
+        for _ in range(3):
+            y = apply(graph, Relu(), apply(graph, Transpose(perm=(0, 2, 1)), y))
+            y = apply(graph, Add(), y, normal(1, 1))
+        return y
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Transpose") == 1
+    assert_same(graph, after)
+
+
+def test_values_that_others_want_keep_their_order() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Relu(), conv(graph, x, 3, 4))
+        graph.set_outputs({"inside": y})
+        return conv(graph, y, 4, 2)
+
+    graph = Graph()
+    x = graph.add_input("x", make(lambda g, v: v, (1, 8, 8, 3)).inputs[0].type)
+    result = build(graph, x)
+    graph.set_outputs({**graph.outputs, "y": result})
+    after, _ = optimised(graph)
+    assert kinds(after).count("Transpose") <= 4
+
+
+def test_transposes_in_a_row() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, Transpose(perm=(1, 2, 0)), apply(graph, Transpose(perm=(1, 2, 0)), x))
+        return apply(graph, Relu(), y)
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert [n.op.perm for n in after.nodes if isinstance(n.op, Transpose)] == [(2, 0, 1)]
+    assert_same(graph, after)
