@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -78,11 +78,13 @@ def _check(info: TensorInfo, type_: ValueType | None, value: Any, symbols: Symbo
         if not isinstance(value, list | tuple):
             raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
         # Elements of one sequence may differ in the sizes that the file gives one symbol.
-        return [_check(info, type_.element, element, {}) for element in value]
+        elements = cast("Sequence[Any]", value)
+        return [_check(info, type_.element, element, {}) for element in elements]
     if isinstance(type_, MapType):
         if not isinstance(value, Mapping):
             raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
-        return {_key(info, type_, k): _element(info, type_, v) for k, v in value.items()}
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return {_key(info, type_, key): _element(info, type_, each) for key, each in pairs}
     if isinstance(type_, TensorType):
         return _check_array(info, type_, np.asarray(value), symbols)
     return value
@@ -91,7 +93,7 @@ def _check(info: TensorInfo, type_: ValueType | None, value: Any, symbols: Symbo
 def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
     if type_.key == string and isinstance(key, str):
         return key
-    if type_.key != string and isinstance(key, int | np.integer) and not isinstance(key, bool):
+    if type_.key != string and np.asarray(key).dtype.kind in "iu":
         return int(key)
     raise InputError(f"input '{info.name}' has the key {key!r}; the model wants {info}")
 

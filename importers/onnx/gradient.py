@@ -71,7 +71,8 @@ def _between(
 ) -> list[Node]:
     """Return the nodes that `target` depends on and that depend on a fixed value."""
     before = graph.nodes[: graph.nodes.index(node)]
-    needed, behind = {target}, []
+    needed = {target}
+    behind: list[Node] = []
     for each in reversed(before):
         if any(value in needed and value not in fixed for value in each.outputs):
             needed.update(each.reads)
