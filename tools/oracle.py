@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ..backends.numpy import NumpyBackend, evaluate
-from ..runtime.dtypes import DType, float32, float64
+from ..runtime.dtypes import DType, bfloat16, float16, float32, float64
 from ..runtime.infer import infer
 from ..runtime.ir import Graph, with_attributes
 from ..runtime.model import Model
-from ..runtime.op import attributes
+from ..runtime.op import Op, Tensor, attributes
 from ..runtime.options import Options
-from ..runtime.types import Array, TensorType
+from ..runtime.types import (
+    Array,
+    HostValue,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    ValueType,
+)
+
+NARROW = frozenset({float16, bfloat16, float32})
+
+#: Changes the elements of a tensor on their way to float64.
+Change = Callable[[Array], Array]
 
 
 class Oracle:
@@ -21,51 +35,92 @@ class Oracle:
 
     Args:
         graph: an imported graph (`Model.imported`); stays as it is.
+        change: applied to every constant and input of a narrower floating-point type.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, change: Change | None = None) -> None:
+        self._change = change
         self._model = Model(
-            in_float64(graph), [NumpyBackend()], Options(stop_at=0, max_plans=1), evaluate
+            in_float64(graph, change), [NumpyBackend()], Options(stop_at=0, max_plans=1), evaluate
         )
 
-    def run(self, inputs: dict[str, Array], outputs: list[str] | None = None) -> dict[str, Array]:
-        """Run on the model's own inputs; float32 ones are widened, float32 results are float64."""
-        feeds = {name: _widened(np.asarray(data)) for name, data in inputs.items()}
+    def run(self, inputs: Mapping[str, Any], outputs: list[str] | None = None) -> dict[str, Any]:
+        """Run on the model's own inputs.
+
+        Floats are widened, whether in arrays or lists of them; results that would be narrower are
+        float64, too.
+        """
+        feeds = {name: self._wide(value) for name, value in inputs.items()}
         return self._model.run(feeds, outputs)
+
+    def _wide(self, value: HostValue) -> HostValue:
+        if isinstance(value, list):
+            return [self._wide(item) for item in value]
+        if isinstance(value, dict) or value is None:
+            return value
+        return _widened(np.asarray(value), self._change)
 
     def close(self) -> None:
         """Give the memory back."""
         self._model.close()
 
 
-def in_float64(graph: Graph) -> Graph:
-    """Return a copy of a graph in which every float32 tensor is float64."""
+def in_float64(graph: Graph, change: Change | None = None) -> Graph:
+    """Return a copy of a graph in which every narrower float tensor is float64."""
     copy = graph.clone()
-    for value in copy.values.values():
-        if isinstance(value.type, TensorType) and value.type.dtype == float32:
-            value.type = replace(value.type, dtype=float64)
-        if value.data is not None and value.data.dtype == float32:
-            copy.set_data(value, _widened(value.data))
-    for node in copy.nodes:
-        changes = {
-            name: float64
-            for name in attributes(type(node.op))
-            if isinstance(found := getattr(node.op, name), np.dtype) and _is_float32(found)
-        }
-        if changes:
-            copy.set_op(node, with_attributes(node.op, **changes))
+    for each in _with_bodies(copy):
+        for value in each.values.values():
+            value.type = _wide_type(value.type)
+            if value.data is not None and value.data.dtype in NARROW:
+                each.set_data(value, _widened(value.data, change))
+        for node in each.nodes:
+            changes = _wide_attributes(node.op)
+            if changes:
+                each.set_op(node, with_attributes(node.op, **changes))
     infer(copy)
     return copy
 
 
-def _is_float32(dtype: DType) -> bool:
-    return dtype == float32
+def _with_bodies(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.walk():
+        yield from node.op.graphs()
 
 
-def _widened(data: Array) -> Array:
-    """Return float32 data as float64, repeated elements still repeated, other data as it is."""
-    if data.dtype != float32:
+def _wide_attributes(op: Op) -> dict[str, object]:
+    """Return the attributes that have to change: element types, and tensors of such."""
+    changes: dict[str, object] = {}
+    for name in attributes(type(op)):
+        value = getattr(op, name)
+        if isinstance(value, Tensor) and value.array.dtype in NARROW:
+            changes[name] = Tensor(value.array.astype(float64))
+        elif isinstance(value, np.dtype) and _is_narrow(value):
+            changes[name] = float64
+    return changes
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype in NARROW
+
+
+def _wide_type(type_: ValueType | None) -> ValueType | None:
+    match type_:
+        case TensorType() if type_.dtype in NARROW:
+            return replace(type_, dtype=float64, value=None)
+        case SequenceType(element=TensorType() as element):
+            return SequenceType(element.with_dtype(float64) if element.dtype in NARROW else element)
+        case OptionalType(element=TensorType() as element):
+            return OptionalType(element.with_dtype(float64) if element.dtype in NARROW else element)
+        case _:
+            return type_
+
+
+def _widened(data: Array, change: Change | None = None) -> Array:
+    """Return narrow floats as float64, repeated elements still repeated, other data as it is."""
+    if data.dtype not in NARROW:
         return data
+    if change is not None:
+        return change(data)
     if data.size and not any(data.strides):
         return np.broadcast_to(data.reshape(-1)[:1].astype(float64).reshape(()), data.shape)
     return data.astype(float64)

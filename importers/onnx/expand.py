@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from onnx import FunctionProto, ModelProto, NodeProto, helper
 from onnx.defs import OpSchema
@@ -52,9 +53,12 @@ def expanded(graph: Graph, version: int) -> Graph:
     return graph
 
 
-def _schema(node: Node) -> OpSchema | None:
-    """Return what the specification says of an operator, if it is a function."""
-    schema = schema_of(type(node.op), newest()[""])
+def _schema(node: Node) -> Any:
+    """Return what the specification says of an operator, if it is a function; None if not.
+
+    It is an `OpSchema`, of which onnx's stub leaves out all that is about functions.
+    """
+    schema: Any = schema_of(type(node.op), newest()[""])
     if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return None
     return schema
@@ -82,7 +86,7 @@ def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
     return model
 
 
-def _function(proto: NodeProto, node: Node, schema: OpSchema) -> FunctionProto | None:
+def _function(proto: NodeProto, node: Node, schema: Any) -> FunctionProto | None:
     """Return what one node means, for inputs of its types."""
     if schema.has_function:
         function = FunctionProto()

@@ -64,7 +64,8 @@ def drop_consumed_inputs(node: RawNode, opset: int, site: Site) -> Sequence[RawN
 def selu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     """Two constants had fewer digits."""
     node = without(node, "consumed_inputs")
-    return [with_default(with_default(node, "alpha", 1.6732), "gamma", 1.0507)]
+    alpha, gamma = (float(np.float32(value)) for value in (1.6732, 1.0507))
+    return [with_default(with_default(node, "alpha", alpha), "gamma", gamma)]
 
 
 @before(7, "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Greater", "Less", "Pow")
@@ -359,7 +360,8 @@ def batch_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNo
     node = without(node, "consumed_inputs", "is_test", "spatial").change(outputs=node.outputs[:1])
     if spatial:
         return [node]
-    nodes, tiny = scalar_like(1e-5 if epsilon is None else epsilon, variance, site)
+    epsilon = float(np.float32(1e-5)) if epsilon is None else epsilon
+    nodes, tiny = scalar_like(epsilon, variance, site)
     names = ("centred", "variance", "deviation", "normalized", "scaled")
     centred, safe, deviation, normalized, scaled = (
         site.fresh(f"{node.outputs[0]}/{n}") for n in names

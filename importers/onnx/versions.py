@@ -76,10 +76,12 @@ def versions_for(
     nodes, results = list(graph.walk()), results_of(graph)
     used = {node.op.domain for node in nodes} | {""}
     floor = {} if at_least is None else {"": OLDEST, **at_least}
-    for domain, least in floor.items():
-        if domain in used and domain not in (wanted or {}) and domain in NEWEST:
-            own = [node for node in nodes if node.op.domain == domain]
-            found[domain] = _lowest(own, results, domain, least)
+    for domain in used.intersection(NEWEST).difference(wanted or {}):
+        most = newest()[domain]
+        least = min(max(floor.get(domain, most), 1 if domain else OLDEST), most)
+        own = [node for node in nodes if node.op.domain == domain]
+        able = (v for v in range(least, most + 1) if not any(refusal(n, v, results) for n in own))
+        found[domain] = next(able, None) or _highest(own, results, most)
     refused = dict(_refusals(nodes, results, found))
     if refused:
         listed = "".join(f"\n  {where}: {reason}" for where, reason in refused.items())
@@ -101,13 +103,14 @@ def _check(wanted: Mapping[str, int]) -> None:
             )
 
 
-def _lowest(nodes: Sequence[Node], results: Set[Value], domain: str, least: int) -> int:
-    """Return the lowest version from `least` on that can say all of these nodes."""
-    most = newest()[domain]
-    version = min(max(least, 1 if domain else OLDEST), most)
-    while version < most and any(refusal(node, version, results) for node in nodes):
-        version += 1
-    return version
+def _highest(nodes: Sequence[Node], results: Set[Value], most: int) -> int:
+    """Return the highest version that can say all of these nodes, or else the newest one.
+
+    Operators that are deprecated in the newest version are known to the one before.
+    """
+    older = range(most - 1, 0, -1)
+    able = (v for v in older if not any(refusal(node, v, results) for node in nodes))
+    return next(able, most)
 
 
 def results_of(graph: Graph) -> Set[Value]:

@@ -51,6 +51,8 @@ class Resize(Op):
     ) -> TensorType:
         self._need_modes()
         scales, sizes, roi = (_given(t) for t in (scales, sizes, roi))
+        if scales is not None and sizes is not None and None in (_length(scales), _length(sizes)):
+            return x.with_shape(None if x.shape is None else (None,) * len(x.shape))
         if (scales is None) == (sizes is None):
             raise ShapeError("exactly one of scales and sizes must be given")
         if x.shape is None:
@@ -119,6 +121,12 @@ class Resize(Op):
 
 def _given(x: TensorType | None) -> TensorType | None:
     return None if x is None or x.shape == (0,) else x
+
+
+def _length(x: TensorType) -> int | None:
+    """Return the number of elements of a vector, None where it may still turn out to be none."""
+    size = dim(x, 0) if x.rank == 1 else None
+    return size if isinstance(size, int) else None
 
 
 def _floats(x: TensorType, name: str) -> Array | None:

@@ -22,6 +22,7 @@ from . import (
     remove_dead,
     remove_identity,
     sink_transposes,
+    to_half,
 )
 from .driver import Context, Evaluate, Pass, Rewrite, Rewrites, run_passes
 
@@ -96,6 +97,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "fold_zero_weights",
         fold_zero_weights.run,
         "after it, when the bias of a product with zero has taken in all that is linear behind it",
+    ),
+    Pass(
+        "to_half",
+        to_half.run,
+        "after all that changes weights, so that they are rounded once",
     ),
     Pass(
         "remove_dead",

@@ -1,0 +1,159 @@
+"""Compute in 16-bit floats what gains from it and bears it; inputs and results stay float32.
+
+Convolutions and matrix products become half precision wherever they stand. Cheap operators follow
+where one of their inputs is half already, so that no tensor is widened for them; everything else
+stays float32, above all:
+
+- Exp, Pow, Log, Sqrt, Reciprocal, sums and norms: their range is wider than that of their operands
+- Softmax and the normalizations follow, because every backend computes them in float32 inside
+- BatchNormalization (where nothing took it over) and the losses: their statistics are sums
+- RNN, GRU, LSTM, CumSum, CumProd: what they round they carry on from step to step
+- Range, GridSample, AffineGrid, RoiAlign and the scales of Resize: positions need more than 11 bits
+- comparisons, ArgMax, TopK, NonMaxSuppression: rounding makes ties
+- whatever reads a constant that half precision has no number for, such as the -3e38 of a mask
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..dtypes import DType, bfloat16, float16, float32
+from ..infer import infer_node
+from ..ir import Graph, Node, Value
+from ..op import Op
+from ..ops import attention, conv, elementwise, gather, matmul, norm, pool, reduce, resize, shape
+from ..types import Array, TensorType
+from .driver import Context
+
+_HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
+
+#: Operators that make half precision worth its while.
+LEADERS: frozenset[type[Op]] = frozenset(
+    {conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention}
+)
+#: Operators that follow where one of their inputs is half already.
+FOLLOWERS: frozenset[type[Op]] = frozenset(
+    {
+        *(elementwise.Add, elementwise.Sub, elementwise.Mul, elementwise.Div, elementwise.Max),
+        *(elementwise.Min, elementwise.Sum, elementwise.Mean, elementwise.Neg, elementwise.Abs),
+        *(elementwise.Clip, elementwise.Where, elementwise.Celu, elementwise.Elu),
+        *(elementwise.Gelu, elementwise.HardSigmoid, elementwise.HardSwish),
+        *(elementwise.LeakyRelu, elementwise.Mish, elementwise.PRelu, elementwise.Relu),
+        *(elementwise.Selu, elementwise.Shrink, elementwise.Sigmoid, elementwise.Softplus),
+        *(elementwise.Softsign, elementwise.Swish, elementwise.SwiGLU, elementwise.Tanh),
+        *(elementwise.ThresholdedRelu, elementwise.Erf),
+        *(norm.Softmax, norm.LogSoftmax, norm.LayerNormalization, norm.RMSNormalization),
+        *(norm.InstanceNormalization, norm.GroupNormalization, norm.LRN, norm.Dropout),
+        *(pool.MaxPool, pool.AveragePool, pool.GlobalAveragePool, pool.GlobalMaxPool),
+        *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, resize.Resize, gather.Gather),
+        *(shape.Identity, shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze),
+        *(shape.Transpose, shape.Expand, shape.Tile, shape.Concat, shape.Split, shape.Slice),
+        *(shape.Pad, shape.DepthToSpace, shape.SpaceToDepth),
+    }
+)
+#: Operators of whose inputs only the first so many become half.
+_FIRST: dict[type[Op], int] = {resize.Resize: 1}
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace nodes by ones of half precision, with Casts where they meet float32.
+
+    Every rewrite leaves a graph of the same inputs and outputs: the Cast behind a node stays for
+    those of its readers that do not follow, and is dead where all of them do.
+    """
+    half = _HALVES.get(context.options.precision)
+    if half is None:
+        return
+    narrow = _Narrow(graph, half)
+    for node in list(graph.nodes):
+        if narrow.suits(node):
+            narrow.rewrite(node)
+            yield f"{node.kind} '{node.name}' computes in {half.name}"
+
+
+class _Narrow:
+    """Values of half precision that stand for float32 values of a graph."""
+
+    def __init__(self, graph: Graph, half: DType) -> None:
+        self._graph = graph
+        self._half = half
+        self._known: dict[Value, Value] = {}
+
+    def suits(self, node: Node) -> bool:
+        """Whether a node should compute in half precision."""
+        kind = type(node.op)
+        wide = self._wide_inputs(node)
+        computed = [value for value in wide if not value.is_constant]
+        if kind in FOLLOWERS:
+            computed = [value for value in computed if value in self._known]
+        elif kind not in LEADERS:
+            return False
+        types = [value.type for value in node.outputs]
+        return (
+            bool(computed)
+            and isinstance(types[0], TensorType)
+            and types[0].dtype == float32
+            and (len(types) == 1 or kind in (shape.Split, pool.MaxPool))
+            and all(_fits(value.data, self._half) for value in wide if value.data is not None)
+        )
+
+    def _wide_inputs(self, node: Node) -> list[Value]:
+        first = node.inputs[: _FIRST.get(type(node.op), len(node.inputs))]
+        return [
+            value
+            for value in first
+            if value is not None
+            and isinstance(value.type, TensorType)
+            and value.type.dtype == float32
+        ]
+
+    def rewrite(self, node: Node) -> None:
+        """Put a node of half precision, and a Cast to float32, in the place of a node."""
+        graph, wide = self._graph, set(self._wide_inputs(node))
+        inputs = [self._narrowed(v, node) if v in wide else v for v in node.inputs]
+        new = graph.insert(
+            node.op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,)
+        )
+        results: list[Value] = []
+        for value, old in zip(new.outputs, node.outputs, strict=True):
+            value.type = old.type
+            if isinstance(old.type, TensorType) and old.type.dtype == float32:
+                value.type = TensorType(self._half, old.type.shape)
+                widened = self._cast(value, float32, node)
+                self._known[widened] = value
+                results.append(widened)
+            else:
+                results.append(value)
+        infer_node(new)
+        graph.replace(node, results)
+        graph.rename(new, node.name)
+
+    def _narrowed(self, value: Value | None, reader: Node) -> Value | None:
+        """Return a float32 value in half precision."""
+        if value is None or value in self._known:
+            return None if value is None else self._known[value]
+        if value.data is not None:
+            narrow = self._graph.constant(value.data.astype(self._half), f"{value.name}.half")
+        else:
+            narrow = self._cast(value, self._half, reader)
+        self._known[value] = narrow
+        return narrow
+
+    def _cast(self, value: Value, to: DType, before: Node) -> Value:
+        """Return a value in another type."""
+        cast = self._graph.insert(
+            elementwise.Cast(to=to), [value], name=f"{value.name}.{to.name}", before=before
+        )
+        infer_node(cast)
+        return cast.output
+
+
+def _fits(data: Array, half: DType) -> bool:
+    """Whether constants survive the rounding: no infinities, and no 0 in place of one number."""
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = data.astype(half).astype(float32)
+    if not np.array_equal(np.isfinite(narrow), np.isfinite(data)):
+        return False
+    return data.size != 1 or bool((narrow == 0).all()) == bool((data == 0).all())
