@@ -39,17 +39,23 @@ if _TYPE_CHECKING:
     from .runtime.custom import CustomOperator
     from .runtime.model import Model
     from .runtime.options import Options
+    from .tools.bisection import Bisection, bisect
     from .tools.compare import Comparison, compare
+    from .tools.export import Exported, export, extract, simplify
+    from .tools.layers import Layers, compare_layers
 
 __all__ = [
     "Availability",
     "BackendUnavailable",
+    "Bisection",
     "Comparison",
     "CustomOperator",
     "DeviceError",
     "DeviceOutOfMemory",
+    "Exported",
     "InputError",
     "KernelError",
+    "Layers",
     "LimitError",
     "Model",
     "ModelError",
@@ -59,22 +65,35 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "available",
+    "bisect",
     "compare",
+    "compare_layers",
+    "export",
+    "extract",
     "load",
     "run_op",
+    "simplify",
     "to_device",
 ]
 
 _LAZY = {
     "Availability": ".backends",
+    "Bisection": ".tools.bisection",
     "Comparison": ".tools.compare",
     "CustomOperator": ".runtime.custom",
+    "Exported": ".tools.export",
+    "Layers": ".tools.layers",
     "Model": ".runtime.model",
     "Options": ".runtime.options",
     "available": ".api",
+    "bisect": ".tools.bisection",
     "compare": ".tools.compare",
+    "compare_layers": ".tools.layers",
+    "export": ".tools.export",
+    "extract": ".tools.export",
     "load": ".api",
     "run_op": ".api",
+    "simplify": ".tools.export",
     "to_device": ".api",
 }
 

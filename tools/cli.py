@@ -544,18 +544,200 @@ def inspect(
 
 
 @app.command()
+def profile(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="An ONNX file; none with --diff."),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs it.")
+    ] = "numpy",
+    fallback: Fallback = None,
+    precision: Precision = "float32",
+    tune: Tune = False,
+    conv: Convolution = None,
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    repeat: Repeats = None,
+    threads: Threads = None,
+    top: Annotated[
+        int, typer.Option(metavar="N", help="Most lines of a table; 0 for all.", min=0)
+    ] = 15,
+    peaks: Annotated[
+        bool, typer.Option("--peaks/--no-peaks", help="Measure the machine's peaks, too.")
+    ] = True,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write one run for Perfetto or Chrome's tracing page."),
+    ] = None,
+    diff: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A.json B.json", help="Compare two saved profiles; runs nothing."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show where the time of a run goes, beside what the machine could do."""
+    from .console import progress
+    from .measure import Repeat
+    from .profiling import profile as profile_model
+    from .profiling_diff import diff_profiles
+    from .profiling_view import show_difference, show_profile
+    from .threads import use_threads
+    from .trace_events import write_trace
+
+    if (model is None) == (diff is None):
+        raise UsageError("either a model, or --diff with two saved profiles")
+    if diff is not None:
+        _show(diff_profiles(*diff), lambda c, f: show_difference(c, f, top), json=json)
+        return
+    wanted = _wanted(files, inputs_from, seed, shapes, dims)
+    with progress() as say, use_threads(threads):
+        found = profile_model(
+            model or "",
+            backend,
+            wanted,
+            repeat=None if repeat is None else Repeat(repeat),
+            peaks=peaks,
+            fallback=fallback,
+            precision=precision,
+            say=say,
+            tune=tune,
+            conv=conv,
+        )
+    if trace is not None:
+        write_trace(found, trace)
+    _show(found, lambda c, f: show_profile(c, f, top), json=json)
+
+
+@app.command()
+def bench(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="ONNX files.", show_default=False),
+    ],
+    backends: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="BACKEND",
+            help=(
+                "Who takes part: a backend, onnxruntime or onnx.reference. "
+                "Without any: every backend that can run here, and onnxruntime."
+            ),
+        ),
+    ] = None,
+    fallback: Fallback = None,
+    batch: Annotated[
+        str, typer.Option(metavar="1,8", help="Batches; else what the model says, 1 if nothing.")
+    ] = "",
+    precision: Annotated[
+        str, typer.Option(metavar="A,B", help="Arithmetics of float32 tensors: float32, tf32.")
+    ] = "float32",
+    streams: Annotated[
+        str, typer.Option(metavar="1,4", help="Callers at a time: 1 for latency, more for rate.")
+    ] = "1",
+    duration: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Steady runs of each contestant.")
+    ] = 2.0,
+    warm_up: Annotated[
+        float, typer.Option("--warm-up", metavar="SECONDS", help="Runs before that do not count.")
+    ] = 0.5,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy/--no-accuracy", help="Run in float64, too, for the errors.")
+    ] = True,
+    tune: Tune = False,
+    conv: Convolution = None,
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    threads: Threads = None,
+    skip_unavailable: Annotated[
+        bool,
+        typer.Option("--skip-unavailable", help="Leave out who cannot run a model here."),
+    ] = False,
+    old: Annotated[
+        Path | None,
+        typer.Option("--compare", metavar="OLD.json", help="Compare with an older benchmark."),
+    ] = None,
+    assert_p50: Annotated[
+        list[str] | None,
+        typer.Option("--assert-p50", metavar="[WHO=]5ms", help="Most that a median may be."),
+    ] = None,
+    assert_ops: Annotated[
+        int | None, typer.Option("--assert-ops", metavar="N", help="Most steps of a plan.")
+    ] = None,
+    assert_error: Annotated[
+        float | None,
+        typer.Option("--assert-error", metavar="X", help="Most that an error may be."),
+    ] = None,
+    assert_ratio: Annotated[
+        float | None,
+        typer.Option("--assert-ratio", metavar="X", help="Most of median by older median."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure latency, throughput and accuracy; hold them against limits or an older benchmark."""
+    from .bench import Schedule
+    from .bench import bench as bench_models
+    from .bench_check import Limits, latency_limits
+    from .bench_view import show_bench
+    from .console import progress
+    from .threads import use_threads
+
+    if assert_ratio is not None and old is None:
+        raise UsageError("--assert-ratio belongs to --compare")
+    schedule = Schedule(
+        batches=_integers("--batch", batch) or (None,),
+        precisions=_split(precision),
+        streams=_integers("--streams", streams),
+        duration=duration,
+        warm_up=warm_up,
+        accuracy=accuracy,
+    )
+    with progress() as say, use_threads(threads):
+        found = bench_models(
+            models,
+            backends,
+            _wanted(files, inputs_from, seed, shapes, dims),
+            schedule=schedule,
+            limits=Limits(latency_limits(assert_p50 or ()), assert_ops, assert_error, assert_ratio),
+            old=old,
+            fallback=fallback,
+            skip_unavailable=skip_unavailable,
+            say=say,
+            tune=tune,
+            conv=conv,
+        )
+    _show(found, show_bench, json=json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
 def doctor(
     require: Annotated[
         str | None,
         typer.Option(metavar="BACKEND", help="Exit with 5 unless this backend can run here."),
     ] = None,
+    peaks: Annotated[
+        bool, typer.Option("--peaks", help="Measure bytes and FLOP a second, on every device.")
+    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show what is here, what is missing, and how to install it."""
+    from .console import progress
     from .doctor import diagnose, show_diagnosis
 
-    found = diagnose()
+    with progress() as say:
+        found = diagnose(peaks=peaks, say=say)
     _show(found, show_diagnosis, json=json)
     if require is not None:
         found.require(require)
@@ -651,6 +833,13 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         raise UsageError(
             f"{option} {text}: one number, or one for each channel with commas between"
         ) from error
+
+
+def _integers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in _split(text))
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: whole numbers with commas between") from error
 
 
 def _split(names: str) -> tuple[str, ...]:

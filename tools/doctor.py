@@ -25,7 +25,8 @@ from ..backends import Availability
 from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import default_cache
-from .console import bytes_text, grid
+from .console import Say, bytes_text, grid, silent
+from .peaks import Peaks, all_peaks, show_peaks
 from .threads import usable_cpus
 
 PATIENCE = 2.5
@@ -60,10 +61,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything that was looked for, and which backends can run."""
+    """Everything that was looked for, which backends can run, and their peaks if asked for."""
 
     checks: tuple[Check, ...]
     backends: tuple[Availability, ...]
+    peaks: tuple[Peaks, ...] = ()
 
     def require(self, name: str) -> None:
         """Raise BackendUnavailable unless this backend can run here."""
@@ -80,13 +82,19 @@ class Diagnosis:
         return {
             "checks": [asdict(check) for check in self.checks],
             "backends": [{**asdict(found), "ok": bool(found)} for found in self.backends],
+            "peaks": [found.to_dict() for found in self.peaks],
         }
 
 
-def diagnose(patience: float = PATIENCE) -> Diagnosis:
+def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = silent) -> Diagnosis:
     """Look at everything, for `patience` seconds at most.
 
     What takes longer, such as a driver that hangs, is reported as not answering.
+
+    Args:
+        patience: seconds.
+        peaks: whether to measure what the devices can do as well, which takes a few seconds more.
+        say: told of what is measured.
     """
     deadline = monotonic() + patience
     extra = f"pip install 'tercet[cuda{_cuda_major()}]'"
@@ -111,7 +119,7 @@ def diagnose(patience: float = PATIENCE) -> Diagnosis:
                 able = found or _silent_backends()
             else:
                 checks.append(found or Check(name, False, _NO_ANSWER, "look at nvidia-smi"))
-    return Diagnosis(tuple(checks), able)
+    return Diagnosis(tuple(checks), able, all_peaks(say) if peaks else ())
 
 
 class _Probe:
@@ -314,6 +322,9 @@ def show_diagnosis(console: Console, found: Diagnosis) -> None:
         said = each.device if each else f"cannot run here: {each.missing}\n{each.remedy}"
         table.add_row(each.name, _mark(bool(each), True), Text(said))
     console.print(table)
+    if found.peaks:
+        console.print()
+        show_peaks(console, found.peaks)
 
 
 def _mark(ok: bool, optional: bool) -> Text:

@@ -11,7 +11,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from .. import __version__
+from ..runtime.backend import Device
 
+#: Whose versions matter for what backends measure.
+PACKAGES = (
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "cuda-core",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
+    "nvidia-cudnn",
+    "nvidia-cudnn-frontend",
+)
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -30,6 +42,35 @@ def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
         **{name: found for name in packages if (found := _version(name))},
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
+
+
+def device_environment(device: Device, packages: Iterable[str], commit: str = "") -> dict[str, str]:
+    """Return `environment`, before it what a GPU is and what NVIDIA's tool says of it just now.
+
+    Args:
+        device: where something was measured; the host has nothing to add.
+        packages: as for `environment`.
+        commit: likewise.
+    """
+    about = {"GPU": str(getattr(device, "description", "")), "GPU now": ""}
+    if about["GPU"]:
+        about["GPU now"] = _clocks(getattr(device, "ordinal", 0))
+    return {name: text for name, text in about.items() if text} | environment(packages, commit)
+
+
+def _clocks(ordinal: int) -> str:
+    """Return clocks, power and temperature; empty where nvidia-smi is not there or is silent."""
+    wanted = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu,driver_version"
+    command = ("nvidia-smi", f"--id={ordinal}", f"--query-gpu={wanted}", "--format=csv,noheader")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = [part.strip() for part in answer.stdout.strip().split(",")]
+    if answer.returncode or len(found) != len(wanted.split(",")):
+        return ""
+    now, most, memory, power, heat, driver = found
+    return f"{now} of {most}, memory {memory}, {power}, {heat} C, driver {driver}"
 
 
 def _processor() -> str:

@@ -99,8 +99,9 @@ def _affine(
     dtype = float64 if kind == float64 else float32
 
     def pack(scale: Array, shift: Array, mean: Array, variance: Array) -> Array:
-        factor = scale.astype(float64) / np.sqrt(variance.astype(float64) + op.epsilon)
-        return np.stack([factor, shift - mean * factor]).astype(dtype)
+        with np.errstate(all="ignore"):
+            factor = scale.astype(float64) / np.sqrt(variance.astype(float64) + op.epsilon)
+            return np.stack([factor, shift - mean * factor]).astype(dtype)
 
     if all(value.is_constant for value in parameters):
         return None, bound.packed(parameters, ("batchnorm", op.epsilon, dtype), pack)

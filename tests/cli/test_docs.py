@@ -75,7 +75,7 @@ def _heirs(kind: type[api.TercetError]) -> list[type[api.TercetError]]:
 
 def fields(data: Any) -> set[str]:
     """The keys of all objects in JSON, those that are a model's own names left out."""
-    own = {"metadata", "shapes", "opsets", "by_dtype", "counts", "skipped", "ran_on"}
+    own = {"metadata", "shapes", "opsets", "by_dtype", "counts", "skipped", "ran_on", "rewrites"}
     if isinstance(data, list):
         return {name for item in data for name in fields(item)}
     if not isinstance(data, dict):
@@ -95,6 +95,8 @@ def fields(data: Any) -> set[str]:
     [
         "run model.onnx --trace-shapes",
         "compare model.onnx -b numpy -b onnxruntime --rtol 0 --repeat 1",
+        "compare model.onnx --layers -b numpy -b onnxruntime --twice",
+        "export model.onnx out.onnx",
         "inspect model.onnx --passes --placement numpy --memory",
         "doctor",
     ],

@@ -135,6 +135,21 @@ def test_equal_constants_are_beside_the_file_once(tmp_path: Path) -> None:
     assert_same(graph, load(tmp_path / "m.onnx").graph)
 
 
+def test_a_model_that_is_too_large_gets_a_second_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graph_of(float32, shape=(1000,))
+    weight, small = graph.constant(drawn(float32, 1000)), graph.constant(drawn(float32, 1))
+    y = graph.insert(Add(), [graph.insert(Add(), [graph.inputs[0], weight]).output, small], ["y"])
+    finished(graph, y=y.output)
+    save(graph, tmp_path / "one.onnx")
+    monkeypatch.setattr("tercet.importers.onnx.save.MOST_BYTES", 4000)
+    model = save(graph, tmp_path / "two.onnx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one.onnx", "two.onnx", "two.onnx.data"]
+    assert [bool(tensor.external_data) for tensor in model.graph.initializer] == [True, False]
+    assert_same(graph, load(tmp_path / "two.onnx").graph)
+
+
 def test_a_model_can_be_written_over_itself(tmp_path: Path) -> None:
     """Its constants are mapped from the very file that is replaced."""
     graph = graph_of(float32, shape=(5000,))

@@ -1,0 +1,142 @@
+"""tercet export, simplify and extract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import tercet as api
+from tercet.tools import export as module
+
+from . import models
+from .conftest import Tercet
+
+
+def run(file: Path, *names: str) -> dict[str, np.ndarray]:
+    """Return the outputs of a model on fixed inputs; symbolic dimensions are 2."""
+    with api.load(file) as model:
+        rng = np.random.default_rng(3)
+        shapes = {
+            i.name: [d if isinstance(d, int) else 2 for d in i.shape or ()] for i in model.inputs
+        }
+        feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+        return model.run(feeds, names or None)
+
+
+def test_export_writes_the_optimised_graph(tercet: Tercet, folder: Path) -> None:
+    done = tercet("export", "classifier.onnx", "out.onnx")
+    assert done.code == 0
+    rows = [line.split() for line in done.out.splitlines()]
+    assert ["BatchNormalization", "1", "0"] in rows
+    onnx.checker.check_model("out.onnx", full_check=True)
+    for name, data in run(folder / "classifier.onnx").items():
+        np.testing.assert_allclose(run(folder / "out.onnx")[name], data, rtol=1e-5, atol=1e-7)
+
+
+def test_export_as_it_is(tercet: Tercet) -> None:
+    done = tercet("export", "classifier.onnx", "out.onnx", "--no-optimise", "--json").json
+    assert all(pair["before"] == pair["after"] for pair in done["operators"].values())
+    stopped = tercet("export", "classifier.onnx", "out.onnx", "--stop-at", 0, "--json").json
+    assert stopped["operators"] == done["operators"]
+
+
+@pytest.mark.parametrize("command", ["export", "simplify", "extract"])
+def test_opset(tercet: Tercet, command: str) -> None:
+    done = tercet(command, "classifier.onnx", "out.onnx", "--opset", 15, "--json")
+    assert done.json["opsets"] == {"ai.onnx": 15}
+    assert [entry.version for entry in onnx.load("out.onnx").opset_import] == [15]
+    done = tercet(command, "classifier.onnx", "out.onnx", "--opset", 99)
+    assert done.code == 2
+    assert "opset 99 of ai.onnx cannot be written; 7 to 28 can" in done.err
+
+
+def test_what_an_opset_cannot_say_is_named(tercet: Tercet) -> None:
+    done = tercet("extract", "classifier.onnx", "out.onnx", "--opset", 12)
+    assert done.code == 3
+    assert "node 'norm' (BatchNormalization)" in done.err
+    assert "opset 12" in done.err
+    assert not Path("out.onnx").exists()
+
+
+def test_external_data(tercet: Tercet, folder: Path) -> None:
+    done = tercet("export", "classifier.onnx", "out.onnx", "--external", 100, "--json").json
+    assert done["bytes_beside"] == (folder / "out.onnx.data").stat().st_size > 0
+    assert run(folder / "out.onnx").keys() == run(folder / "classifier.onnx").keys()
+
+
+def test_bound_shapes(tercet: Tercet, folder: Path) -> None:
+    tercet("export", "classifier.onnx", "out.onnx", "--dim", "batch=2")
+    with api.load(folder / "out.onnx") as model:
+        assert model.inputs[0].shape == (2, 3, 8, 8)
+    tercet("export", "classifier.onnx", "out.onnx", "--shape", "3x3x8x8")
+    with api.load(folder / "out.onnx") as model:
+        assert model.inputs[0].shape == (3, 3, 8, 8)
+    done = tercet("export", "classifier.onnx", "out.onnx", "--dim", "bach=2")
+    assert done.code == 2
+    assert "did you mean 'batch'?" in done.err
+
+
+def test_other_symbols_stay(folder: Path) -> None:
+    model = models.model_of(
+        [onnx.helper.make_node("Add", ["x", "y"], ["z"])],
+        [models.tensor("x", ["n", "m"]), models.tensor("y", ["n", "m"])],
+        [models.tensor("z", None)],
+    )
+    found = module.export(model, dims=["n=4"]).proto.graph.input
+    dims = [[d.dim_value or d.dim_param for d in v.type.tensor_type.shape.dim] for v in found]
+    assert dims == [[4, "m"], [4, "m"]]
+
+
+def test_simplify_checks_what_it_wrote(tercet: Tercet) -> None:
+    done = tercet("simplify", "classifier.onnx", "out.onnx", "--dim", "batch=2")
+    assert done.code == 0
+    assert "checked on image float32[2,3,8,8], random, seed 0" in done.out
+    assert "1 output within rounding" in done.out or "1 output as before" in done.out
+    found = tercet("simplify", "classifier.onnx", "out.onnx", "--json").json
+    assert found["ok"]
+    assert [output["output"] for output in found["outputs"]] == ["scores"]
+
+
+def test_simplify_tells_what_is_wrong(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimised graph is right; what is written loses the bias of the dense layer."""
+    genuine = module.save
+
+    def damaged(graph, *arguments, **named):
+        copy = graph.clone()
+        (node,) = (node for node in copy.nodes if node.kind == "Gemm")
+        copy.set_inputs(node, node.inputs[:2])
+        return genuine(copy, *arguments, **named)
+
+    monkeypatch.setattr(module, "save", damaged)
+    done = tercet("simplify", "classifier.onnx", "out.onnx")
+    assert done.code == 1
+    assert "MISMATCH" in done.out
+
+
+def test_extract(tercet: Tercet, folder: Path) -> None:
+    done = tercet("extract", "classifier.onnx", "front.onnx", "--outputs", "r")
+    assert done.code == 0
+    (front,) = run(folder / "front.onnx").values()
+    assert np.array_equal(front, run(folder / "classifier.onnx", "r")["r"])
+    tercet("extract", "classifier.onnx", "tail.onnx", "--inputs", "r")
+    with api.load(folder / "tail.onnx") as tail:
+        (scores,) = tail.run({"r": front}).values()
+    np.testing.assert_allclose(scores, run(folder / "classifier.onnx")["scores"], rtol=1e-6)
+
+
+def test_extract_names_what_is_missing(tercet: Tercet) -> None:
+    done = tercet("extract", "classifier.onnx", "out.onnx", "--outputs", "scoers")
+    assert done.code == 2
+    assert "the model has no tensor 'scoers'; did you mean 'scores'?" in done.err
+    done = tercet("extract", "adder.onnx", "out.onnx", "--inputs", "a")
+    assert done.code == 2
+    assert "is read, too; name it among the inputs" in done.err
+
+
+def test_only_onnx_files_are_written(tercet: Tercet) -> None:
+    done = tercet("export", "classifier.onnx", "out.pb")
+    assert done.code == 2
+    assert "models are written to .onnx files" in done.err

@@ -1,0 +1,118 @@
+"""tercet compare --layers and tercet bisect."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tercet import backends
+from tercet.backends.numpy import NumpyBackend
+from tercet.runtime.options import Options
+
+from ..faults.test_kernels import FaultyBackend, one_percent
+from .conftest import Tercet
+
+
+@pytest.fixture
+def edited(folder: Path) -> Path:
+    """The classifier with another bias in its dense layer."""
+    model = onnx.load(folder / "classifier.onnx")
+    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "fc.b")
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(0.1), "fc.b"))
+    onnx.save(model, folder / "edited.onnx")
+    return folder / "edited.onnx"
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a backend that is 1 % off in the convolution, and otherwise numpy."""
+
+    def opened(options: Options) -> tuple[NumpyBackend | FaultyBackend, ...]:
+        return (FaultyBackend({"conv"}, one_percent),)
+
+    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": opened})
+    return "faulty"
+
+
+def test_two_backends(tercet: Tercet) -> None:
+    done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "-b", "onnxruntime")
+    assert done.code == 0
+    assert "onnxruntime computes nothing that is wrong" in done.out
+    assert "onnxruntime, each step by itself" in done.out
+
+
+def test_two_files(tercet: Tercet, edited: Path) -> None:
+    done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited)
+    assert done.code == 1
+    assert "FIRST WRONG: fc (Gemm)" in done.out
+    found = tercet(
+        "compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited, "--json"
+    ).json
+    (wrong,) = (layer for layer in found["layers"] if layer["verdict"] == "wrong")
+    assert (wrong["nodes"], wrong["number"]) == (["fc"], found["first"])
+    assert wrong["excess"] > 1000
+
+
+def test_a_wrong_kernel(tercet: Tercet, faulty: str) -> None:
+    arguments = "compare", "classifier.onnx", "--layers", "-b", "numpy", "-b", faulty
+    assert "FIRST WRONG: conv" in tercet(*arguments).out
+    done = tercet(*arguments, "--cumulative", "--no-optimise", "--twice", "--json").json
+    assert done["mode"] == "cumulative"
+    assert done["layers"][done["first"] - 1]["nodes"] == ["conv"]
+    assert all(layer["repeatable"] for layer in done["layers"])
+
+
+@pytest.mark.parametrize("option", ["--cumulative", "--twice", "--no-optimise"])
+def test_options_of_layers(tercet: Tercet, option: str) -> None:
+    done = tercet("compare", "classifier.onnx", option)
+    assert done.code == 2
+    assert "belong to --layers" in done.err
+
+
+def test_layers_take_two_contestants(tercet: Tercet) -> None:
+    done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy")
+    assert done.code == 2
+    assert "between two contestants, not 1" in done.err
+
+
+def test_bisect_without_a_fault(tercet: Tercet) -> None:
+    done = tercet("bisect", "classifier.onnx", "--reduce", "fault")
+    assert done.code == 0
+    assert "nothing is wrong on numpy" in done.out
+    assert not Path("fault").exists()
+
+
+def test_bisect_reduces(tercet: Tercet, faulty: str) -> None:
+    done = tercet("bisect", "classifier.onnx", "-b", "numpy", "-b", faulty, "--reduce", "fault")
+    assert done.code == 1
+    assert "WRONG on faulty: conv" in done.out
+    names = sorted(path.name for path in Path("fault").iterdir())
+    assert names == ["reduced.npz", "reduced.onnx", "reproduce.py"]
+    onnx.checker.check_model("fault/reduced.onnx", full_check=True)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path("fault/reproduce.py", run_name="__main__")
+    assert ended.value.code == 1
+
+
+def test_the_script_ends_with_0_once_all_is_right(
+    tercet: Tercet, faulty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tercet("bisect", "classifier.onnx", "-b", "numpy", "-b", faulty, "--reduce", "fault")
+    mended = {"faulty": lambda options: (NumpyBackend(),)}
+    monkeypatch.setattr(backends, "_foreign", lambda: mended)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path("fault/reproduce.py", run_name="__main__")
+    assert ended.value.code == 0
+
+
+def test_bisect_says_it_in_json(tercet: Tercet, faulty: str) -> None:
+    found = tercet("bisect", "classifier.onnx", "-b", "numpy", "-b", faulty, "--json").json
+    assert found["fault"] == "nodes"
+    assert found["nodes"][0] == "conv"
+    assert found["rewrite"] is None
+    assert "conv" in found["reduced"]["nodes"]

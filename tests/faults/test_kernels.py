@@ -1,0 +1,222 @@
+"""A kernel that computes something else is found at the node that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import NumpyBackend
+from tercet.runtime.backend import Claim, Decline, Device, Run, Site, Step, View
+from tercet.runtime.host import logical
+from tercet.runtime.ir import Graph, Node
+from tercet.runtime.options import Options
+from tercet.tools.bisection import bisect
+from tercet.tools.layers import compare_layers
+from tercet.tools.replay import BackendPlayer
+
+from .networks import Array, inputs_of, network
+
+Damage = Callable[[Array], None]
+
+
+class FaultyBackend:
+    """numpy, but for some nodes, whose results are damaged before anybody reads them.
+
+    Args:
+        nodes: names of the nodes.
+        damage: changes a result in place.
+    """
+
+    name = "faulty"
+
+    def __init__(self, nodes: Set[str], damage: Damage) -> None:
+        self._inner = NumpyBackend()
+        self._nodes, self._damage = nodes, damage
+
+    @property
+    def device(self) -> Device:
+        return self._inner.device
+
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
+        for answer in self._inner.claim(graph, free, options):
+            if isinstance(answer, Claim) and any(n.name in self._nodes for n in answer.nodes):
+                yield Claim(answer.nodes, self._builder(answer), answer.formats, answer.in_place)
+            else:
+                yield answer
+
+    def _builder(self, claim: Claim) -> Callable[[Site], Step | Decline]:
+        def build(site: Site) -> Step | Decline:
+            step = claim.build(site)
+            return step if isinstance(step, Decline) else _FaultyStep(step, self._damage)
+
+        return build
+
+
+@dataclass
+class _FaultyStep:
+    step: Step
+    damage: Damage
+
+    @property
+    def kernel(self) -> str:
+        return self.step.kernel
+
+    @property
+    def scratch(self) -> int:
+        return self.step.scratch
+
+    @property
+    def capturable(self) -> bool:
+        return False
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Run:
+        play = self.step.bind(inputs, outputs, scratch)
+        result = logical(outputs[0])
+
+        def run(stream: object) -> None:
+            play(stream)
+            self.damage(result)
+
+        return run
+
+
+def one_percent(data: Array) -> None:
+    data *= data.dtype.type(1.01)
+
+
+def last_element(data: Array) -> None:
+    """As a kernel does whose grid is a block too small."""
+    data.reshape(-1)[-1:] += data.dtype.type(3)
+
+
+def tail_is_zero(data: Array) -> None:
+    """As a kernel does that forgets the rest behind its vectors of four."""
+    flat = data.reshape(-1)
+    flat[len(flat) // 4 * 4 - 4 :] = 0
+
+
+def not_a_number(data: Array) -> None:
+    data.reshape(-1)[0] = np.nan
+
+
+def half_precision(data: Array) -> None:
+    data[...] = data.astype(np.float16)
+
+
+def exchanged_rows(data: Array) -> None:
+    data[...] = data[..., ::-1].copy()
+
+
+def one_step(data: Array) -> None:
+    """As a quantization does that cuts off instead of rounding."""
+    data.reshape(-1)[::7] -= data.dtype.type(1)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A node of a network and what its kernel does wrong."""
+
+    network: str
+    node: str
+    damage: Damage
+
+    def __str__(self) -> str:
+        return f"{self.network}-{self.node}-{self.damage.__name__}"
+
+
+PLANTED = (
+    Planted("classifier", "conv1", one_percent),
+    Planted("classifier", "conv2", last_element),
+    Planted("classifier", "depthwise", half_precision),
+    Planted("classifier", "pool", exchanged_rows),
+    Planted("classifier", "dense", tail_is_zero),
+    Planted("transformer", "scores", half_precision),
+    Planted("transformer", "weights", one_percent),
+    Planted("transformer", "norm", last_element),
+    Planted("transformer", "narrow", not_a_number),
+    Planted("recurrent", "lstm", last_element),
+    Planted("recurrent", "gru", one_percent),
+    Planted("recurrent", "running", one_percent),
+    Planted("detector", "larger", half_precision),
+    Planted("detector", "head", exchanged_rows),
+    Planted("detector", "space", exchanged_rows),
+    Planted("quantized", "qconv", one_step),
+    Planted("quantized", "quantize", one_step),
+    Planted("digits", "conv2", last_element),
+    Planted("digits", "fc", half_precision),
+    Planted("squeezenet", "n7", last_element),
+)
+
+
+def player(nodes: Set[str], damage: Damage) -> BackendPlayer:
+    return BackendPlayer("faulty", (FaultyBackend(nodes, damage),))
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_found_by_layer(planted: Planted) -> None:
+    contestants = ["numpy", player({planted.node}, planted.damage)]
+    feeds = inputs_of(planted.network)
+    found = compare_layers(network(planted.network), contestants, feeds)
+    wrong = [layer for layer in found.layers if layer.verdict == "wrong"]
+    assert len(wrong) == 1, found
+    assert planted.node in wrong[0].nodes
+    assert found.first is found.worst[0] is wrong[0]
+
+
+def steps_of(planted: Planted) -> list[set[str]]:
+    """Return the nodes that numpy runs as one, those that the passes have folded among them."""
+    feeds = inputs_of(planted.network)
+    found = compare_layers(network(planted.network), ["numpy", player(set(), one_percent)], feeds)
+    return [set(layer.nodes) for layer in found.layers]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=str)
+def test_found_by_halving(planted: Planted) -> None:
+    contestants = ["numpy", player({planted.node}, planted.damage)]
+    found = bisect(network(planted.network), contestants, inputs_of(planted.network))
+    assert found.fault == "nodes", found
+    step = next(nodes for nodes in steps_of(planted) if planted.node in nodes)
+    assert set(found.nodes) <= step
+    assert planted.node in found.nodes
+    assert found.reduced is not None
+    assert planted.node in found.reduced.nodes
+    assert set(found.reduced.nodes) <= step
+
+
+def test_several_are_found() -> None:
+    names = {"conv1", "depthwise", "dense"}
+    contestants = ["numpy", player(names, one_percent)]
+    found = bisect(network("classifier"), contestants, inputs_of("classifier"))
+    assert names <= set(found.nodes) <= names | {"norm1", "relu1", "leaky"}
+
+
+def test_what_differs_from_run_to_run_is_told() -> None:
+    """A race, of which one run in two is right."""
+    turns = iter(range(1000))
+
+    def race(data: Array) -> None:
+        data.reshape(-1)[0] += next(turns) % 2 * np.spacing(data.reshape(-1)[0])
+
+    contestants = ["numpy", player({"conv2"}, race)]
+    found = compare_layers(network("classifier"), contestants, inputs_of("classifier"), twice=True)
+    assert [layer.nodes[0] for layer in found.layers if layer.repeatable is False] == ["conv2"]
+    assert found.first is None
+    assert not found.ok
+
+
+def test_cumulative_mode_shows_where_a_fault_begins() -> None:
+    contestants = ["numpy", player({"conv2"}, one_percent)]
+    feeds = inputs_of("classifier")
+    found = compare_layers(
+        network("classifier"), contestants, feeds, cumulative=True, optimise=False
+    )
+    assert found.first is not None
+    assert found.first.nodes == ("conv2",)
+    verdicts = [layer.verdict for layer in found.layers]
+    assert "wrong" not in verdicts[: found.first.number - 1]
+    assert verdicts.count("wrong") > 3

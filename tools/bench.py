@@ -1,0 +1,349 @@
+"""How fast, and how exact: models on several contestants, batches, precisions and streams.
+
+Four phases are told apart. *Load*: from the file to a model that is ready. *Cold*: the first run,
+which compiles kernels and packs weights. *Warm*: the second one. *Steady*: all runs after the
+warm-up. With one stream the contestants take turns, run by run, so that a change of the machine's
+pace meets them all, and a figure is a latency. With more, each contestant has the machine to itself
+while so many threads run the model at once, each on a plan and a stream of its own, and what counts
+is the throughput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..api import Loadable, load
+from ..backends.numpy import blas
+from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
+from ..runtime.model import Model, TensorInfo
+from ..runtime.options import Options
+from ..runtime.types import Array
+from .accuracy import distance, exact_outputs
+from .bench_cases import Bench, Case
+from .bench_check import Limits, against, complaints, read_bench, slower
+from .console import Say, silent
+from .contestants import (
+    ONNXRUNTIME,
+    REFERENCE,
+    Contestant,
+    Settings,
+    check_names,
+    default_names,
+    open_contestant,
+)
+from .device_time import device_times
+from .environment import PACKAGES, device_environment
+from .export import model_title
+from .inputs import Inputs, Wanted, make_inputs
+from .measure import Repeat, Timing, interleave, timed
+
+LEAST, MOST = 5, 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What is measured of each model.
+
+    Attributes:
+        batches: sizes of the batch; None for what the model says, 1 where it is symbolic.
+        precisions: of float32 tensors, on tercet's backends.
+        streams: callers at a time; 1 measures latency, more measure throughput.
+        duration: seconds of steady runs of each contestant.
+        warm_up: seconds of runs before that do not count.
+        accuracy: whether to run every model in float64, too.
+    """
+
+    batches: tuple[int | None, ...] = (None,)
+    precisions: tuple[str, ...] = ("float32",)
+    streams: tuple[int, ...] = (1,)
+    duration: float = 2.0
+    warm_up: float = 0.5
+    accuracy: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("batches", "streams"):
+            if any(number is not None and number < 1 for number in getattr(self, name)):
+                raise UsageError(f"{name} {getattr(self, name)}: they are 1 or more")
+        if self.duration <= 0 or self.warm_up < 0:
+            raise UsageError("a duration is more than 0 seconds, a warm-up 0 or more")
+
+
+def bench(
+    sources: Loadable | Sequence[Loadable],
+    contestants: Sequence[str] | None = None,
+    inputs: Mapping[str, Array] | Wanted | None = None,
+    *,
+    schedule: Schedule | None = None,
+    limits: Limits | None = None,
+    old: Path | Mapping[str, Any] | None = None,
+    seed: int = 0,
+    fallback: str | None = None,
+    skip_unavailable: bool = False,
+    say: Say = silent,
+    **options: Any,
+) -> Bench:
+    """Measure models on several contestants.
+
+    Args:
+        sources: one or several of paths, bytes of files, and `ModelProto`.
+        contestants: names of backends, ``onnxruntime`` or ``onnx.reference``; every backend that
+            can run here, and onnxruntime, where None.
+        inputs: arrays by name, what the command line's options say, random ones where None.
+        schedule: batches, precisions, streams and durations.
+        limits: what is to be kept.
+        old: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
+            `Bench.to_dict`.
+        seed: of random inputs.
+        fallback: backend for nodes that one of tercet's backends does not run.
+        skip_unavailable: leave out who cannot run here or does not run the model.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        BackendUnavailable: a contestant cannot run here.
+        UnsupportedError: a contestant does not run a model.
+        InputError: inputs that do not fit.
+        ModelError: a model cannot be read.
+        UsageError: an unknown contestant, or a batch that a model does not take.
+    """
+    names = tuple(contestants) if contestants is not None else default_names()
+    check_names(names)
+    wanted = Wanted(seed=seed) if inputs is None else inputs
+    several = sources if isinstance(sources, list | tuple) else [sources]
+    chosen = schedule or Schedule()
+    # Each caller at a time has a plan of its own.
+    options.setdefault("max_plans", max(Options().max_plans, *chosen.streams))
+    series = _Series(names, chosen, Settings((), fallback, "float32", options))
+    series.skip, series.say = skip_unavailable, say
+    before = None if old is None else read_bench(old)
+    cases = tuple(case for source in several for case in series.measure(source, wanted))
+    since = () if before is None else against(before, cases)
+    wrong = (*complaints(cases, limits or Limits()), *slower(since, limits or Limits()))
+    return Bench(cases, series.skipped, series.environment(), wrong, since)
+
+
+@dataclass(slots=True)
+class _Runner:
+    """A contestant that has run twice."""
+
+    name: str
+    contestant: Contestant
+    load: float
+    cold: float
+    warm: float
+    error: float | None
+
+    @property
+    def model(self) -> Model | None:
+        """The loaded model of one of tercet's own."""
+        found = getattr(self.contestant, "model", None)
+        return found if isinstance(found, Model) else None
+
+
+class _Series:
+    def __init__(self, names: Sequence[str], schedule: Schedule, settings: Settings) -> None:
+        self.skip = False
+        self.say: Say = silent
+        self.skipped: dict[str, str] = {}
+        self._names, self._schedule, self._settings = names, schedule, settings
+        self._about: dict[str, str] = {}
+
+    def environment(self) -> dict[str, str]:
+        """Return where all this was measured."""
+        threads = str(blas.threads() or "?")
+        return {**self._about, "threads": threads}
+
+    def measure(self, source: Loadable, inputs: Mapping[str, Array] | Wanted) -> Iterator[Case]:
+        """Yield the cases of one model."""
+        with load(source, stop_at=0) as model:
+            infos = model.inputs
+        for batch in self._schedule.batches:
+            feeds = _feeds(infos, inputs, batch)
+            self.say(f"{model_title(source)}: in float64")
+            with feeds.explained():
+                exact = exact_outputs(source, feeds.arrays) if self._schedule.accuracy else None
+            for precision in self._schedule.precisions:
+                yield from self._race(source, feeds, precision, exact)
+
+    def _race(
+        self, source: Loadable, feeds: Inputs, precision: str, exact: Mapping[str, Any] | None
+    ) -> Iterator[Case]:
+        with ExitStack() as stack:
+            runners: list[_Runner] = []
+            for name in self._names:
+                if precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
+                    continue
+                runner = self._entered(name, source, feeds, precision, exact)
+                if runner is not None:
+                    stack.callback(runner.contestant.close)
+                    runners.append(runner)
+            self._note_environment(runners)
+            for streams in self._schedule.streams:
+                times = self._latency(runners, feeds) if streams == 1 else {}
+                for runner in runners:
+                    steady, rate = times.get(runner.name) or self._crowd(runner, feeds, streams)
+                    yield _case(model_title(source), runner, feeds, streams, steady, rate)
+
+    def _entered(
+        self,
+        name: str,
+        source: Loadable,
+        feeds: Inputs,
+        precision: str,
+        exact: Mapping[str, Any] | None,
+    ) -> _Runner | None:
+        try:
+            return self._enter(name, source, feeds, precision, exact)
+        except (BackendUnavailable, UnsupportedError) as error:
+            if not self.skip:
+                raise
+            what = f"{name}, {model_title(source)}, batch {_batch(feeds)}, {precision}"
+            self.skipped[what] = str(error)
+            return None
+
+    def _enter(
+        self,
+        name: str,
+        source: Loadable,
+        feeds: Inputs,
+        precision: str,
+        exact: Mapping[str, Any] | None,
+    ) -> _Runner:
+        self.say(f"{name}: loading {model_title(source)}")
+        begin = perf_counter()
+        contestant = open_contestant(name, source, replace(self._settings, precision=precision))
+        loaded = perf_counter() - begin
+        found: dict[str, Any] = {}
+        try:
+            self.say(f"{name}: first run")
+            with feeds.explained():
+                cold = timed(lambda: found.update(contestant.run(feeds.arrays)))
+            warm = timed(lambda: contestant.run(feeds.arrays))
+        except BaseException:
+            contestant.close()
+            raise
+        error = None if exact is None else distance(found, exact)
+        return _Runner(name, contestant, loaded, cold, warm, error)
+
+    def _note_environment(self, runners: Sequence[_Runner]) -> None:
+        for runner in runners:
+            if runner.model is not None and "GPU" not in self._about:
+                device = runner.model.backends[0].device
+                self._about = device_environment(device, PACKAGES)
+
+    def _latency(
+        self, runners: Sequence[_Runner], feeds: Inputs
+    ) -> dict[str, tuple[Timing, float]]:
+        """Measure all in turn; return their times and the items in a second."""
+        calls = {runner.name: _call(runner, feeds) for runner in runners}
+        for name, call in calls.items():
+            self.say(f"{name}: warming up")
+            _warm_up(call, self._schedule.warm_up)
+        repeat = Repeat(seconds=self._schedule.duration, least=LEAST, most=MOST)
+        times = interleave(calls, repeat, self.say, dict.fromkeys(calls, 1.0))
+        return {name: (t, _batch(feeds) / float(np.mean(t.samples))) for name, t in times.items()}
+
+    def _crowd(self, runner: _Runner, feeds: Inputs, streams: int) -> tuple[Timing, float]:
+        """Let several threads run the model at once; return times and the items in a second."""
+        call = _call(runner, feeds)
+        self.say(f"{runner.name}: {streams} streams")
+        with ThreadPoolExecutor(streams) as pool:
+            for work in [
+                pool.submit(_warm_up, call, self._schedule.warm_up) for _ in range(streams)
+            ]:
+                work.result()
+            begin = perf_counter()
+            until = begin + self._schedule.duration
+            loops = [pool.submit(_loop, call, until) for _ in range(streams)]
+            samples = [sample for loop in loops for sample in loop.result()]
+            whole = perf_counter() - begin
+        return Timing(tuple(samples)), _batch(feeds) * len(samples) / whole
+
+
+def _call(runner: _Runner, feeds: Inputs) -> Callable[[], object]:
+    return lambda: runner.contestant.run(feeds.arrays)
+
+
+def _warm_up(call: Callable[[], object], seconds: float) -> None:
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        call()
+
+
+def _loop(call: Callable[[], object], until: float) -> list[float]:
+    found = [timed(call)]
+    while perf_counter() < until:
+        found.append(timed(call))
+    return found
+
+
+def _case(
+    title: str, runner: _Runner, feeds: Inputs, streams: int, steady: Timing, rate: float
+) -> Case:
+    device, steps = None, None
+    if runner.model is not None:
+        shapes = {n: a.shape for n, a in feeds.arrays.items() if isinstance(a, np.ndarray)}
+        program = runner.model.prepare(shapes)
+        rows = [row for part in program.walk() for row in part.rows if row.kind == "step"]
+        alone = sum(len(stage.nodes) for part in program.walk() for stage in part.stages)
+        steps = len(rows) + alone
+        if all(array.dtype.kind == "f" for array in feeds.arrays.values()):
+            device = device_times(runner.model, program)
+    return Case(
+        model=title,
+        contestant=runner.name,
+        about=runner.contestant.about,
+        batch=_batch(feeds),
+        precision=runner.contestant.precision,
+        streams=streams,
+        load=runner.load,
+        cold=runner.cold,
+        warm=runner.warm,
+        steady=steady,
+        rate=rate,
+        device=device,
+        error=runner.error,
+        steps=steps,
+    )
+
+
+# ── inputs ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _batch(feeds: Inputs) -> int:
+    """Return the size of the first axis of the first input that has one."""
+    shapes = (np.shape(data) for data in feeds.arrays.values())
+    return next((int(shape[0]) for shape in shapes if shape), 1)
+
+
+def _feeds(
+    infos: Sequence[TensorInfo], inputs: Mapping[str, Array] | Wanted, batch: int | None
+) -> Inputs:
+    if not isinstance(inputs, Wanted):
+        arrays = dict(inputs)
+        feeds = Inputs(arrays, dict.fromkeys(arrays, "given"))
+    elif batch is None:
+        return make_inputs(infos, inputs)
+    else:
+        feeds = make_inputs(infos, replace(inputs, dims=_batch_dims(infos, inputs, batch)))
+    if batch is not None and _batch(feeds) != batch:
+        name = next(iter(feeds.arrays), "")
+        raise UsageError(
+            f"a batch of {batch} is asked for; input '{name}' has {_batch(feeds)}, which the model "
+            "or what was given for it decides"
+        )
+    return feeds
+
+
+def _batch_dims(infos: Sequence[TensorInfo], inputs: Wanted, batch: int) -> tuple[str, ...]:
+    """Return the sizes of symbols with that of the first axis of the first input among them."""
+    first = next((info.shape[0] for info in infos if info.shape), None)
+    return (*inputs.dims, *((f"{first}={batch}",) if isinstance(first, str) else ()))

@@ -1,0 +1,57 @@
+"""A bisection in a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.text import Text
+
+from .bisection import Bisection
+from .console import PIPE_WIDTH, counted, facts
+
+
+def bisection_text(found: Bisection) -> str:
+    """Return what `show_bisection` prints, without colours."""
+    text = io.StringIO()
+    show_bisection(
+        Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False), found
+    )
+    return text.getvalue().rstrip()
+
+
+def show_bisection(console: Console, found: Bisection) -> None:
+    """Print what is wrong, and the smallest part that shows it."""
+    facts(
+        console,
+        {
+            "model": found.model,
+            "inputs": str(found.inputs),
+            "reference": f"{found.reference}, the file as it is",
+            "contestant": found.contestant,
+            "rewrites": str(len(found.rewrites)),
+            "runs": str(found.runs),
+        },
+    )
+    console.print()
+    for finding in found.findings:
+        result = finding.agreement
+        if not finding.ok:
+            console.print(Text(f"{result.output}: {result.complaint}"))
+    console.print(Text(*_verdict(found)))
+    if found.reduced is not None:
+        part = found.reduced
+        console.print(Text(f"smallest part that is wrong: {counted(len(part.nodes), 'node')}"))
+        console.print(Text(str(part.graph)), overflow="fold")
+
+
+def _verdict(found: Bisection) -> tuple[str, str]:
+    if found.ok:
+        return f"nothing is wrong on {found.contestant}", "bold green"
+    if found.rewrite is not None:
+        number, total = found.rewrite.number, len(found.rewrites)
+        said = f"rewrite {number} of {total} ({found.rewrite.name}): {found.rewrite.text}"
+        return f"FIRST WRONG: {said}", "bold red"
+    if found.nodes:
+        return f"WRONG on {found.contestant}: {', '.join(found.nodes)}", "bold red"
+    return f"WRONG on {found.contestant}, but only as a whole", "bold red"

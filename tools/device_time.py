@@ -1,0 +1,52 @@
+"""What the device alone takes for a plan: its own rows, copies from and to the host left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.backend import Stream
+from ..runtime.host import HOST
+from ..runtime.model import Model
+from ..runtime.program import Program
+from .measure import Timing
+
+if TYPE_CHECKING:
+    from ..backends.cuda.device import CudaDevice
+
+WARM_UP = 5
+
+
+def device_times(model: Model, program: Program, runs: int = 200) -> Timing | None:
+    """Return times of a program's rows on its CUDA device, on what its last run has left there.
+
+    They are recorded as one graph, which is replayed between two events.
+
+    Args:
+        model: whose program it is.
+        program: which has run; its inputs must not be indices, since they are no longer what was
+            fed.
+        runs: how often it is replayed.
+
+    Returns:
+        The times in seconds; None where there is no such device, or some rows are elsewhere.
+    """
+    own = model.backends[0].device
+    rows = [row for row in program.rows if row.run is not None and row.kind != "copy"]
+    if own is HOST or not hasattr(own, "time") or not program.is_plan:
+        return None
+    if any(row.device is not own for row in rows):
+        return None
+    if not all(row.step is None or row.step.capturable for row in rows):
+        return None
+    device: CudaDevice = own  # type: ignore[assignment]  # only CUDA's has events
+    present = [row.run for row in rows if row.run is not None]
+
+    def run_all(stream: Stream) -> None:
+        for run in present:
+            run(stream)
+
+    replay: Any = device.record(run_all)
+    stream = device.stream()
+    for _ in range(WARM_UP):
+        device.time(replay, stream)
+    return Timing(tuple(device.time(replay, stream) for _ in range(runs)))

@@ -1,0 +1,358 @@
+"""A model on its way out: the optimised graph, one with its shapes bound, or a part of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from .. import __version__
+from ..api import Loadable, load
+from ..backends.numpy import evaluate
+from ..importers.onnx.expand import expanded
+from ..importers.onnx.export import About
+from ..importers.onnx.export import export as to_proto
+from ..importers.onnx.save import save
+from ..runtime.errors import InputError, UsageError, did_you_mean
+from ..runtime.infer import specialise
+from ..runtime.ir import Graph, Value
+from ..runtime.model import Model, TensorInfo
+from ..runtime.passes import AFTER_SHAPES, Rewrites
+from ..runtime.passes import optimise as run_passes
+from ..runtime.types import Array, Dim, TensorType, ValueType
+from .agreement import Agreement
+from .console import Say, silent
+from .inputs import Inputs, Wanted, input_shapes
+from .replay import input_values
+from .verdict import Judge
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        model: what it was made of.
+        file: where it was written, None if it was not.
+        proto: the model; constants that lie in a file beside it are not in it.
+        nbytes: of the file, and of the one beside it.
+        operators: number of nodes before and after, by operator.
+        rewrites: of the graph, by pass.
+        inputs: what the result was checked on, None if it was not.
+        agreements: each output against the original's; empty if it was not checked.
+    """
+
+    model: str
+    file: Path | None
+    proto: ModelProto = field(repr=False)
+    nbytes: tuple[int, int]
+    operators: Mapping[str, tuple[int, int]]
+    rewrites: Mapping[str, int]
+    inputs: Inputs | None = None
+    agreements: tuple[Agreement, ...] = ()
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """The version of each domain that it is written in; "" is ai.onnx."""
+        return {entry.domain: entry.version for entry in self.proto.opset_import}
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Number of nodes before and after, those of bodies among them."""
+        pairs = self.operators.values()
+        return sum(before for before, _ in pairs), sum(after for _, after in pairs)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output that was checked agrees with the original's."""
+        return all(found.ok for found in self.agreements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the model itself, for JSON."""
+        pairs = self.operators.items()
+        return {
+            "model": self.model,
+            "file": None if self.file is None else str(self.file),
+            "bytes": self.nbytes[0],
+            "bytes_beside": self.nbytes[1],
+            "ir_version": self.proto.ir_version,
+            "opsets": {domain or "ai.onnx": v for domain, v in self.opsets.items()},
+            "operators": {kind: {"before": b, "after": a} for kind, (b, a) in pairs},
+            "rewrites": dict(self.rewrites),
+            "ok": self.ok,
+            "inputs": None if self.inputs is None else self.inputs.to_dict(),
+            "outputs": [found.to_dict() for found in self.agreements],
+        }
+
+
+def export(
+    source: Loadable,
+    file: str | os.PathLike[str] | None = None,
+    *,
+    optimise: bool = True,
+    opset: int | None = None,
+    shapes: Sequence[str] = (),
+    dims: Sequence[str] = (),
+    external: int | None = None,
+    **options: Any,
+) -> Exported:
+    """Write a model as ONNX, after the graph passes or as it was read.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        file: where to write it; it is only returned where None.
+        optimise: whether the passes run.
+        opset: version of ai.onnx to write; where None the lowest one, from that of `source` on, in
+            which every node can be said as it is.
+        shapes: ``name=1x3x224x224`` for inputs that are to have this shape alone.
+        dims: ``batch=4`` for symbolic dimensions that are to have this size alone.
+        external: constants of at least so many bytes go to ``FILE.data``; where None they do so
+            only if the model is larger than 2 GB.
+        **options: further fields of `Options`, such as `stop_at`.
+
+    Raises:
+        UnsupportedError: a node cannot be written in the wanted opset.
+        ModelError: the model cannot be read, or takes no inputs of these shapes.
+        InputError: `shapes` or `dims` do not fit the model.
+        OSError: the file cannot be written.
+    """
+    with load(source, **options) as model:
+        graph = model.graph if optimise else model.imported
+        if shapes or dims:
+            graph = _bound(model, graph, shapes, dims, optimise=optimise)
+        return _write(model, graph, source, file, opset=opset, external=external)
+
+
+def simplify(
+    source: Loadable,
+    file: str | os.PathLike[str] | None = None,
+    inputs: Mapping[str, Array] | Wanted | None = None,
+    *,
+    seed: int = 0,
+    opset: int | None = None,
+    shapes: Sequence[str] = (),
+    dims: Sequence[str] = (),
+    external: int | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Exported:
+    """Write the optimised graph as ONNX, read it back, and hold it against the original.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        file: where to write it; it is only returned where None.
+        inputs: what both run on: arrays by name; what the command line's options say; random ones
+            where None.
+        seed: of random inputs.
+        opset: as for `export`.
+        shapes: as for `export`.
+        dims: as for `export`.
+        external: as for `export`.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Returns:
+        What was written; look at `ok`.
+
+    Raises:
+        See `export`; and for inputs that do not fit, InputError.
+    """
+    say("optimising")
+    found = export(
+        source, file, opset=opset, shapes=shapes, dims=dims, external=external, **options
+    )
+    say("running the original")
+    with load(source, stop_at=0) as original:
+        wanted = Wanted(seed=seed, shapes=shapes, dims=dims)
+        feeds = input_values(original.inputs, inputs or wanted)
+        with feeds.explained():
+            expected = original.run(feeds.arrays)
+        judge = Judge(original.imported, feeds.arrays)
+        say("running what was written")
+        with load(found.proto if found.file is None else found.file, stop_at=0) as written:
+            results = written.run(feeds.arrays)
+        agreements = tuple(judge.outputs(expected, results))
+    return Exported(
+        found.model,
+        found.file,
+        found.proto,
+        found.nbytes,
+        found.operators,
+        found.rewrites,
+        feeds,
+        agreements,
+    )
+
+
+def extract(
+    source: Loadable,
+    file: str | os.PathLike[str] | None = None,
+    *,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    opset: int | None = None,
+    external: int | None = None,
+) -> Exported:
+    """Write the part of a model that computes some tensors from others, unoptimised.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        file: where to write it; it is only returned where None.
+        inputs: tensors that become the part's inputs; those of the model where empty, as far as
+            the outputs depend on them.
+        outputs: tensors that become its outputs; those of the model where empty.
+        opset: as for `export`.
+        external: as for `export`.
+
+    Raises:
+        InputError: the model has no such tensor, or the outputs depend on further inputs.
+        UnsupportedError: a node cannot be written in the wanted opset.
+        OSError: the file cannot be written.
+    """
+    with load(source, stop_at=0) as model:
+        graph = model.imported
+        part = cut(graph, inputs, outputs)
+        return _write(model, part, source, file, opset=opset, external=external)
+
+
+def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    """Return the part of a graph between tensors that are named; see `extract`."""
+    results = {name: tensor(graph, name) for name in outputs} or dict(graph.outputs)
+    starts = [tensor(graph, name) for name in dict.fromkeys(inputs)]
+    needed = _dependencies(results.values(), set(starts))
+    if inputs:
+        missing = [v.name for v in graph.inputs if v in needed and v not in starts]
+    else:
+        starts, missing = [v for v in graph.inputs if v in needed], []
+    if missing:
+        raise InputError(
+            f"{', '.join(results)} cannot be computed from {', '.join(inputs)} alone: "
+            f"{', '.join(missing)} is read, too; name it among the inputs"
+        )
+    return graph.cut(starts, results)
+
+
+def tensor(graph: Graph, name: str) -> Value:
+    """Return a value by the name that callers or the file have for it."""
+    found = graph.outputs.get(name) or graph.values.get(name)
+    if found is None:
+        hint = did_you_mean(name, [*graph.outputs, *graph.values])
+        raise InputError(f"the model has no tensor '{name}'{hint}")
+    return found
+
+
+def _dependencies(results: Any, given: set[Value]) -> set[Value]:
+    """Return everything that some values depend on, going no further than what is given."""
+    found: set[Value] = set()
+    waiting = list(results)
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            if value not in given and value.producer is not None:
+                waiting.extend(value.producer.reads)
+    return found
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _bound(
+    model: Model, graph: Graph, shapes: Sequence[str], dims: Sequence[str], *, optimise: bool
+) -> Graph:
+    """Return a copy of a graph for inputs of some shapes, the passes run once more on it."""
+    types: dict[str, ValueType] = {v.name: v.type for v in graph.inputs if v.type is not None}
+    for name, shape in _bound_shapes(model.inputs, shapes, dims).items():
+        type_ = types.get(name)
+        if isinstance(type_, TensorType):
+            types[name] = type_.with_shape(shape)
+    bound = specialise(graph, types)
+    if optimise:
+        run_passes(bound, AFTER_SHAPES, model.options, evaluate, model.rewrites.copy())
+    return bound
+
+
+def _bound_shapes(
+    infos: Sequence[TensorInfo], shapes: Sequence[str], dims: Sequence[str]
+) -> dict[str, tuple[Dim, ...]]:
+    """Return the shape of every input in which something is bound; other symbols stay."""
+    sizes = input_shapes(infos, shapes, dims)
+    names = [info.name for info in infos]
+    named = {name for name in names if any(text.startswith(f"{name}=") for text in shapes)}
+    if shapes and len(names) == 1:
+        named = set(names)
+    symbols = {text.rpartition("=")[0] for text in dims}
+    for info in infos:
+        if info.name in named:
+            symbols.update(dim for dim in info.shape or () if isinstance(dim, str))
+    found: dict[str, tuple[Dim, ...]] = {}
+    for info in infos:
+        if info.name in named:
+            found[info.name] = sizes[info.name]
+        elif info.shape is not None:
+            pairs = zip(info.shape, sizes[info.name], strict=True)
+            found[info.name] = tuple(size if dim in symbols else dim for dim, size in pairs)
+    return found
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write(
+    model: Model,
+    graph: Graph,
+    source: Loadable,
+    file: str | os.PathLike[str] | None,
+    *,
+    opset: int | None,
+    external: int | None,
+) -> Exported:
+    about = About(version=__version__, metadata=model.source.metadata)
+    opsets = None if opset is None else {"": opset}
+    least = model.source.opsets
+    path = None if file is None else check_model_name(Path(file))
+    if opset is not None:
+        graph = _said_in(graph, opset, model)
+    before, after = (Counter(node.kind for node in g.walk()) for g in (model.imported, graph))
+    if path is None:
+        proto = to_proto(graph, opsets=opsets, at_least=least, about=about)
+    else:
+        proto = save(graph, path, opsets=opsets, at_least=least, about=about, external=external)
+    return Exported(
+        model=model_title(source),
+        file=path,
+        proto=proto,
+        nbytes=(proto.ByteSize(), _size_beside(path, proto)),
+        operators={kind: (before[kind], after[kind]) for kind in sorted({*before, *after})},
+        rewrites=model.rewrites.counts,
+    )
+
+
+def _said_in(graph: Graph, opset: int, model: Model) -> Graph:
+    """Return a graph without operators that an opset lacks, as far as they can be written out."""
+    plain = expanded(graph, opset)
+    if plain is not graph:
+        run_passes(plain, AFTER_SHAPES, model.options, evaluate, Rewrites())
+    return plain
+
+
+def check_model_name(file: Path) -> Path:
+    """Return the name of a model that is to be written; raises UsageError if it is not one."""
+    if file.suffix.lower() != ".onnx":
+        raise UsageError(f"{file}: models are written to .onnx files")
+    return file
+
+
+def model_title(source: Loadable) -> str:
+    """Return the file's name, or ``model`` for one that was given in memory."""
+    return "model" if isinstance(source, bytes | ModelProto) else os.fspath(source)
+
+
+def _size_beside(path: Path | None, proto: ModelProto) -> int:
+    outside = any(tensor.external_data for tensor in proto.graph.initializer)
+    return path.with_name(f"{path.name}.data").stat().st_size if path and outside else 0

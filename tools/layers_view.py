@@ -1,0 +1,97 @@
+"""A comparison node by node in a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .console import PIPE_WIDTH, counted, facts, grid
+from .layers import Layer, Layers
+
+SHOWN = 12
+_STYLES = {"wrong": "bold red", "not run": "yellow", "random": "dim", "equal": "dim"}
+
+
+def layers_text(found: Layers) -> str:
+    """Return what `show_layers` prints, without colours."""
+    text = io.StringIO()
+    show_layers(
+        Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False), found
+    )
+    return text.getvalue().rstrip()
+
+
+def show_layers(console: Console, found: Layers) -> None:
+    """Print the steps that differ, the worst first, and which one is the first that is wrong."""
+    mode = "the whole graph, tensor by tensor" if found.cumulative else "each step by itself"
+    facts(
+        console,
+        {
+            "model": found.model,
+            "against": found.other,
+            "inputs": str(found.inputs),
+            "reference": found.reference,
+            "contestant": f"{found.contestant}, {mode}",
+        },
+    )
+    console.print()
+    refused = [layer for layer in found.layers if layer.refused]
+    rows = found.worst[:SHOWN]
+    if rows:
+        table = grid(
+            "step", "nodes", "operators", "max abs", "allowed", "excess", "verdict", left=3
+        )
+        for layer in rows:
+            _add_row(table, layer)
+        console.print(table)
+        console.print()
+    for layer in refused[:SHOWN]:
+        console.print(Text.assemble((layer.name, "yellow"), f" was not run: {layer.refused}"))
+    for layer in found.layers:
+        if layer.repeatable is False:
+            console.print(Text.assemble((layer.name, "bold red"), " gives other bits every time"))
+    _show_verdict(console, found)
+
+
+def _add_row(table: Table, layer: Layer) -> None:
+    worst = layer.worst
+    if worst is None:
+        return
+    table.add_row(
+        str(layer.number),
+        Text(layer.name),
+        Text(layer.operators),
+        _number(worst.agreement.max_abs),
+        _number(worst.agreement.tolerance.absolute),
+        _number(layer.excess),
+        Text(layer.verdict, _STYLES.get(layer.verdict, "")),
+    )
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else "-" if value != value else f"{value:.1e}"
+
+
+def _show_verdict(console: Console, found: Layers) -> None:
+    counts = Counter(layer.verdict for layer in found.layers)
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
+    console.print(
+        Text(
+            "allowed: what rounding may cost, measured in float64. excess: max abs by that.", "dim"
+        )
+    )
+    first = found.first
+    if first is None:
+        agree = f"{found.contestant} computes nothing that is wrong"
+        console.print(Text(agree, "bold green" if found.ok else "bold yellow"))
+        return
+    console.print(Text(f"FIRST WRONG: {first.name} ({first.operators})", "bold red"))
+    for finding in first.findings:
+        if not finding.ok:
+            said = f"{finding.agreement.output}: {finding.agreement.complaint}"
+            console.print(Text(said))

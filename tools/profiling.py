@@ -1,0 +1,250 @@
+"""Where the time of a run goes: by row, operator and shape, beside what the machine could do.
+
+The module is not called ``profile``, for the reason that `inspection` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..api import Loadable, load
+from ..runtime.host import HOST
+from ..runtime.model import Model
+from ..runtime.program import Program
+from ..runtime.types import Array
+from .console import Say, announce_compiling, silent
+from .environment import PACKAGES, device_environment
+from .export import model_title
+from .inputs import Inputs, Wanted
+from .layers import input_values
+from .measure import Repeat, Timing, timed
+from .memory_map import Arena, arenas_of
+from .peaks import Peaks, peaks_of
+from .probe import Probe, Recording, sites_of
+from .profile_rows import Row, Share, middle_of, phases_of, rows_of, shape_key, shares_of
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What came out of `profile`; print it, or look at `rows`.
+
+    Times of rows and phases are means over the half of the watched runs whose lengths are in the
+    middle: means, because only they add up to the mean of the whole; the middle, because a run
+    that something else has held up says nothing.
+
+    Attributes:
+        model: the file's name.
+        backend: who was asked for, and on which device.
+        precision: arithmetic of float32 tensors.
+        inputs: what was fed.
+        rows: in the order of execution.
+        phases: seconds of one run by phase: ``feed`` (inputs are checked and copied to the
+            arena), ``upload``, ``compute``, ``download``, ``fetch`` (results are copied out) and
+            ``between`` (Python, launches and waiting between the rows).
+        total: runs of the model as it is, without any clock inside.
+        watched: runs with the clocks, taken in turn with those.
+        peaks: by device; empty if they were not asked for.
+        arenas: of all plans.
+        environment: machine and versions.
+        recording: the watched run of median length.
+        keys: numbers of rows by the keys of its spans.
+    """
+
+    model: str
+    backend: str
+    precision: str
+    inputs: Inputs
+    rows: tuple[Row, ...]
+    phases: Mapping[str, float]
+    total: Timing
+    watched: Timing
+    peaks: Mapping[str, Peaks]
+    arenas: tuple[Arena, ...]
+    environment: Mapping[str, str]
+    recording: Recording = field(repr=False)
+    keys: Mapping[int, int] = field(repr=False)
+
+    @property
+    def rows_seconds(self) -> float:
+        """Seconds of all rows together."""
+        return sum(row.seconds or 0.0 for row in self.rows)
+
+    @property
+    def overhead(self) -> float:
+        """What the clocks cost, as a share of the total."""
+        return self.watched.median / self.total.median - 1
+
+    @property
+    def covered(self) -> float:
+        """Rows, feeding and fetching together as a share of the total without clocks."""
+        known = self.rows_seconds + self.phases["feed"] + self.phases["fetch"]
+        return known / self.total.median
+
+    def by_operator(self) -> tuple[Share, ...]:
+        """Return the rows by operators, those that take longest first."""
+        return shares_of(self.rows, lambda row: row.operators or row.kind)
+
+    def by_shape(self) -> tuple[Share, ...]:
+        """Return the rows by operators and shapes, those that take longest first."""
+        return shares_of(self.rows, shape_key)
+
+    def __str__(self) -> str:
+        from .profiling_view import profile_text
+
+        return profile_text(self)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row for each row of the run, as `pandas.DataFrame` takes them."""
+        return [
+            {
+                "number": row.number,
+                "node": row.title,
+                "operators": row.operators,
+                "backend": row.backend,
+                "kernel": row.kernel,
+                "ms": None if row.seconds is None else row.seconds * 1e3,
+                "macs": row.macs,
+                "nbytes": row.nbytes,
+                "roof": row.roof,
+                "bound": row.bound,
+            }
+            for row in self.rows
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the recording, times in milliseconds, for JSON."""
+        return {
+            "model": self.model,
+            "backend": self.backend,
+            "precision": self.precision,
+            "inputs": self.inputs.to_dict(),
+            "total_ms": self.total.to_dict(),
+            "watched_ms": self.watched.to_dict(),
+            "rows_ms": self.rows_seconds * 1e3,
+            "overhead": self.overhead,
+            "covered": self.covered,
+            "phases_ms": {name: seconds * 1e3 for name, seconds in self.phases.items()},
+            "rows": [row.to_dict() for row in self.rows],
+            "by_operator": [share.to_dict() for share in self.by_operator()],
+            "by_shape": [share.to_dict() for share in self.by_shape()],
+            "peaks": [peaks.to_dict() for peaks in self.peaks.values()],
+            "arenas": [arena.to_dict() for arena in self.arenas],
+            "environment": dict(self.environment),
+        }
+
+
+# ── measuring ────────────────────────────────────────────────────────────────────────────────────
+
+
+def profile(
+    source: Loadable,
+    backend: str = "numpy",
+    inputs: Mapping[str, Array] | Wanted | None = None,
+    *,
+    seed: int = 0,
+    repeat: Repeat | int | None = None,
+    peaks: bool = True,
+    fallback: str | None = None,
+    precision: str = "float32",
+    say: Say = silent,
+    **options: Any,
+) -> Profile:
+    """Run a model row by row and say where its time goes.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        backend: who runs it.
+        inputs: arrays by name; what the command line's options say; random ones where None.
+        seed: of random inputs.
+        repeat: measured runs, with clocks and without; two seconds of each where None.
+        peaks: whether to measure the machine's peaks, which takes about a second a device.
+        fallback: backend for nodes that this one does not run.
+        precision: arithmetic of float32 tensors.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        BackendUnavailable: the backend cannot run here.
+        UnsupportedError: nodes that it does not run, or inputs that cannot be watched.
+        InputError: inputs that do not fit.
+        ModelError: the model cannot be read.
+    """
+    wanted = repeat if isinstance(repeat, Repeat) else Repeat(repeat, seconds=2.0, most=500)
+    say("loading")
+    chosen: dict[str, Any] = {"precision": precision, **options}
+    with load(source, backend, fallback=fallback, **chosen) as model:
+        feeds = input_values(model.inputs, inputs, seed)
+        announce_compiling(model, say)
+        with feeds.explained():
+            return profile_model(model, feeds, model_title(source), wanted, peaks=peaks, say=say)
+
+
+def profile_model(
+    model: Model,
+    feeds: Inputs,
+    title: str,
+    repeat: Repeat,
+    *,
+    peaks: bool = True,
+    say: Say = silent,
+) -> Profile:
+    """Profile a model that is loaded; see `profile`. It holds its weights twice meanwhile."""
+    probe = Probe(model)
+    try:
+        total, runs = _measure(model, probe, feeds, repeat, say)
+        program = probe.program(feeds.arrays)
+        best = _peaks(model, program, say) if peaks else {}
+        middle, sites = middle_of(runs), sites_of(program)
+        device = model.backends[0].device
+        return Profile(
+            model=title,
+            backend=f"{model.backend} on {device.name}",
+            precision=model.precision,
+            inputs=feeds,
+            rows=rows_of(sites, middle, probe, best),
+            phases=phases_of(sites, middle),
+            total=total,
+            watched=Timing(tuple(run.end - run.begin for run in runs)),
+            peaks=best,
+            arenas=_arenas(program),
+            environment=device_environment(device, PACKAGES),
+            recording=middle[len(middle) // 2],
+            keys={site.key: number for number, site in enumerate(sites)},
+        )
+    finally:
+        probe.close()
+
+
+def _measure(
+    model: Model, probe: Probe, feeds: Inputs, repeat: Repeat, say: Say
+) -> tuple[Timing, list[Recording]]:
+    """Run both models in turn, so that a change of the machine's pace meets both."""
+    say("first run")
+    for _ in range(2):  # the second one has what the first one made: kernels, plans of bodies
+        model.run(feeds.arrays)
+        probe.run(feeds.arrays)
+    plain: list[float] = []
+    runs: list[Recording] = []
+    while not runs or repeat.wants(plain):
+        say(f"run {len(runs) + 1}")
+        plain.append(timed(lambda: model.run(feeds.arrays)))
+        runs.append(probe.run(feeds.arrays))
+    return Timing(tuple(plain)), runs
+
+
+def _peaks(model: Model, program: Program, say: Say) -> dict[str, Peaks]:
+    """Return the peaks of the devices that take part, each by the first backend on it."""
+    used = {row.device.name for part in program.walk() for row in part.rows}
+    found: dict[str, Peaks] = {}
+    for backend in model.backends:
+        name = backend.device.name
+        if name not in found and (name in used or backend.device is HOST):
+            found[name] = peaks_of(backend, model.options, say)
+    return found
+
+
+def _arenas(program: Program) -> tuple[Arena, ...]:
+    plans = (plan for part in program.walk() for plan in part.plans)
+    return tuple(arena for number, plan in enumerate(plans) for arena in arenas_of(plan, number))

@@ -1,0 +1,114 @@
+"""Pieces of HTML and SVG; every text and attribute is escaped here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+#: Tags without content.
+_EMPTY = {"meta", "line", "rect", "circle", "path", "polyline"}
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Part = str | float | None
+
+
+def element(name: str, *content: Part | Iterable[Part], **attributes: Part) -> Markup:
+    """Return an element.
+
+    Args:
+        name: its tag.
+        *content: markup as it is; all else escaped; None for nothing; lists of such.
+        **attributes: underscores become hyphens, and one at the end is cut off, so that ``class_``
+            is ``class``; None leaves the attribute out.
+    """
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inner = "".join(_flat(content))
+    if not inner and name in _EMPTY:
+        return Markup(f"<{name}{given}/>")
+    return Markup(f"<{name}{given}>{inner}</{name}>")
+
+
+def _flat(content: Iterable[Part | Iterable[Part]]) -> Iterable[str]:
+    for part in content:
+        if part is None:
+            continue
+        if isinstance(part, str | float | int):
+            yield part if isinstance(part, Markup) else escape(_text(part))
+        else:
+            yield from _flat(part)
+
+
+def _text(value: Part) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[Part]], left: int = 1) -> Markup:
+    """Return a table that scrolls by itself; the first `left` columns are text."""
+    kinds = ["text" if i < left else "number" for i in range(len(titles))]
+    head = [element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)]
+    body = [
+        element("tr", [element("td", x, class_=k) for x, k in zip(row, kinds, strict=True)])
+        for row in rows
+    ]
+    whole = element("table", element("thead", element("tr", head)), element("tbody", body))
+    return element("div", whole, class_="scroll")
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Return names with what is to be said of each."""
+    parts = [(element("dt", name), element("dd", text)) for name, text in pairs if text]
+    return element("dl", [part for pair in parts for part in pair])
+
+
+def figure(kind: str, caption: str, picture: Markup, note: str = "") -> Markup:
+    """Return a picture with its caption.
+
+    Args:
+        kind: what it shows, for style sheets and tests.
+        caption: its title.
+        picture: an SVG element.
+        note: how to read it.
+    """
+    said = element("figcaption", element("strong", caption), " " if note else "", note)
+    return element("figure", said, element("div", picture, class_="scroll"), data_kind=kind)
+
+
+def svg(width: float, height: float, label: str, *content: Part | Iterable[Part]) -> Markup:
+    """Return a picture of so many pixels, which a narrow page scrolls instead of shrinking it."""
+    return element(
+        "svg",
+        *content,
+        xmlns="http://www.w3.org/2000/svg",
+        width=width,
+        height=height,
+        viewBox=f"0 0 {_text(float(width))} {_text(float(height))}",
+        role="img",
+        aria_label=label,
+    )
+
+
+def page(title: str, style: str, *content: Part | Iterable[Part]) -> str:
+    """Return a whole document that loads nothing and runs nothing."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", Markup(style)),
+    )
+    return f"<!doctype html>\n{element('html', head, element('body', *content), lang='en')}\n"
