@@ -21,8 +21,8 @@ class PlacedRow:
         kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for what no plan can hold.
         nodes: the file's names of the nodes that it stands for.
         operators: their operators, joined by ``+``; empty for copies.
-        backend: who runs it; a device for copies, ``plan`` for views, which nobody runs, and for
-            control flow, whose bodies follow.
+        backend: who runs it; a device for copies, ``plan`` for views, which nobody runs, ``host``
+            for control flow; the rows of bodies follow that of the node that owns them.
         kernel: what runs, or what is copied where.
         inputs: name and type, with the format where it is not plain.
         outputs: likewise.
@@ -98,16 +98,17 @@ def _rows_of(program: Program) -> Iterator[PlacedRow]:
 
 def _alone(node: Node) -> PlacedRow:
     """Describe a node that is in no plan."""
+    decides = bool(node.op.graphs())
     return PlacedRow(
         kind="host",
         nodes=node.origin,
         operators=node.kind,
-        backend="plan" if node.op.graphs() else "numpy",
+        backend="host" if decides else "numpy",
         kernel=node.kind,
         inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.reads),
         outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
         nbytes=0,
-        reason=obstacle(node),
+        reason="its bodies are planned when they first run" if decides else obstacle(node),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..runtime.dtypes import INTEGERS, bool_, int32, int64, name_of, string
-from ..runtime.errors import InputError, ModelError, UsageError, did_you_mean
+from ..runtime.errors import DeviceError, InputError, ModelError, UsageError, did_you_mean
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, TensorType
 from .agreement import type_text
@@ -49,7 +49,7 @@ class Inputs:
     Attributes:
         arrays: by name.
         origins: where each comes from.
-        assumed: symbolic dimensions that are 1 because nobody set them.
+        assumed: dimensions that are 1 because nobody set them.
     """
 
     arrays: dict[str, Array]
@@ -58,10 +58,10 @@ class Inputs:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Add to a ModelError inside which dimensions were assumed: 1 does not suit all models."""
+        """Add to an error inside which dimensions were assumed: 1 does not suit all models."""
         try:
             yield
-        except ModelError as error:
+        except (ModelError, DeviceError) as error:
             if self.assumed:
                 names = ", ".join(self.assumed)
                 error.add_note(f"nobody set {names}, so 1 was assumed; --dim and --shape set it")
@@ -143,10 +143,19 @@ def input_shapes(
 
 
 def _assumed(infos: Infos, wanted: Wanted) -> tuple[str, ...]:
-    """Return the symbols of inputs that nobody gave a shape, but for those with a size."""
+    """Return the dimensions of inputs that nobody gave a shape, but for those with a size."""
     given = {*_by_input(wanted.shapes, infos, "--shape"), *_parse_dims(wanted.dims, infos)}
-    free = (d for info in infos if info.name not in given for d in info.shape or ())
-    return tuple(dict.fromkeys(d for d in free if isinstance(d, str) and d not in given))
+    free = [
+        (d, f"axis {axis} of '{info.name}'" if d is None else d)
+        for info in infos
+        if info.name not in given
+        for axis, d in enumerate(info.shape or ())
+    ]
+    return tuple(
+        dict.fromkeys(
+            text for d, text in free if not isinstance(d, int | np.integer) and d not in given
+        )
+    )
 
 
 def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:

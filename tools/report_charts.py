@@ -83,7 +83,9 @@ def strip(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
         width = ms / whole * WIDTH
         title = element("title", f"{name} ({kind}): {ms:.4g} ms, {ms / whole:.1%}")
         drawn.append(
-            element("rect", title, x=x, y=0.0, width=width, height=44.0, class_=f"{classes[kind]} block")
+            element(
+                "rect", title, x=x, y=0.0, width=width, height=44.0, class_=f"{classes[kind]} block"
+            )
         )
         x += width
     legend = [(f"{kind} {sums[kind] / whole:.0%}", classes[kind]) for kind in order[:COLOURS]]

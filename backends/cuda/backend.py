@@ -99,7 +99,9 @@ def recipe_of(
     elif any(more):
         return "only its first output is computed"
     if y.value not in results:
-        return "its first output is not read"
+        if registered.outputs == 1:
+            return "its first output is not read"
+        return registered.make(head.op, None, *map(tensor, head.inputs), **extra)
     if registered.tail:
         tail = tail_of(group.tail, y, head.output)
         if isinstance(tail, str):

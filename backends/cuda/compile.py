@@ -23,16 +23,27 @@ from cuda.bindings import nvrtc
 from cuda.core import ObjectCode, Program, ProgramOptions
 
 from ...runtime.dtypes import (
+    INTEGERS,
     DType,
     bfloat16,
     bool_,
+    float4e2m1,
+    float8e4m3fn,
+    float8e4m3fnuz,
+    float8e5m2,
+    float8e5m2fnuz,
+    float8e8m0,
     float16,
     float32,
     float64,
+    int2,
+    int4,
     int8,
     int16,
     int32,
     int64,
+    uint2,
+    uint4,
     uint8,
     uint16,
     uint32,
@@ -59,7 +70,21 @@ C_TYPES: Mapping[DType, str] = {
     uint32: "uint32",
     uint64: "uint64",
     bool_: "bool",
+    float8e4m3fn: "Float8e4m3fn",
+    float8e4m3fnuz: "Float8e4m3fnuz",
+    float8e5m2: "Float8e5m2",
+    float8e5m2fnuz: "Float8e5m2fnuz",
+    float8e8m0: "Float8e8m0",
+    float4e2m1: "Float4e2m1",
+    int4: "Int4",
+    int2: "Int2",
+    uint4: "Uint4",
+    uint2: "Uint2",
 }
+#: Those of them that `small.cuh` defines.
+SMALL = (float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float4e2m1)
+SMALL += (int4, int2, uint4, uint2)
+_SMALL_NAMES = frozenset(C_TYPES[dtype] for dtype in SMALL)
 _HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
 #: What <cmath> and <cstdint> would bring, which NVRTC does not have.
 _PRELUDE = (
@@ -72,6 +97,13 @@ _PRELUDE = (
 )
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
+
+
+def arithmetic(dtype: DType) -> DType:
+    """Return the dtype in which kernels compute with elements of another."""
+    if dtype in (float32, float64, int32, int64, uint32, uint64):
+        return dtype
+    return int32 if dtype in INTEGERS or dtype == bool_ else float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +130,12 @@ class Source:
             if header
         ]
         lines += _PRELUDE
+        if any(name in _SMALL_NAMES for _, name in self.types):
+            lines += ['#line 1 "small.cuh"', _read("small.cuh")]
         lines += [f"using {alias} = {name};" for alias, name in self.types]
         lines += [_constant(name, value) for name, value in self.constants]
         if self.code:
-            lines += ['#line 1 "generated"', self.code]
+            lines += ['#line 1 "generated"', _inlined(self.code, "generated")]
         return "\n".join([*lines, f'#line 1 "{self.file}"', _read(self.file)])
 
 
@@ -114,8 +148,10 @@ def _constant(name: str, value: int | bool | float) -> str:
 
 def _read(file: str) -> str:
     """Return a file of `kernels/` with its headers in place of their #include lines."""
-    text = (KERNELS / file).read_text(encoding="utf-8")
+    return _inlined((KERNELS / file).read_text(encoding="utf-8"), file)
 
+
+def _inlined(text: str, file: str) -> str:
     def inline(match: re.Match[str]) -> str:
         line = text.count("\n", 0, match.start()) + 2
         return f'#line 1 "{match[1]}"\n{_read(match[1])}\n#line {line} "{file}"'
@@ -138,6 +174,16 @@ class Target:
     processors: int
     shared: int
     code: str = "cubin"
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether blocks can share their memory, and kernels begin early: Hopper and newer."""
+        return int(re.sub(r"\D", "", self.arch)) >= 90
+
+    @property
+    def has_wgmma(self) -> bool:
+        """Whether it has the products of four warps that only Hopper has."""
+        return self.arch == "sm_90a"
 
 
 H200 = Target("sm_90a", 132, 232448)
@@ -233,7 +279,7 @@ class Compiler:
         start = perf_counter()
         try:
             options = ProgramOptions(
-                name=file, arch=self.target.arch, std="c++17", include_path=_toolkit_headers(text)
+                name=file, arch=self.target.arch, std="c++17", include_path=toolkit_headers(text)
             )
             code = Program(text, "c++", options).compile(self.target.code).code
         except NVRTCError as error:
@@ -273,7 +319,7 @@ def _kernel_error(file: str, log: str) -> KernelError:
     )
 
 
-def _toolkit_headers(text: str) -> list[str]:
+def toolkit_headers(text: str) -> list[str]:
     """Return the folder of the CUDA headers, if the source includes one; float32 needs none."""
     if "#include <" not in text:
         return []

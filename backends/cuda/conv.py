@@ -6,22 +6,28 @@ of a window are neighbours in memory. A first layer, of few channels, reads the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import prod
 
 import numpy as np
 
 from ...runtime.backend import Format
-from ...runtime.dtypes import float32
+from ...runtime.dtypes import FLOATS, float32, int32
+from ...runtime.ir import Value
 from ...runtime.ops.conv import Conv, ConvTranspose
+from ...runtime.ops.quantize import ConvInteger, QLinearConv
 from ...runtime.ops.window import Window, transposed_window, window
-from ...runtime.types import Array
-from .launch import Ints32, Launch, Packed, Tensor
+from ...runtime.types import Array, TensorType
+from .compile import arithmetic
+from .half import HALVES, half_convolution, half_formats
+from .launch import Ints32, Launch, Packed, Scratch, Tensor
 from .layout import Ints, ceil_div
 from .matmul import PIXELS, WINDOWS, Product, multiply, vector_of
-from .registry import Answer, Setting, kernel, need_float32
+from .registry import Answer, Setting, kernel, need_dtypes
 from .spatial import geometry, spatial_strides
-from .tail import Tail
+from .tail import Tail, no_tail
+from .windows import image_of, pack_table
 
 THREADS = 128
 #: Fewer channels than this are read in the plain order: the vectors would be mostly padding.
@@ -33,6 +39,10 @@ def conv_formats(
 ) -> tuple[Format, Format]:
     """Return the formats of the input and of the result."""
     if setting.options.conv == "naive" or x.rank > 4 or w.data is None:
+        return Format.PLAIN, Format.PLAIN
+    if x.dtype in HALVES:
+        return half_formats(x, w, op.group)
+    if x.dtype != float32:
         return Format.PLAIN, Format.PLAIN
     few = x.dims[1] < LEAST_CHANNELS
     return Format.PLAIN if few else Format.CHANNELS_LAST, Format.CHANNELS_LAST
@@ -50,15 +60,16 @@ def conv(
     setting: Setting,
 ) -> Answer:
     """Convolve by the first way that fits: naive where asked for, depthwise, implicit GEMM."""
-    refused = need_float32(y, x, w, b)
+    refused = need_dtypes(FLOATS, y, x, w, b)
     if refused:
         return refused
     if x.rank > 5:
         return f"{x.rank - 2} spatial axes"
-    if max(x.size, y.size) >= 2**31:
-        return f"{max(x.size, y.size)} elements"
     view = window(op, x.dims[2:], w.dims[2:])
-    if x.format is y.format is Format.PLAIN:
+    plain = x.format is y.format is Format.PLAIN
+    if x.dtype in HALVES and not plain:
+        return half_convolution(op.group, y, x, w, b, view, tail, setting)
+    if plain or x.dtype != float32 or max(x.size, y.size) >= 2**31:
         return naive(op, y, x, w, b, view, tail)
     if _is_depthwise(op, x, w):
         return depthwise(y, x, w, b, view, tail)
@@ -101,23 +112,9 @@ def implicit_gemm(
         vector_a=vector,
         across=not x.is_channels_last,
         table=None if pixels else _table(w, x, view, channels, vector),
-        image=_image(x, y, view),
+        image=image_of(x, y, view, x.strides),
     )
     return multiply(product, tail, setting)
-
-
-def _image(x: Tensor, y: Tensor, view: Window) -> Ints32:
-    """Return the struct `Image` of gemm.cu; one spatial axis counts as the width."""
-    flat = x.rank == 3
-    one = (1,) if flat else ()
-    height, width = (*one, *x.dims[2:])
-    out_height, out_width = (*one, *y.dims[2:])
-    stride_h, stride_w = (*one, *view.strides)
-    pad_h, pad_w = (*(0 for _ in one), *view.pads_begin)
-    moves = x.strides
-    row, column = (0, moves[2]) if flat else moves[2:]
-    sizes = (height, width, out_height, out_width)
-    return Ints32((*sizes, stride_h, stride_w, pad_h, pad_w, moves[0], row, column))
 
 
 def _table(w: Tensor, x: Tensor, view: Window, channels: int, vector: int) -> Packed:
@@ -141,27 +138,6 @@ def pack_windows(w: Array, groups: int) -> Array:
     return packed
 
 
-def pack_table(
-    w: Array, channels: int, kernel: Ints, dilations: Ints, moves: Ints, vector: int
-) -> Array:
-    """Return (offset, row | column << 16) of every `vector`-th element of a window, int32.
-
-    Args:
-        w: the weights, whose elements play no part.
-        channels: of one group.
-        kernel: the window.
-        dilations: distances of its elements.
-        moves: strides of the input: channel, then the spatial axes.
-        vector: elements that are copied at once, neighbouring channels.
-    """
-    places = np.indices(kernel).reshape(len(kernel), -1) * np.array(dilations)[:, None]
-    steps = np.array(moves[1:])[:, None]
-    offsets = (places * steps).sum(0)[:, None] + np.arange(0, channels, vector) * moves[0]
-    rows, columns = places if len(kernel) == 2 else (np.zeros_like(places[0]), places[0])
-    corner = np.broadcast_to((rows | columns << 16)[:, None], offsets.shape)
-    return np.stack([offsets, corner], axis=-1).astype(np.int32).reshape(-1, 2)
-
-
 # ── other ways ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -177,7 +153,7 @@ def depthwise(
     vector = 4 if x.is_channels_last and y.is_channels_last and x.dims[1] % 4 == 0 else 1
     kernel_h, kernel_w = (1, *view.kernel) if flat else view.kernel
     dilations = (1, *view.dilations) if flat else view.dilations
-    image = _image(x, y, view).values
+    image = image_of(x, y, view, x.strides).values
     plane = Ints32(
         (x.dims[1], *image[:6], *dilations, *image[6:8], x.strides[0], x.strides[1], *image[9:])
     )
@@ -208,34 +184,69 @@ def naive(
 ) -> Launch:
     """Return the baseline: one thread, one result. It takes weights of run time too."""
     sizes = (y.dims[1], y.dims[1] // op.group, w.dims[1])
-    return _direct("conv_naive", y, x, w, b, view, tail, sizes)
+    return _direct("conv_naive", (y, x, w, b), view, sizes, tail.pointers, tail.code, tail.title)
+
+
+def direct_sums(
+    op: ConvInteger | QLinearConv,
+    y: Tensor | Scratch,
+    dims: Ints,
+    x: Tensor,
+    w: Tensor,
+    zeros: tuple[Tensor | None, Tensor | None],
+) -> Launch:
+    """Return the convolution of integers less their zero points, in int32.
+
+    Args:
+        op: its attributes.
+        y: where the sums go.
+        dims: their shape.
+        x: the input.
+        w: the weights.
+        zeros: of x, and of all weights or one a filter.
+    """
+    view = window(op, x.dims[2:], w.dims[2:])
+    sizes = (dims[1], dims[1] // op.group, w.dims[1])
+    result = Tensor(Value("sums", TensorType(int32, dims)))
+    launch = _direct(
+        "conv_naive", (result, x, w, None), view, sizes, code=no_tail(int32).code, zeros=zeros
+    )
+    return replace(launch, args=(x, w, y, *launch.args[3:]))
 
 
 def _direct(
     entry: str,
-    y: Tensor,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
+    operands: tuple[Tensor, Tensor, Tensor, Tensor | None],
     view: Window,
-    tail: Tail,
     sizes: Ints,
+    pointers: tuple[Tensor | Packed | None, ...] = (None, None),
+    code: str = "",
+    title: str = "",
+    zeros: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Launch:
+    """Return a launch of `conv.cu`; `operands` are y, x, w and the bias."""
+    y, x, w, b = operands
+    x_zero, w_zero = zeros
+    step = 1 if w_zero is not None and w_zero.size > 1 else 0
     return Launch(
         "conv.cu",
         entry,
         grid=(ceil_div(y.size, THREADS), 1, 1),
         block=THREADS,
         args=(
-            *(x, w, y, b, *tail.pointers, np.int64(y.size)),
+            *(x, w, y, b, *pointers, np.int64(y.size)),
             *map(np.int32, sizes),
             spatial_strides(x),
             geometry(x, y, view),
+            *((x_zero, w_zero, np.int32(step)) if entry == "conv_naive" else ()),
         ),
-        types=(("T", float32),),
-        constants=(("CHANNELS_LAST", y.is_channels_last), ("BIAS", b is not None)),
-        code=tail.code,
-        note=tail.title,
+        types=(("X", x.dtype), ("W", w.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),
+        constants=(
+            *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", b is not None)),
+            *(("ZERO_X", x_zero is not None), ("ZERO_W", w_zero is not None)),
+        ),
+        code=code,
+        note=title,
     )
 
 
@@ -251,11 +262,12 @@ def conv_transpose(
     setting: Setting,
 ) -> Answer:
     """Collect, for each result, what arrives there; one thread a result."""
-    refused = need_float32(y, x, w, b)
+    refused = need_dtypes(FLOATS, y, x, w, b)
     if refused:
         return refused
     if x.rank > 5:
         return f"{x.rank - 2} spatial axes"
     view = transposed_window(op, x.dims[2:], w.dims[2:])
     sizes = (y.dims[1], w.dims[1], x.dims[1] // op.group)
-    return _direct("conv_transposed", y, x, w, b, view, tail, sizes)
+    operands = (y, x, w, b)
+    return _direct("conv_transposed", operands, view, sizes, tail.pointers, tail.code, tail.title)

@@ -14,24 +14,31 @@ from typing import Any
 import numpy as np
 
 from ...runtime.dtypes import (
+    FLOAT8S,
     FLOATS,
     INTEGERS,
     UNSIGNED,
     DType,
     bfloat16,
     bool_,
+    float4e2m1,
+    float8e8m0,
     float16,
     name_of,
+    uint64,
 )
 from ...runtime.ir import Node, Value
 from ...runtime.op import Op, attributes
 from ...runtime.ops import elementwise as ops
-from .compile import C_TYPES
+from .compile import C_TYPES, SMALL
 from .launch import Launch, Tensor, index_type, integer, integers
 from .layout import broadcast_strides, ceil_div, merge, order
 
 BOOLS = frozenset({bool_})
-NUMBERS = FLOATS | INTEGERS
+SMALL_FLOATS = FLOAT8S | {float4e2m1}
+#: What chains compute in float.
+SHORT = SMALL_FLOATS | {float16, bfloat16}
+NUMBERS = FLOATS | (INTEGERS - frozenset(SMALL))
 ANY = NUMBERS | BOOLS
 THREADS = 256
 
@@ -78,7 +85,7 @@ ROWS: dict[type[Op], Row] = {
     ops.Mul: Row("x * y", NUMBERS),
     ops.Div: Row("x / y", NUMBERS),
     ops.Mod: Row(_mod, NUMBERS),
-    ops.Pow: Row("pow(x, T(y))"),
+    ops.Pow: Row("power(x, y)", NUMBERS),
     ops.Max: Row("x > y || x != x ? x : y", NUMBERS),
     ops.Min: Row("x < y || x != x ? x : y", NUMBERS),
     ops.Sum: Row("x + y", NUMBERS),
@@ -101,15 +108,16 @@ ROWS: dict[type[Op], Row] = {
     ops.Or: Row("x || y", BOOLS),
     ops.Xor: Row("x != y", BOOLS),
     ops.Not: Row("!x", BOOLS),
-    ops.BitwiseAnd: Row("x & y", INTEGERS),
-    ops.BitwiseOr: Row("x | y", INTEGERS),
-    ops.BitwiseXor: Row("x ^ y", INTEGERS),
-    ops.BitwiseNot: Row("~x", INTEGERS),
-    ops.BitShift: Row(lambda op: "x << y" if op.direction == "LEFT" else "x >> y", UNSIGNED),
-    ops.IsNaN: Row("x != x"),
-    ops.IsInf: Row(_is_inf),
+    ops.BitwiseAnd: Row("x & y", INTEGERS & NUMBERS),
+    ops.BitwiseOr: Row("x | y", INTEGERS & NUMBERS),
+    ops.BitwiseXor: Row("x ^ y", INTEGERS & NUMBERS),
+    ops.BitwiseNot: Row("~x", INTEGERS & NUMBERS),
+    ops.BitShift: Row(lambda op: f"shift_{op.direction.lower()}(x, y)", INTEGERS & NUMBERS),
+    ops.IsNaN: Row("x != x", FLOATS | SMALL_FLOATS),
+    ops.IsInf: Row(_is_inf, FLOATS | SMALL_FLOATS),
     ops.Where: Row("x ? y : z", BOOLS),
-    ops.Cast: Row("x", ANY),
+    ops.Cast: Row("", frozenset(C_TYPES)),  # see `_conversion`
+    ops.CastLike: Row("", frozenset(C_TYPES)),
     # functions of one variable
     ops.Acos: Row("acos(x)"),
     ops.Acosh: Row("acosh(x)"),
@@ -134,8 +142,8 @@ ROWS: dict[type[Op], Row] = {
     ops.HardSwish: Row("x * limit(x * T(1.0 / 6) + T(0.5), T(0), T(1))"),
     ops.LeakyRelu: Row("x < T(0) ? {alpha} * x : x"),
     ops.Mish: Row(f"x * tanh({_SOFTPLUS})"),
-    ops.PRelu: Row("x < T(0) ? y * x : x"),
-    ops.Relu: Row("x < T(0) ? T(0) : x"),
+    ops.PRelu: Row("x < T(0) ? y * x : x", NUMBERS),
+    ops.Relu: Row("x < T(0) ? T(0) : x", NUMBERS),
     ops.Selu: Row("{gamma} * (x > T(0) ? x : {alpha} * expm1(x))"),
     ops.Shrink: Row("x < -{lambd} ? x + {bias} : x > {lambd} ? x - {bias} : T(0)"),
     ops.Sigmoid: Row("T(1) / (T(1) + exp(-x))"),
@@ -146,26 +154,6 @@ ROWS: dict[type[Op], Row] = {
     ops.ThresholdedRelu: Row("x > {alpha} ? x : T(0)"),
     ops.Clip: Row("limit(x, y, z)", NUMBERS),
 }
-
-#: Functions that rows use.
-_LIBRARY = """\
-template <typename T> __device__ __forceinline__ T limit(T x, T least, T most)
-{
-    x = x < least ? least : x;
-    return x > most ? most : x;
-}
-template <typename T> __device__ __forceinline__ T remainder_of(T x, T y) { return x % y; }
-template <> __device__ __forceinline__ float remainder_of(float x, float y) { return fmodf(x, y); }
-template <> __device__ __forceinline__ double remainder_of(double x, double y)
-{
-    return fmod(x, y);
-}
-template <typename T> __device__ __forceinline__ T floored_remainder(T x, T y)
-{
-    const T rest = remainder_of(x, y);
-    return rest != T(0) && (rest < T(0)) != (y < T(0)) ? rest + y : rest;
-}
-"""
 
 
 def is_elementwise(op: Op) -> bool:
@@ -198,7 +186,8 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = N
     Args:
         nodes: in topological order.
         name: of the function.
-        first: a value that becomes the first parameter, whether it is stored anywhere or not.
+        first: a value that becomes the first parameter, in the type that it is computed in: it is
+            stored nowhere.
 
     Returns:
         The chain, or why there is none.
@@ -232,8 +221,12 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = N
         kind = compute_type(node.output.tensor.dtype)
         body.append(f"    const {kind} v{number} = {_call(node, function, arguments)};")
     stored = C_TYPES[nodes[-1].output.tensor.dtype]
-    parameters = ", ".join(f"{C_TYPES[v.tensor.dtype]} {names[v]}" for v in operands)
+    parameters = ", ".join(
+        f"{(compute_type if v is first else C_TYPES.__getitem__)(v.tensor.dtype)} {names[v]}"
+        for v in operands
+    )
     code = [
+        '#include "functions.cuh"',
         *functions,
         f"__device__ __forceinline__ {stored} {name}({parameters})",
         "{",
@@ -242,7 +235,7 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = N
         "}",
     ]
     title = "+".join(type(node.op).__name__ for node in nodes)
-    return Chain(tuple(operands), _LIBRARY + "\n".join(code), title)
+    return Chain(tuple(operands), "\n".join(code), title)
 
 
 def _refusal(node: Node) -> str:
@@ -256,6 +249,8 @@ def _refusal(node: Node) -> str:
 
 def _inputs(node: Node) -> tuple[Value | None, ...]:
     """Return what a node's expression is made of; Clip's limits are there even if left out."""
+    if isinstance(node.op, ops.CastLike):
+        return node.inputs[:1]
     if isinstance(node.op, ops.Clip):
         return (*node.inputs, None, None)[:3]
     return node.inputs
@@ -264,10 +259,21 @@ def _inputs(node: Node) -> tuple[Value | None, ...]:
 def _limit(node: Node, place: int) -> str:
     """Return the least (place 1) or greatest (place 2) number of a node's dtype as C++."""
     dtype = node.output.tensor.dtype
+    return lowest(dtype) if place == 1 else greatest(dtype)
+
+
+def lowest(dtype: DType) -> str:
+    """Return the least number of a dtype as C++: -infinity for floats."""
     if dtype in FLOATS:
-        return written(-inf if place == 1 else inf, dtype)
-    limits = np.iinfo(dtype)
-    return written(int(limits.min if place == 1 else limits.max), dtype)
+        return written(-inf, dtype)
+    return written(0 if dtype == bool_ else int(np.iinfo(dtype).min), dtype)
+
+
+def greatest(dtype: DType) -> str:
+    """Return the greatest number of a dtype as C++: infinity for floats."""
+    if dtype in FLOATS:
+        return written(inf, dtype)
+    return written(1 if dtype == bool_ else int(np.iinfo(dtype).max), dtype)
 
 
 def _written(value: Value) -> str | None:
@@ -291,8 +297,10 @@ def written(number: float | int | bool, dtype: DType) -> str:
 
 
 def compute_type(dtype: DType) -> str:
-    """Return the C++ type in which a dtype is computed: float for the short ones."""
-    return "float" if dtype in (float16, bfloat16) else C_TYPES[dtype]
+    """Return the C++ type in which a dtype is computed: float or int for the short ones."""
+    if dtype in SHORT:
+        return "float"
+    return "int" if dtype in SMALL else C_TYPES[dtype]
 
 
 def _call(node: Node, function: str, arguments: list[str]) -> str:
@@ -309,6 +317,8 @@ def _call(node: Node, function: str, arguments: list[str]) -> str:
 def _function(node: Node, name: str) -> str:
     """Return a C++ function that computes one node; of two inputs where it takes any number."""
     code = ROWS[type(node.op)].code
+    if isinstance(node.op, ops.Cast | ops.CastLike):
+        code = _conversion(node.op, node.inputs[0], node.output.tensor.dtype)
     code = code if isinstance(code, str) else code(node.op)
     for attribute in attributes(type(node.op)):
         code = code.replace(f"{{{attribute}}}", f"T({getattr(node.op, attribute)!r})")
@@ -322,6 +332,20 @@ def _function(node: Node, name: str) -> str:
         f"__device__ __forceinline__ {gives} {name}({parameters}) "
         f"{{ using T = {computed}; return {gives}({code}); }}"
     )
+
+
+def _conversion(op: ops.Cast | ops.CastLike, x: Value | None, to: DType) -> str:
+    """Return x in the C++ type that stores `to`, so that it is rounded inside a chain as well."""
+    kind = C_TYPES[to]
+    if to == float8e8m0:
+        rounding = f"Float8e8m0::{op.round_mode.upper()}"
+        return f"Float8e8m0::rounded<{rounding}>(float(x), {'true' if op.saturate else 'false'})"
+    if to in SHORT:
+        saturates = to in FLOAT8S and op.saturate
+        return f"{kind}{'::saturated' if saturates else ''}(float(x))"
+    if x is not None and x.tensor.dtype in FLOATS | SMALL_FLOATS and to in INTEGERS:
+        return "to_uint64(x)" if to == uint64 else f"{kind}(int64(x))"
+    return f"{kind}(x)"
 
 
 # ── the kernel ───────────────────────────────────────────────────────────────────────────────────

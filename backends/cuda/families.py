@@ -1,5 +1,45 @@
 """The families of operators; importing them is what registers their kernels."""
 
-from . import conv, elementwise, matmul, norm, pool, reduce, shape
+from . import (
+    attention,
+    boxes,
+    conv,
+    conv_variants,
+    elementwise,
+    gather,
+    loss,
+    matmul,
+    norm,
+    place,
+    pool,
+    product,
+    quantize,
+    recurrent,
+    reduce,
+    resize,
+    search,
+    shape,
+    signal,
+)
 
-FAMILIES = (conv, elementwise, matmul, norm, pool, reduce, shape)
+FAMILIES = (
+    attention,
+    boxes,
+    conv,
+    conv_variants,
+    elementwise,
+    gather,
+    loss,
+    matmul,
+    norm,
+    place,
+    pool,
+    product,
+    quantize,
+    recurrent,
+    reduce,
+    resize,
+    search,
+    shape,
+    signal,
+)

@@ -66,6 +66,16 @@ class Tensor:
         return self.value.data
 
     @property
+    def known(self) -> Array | None:
+        """The elements where they are known before a run: of a constant, or by inference."""
+        return self.value.data if self.value.data is not None else self.value.tensor.known
+
+    @property
+    def ints(self) -> Ints:
+        """The elements of a tensor of integers, which must be `known`."""
+        return () if self.known is None else tuple(int(v) for v in self.known.flat)
+
+    @property
     def strides(self) -> Ints:
         """The distance in elements of neighbours along each logical axis."""
         return strides(self.dims, self.format)
@@ -163,6 +173,8 @@ class Launch:
         code: generated functions and macros that the file uses.
         shared: bytes of dynamic shared memory.
         scratch: bytes of the workspace that the step needs because of it.
+        cluster: blocks along z that share their memory (Hopper and newer).
+        early: it calls `begin_early`, so that it may begin while the kernel before it runs.
         note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
     """
 
@@ -176,6 +188,8 @@ class Launch:
     code: str = ""
     shared: int = 0
     scratch: int = 0
+    cluster: int = 1
+    early: bool = False
     note: str = ""
 
     @property
@@ -193,6 +207,25 @@ class Launch:
         """What has to be compiled."""
         names = tuple((alias, C_TYPES[dtype]) for alias, dtype in self.types)
         return Source(self.file, names, self.constants, self.code)
+
+
+#: Threads of a block of a kernel that gives each result a thread of its own.
+THREADS = 256
+
+
+def each(
+    file: str,
+    entry: str,
+    count: int,
+    *args: Argument,
+    types: tuple[tuple[str, DType], ...],
+    constants: tuple[tuple[str, int | bool | float], ...] = (),
+    code: str = "",
+    note: str = "",
+) -> Launch:
+    """Return the launch of a kernel that gives each of `count` results a thread; see `Launch`."""
+    grid = (-(-count // THREADS), 1, 1)
+    return Launch(file, entry, grid, THREADS, args, types, constants, code, note=note)
 
 
 Recipe = Launch | tuple[Launch, ...]
@@ -277,12 +310,22 @@ def bound(
         DeviceError: it does not load, or its parameters are not those of the recipe.
     """
     kernel = device.load(code.result(), launch.entry, launch.shared)
-    cells = [_cell(argument, pointers.get(i)) for i, argument in enumerate(launch.args)]
+    cells = [cell(argument, pointers.get(i)) for i, argument in enumerate(launch.args)]
     _check_parameters(kernel, launch, cells)
     table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
     function = driver.CUfunction(int(kernel.handle))
     shape = (*launch.grid, launch.block, 1, 1, launch.shared)
     call = f"launch of {launch.title}"
+    if device.compiler.target.has_clusters and (launch.early or launch.cluster > 1):
+        config = _config(launch)
+
+        def run_early(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
+            config.hStream = driver.CUstream(stream.handle)
+            answer = driver.cuLaunchKernelEx(config, function, ctypes.addressof(table), 0)
+            if answer[0]:
+                check(call, answer)
+
+        return run_early
 
     def run(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
         answer = driver.cuLaunchKernel(function, *shape, stream.handle, ctypes.addressof(table), 0)
@@ -290,6 +333,28 @@ def bound(
             check(call, answer)
 
     return run
+
+
+def _config(launch: Launch) -> driver.CUlaunchConfig:
+    """Return how a kernel is launched that has a cluster or may begin early."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
+    config.sharedMemBytes = launch.shared
+    kinds, attributes = driver.CUlaunchAttributeID, list[driver.CUlaunchAttribute]()
+    if launch.early:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
+    if launch.cluster > 1:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y = 1, 1
+        attribute.value.clusterDim.z = launch.cluster
+        attributes.append(attribute)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
 
 
 _SCALARS: dict[DType, Callable[[Any], Any]] = {
@@ -302,10 +367,10 @@ _SCALARS: dict[DType, Callable[[Any], Any]] = {
 
 def sizes(launch: Launch) -> list[int]:
     """Return the bytes of each argument."""
-    return [ctypes.sizeof(_cell(argument, None)) for argument in launch.args]
+    return [ctypes.sizeof(cell(argument, None)) for argument in launch.args]
 
 
-def _cell(argument: Argument, address: int | None) -> Any:
+def cell(argument: Argument, address: int | None) -> Any:
     """Return the bytes of one argument as a ctypes object."""
     if isinstance(argument, np.generic):
         return _SCALARS[argument.dtype](argument.item())

@@ -11,13 +11,16 @@ import numpy as np
 from ...runtime.dtypes import float32
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.types import Array
+from .half import HALVES, half_linear
 from .launch import Argument, Ints32, Launch, Packed, Recipe, Scratch, Tensor
 from .layout import ceil_div
-from .registry import Answer, Setting, kernel, need_float32
+from .product import general_product, stacked_product
+from .registry import Answer, Setting, kernel, need_dtypes
 from .tail import NO_TAIL, Tail
 from .tiles import Tile, choose
 
 MATRIX, PIXELS, WINDOWS = range(3)
+TILED = frozenset({float32}) | HALVES
 MOST_GEMV_ROWS = 8
 GEMV_WARPS = 4
 NO_IMAGE = Ints32((0,) * 11)
@@ -161,7 +164,7 @@ def multiply_rows(
         setting: the GPU.
     """
     m, n, k = shape
-    parts = 1
+    parts, words = 1, 16 // y.dtype.itemsize
     while parts < GEMV_WARPS and n * parts < 32 * setting.target.processors and k >= 512 * parts:
         parts *= 2
     return Launch(
@@ -170,12 +173,13 @@ def multiply_rows(
         grid=(ceil_div(n * parts, GEMV_WARPS), 1, 1),
         block=32 * GEMV_WARPS,
         args=(w, x, y, bias, *tail.pointers, np.int32(n), np.int32(k)),
-        types=(("T", float32),),
+        types=(("T", y.dtype),),
         constants=(
-            *(("M", m), ("PARTS", parts), ("VECTOR", 4 if k % 4 == 0 else 1)),
+            *(("M", m), ("PARTS", parts), ("VECTOR", words if k % words == 0 else 1)),
             ("BIAS", bias is not None),
         ),
         code=tail.code,
+        early=True,
         note=f"{m} rows {tail.title}".strip(),
     )
 
@@ -185,8 +189,13 @@ def multiply_rows(
 
 @kernel(MatMul, tail=True)
 def matmul(op: MatMul, y: Tensor, a: Tensor, b: Tensor, *, tail: Tail, setting: Setting) -> Answer:
-    """Multiply a matrix, or a stack of them, with a matrix or an equal stack."""
-    refused = need_float32(y, a, b)
+    """Multiply a matrix, or a stack of them, with a matrix or a stack."""
+    answer = _tiled_matmul(y, a, b, tail, setting)
+    return stacked_product(y, a, b, tail) if isinstance(answer, str) else answer
+
+
+def _tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> Answer:
+    refused = need_dtypes(TILED, y, a, b)
     if refused:
         return refused
     if b.rank <= 2:
@@ -197,6 +206,8 @@ def matmul(op: MatMul, y: Tensor, a: Tensor, b: Tensor, *, tail: Tail, setting: 
         )
     if a.rank < 2:
         return "a vector times a stack of matrices"
+    if y.dtype != float32:
+        return "16-bit floats in stacks"
     return _stacked(y, a, b, tail, setting)
 
 
@@ -211,8 +222,15 @@ def gemm(
     tail: Tail,
     setting: Setting,
 ) -> Answer:
-    """Multiply two matrices, scale, and add a constant row."""
-    refused = need_float32(y, a, b, c)
+    """Multiply two matrices, scale, and add a third."""
+    answer = _tiled_gemm(op, y, a, b, c, tail, setting)
+    return general_product(op, y, a, b, c, tail) if isinstance(answer, str) else answer
+
+
+def _tiled_gemm(
+    op: Gemm, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, tail: Tail, setting: Setting
+) -> Answer:
+    refused = need_dtypes(TILED, y, a, b, c)
     if refused:
         return refused
     if op.transA:
@@ -253,6 +271,8 @@ def _product(
             )
         )
         return multiply_rows(w, a, y, shape, bias, tail, setting)
+    if y.dtype != float32:
+        return half_linear(y, a, b, shape, form, bias, tail, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
@@ -295,7 +315,7 @@ def vector_of(*steps: int) -> int:
 def pack_rows(b: Array, alpha: float, transposed: bool) -> Array:
     """Return alpha * b as [n, k]."""
     rows = b if transposed else b.reshape(b.shape[0], -1).T
-    return np.ascontiguousarray(rows if alpha == 1 else rows * np.float32(alpha))
+    return np.ascontiguousarray(rows if alpha == 1 else (rows * np.float32(alpha)).astype(b.dtype))
 
 
 def pack_columns(b: Array, alpha: float, transposed: bool) -> Array:

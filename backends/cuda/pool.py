@@ -6,20 +6,24 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.dtypes import float32
+from ...runtime.dtypes import FLOATS
 from ...runtime.ops.pool import (
     AveragePool,
     GlobalAveragePool,
+    GlobalLpPool,
     GlobalMaxPool,
     LpPool,
     MaxPool,
 )
 from ...runtime.ops.reduce import ReduceMax, ReduceMean
 from ...runtime.ops.window import Window, window
+from .compile import arithmetic
+from .elementwise import NUMBERS, lowest
+from .half import half_pool, pools_words, whole_image
 from .launch import Launch, Tensor
 from .layout import ceil_div
-from .reduce import fold
-from .registry import Answer, kernel, need_float32
+from .reduce import FOLDS, Fold, fold
+from .registry import Answer, kernel, need_dtypes
 from .spatial import geometry, spatial_strides, three
 
 THREADS = 128
@@ -29,7 +33,9 @@ MOST_UNROLLED = 64
 
 
 @kernel(MaxPool, follows=True, outputs=2)
-def max_pool(op: MaxPool, y: Tensor, x: Tensor, *, more: tuple[Tensor | None, ...] = ()) -> Answer:
+def max_pool(
+    op: MaxPool, y: Tensor | None, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
+) -> Answer:
     """Return the greatest elements of windows, and on request where they lie."""
     positions = more[0] if more else None
     return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
@@ -38,8 +44,8 @@ def max_pool(op: MaxPool, y: Tensor, x: Tensor, *, more: tuple[Tensor | None, ..
 @kernel(AveragePool, follows=True)
 def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
     """Return the means of windows; of the whole image where one window covers it."""
-    if _covers_all(op, x):
-        return fold(ReduceMean, y, x, tuple(range(2, x.rank)))
+    if _covers_all(op, x) and not pools_words(y, x):
+        return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
     return _pool(op, y, x, AVERAGE_PADDED if op.count_include_pad else AVERAGE)
 
 
@@ -52,13 +58,29 @@ def lp_pool(op: LpPool, y: Tensor, x: Tensor) -> Answer:
 @kernel(GlobalAveragePool, follows=True)
 def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
     """Return the means of whole images."""
-    return fold(ReduceMean, y, x, tuple(range(2, x.rank)))
+    if pools_words(y, x):
+        return half_pool(AVERAGE, y, x, whole_image(x))
+    return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
 
 
 @kernel(GlobalMaxPool, follows=True)
 def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
     """Return the greatest elements of whole images."""
-    return fold(ReduceMax, y, x, tuple(range(2, x.rank)))
+    if pools_words(y, x):
+        return half_pool(MAX, y, x, whole_image(x))
+    return fold(FOLDS[ReduceMax], y, x, tuple(range(2, x.rank)), "max")
+
+
+@kernel(GlobalLpPool, follows=True)
+def global_lp_pool(op: GlobalLpPool, y: Tensor, x: Tensor) -> Answer:
+    """Return the p-norms of whole images."""
+    norm = Fold(
+        "a + b",
+        element=f"pow(fabs(x), A({op.p}))",
+        finish=f"pow(a, A(1) / A({op.p}))",
+        floating=True,
+    )
+    return fold(norm, y, x, tuple(range(2, x.rank)), "norm")
 
 
 def _covers_all(op: AveragePool, x: Tensor) -> bool:
@@ -69,7 +91,7 @@ def _covers_all(op: AveragePool, x: Tensor) -> bool:
 
 def _pool(
     op: MaxPool | AveragePool | LpPool,
-    y: Tensor,
+    y: Tensor | None,
     x: Tensor,
     kind: int,
     *,
@@ -77,29 +99,33 @@ def _pool(
     positions: Tensor | None = None,
     column_major: bool = False,
 ) -> Answer:
-    refused = need_float32(y, x)
-    if refused:
-        return refused
+    refused = need_dtypes(NUMBERS if kind == MAX else FLOATS, y, x)
+    result = y or positions
+    if refused or result is None:
+        return refused or "none of its outputs is read"
     if x.rank > 5:
         return f"{x.rank - 2} spatial axes"
     view = window(op, x.dims[2:], op.kernel_shape)
+    if y is not None and positions is None and kind != NORM and pools_words(y, x):
+        return half_pool(kind, y, x, view)
     depth, height, width = three(view.kernel, 1)
     return Launch(
         "pool.cu",
         "pool",
-        grid=(ceil_div(y.size, THREADS), 1, 1),
+        grid=(ceil_div(result.size, THREADS), 1, 1),
         block=THREADS,
         args=(
-            *(x, y, positions, np.int64(y.size), np.int32(x.dims[1]), np.float32(p)),
-            *(spatial_strides(x), geometry(x, y, view, pads_end=True)),
+            *(x, y, positions, np.int64(result.size), np.int32(x.dims[1]), np.float32(p)),
+            *(spatial_strides(x), geometry(x, result, view, pads_end=True)),
         ),
-        types=(("T", float32),),
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
         constants=(
-            *(("KIND", kind), ("CHANNELS_LAST", y.is_channels_last)),
+            *(("KIND", kind), ("CHANNELS_LAST", result.is_channels_last)),
             *(("KD", depth), ("KH", height), ("KW", width)),
             ("UNROLL", _unroll(view)),
             *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
         ),
+        code=f"#define LOWEST {lowest(x.dtype)}",
         note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
     )
 

@@ -1,4 +1,4 @@
-"""Reductions: sums, means and extremes over axes that lie together."""
+"""Reductions: sums, means, extremes and where they lie, over any axes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.dtypes import DType, float32, float64, int32, int64
+from ...runtime.dtypes import FLOATS, DType, bool_, float64
 from ...runtime.op import Op
 from ...runtime.ops.reduce import (
+    ArgMax,
+    ArgMin,
+    ArgReduce,
     Reduce,
     ReduceL1,
     ReduceL2,
     ReduceLogSum,
+    ReduceLogSumExp,
     ReduceMax,
     ReduceMean,
     ReduceMin,
@@ -21,14 +25,18 @@ from ...runtime.ops.reduce import (
     ReduceSum,
     ReduceSumSquare,
 )
-from ...runtime.ops.shapes import normalize_axes
-from .launch import Launch, Scratch, Tensor, scalar
+from ...runtime.ops.shapes import normalize_axis
+from .compile import arithmetic
+from .elementwise import NUMBERS, greatest, lowest
+from .launch import Launch, Scratch, Tensor
 from .layout import Ints, ceil_div, order
-from .registry import Answer, kernel, need_static
+from .registry import Answer, kernel, need_known
 
 ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, that one block reduces.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
+#: A grid's second axis has at most so many blocks.
+MOST_BLOCKS = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,153 +44,178 @@ class Fold:
     """How elements become one, as C++ expressions.
 
     Attributes:
-        combine: of `a` and `b`.
-        start: what changes nothing when combined.
-        element: of `x`: what is combined.
-        finish: of `a`, the whole, and `count`, the number of elements.
+        combine: of `a` and `b`, two states.
+        start: the state that changes nothing when combined; ``LOWEST`` and ``GREATEST`` stand for
+            the ends of the dtype.
+        element: of `x` and its index `at`: the state of one element.
+        finish: of the state `a` of all of them and of `count`, their number.
+        state: the C++ type of a state.
+        floating: integers are computed in float64.
     """
 
     combine: str
-    start: str = "0"
+    start: str = "A(0)"
     element: str = "x"
     finish: str = "a"
+    state: str = "A"
+    floating: bool = False
 
-    @property
-    def code(self) -> str:
-        """The functions that `reduce.cu` uses."""
+    def code(self, dtype: DType) -> str:
+        """Return the functions that `reduce.cu` uses, for elements of a dtype."""
+        start = self.start.replace("LOWEST", lowest(dtype)).replace("GREATEST", greatest(dtype))
+        head = "__device__ __forceinline__"
         return "\n".join(
             (
-                f"__device__ __forceinline__ T start() {{ return T({self.start}); }}",
-                f"__device__ __forceinline__ T element(T x) {{ return {self.element}; }}",
-                f"__device__ __forceinline__ T combine(T a, T b) {{ return {self.combine}; }}",
-                f"__device__ __forceinline__ T finish(T a, T count) {{ return {self.finish}; }}",
+                *(['#include "states.cuh"'] if self.state != "A" else []),
+                f"using State = {self.state};",
+                f"{head} State start() {{ return {start}; }}",
+                f"{head} State element(A x, long long at) {{ return {self.element}; }}",
+                f"{head} State combine(State a, State b) {{ return {self.combine}; }}",
+                f"{head} auto finish(State a, A count) {{ return {self.finish}; }}",
             )
         )
+
+    def nbytes(self, dtype: DType) -> int:
+        """Return the size of a state where `dtype` is the arithmetic."""
+        return {"A": dtype.itemsize, "Peak": 2 * dtype.itemsize, "Place": 16}[self.state]
 
 
 #: The reductions; comparisons let NaN through.
 FOLDS: dict[type[Op], Fold] = {
     ReduceSum: Fold("a + b"),
-    ReduceMean: Fold("a + b", finish="a / count"),
-    ReduceMax: Fold("a > b || a != a ? a : b", "__int_as_float(0xff800000)"),
-    ReduceMin: Fold("a < b || a != a ? a : b", "__int_as_float(0x7f800000)"),
-    ReduceProd: Fold("a * b", "1"),
-    ReduceL1: Fold("a + b", element="x < T(0) ? -x : x"),
-    ReduceL2: Fold("a + b", element="x * x", finish="sqrt(a)"),
+    ReduceMean: Fold("a + b", finish="a / count", floating=True),
+    ReduceMax: Fold("a > b || a != a ? a : b", "LOWEST"),
+    ReduceMin: Fold("a < b || a != a ? a : b", "GREATEST"),
+    ReduceProd: Fold("a * b", "A(1)"),
+    ReduceL1: Fold("a + b", element="x < A(0) ? -x : x"),
+    ReduceL2: Fold("a + b", element="x * x", finish="sqrt(a)", floating=True),
     ReduceSumSquare: Fold("a + b", element="x * x"),
-    ReduceLogSum: Fold("a + b", finish="log(a)"),
+    ReduceLogSum: Fold("a + b", finish="log(a)", floating=True),
+    ReduceLogSumExp: Fold(
+        "merged(a, b)",
+        "State{-INFINITY, 0}",
+        "State{x, 1}",
+        "a.top + log(a.sum)",
+        "Peak",
+        floating=True,
+    ),
 }
 
 
 @kernel(*FOLDS)
 def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
-    """Reduce axes that lie together."""
-    refused = need_static(axes=axes)
+    """Reduce any axes."""
+    refused = need_known(axes=axes)
     if refused:
         return refused
-    given = () if axes is None or axes.data is None else tuple(int(a) for a in axes.data)
-    along = normalize_axes(given, x.rank) or (
-        () if op.noop_with_empty_axes else tuple(range(x.rank))
+    given = None if axes is None else axes.ints
+    return fold(FOLDS[type(op)], y, x, op.axes(given, x.rank), type(op).__name__)
+
+
+@kernel(ArgMax, ArgMin)
+def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
+    """Return where the greatest or the least element along an axis lies."""
+    which = (
+        "true" if isinstance(op, ArgMax) else "false",
+        "true" if op.select_last_index else "false",
     )
-    return fold(type(op), y, x, along)
+    place = Fold(
+        f"better<{', '.join(which)}>(a, b)", "State{A(0), -1}", "State{x, at}", "a.at", "Place"
+    )
+    return fold(place, y, x, (normalize_axis(op.axis, x.rank),), type(op).__name__)
 
 
-def fold(kind: type[Op], y: Tensor, x: Tensor, axes: Ints) -> Answer:
-    """Return the launches of a reduction.
+def fold(how: Fold, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
+    """Return the launches of a reduction, one axis (or several that lie together) after another.
 
     Args:
-        kind: one of `FOLDS`.
+        how: what is computed.
         y: the result, in the format of x, with or without the reduced axes.
         x: what is reduced, in any format.
         axes: of the logical shape.
+        title: for reports.
     """
-    exact = (ReduceSum, ReduceProd, ReduceSumSquare)
-    if x.dtype not in (float32, float64) and (x.dtype not in (int32, int64) or kind not in exact):
+    if x.dtype not in NUMBERS | {bool_}:
         return f"dtype {x.dtype.name}"
-    shape = _three(x, axes)
-    if shape is None:
-        return f"axes {axes} do not lie together in memory"
-    outer, count, inner = shape
-    if not x.size:
-        return "nothing to reduce"
+    compute = arithmetic(x.dtype)
+    if how.floating and compute not in FLOATS:
+        compute = float64
+    passes = _passes(x, y, axes)
     launches: list[Launch] = []
     source: Tensor | Scratch = x
-    total, used = count, 0
-    while True:
-        parts = ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK)
-        if outer * parts >= 2**31 or inner > 65535 * COLUMNS:
-            return f"{outer} x {count} x {inner} elements"
-        last = parts == 1
-        target: Tensor | Scratch = y if last else Scratch(used)
-        nbytes = outer * parts * inner * x.dtype.itemsize
-        used += 0 if last else ceil_div(nbytes, 256) * 256
-        ends = (source is x, last)
-        launches.append(_pass(kind, x.dtype, (source, target), (outer, count, inner), ends, total))
-        if last:
-            break
-        source, count = target, parts
+    used = 0
+    total = prod(x.dims[a] for a in axes)
+    for number, (outer, count, inner) in enumerate(passes):
+        while True:
+            parts = max(1, ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK))
+            if outer * parts >= 2**31 or inner > MOST_BLOCKS * COLUMNS:
+                return f"{outer} x {count} x {inner} elements"
+            last = parts == 1 and number == len(passes) - 1
+            target: Tensor | Scratch = y if last else Scratch(used)
+            used += 0 if last else ceil_div(outer * parts * inner * how.nbytes(compute), 256) * 256
+            launches.append(
+                Launch(
+                    "reduce.cu",
+                    **_pass((outer, count, inner), (source is x, last)),
+                    args=(source, target, *_sizes((outer, count, inner), total)),
+                    types=(("X", x.dtype), ("Y", y.dtype), ("A", compute)),
+                    code=how.code(x.dtype if compute is not float64 else compute),
+                    note=f"{title} of {count}",
+                )
+            )
+            source, count = target, parts
+            if parts == 1:
+                break
     return tuple(replace(launch, scratch=used) for launch in launches)
 
 
-def _pass(
-    kind: type[Op],
-    dtype: DType,
-    operands: tuple[Tensor | Scratch, Tensor | Scratch],
-    shape: Ints,
-    ends: tuple[bool, bool],
-    total: int,
-) -> Launch:
-    """Return one pass of a reduction.
+def _sizes(shape: Ints, total: int) -> tuple[np.int32 | np.int64, ...]:
+    """Return the arguments behind the addresses."""
+    outer, count, inner = shape
+    chunk = ROW_CHUNK if inner == 1 else COLUMN_CHUNK
+    parts = max(1, ceil_div(count, chunk))
+    first = np.int64(outer * parts) if inner == 1 else np.int32(inner)
+    return (first, np.int32(parts), np.int32(chunk), np.int64(count), np.int64(total))
+
+
+def _pass(shape: Ints, ends: tuple[bool, bool]) -> dict[str, object]:
+    """Return entry, grid, block and constants of one pass.
 
     Args:
-        kind: one of `FOLDS`.
-        dtype: of the elements.
-        operands: what is read, and where the results or those of parts go.
         shape: (outer, count, inner).
         ends: whether it reads the elements, and whether it gives the results.
-        total: number of elements that become one in the end.
     """
     outer, count, inner = shape
     warps = 1
     if inner == 1:
-        entry, chunk = "reduce_rows", ROW_CHUNK
-        parts = ceil_div(count, chunk)
+        entry, parts = "reduce_rows", max(1, ceil_div(count, ROW_CHUNK))
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
         grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
-        first: np.int32 | np.int64 = np.int64(outer * parts)
     else:
-        entry, chunk = "reduce_columns", COLUMN_CHUNK
-        parts = ceil_div(count, chunk)
+        entry, parts = "reduce_columns", max(1, ceil_div(count, COLUMN_CHUNK))
         grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
-        first = np.int32(inner)
-    return Launch(
-        "reduce.cu",
-        entry,
-        grid=grid,
-        block=ROWS * COLUMNS,
-        args=(
-            *operands,
-            first,
-            np.int32(parts),
-            np.int32(chunk),
-            np.int64(count),
-            scalar(total, dtype),
-        ),
-        types=(("T", dtype),),
-        constants=(("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
-        code=FOLDS[kind].code,
-        note=f"{kind.__name__} of {count}",
-    )
+    constants = (("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1]))
+    return {"entry": entry, "grid": grid, "block": ROWS * COLUMNS, "constants": constants}
 
 
-def _three(x: Tensor, axes: Ints) -> Ints | None:
-    """Return (outer, reduced, inner) sizes in memory, or None if `axes` lie apart."""
-    places = [axis for axis in order(x.rank, x.format) if x.dims[axis] != 1]
-    reduced = [i for i, axis in enumerate(places) if axis in axes]
-    if not reduced:
-        return (x.size, 1, 1)
-    first, last = reduced[0], reduced[-1] + 1
-    if last - first != len(reduced):
-        return None
-    sizes = [x.dims[axis] for axis in places]
-    return prod(sizes[:first]), prod(sizes[first:last]), prod(sizes[last:])
+def _passes(x: Tensor, y: Tensor, axes: Ints) -> list[Ints]:
+    """Return (outer, reduced, inner) for every run of reduced axes in memory, innermost first."""
+    if not x.size:
+        return [(y.size, 0, 1)]
+    runs: list[tuple[bool, int]] = []
+    for axis in order(x.rank, x.format):
+        reduced, size = axis in axes, x.dims[axis]
+        if size == 1:
+            continue
+        if runs and runs[-1][0] == reduced:
+            size *= runs.pop()[1]
+        runs.append((reduced, size))
+    found: list[Ints] = []
+    inner = 1
+    while runs:
+        reduced, size = runs.pop()
+        if reduced:
+            found.append((prod(size for _, size in runs), size, inner))
+        else:
+            inner *= size
+    return found or [(x.size, 1, 1)]

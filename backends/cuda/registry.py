@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...runtime.backend import Format
+from ...runtime.dtypes import DType, float32, name_of
 from ...runtime.op import Op
 from ...runtime.options import Options
 from .compile import Target
@@ -75,17 +76,23 @@ def kernel(
     return register
 
 
-def need_float32(*operands: Tensor | None) -> str:
-    """Return why operands do not suit kernels that compute in float32; empty where they do."""
+def need_dtypes(allowed: Container[DType], *operands: Tensor | None) -> str:
+    """Return which operand has a dtype that a kernel does not take; empty where none has."""
     for operand in operands:
-        if operand is not None and operand.dtype.name != "float32":
-            return f"dtype {operand.dtype.name}; float32 is what there is"
+        if operand is not None and operand.dtype not in allowed:
+            return f"dtype {name_of(operand.dtype)}"
     return ""
 
 
-def need_static(**values: Any) -> str:
-    """Return which of the values is no constant; empty where all of them are (or are left out)."""
+def need_float32(*operands: Tensor | None) -> str:
+    """Return why operands do not suit kernels that compute in float32; empty where they do."""
+    refused = need_dtypes((float32,), *operands)
+    return f"{refused}; float32 is what there is" if refused else ""
+
+
+def need_known(**values: Tensor | None) -> str:
+    """Return which of the values is only known in a run; empty where none is (or is left out)."""
     for name, value in values.items():
-        if isinstance(value, Tensor) and value.data is None:
+        if value is not None and value.known is None:
             return f"{name} is computed at run time"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -9,11 +10,25 @@ import numpy as np
 
 from ...runtime.backend import Format, View
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
-from ...runtime.ops.shape import Concat, Expand, Slice, Split, Transpose, bounds_of_slice
+from ...runtime.ops.elementwise import BitCast
+from ...runtime.ops.norm import Dropout
+from ...runtime.ops.shape import (
+    Concat,
+    ConstantOfShape,
+    DepthToSpace,
+    Expand,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Tile,
+    Transpose,
+    bounds_of_slice,
+)
 from ...runtime.ops.shapes import normalize_axes, normalize_axis
-from .launch import Launch, Tensor, index_type, integer, integers
+from ...runtime.types import Array
+from .launch import Launch, Packed, Tensor, index_type, integer, integers
 from .layout import Ints, broadcast_strides, ceil_div, merge, order
-from .registry import Answer, kernel, need_static
+from .registry import Answer, kernel, need_known
 
 THREADS = 256
 SIDE = 32
@@ -95,8 +110,6 @@ def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
 
 
 def _with_operands(launch: Launch, y: Tensor, x: Tensor) -> Launch:
-    from dataclasses import replace
-
     return replace(launch, args=(y, x, *launch.args[2:]))
 
 
@@ -117,7 +130,7 @@ def slice_(
     steps: Tensor | None = None,
 ) -> Answer:
     """Copy what windows of constant bounds leave over."""
-    refused = need_static(starts=starts, ends=ends, axes=axes, steps=steps)
+    refused = need_known(starts=starts, ends=ends, axes=axes, steps=steps)
     if refused:
         return refused
     first, last = _ints(starts), _ints(ends)
@@ -131,7 +144,7 @@ def slice_(
 
 
 def _ints(operand: Tensor | None) -> Ints:
-    return () if operand is None or operand.data is None else tuple(int(v) for v in operand.data)
+    return () if operand is None else operand.ints
 
 
 @kernel(Split, outputs=64)
@@ -144,14 +157,19 @@ def split(
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
     """Copy each part."""
+    refused = need_known(split=sizes)
+    if refused:
+        return refused
     axis = normalize_axis(op.axis, x.rank)
     launches: list[Launch] = []
+    outputs = (y, *more)
+    given = sizes.ints if sizes is not None and sizes.known is not None else ()
+    equal = ceil_div(x.dims[axis], len(outputs))
     offset = 0
-    for part in (y, *more):
-        if part is None:
-            return "one of its outputs is not read"
-        launches.append(copy_strided(part, x, x.strides, offset))
-        offset += part.dims[axis] * x.strides[axis]
+    for i, part in enumerate(outputs):
+        if part is not None:
+            launches.append(copy_strided(part, x, x.strides, offset * x.strides[axis]))
+        offset += given[i] if given else equal if part is None else part.dims[axis]
     return tuple(launches)
 
 
@@ -164,7 +182,12 @@ def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
         moves: distance in `x` of neighbours along each axis of `y`; may be 0 or negative.
         offset: where in `x` the first element lies.
     """
-    sizes, (walk,) = merge(y.dims, (moves,))
+    return _copied(y, x, y.dims, moves, offset)
+
+
+def _copied(y: Tensor, x: Tensor, dims: Ints, moves: Ints, offset: int = 0) -> Launch:
+    """Return `copy_strided` for a result whose axes may be cut into several: `dims`."""
+    sizes, (walk,) = merge(dims, (moves,))
     word = words_of(x.dtype)
     index = index_type(x.size, y.size)
     vector = 1
@@ -187,6 +210,84 @@ def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
         constants=(("RANK", len(sizes)), ("VECTOR", vector)),
         note=f"{len(sizes)} axes",
     )
+
+
+@kernel(ConstantOfShape)
+def constant_of_shape(op: ConstantOfShape, y: Tensor, shape: Tensor) -> Answer:
+    """Repeat one element."""
+    return fill(y, op.fill)
+
+
+def fill(y: Tensor, element: Array) -> Launch:
+    """Return what fills a tensor with one element of its dtype."""
+    source = Packed((), ("fill", y.dtype.name, element.tobytes()), lambda: element.reshape(1))
+    launch = copy_strided(y, y, (0,) * y.rank)
+    return replace(launch, args=(source, *launch.args[1:]), note="fill")
+
+
+@kernel(Dropout, outputs=2)
+def dropout(
+    op: Dropout,
+    y: Tensor | None,
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Copy, as nothing is dropped outside of training."""
+    refused = need_known(training_mode=training)
+    if refused:
+        return refused
+    if training is not None and any(training.ints):
+        refused = need_known(ratio=ratio)
+        if refused or ratio is None or ratio.known is None or ratio.known.any():
+            return "training_mode=1 draws numbers"
+    launches = [copy_strided(y, x, x.strides)] if y is not None else []
+    launches += [fill(mask, np.ones((), bool)) for mask in more if mask is not None]
+    return tuple(launches)
+
+
+@kernel(BitCast)
+def bit_cast(op: BitCast, y: Tensor, x: Tensor) -> Answer:
+    """Copy the bytes."""
+    return copy_strided(y, x, x.strides)
+
+
+@kernel(Tile)
+def tile(op: Tile, y: Tensor, x: Tensor, repeats: Tensor) -> Answer:
+    """Repeat the whole along each axis."""
+    sizes: list[int] = []
+    moves: list[int] = []
+    for result, size, stride in zip(y.dims, x.dims, x.strides, strict=True):
+        sizes += [result // size if size else 0, size]
+        moves += [0, stride]
+    return _copied(y, x, tuple(sizes), tuple(moves))
+
+
+@kernel(DepthToSpace)
+def depth_to_space(op: DepthToSpace, y: Tensor, x: Tensor) -> Answer:
+    """Make blocks of pixels of channels."""
+    (n, c, h, w), b = x.dims, op.blocksize
+    step, row, pixel = x.strides[1], x.strides[2], x.strides[3]
+    groups = c // (b * b)
+    column_first = op.mode == "DCR"
+    of_group = step if column_first else step * b * b
+    of_row, of_column = (b * groups * step, groups * step) if column_first else (b * step, step)
+    sizes = (n, groups, h, b, w, b)
+    return _copied(y, x, sizes, (x.strides[0], of_group, row, of_row, pixel, of_column))
+
+
+@kernel(SpaceToDepth)
+def space_to_depth(op: SpaceToDepth, y: Tensor, x: Tensor) -> Answer:
+    """Make channels of blocks of pixels."""
+    (n, c, h, w), b = x.dims, op.blocksize
+    batch, step, row, pixel = x.strides
+    blocks = ((b, row), (b, pixel))
+    channels = ((c, step),)
+    axes = ((n, batch), *(blocks + channels if op.mode == "DCR" else channels + blocks))
+    axes += ((h // b, b * row), (w // b, b * pixel))
+    return _copied(y, x, tuple(size for size, _ in axes), tuple(move for _, move in axes))
 
 
 @kernel(Concat, follows=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...runtime.dtypes import DType, float32
 from ...runtime.ir import Node, Value
+from .compile import C_TYPES, arithmetic
 from .elementwise import Chain, chain_of
 from .launch import Packed, Tensor
 
@@ -13,7 +15,7 @@ MOST_OPERANDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The C++ function ``finish(value, i, row, channel, z0, z1)``.
+    """The C++ function ``finish(value, i, row, channel, z0, z1)``, which gives what is stored.
 
     Attributes:
         code: the function: `value` is the sum, `i` its place in the result in memory, `row` and
@@ -32,11 +34,20 @@ class Tail:
         return (*self.operands, None, None)[:MOST_OPERANDS]
 
 
-_HEAD = (
-    "__device__ __forceinline__ float finish(float value, long long i, int row, int channel, "
-    "const float* z0, const float* z1)"
-)
-NO_TAIL = Tail(f"{_HEAD} {{ return value; }}")
+def _head(dtype: DType) -> str:
+    stored, computed = C_TYPES[dtype], C_TYPES[arithmetic(dtype)]
+    return (
+        f"__device__ __forceinline__ {stored} finish({computed} value, long long i, int row, "
+        f"int channel, const {stored}* z0, const {stored}* z1)"
+    )
+
+
+def no_tail(dtype: DType) -> Tail:
+    """Return the tail that stores its argument as it is, rounded to `dtype`."""
+    return Tail(f"{_head(dtype)} {{ return {C_TYPES[dtype]}(value); }}")
+
+
+NO_TAIL = no_tail(float32)
 
 
 def tail_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Tail | str:
@@ -48,7 +59,7 @@ def tail_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Tail | str:
         first: what the kernel itself computes; of the shape of `y`.
     """
     if not nodes:
-        return NO_TAIL
+        return no_tail(y.dtype)
     chain = chain_of(nodes, "tail", first)
     if isinstance(chain, str):
         return chain
@@ -72,7 +83,7 @@ def _finish(chain: Chain, y: Tensor) -> Tail | str:
         operands.append(operand)
     if len(operands) > MOST_OPERANDS:
         return f"{len(operands)} operands"
-    call = f"{_HEAD} {{ return tail({', '.join(arguments)}); }}"
+    call = f"{_head(y.dtype)} {{ return tail({', '.join(arguments)}); }}"
     return Tail(f"{chain.code}\n{call}", tuple(operands), chain.title)
 
 

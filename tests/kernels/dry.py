@@ -84,7 +84,7 @@ def planned_model(model: Model, device: DryDevice) -> Layout:
         if info.dtype is not None and info.shape is not None
     }
     graph = specialise(model.graph, types)
-    optimise(graph, AFTER_SHAPES, model.options, model._evaluate, model.rewrites.copy())
+    optimise(graph, AFTER_SHAPES, model.options, model._resources.evaluate, model.rewrites.copy())
     return planned(graph, device)
 
 

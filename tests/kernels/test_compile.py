@@ -17,7 +17,14 @@ from cuda.bindings import nvrtc
 
 import tercet
 from tercet.backends.cuda import compile as compiling
-from tercet.backends.cuda.compile import A100, H200, Compiler, Source, Target
+from tercet.backends.cuda.compile import (
+    A100,
+    H200,
+    Compiler,
+    Source,
+    Target,
+    toolkit_headers,
+)
 from tercet.backends.cuda.elementwise import ROWS
 from tercet.backends.cuda.launch import sizes
 from tercet.backends.cuda.matmul import MATRIX, PIXELS, WINDOWS
@@ -34,15 +41,15 @@ from tercet.runtime.dtypes import (
     uint8,
 )
 from tercet.runtime.errors import KernelError
-from tercet.runtime.ir import Graph
 from tercet.runtime.op import arity, attributes
 from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.types import Array
 from tercet.tools.light_models import light_file
 
 from .dry import DryDevice, launches, normal, planned, planned_model, single
+from .samples import samples
 
-EMPTY = Source("softmax.cu", (("T", "float"),), (("WARPS", 1), ("LOGARITHM", False)))
+EMPTY = Source("softmax.cu", (("X", "float"), ("A", "float")), (("WARPS", 1), ("LOGARITHM", False)))
 
 
 @pytest.fixture(scope="module")
@@ -86,50 +93,23 @@ def test_products(target: Target, cache: Path) -> None:
     all_compile(gemm_sources(), target, cache)
 
 
-def operator_graphs() -> list[Graph]:
-    """A graph for every kernel but those of the elementwise table, in several variants."""
-    x, volume = normal(2, 12, 9, 11), normal(1, 4, 6, 6, 6)
-    axes = np.array([2, 3])
-    return [
-        single("MaxPool", [x], kernel_shape=(3, 3), strides=(2, 2), outputs=2),
-        single("MaxPool", [volume], kernel_shape=(2, 2, 2)),
-        single("AveragePool", [x], kernel_shape=(3, 3), count_include_pad=1),
-        single("AveragePool", [x], kernel_shape=(9, 10)),
-        single("LpPool", [x], kernel_shape=(3, 3), p=3),
-        *(single(f"Reduce{k}", [x, axes], (1,)) for k in ("Sum", "Mean", "Max", "Min", "Prod")),
-        *(single(f"Reduce{k}", [x, axes[:0] + 1], (1,)) for k in ("L1", "L2", "LogSum")),
-        single("ReduceSumSquare", [x, np.array([1])], (1,)),
-        single("GlobalMaxPool", [x]),
-        single("Softmax", [x], axis=1),
-        single("LogSoftmax", [normal(4, 1000)]),
-        single("LRN", [x], size=5),
-        single("BatchNormalization", [x, *(normal(12) for _ in range(4))], (1, 2, 3, 4)),
-        single("BatchNormalization", [x, *(normal(12) for _ in range(4))]),
-        single("Conv", [x, normal(12, 1, 3, 3), normal(12)], (1, 2), group=12),
-        single("Conv", [volume, normal(8, 4, 3, 3, 3)], (1,)),
-        single("Conv", [normal(1, 512, 7, 7), normal(512, 512, 3, 3)], (1,)),
-        single("ConvTranspose", [x, normal(12, 5, 3, 3), normal(5)], (1, 2)),
-        *(single("Gemm", [normal(m, 300), normal(300, 77)], (1,)) for m in (1, 5, 8)),
-        single("Concat", [x, normal(2, 5, 9, 11), normal(2, 1, 9, 11)], axis=1),
-        single("Transpose", [x], perm=(0, 2, 3, 1)),
-        single("Transpose", [normal(2, 4, 7, 5, 5)], perm=(0, 2, 1, 3, 4)),
-        single("Slice", [x, np.array([1]), np.array([-1]), np.array([2])], (1, 2, 3)),
-        single("Expand", [normal(3, 1), np.array([2, 3, 4])], (1,)),
-    ]
+#: Files that other tests compile, in more variants than one.
+ELSEWHERE = {"gemm.cu", "elementwise.cu"}
+ELSEWHERE |= {"mma.cu", "mma_reduce.cu", "pack_image.cu", "pool_words.cu", "depthwise_words.cu"}
 
 
 def other_sources() -> list[Source]:
     device = DryDevice()
-    for graph in operator_graphs():
-        planned(graph, device)
-    return [s for s in device.compiler.sources if s.file != "gemm.cu"]
+    for sample in samples():
+        planned(sample.graph, device)
+    return [s for s in device.compiler.sources if s.file not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_other_kernels(target: Target, cache: Path) -> None:
     sources = other_sources()
     files = {path.name for path in compiling.KERNELS.glob("*.cu")}
-    assert {source.file for source in sources} | {"gemm.cu", "elementwise.cu"} >= files
+    assert {source.file for source in sources} | ELSEWHERE == files
     all_compile(sources, target, cache)
 
 
@@ -147,6 +127,7 @@ def ptx_of(source: Source) -> str:
     """Compile to PTX, which unlike machine code can be read; cuda.core would want a driver."""
     _, program = nvrtc.nvrtcCreateProgram(source.text().encode(), b"kernel.cu", 0, [], [])
     options = [b"--gpu-architecture=compute_80", b"--std=c++17"]
+    options += [f"--include-path={folder}".encode() for folder in toolkit_headers(source.text())]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
     _, size = nvrtc.nvrtcGetPTXSize(program)
@@ -159,8 +140,10 @@ def ptx_of(source: Source) -> str:
 @pytest.mark.slow
 def test_arguments_are_what_the_kernels_take() -> None:
     """A launch with the wrong number of arguments would read beyond them."""
-    graphs = [*operator_graphs(), single("Where", [np.ones(3, bool), normal(3), normal(2, 1)])]
-    for launch in [launch for graph in graphs for launch in launches(planned(graph))]:
+    graphs = [sample.graph for sample in samples()]
+    graphs.append(single("Where", [np.ones(3, bool), normal(3), normal(2, 1)]))
+    found_launches = [launch for graph in graphs for launch in launches(planned(graph))]
+    for launch in {(one.source, one.entry): one for one in found_launches}.values():
         found = parameters(launch.entry, ptx_of(launch.source))
         assert found == sizes(launch), launch.title
 
@@ -259,7 +242,7 @@ def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
     "other",
     [
         replace(EMPTY, constants=(("WARPS", 2), ("LOGARITHM", False))),
-        replace(EMPTY, types=(("T", "double"),)),
+        replace(EMPTY, types=(("X", "double"), ("A", "double"))),
         replace(EMPTY, code="// generated"),
     ],
     ids=["constant", "type", "code"],

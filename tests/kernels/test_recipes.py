@@ -69,7 +69,7 @@ def test_softmax_is_plain_data() -> None:
         grid=(3, 1, 1),
         block=256,
         args=(x, y, np.int32(1000)),
-        types=(("T", float32),),
+        types=(("X", float32), ("A", float32)),
         constants=(("WARPS", 8), ("LOGARITHM", False)),
         note="3 x 1000",
     )
@@ -88,12 +88,12 @@ def test_softmax_over_channels_follows_the_format(format: Format, entry: str) ->
 
 def test_a_recipe_declines_in_words() -> None:
     x = tensor(3, 4, dtype=int64)
-    assert softmax(Softmax(), x, x) == "dtype int64; float32 is what there is"
+    assert softmax(Softmax(), x, x) == "dtype int64"
 
 
 def test_declines_reach_the_user() -> None:
     with pytest.raises(UnsupportedError, match="cuda: dtype int64"):
-        planned(single("MaxPool", [np.zeros((1, 1, 4, 4), np.int64)], kernel_shape=(2, 2)))
+        planned(single("Softmax", [np.zeros((1, 4), np.int64)]))
 
 
 def test_no_launch_for_nothing() -> None:

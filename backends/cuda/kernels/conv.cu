@@ -1,4 +1,7 @@
 // Convolutions other than the implicit GEMM of gemm.cu.
+//
+// X, W and Y are the types of input, weights and results, A the arithmetic. Compile-time:
+// CHANNELS_LAST; BIAS; ZERO_X and ZERO_W, whether a zero point is subtracted from elements.
 
 struct Geometry {  // three spatial axes; those that an operator lacks have size 1
     int in[3], out[3], kernel[3], stride[3], dilation[3], pad[3];
@@ -34,18 +37,21 @@ __device__ __forceinline__ Position position(long long i, int channels, const in
 
 // The baseline: one thread, one result, three loops over the window and one over the channels.
 // y[n][m][o] = finish(bias[m] + sum over c, k of x[n][c][o*stride - pad + k*dilation] * w[m][c][k])
-extern "C" __global__ void conv_naive(const T* x, const T* w, T* y, const T* bias, const T* z0,
-                                      const T* z1, long long count, int filters, int group_filters,
-                                      int group_channels, Strides from, Geometry g)
+extern "C" __global__ void conv_naive(const X* x, const W* w, Y* y, const Y* bias, const Y* z0,
+                                      const Y* z1, long long count, int filters, int group_filters,
+                                      int group_channels, Strides from, Geometry g,
+                                      const X* x_zero, const W* w_zero, int of_w_zero)
 {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= count) return;
     const Position p = position(i, filters, g.out);
     const int first = p.channel / group_filters * group_channels;
     const int taps = g.kernel[0] * g.kernel[1] * g.kernel[2];
-    const T* weights = w + (long long)p.channel * group_channels * taps;
-    const T* image = x + p.n * from.image + first * from.channel;
-    T sum = BIAS ? bias[p.channel] : T(0);
+    const W* weights = w + (long long)p.channel * group_channels * taps;
+    const X* image = x + p.n * from.image + first * from.channel;
+    const A zero_x = ZERO_X ? A(*x_zero) : A(0);
+    const A zero_w = ZERO_W ? A(w_zero[p.channel * of_w_zero]) : A(0);
+    A sum = BIAS ? A(bias[p.channel]) : A(0);
     int tap = 0;
     for (int a = 0; a < g.kernel[0]; ++a)
         for (int b = 0; b < g.kernel[1]; ++b)
@@ -55,18 +61,19 @@ extern "C" __global__ void conv_naive(const T* x, const T* w, T* y, const T* bia
                 const int t = p.at[2] * g.stride[2] - g.pad[2] + c * g.dilation[2];
                 if (u < 0 || u >= g.in[0] || v < 0 || v >= g.in[1] || t < 0 || t >= g.in[2])
                     continue;
-                const T* pixel = image + u * from.spatial[0] + v * from.spatial[1]
+                const X* pixel = image + u * from.spatial[0] + v * from.spatial[1]
                                  + t * from.spatial[2];
                 for (int channel = 0; channel < group_channels; ++channel)
-                    sum += pixel[channel * from.channel] * weights[channel * taps + tap];
+                    sum += (A(pixel[channel * from.channel]) - zero_x)
+                           * (A(weights[channel * taps + tap]) - zero_w);
             }
     y[i] = finish(sum, i, p.n, p.channel, z0, z1);
 }
 
 // The gradient of a convolution: input position i adds x[i] * w[k] to the results at
 // i*stride - pad + k*dilation. A thread collects what arrives at one result; nobody writes twice.
-extern "C" __global__ void conv_transposed(const T* x, const T* w, T* y, const T* bias,
-                                           const T* z0, const T* z1, long long count, int filters,
+extern "C" __global__ void conv_transposed(const X* x, const W* w, Y* y, const Y* bias,
+                                           const Y* z0, const Y* z1, long long count, int filters,
                                            int group_filters, int group_channels, Strides from,
                                            Geometry g)
 {
@@ -75,10 +82,10 @@ extern "C" __global__ void conv_transposed(const T* x, const T* w, T* y, const T
     const Position p = position(i, filters, g.out);
     const int group = p.channel / group_filters;
     const int taps = g.kernel[0] * g.kernel[1] * g.kernel[2];
-    const T* image = x + p.n * from.image + (long long)group * group_channels * from.channel;
-    const T* weights = w + ((long long)group * group_channels * group_filters
+    const X* image = x + p.n * from.image + (long long)group * group_channels * from.channel;
+    const W* weights = w + ((long long)group * group_channels * group_filters
                             + p.channel % group_filters) * taps;
-    T sum = BIAS ? bias[p.channel] : T(0);
+    A sum = BIAS ? A(bias[p.channel]) : A(0);
     int tap = 0;
     for (int a = 0; a < g.kernel[0]; ++a)
         for (int b = 0; b < g.kernel[1]; ++b)
@@ -91,11 +98,38 @@ extern "C" __global__ void conv_transposed(const T* x, const T* w, T* y, const T
                     continue;
                 const int at[3] = {u / g.stride[0], v / g.stride[1], t / g.stride[2]};
                 if (at[0] >= g.in[0] || at[1] >= g.in[1] || at[2] >= g.in[2]) continue;
-                const T* pixel = image + at[0] * from.spatial[0] + at[1] * from.spatial[1]
+                const X* pixel = image + at[0] * from.spatial[0] + at[1] * from.spatial[1]
                                  + at[2] * from.spatial[2];
                 for (int channel = 0; channel < group_channels; ++channel)
-                    sum += pixel[channel * from.channel]
-                           * weights[(long long)channel * group_filters * taps + tap];
+                    sum += A(pixel[channel * from.channel])
+                           * A(weights[(long long)channel * group_filters * taps + tap]);
             }
     y[i] = finish(sum, i, p.n, p.channel, z0, z1);
+}
+
+// Col2Im: position p of an image is the sum of what lies there in overlapping blocks; x is
+// [image][channel][tap][block].
+extern "C" __global__ void fold_columns(const X* x, Y* y, long long count, int channels, Geometry g)
+{
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const Position p = position(i, channels, g.out);
+    const int taps = g.kernel[0] * g.kernel[1] * g.kernel[2];
+    const long long blocks = (long long)g.in[0] * g.in[1] * g.in[2];
+    const X* from = x + (p.n * (long long)channels + p.channel) * taps * blocks;
+    A sum = 0;
+    for (int tap = 0; tap < taps; ++tap) {
+        const int k[3] = {tap / (g.kernel[1] * g.kernel[2]), tap / g.kernel[2] % g.kernel[1],
+                          tap % g.kernel[2]};
+        bool inside = true;
+        long long block = 0;
+        for (int axis = 0; axis < 3; ++axis) {
+            const int at = p.at[axis] + g.pad[axis] - k[axis] * g.dilation[axis];
+            inside = inside && at >= 0 && at % g.stride[axis] == 0
+                     && at / g.stride[axis] < g.in[axis];
+            block = block * g.in[axis] + at / g.stride[axis];
+        }
+        if (inside) sum += A(from[tap * blocks + block]);
+    }
+    y[i] = Y(sum);
 }

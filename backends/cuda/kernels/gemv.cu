@@ -6,19 +6,21 @@
 // Compile-time: M rows; PARTS, the warps that share one n (few outputs would leave the memory
 // idle otherwise); VECTOR, the elements of one load; BIAS.
 
+#include "early.cuh"
+
 constexpr int WARPS = 4;
 
-struct Words {
+struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
 __device__ __forceinline__ Words words(const T* from)
 {
     Words found;
-    if constexpr (VECTOR == 4) {
+    if constexpr (sizeof(Words) == 16) {
         *(float4*)found.at = __ldg((const float4*)from);
     } else {
-        found.at[0] = __ldg(from);
+        found.at[0] = from[0];
     }
     return found;
 }
@@ -29,6 +31,7 @@ gemv(const T* w, const T* x, T* y, const T* bias, const T* z0, const T* z1, int 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % PARTS;
     const int column = blockIdx.x * (WARPS / PARTS) + warp / PARTS;
     float sums[M] = {};
+    begin_early();
     if (column < n) {
         const T* row = w + (long long)column * k;
         constexpr int STEP = 32 * PARTS * VECTOR;
@@ -39,7 +42,7 @@ gemv(const T* w, const T* x, T* y, const T* bias, const T* z0, const T* z1, int 
             for (int m = 0; m < M; ++m) {
                 const Words values = words(x + (long long)m * k + at);
 #pragma unroll
-                for (int q = 0; q < VECTOR; ++q) sums[m] += weights.at[q] * values.at[q];
+                for (int q = 0; q < VECTOR; ++q) sums[m] += float(weights.at[q]) * float(values.at[q]);
             }
         }
     }
@@ -57,6 +60,6 @@ gemv(const T* w, const T* x, T* y, const T* bias, const T* z0, const T* z1, int 
         float sum = 0;
         for (int i = 0; i < PARTS; ++i) sum += parts[warp + i][lane];
         const long long at = (long long)lane * n + column;
-        y[at] = finish(sum + (BIAS ? bias[column] : T(0)), at, lane, column, z0, z1);
+        y[at] = finish(sum + (BIAS ? float(bias[column]) : 0.f), at, lane, column, z0, z1);
     }
 }

@@ -7,10 +7,10 @@ extern "C" __global__ void lrn(const T* x, T* y, long long count, int channels, 
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= count) return;
     const int channel = i / of_channel % channels;
-    T sum = 0;
+    A sum = 0;
     for (int c = max(channel - before, 0); c <= min(channel + after, channels - 1); ++c) {
-        const T value = x[i + (long long)(c - channel) * of_channel];
+        const A value = A(x[i + (long long)(c - channel) * of_channel]);
         sum += value * value;
     }
-    y[i] = x[i] * pow(bias + alpha_by_size * sum, -beta);
+    y[i] = T(A(x[i]) * pow(A(bias) + A(alpha_by_size) * sum, -A(beta)));
 }

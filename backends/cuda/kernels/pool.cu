@@ -1,8 +1,10 @@
 // Poolings over windows. One thread computes one result; results are numbered as they lie in
 // memory, so neighbouring threads read neighbouring elements in either order of the channels.
 //
-// Compile-time: KIND; CHANNELS_LAST; KD KH KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports where it found
-// the greatest element; COLUMN_MAJOR, whether it counts the spatial axes in Fortran order.
+// X is the type of the elements, A the arithmetic, LOWEST the least element. Compile-time: KIND;
+// CHANNELS_LAST; KD KH KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports
+// where it found the greatest element; COLUMN_MAJOR, whether it counts the spatial axes in Fortran
+// order.
 
 enum { MAX, AVERAGE, AVERAGE_PADDED, NORM };
 
@@ -14,8 +16,18 @@ struct Strides {  // distances of neighbours, in elements
     long long image, channel, spatial[3];
 };
 
-extern "C" __global__ void pool(const T* x, T* y, long long* positions, long long count,
-                                int channels, float p, Strides from, Geometry g)
+// |x| to the power of p; integers, which have no norms, stay.
+template <typename V> __device__ __forceinline__ V raised(V x, V p)
+{
+    if constexpr (V(0.5) != V(0)) {
+        return pow(fabs(x), p);
+    } else {
+        return x;
+    }
+}
+
+extern "C" __global__ void pool(const X* x, X* y, long long* positions, long long count,
+                                int channels, float power, Strides from, Geometry g)
 {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -33,8 +45,8 @@ extern "C" __global__ void pool(const T* x, T* y, long long* positions, long lon
         channel = rest % channels;
         rest /= channels;
     }
-    const T* image = x + rest * from.image + channel * from.channel;
-    T result = KIND == MAX ? -T(INFINITY) : T(0);
+    const X* image = x + rest * from.image + channel * from.channel;
+    A result = KIND == MAX ? A(LOWEST) : A(0);
     long long found = 0;
     int elements = 0;
 #pragma unroll UNROLL
@@ -51,8 +63,8 @@ extern "C" __global__ void pool(const T* x, T* y, long long* positions, long lon
                                 && t < g.in[2] + g.pad_end[2];
                 if (u < 0 || u >= g.in[0] || v < 0 || v >= g.in[1] || t < 0 || t >= g.in[2])
                     continue;
-                const T value = image[u * from.spatial[0] + v * from.spatial[1]
-                                      + t * from.spatial[2]];
+                const A value = A(image[u * from.spatial[0] + v * from.spatial[1]
+                                        + t * from.spatial[2]]);
                 if (KIND == MAX) {
                     const bool greater = value > result || value != value;  // NaN stays
                     if (POSITIONS && (greater || (elements == 0)))
@@ -61,13 +73,13 @@ extern "C" __global__ void pool(const T* x, T* y, long long* positions, long lon
                     result = greater ? value : result;
                     ++elements;
                 } else {
-                    result += KIND == NORM ? pow(fabs(value), p) : value;
+                    result += KIND == NORM ? raised(value, A(power)) : value;
                     if (KIND == AVERAGE) ++elements;
                 }
             }
-    if (KIND == AVERAGE || KIND == AVERAGE_PADDED) result /= T(elements);
-    if (KIND == NORM) result = pow(result, T(1) / p);
-    y[i] = result;
+    if (KIND == AVERAGE || KIND == AVERAGE_PADDED) result /= A(elements);
+    if (KIND == NORM) result = raised(result, A(1) / A(power));
+    if (y) y[i] = X(result);
     if (POSITIONS) {
         const long long plane = (long long)g.in[0] * g.in[1] * g.in[2];
         positions[i] = (rest * channels + channel) * plane + found;

@@ -1,13 +1,18 @@
 // y = finish(x * factor + shift), with a pair (factor, shift) for each channel: a batch
 // normalization that no convolution could take over. VECTOR neighbours a thread; `inner` elements
-// of a channel lie together, or channels are innermost (CHANNELS_LAST).
+// of a channel lie together, or channels are innermost (CHANNELS_LAST). T is the type of the
+// elements, S that of scale and shift, M that of mean and variance, A the arithmetic.
 
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
-template <typename Pair>
-__device__ __forceinline__ void apply(const T* x, T* y, Pair pair, const T* z0, const T* z1,
+struct Pair {
+    A factor, shift;
+};
+
+template <typename Find>
+__device__ __forceinline__ void apply(const T* x, T* y, Find pair, const T* z0, const T* z1,
                                       long long count, int channels, int inner)
 {
     const long long i = (blockIdx.x * 128LL + threadIdx.x) * VECTOR;
@@ -17,27 +22,27 @@ __device__ __forceinline__ void apply(const T* x, T* y, Pair pair, const T* z0, 
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         const int own = channel + (CHANNELS_LAST ? q : 0);
-        const float2 by = pair(own);
-        words.at[q] = finish(words.at[q] * by.x + by.y, i + q, 0, own, z0, z1);
+        const Pair by = pair(own);
+        words.at[q] = finish(A(words.at[q]) * by.factor + by.shift, i + q, 0, own, z0, z1);
     }
     *(Words*)(y + i) = words;
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-scale(const T* x, T* y, const float2* pairs, const T* z0, const T* z1, long long count,
+scale(const T* x, T* y, const Pair* pairs, const T* z0, const T* z1, long long count,
       int channels, int inner)
 {
-    apply(x, y, [=](int c) { return __ldg(pairs + c); }, z0, z1, count, channels, inner);
+    apply(x, y, [=](int c) { return pairs[c]; }, z0, z1, count, channels, inner);
 }
 
 // The same with statistics that are only known at run time.
 extern "C" __global__ void __launch_bounds__(128)
-normalize(const T* x, T* y, const T* scale, const T* b, const T* mean, const T* var, const T* z0,
+normalize(const T* x, T* y, const S* scale, const S* b, const M* mean, const M* var, const T* z0,
           const T* z1, long long count, int channels, int inner, float epsilon)
 {
     const auto pair = [=](int c) {
-        const T factor = scale[c] / sqrt(var[c] + epsilon);
-        return make_float2(factor, b[c] - mean[c] * factor);
+        const A factor = A(scale[c]) / sqrt(A(var[c]) + A(epsilon));
+        return Pair{factor, A(b[c]) - A(mean[c]) * factor};
     };
     apply(x, y, pair, z0, z1, count, channels, inner);
 }

@@ -1,60 +1,60 @@
 // exp(x - max) / sum(exp(x - max)) over the middle axis of [outer][count][inner]; LOGARITHM gives
-// x - max - log(sum) instead. The maximum is subtracted, so nothing overflows.
+// x - max - log(sum) instead. The maximum is subtracted, so nothing overflows. X is the type of the
+// elements, A the arithmetic.
 
-constexpr int THREADS = 32 * WARPS;
+#include "block.cuh"
 
-__device__ __forceinline__ T larger(T a, T b) { return a > b || a != a ? a : b; }  // NaN stays
-
-// Reduces over a block; every thread gets the result.
-template <typename Combine>
-__device__ __forceinline__ T over_block(T value, Combine combine)
-{
-    __shared__ T parts[WARPS];
-#pragma unroll
-    for (int other = 16; other; other /= 2)
-        value = combine(value, __shfl_xor_sync(~0u, value, other));
-    if constexpr (WARPS > 1) {
-        __syncthreads();  // `parts` may still be read from the reduction before
-        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-        __syncthreads();
-        value = parts[0];
-        for (int i = 1; i < WARPS; ++i) value = combine(value, parts[i]);
-    }
-    return value;
-}
-
-__device__ __forceinline__ T result(T x, T peak, T sum)
+__device__ __forceinline__ A result(A x, A peak, A sum)
 {
     return LOGARITHM ? x - peak - log(sum) : exp(x - peak) / sum;
 }
 
 // inner = 1: one block, of WARPS warps, a row.
-extern "C" __global__ void __launch_bounds__(THREADS) softmax_rows(const T* x, T* y, int count)
+extern "C" __global__ void __launch_bounds__(THREADS) softmax_rows(const X* x, X* y, int count)
 {
     x += (long long)blockIdx.x * count;
     y += (long long)blockIdx.x * count;
-    T peak = -T(INFINITY);
-    for (int i = threadIdx.x; i < count; i += THREADS) peak = larger(peak, x[i]);
-    peak = over_block(peak, [](T a, T b) { return larger(a, b); });
-    T sum = 0;
-    for (int i = threadIdx.x; i < count; i += THREADS) sum += exp(x[i] - peak);
-    sum = over_block(sum, [](T a, T b) { return a + b; });
-    for (int i = threadIdx.x; i < count; i += THREADS) y[i] = result(x[i], peak, sum);
+    A peak = -A(INFINITY);
+    for (int i = threadIdx.x; i < count; i += THREADS) peak = Larger()(peak, A(x[i]));
+    peak = over_block(peak, Larger());
+    A sum = 0;
+    for (int i = threadIdx.x; i < count; i += THREADS) sum += exp(A(x[i]) - peak);
+    sum = over_block(sum, Plus());
+    for (int i = threadIdx.x; i < count; i += THREADS) y[i] = X(result(A(x[i]), peak, sum));
 }
 
 // inner > 1: one thread a column; neighbouring threads read neighbouring elements.
-extern "C" __global__ void softmax_columns(const T* x, T* y, long long columns, int count,
+extern "C" __global__ void softmax_columns(const X* x, X* y, long long columns, int count,
                                            int inner)
 {
     const long long column = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (column >= columns) return;
     const long long at = column / inner * inner * count + column % inner;
-    T peak = -T(INFINITY);
-    for (int i = 0; i < count; ++i) peak = larger(peak, x[at + (long long)i * inner]);
-    T sum = 0;
-    for (int i = 0; i < count; ++i) sum += exp(x[at + (long long)i * inner] - peak);
+    A peak = -A(INFINITY);
+    for (int i = 0; i < count; ++i) peak = Larger()(peak, A(x[at + (long long)i * inner]));
+    A sum = 0;
+    for (int i = 0; i < count; ++i) sum += exp(A(x[at + (long long)i * inner]) - peak);
     for (int i = 0; i < count; ++i) {
         const long long j = at + (long long)i * inner;
-        y[j] = result(x[j], peak, sum);
+        y[j] = X(result(A(x[j]), peak, sum));
     }
+}
+
+// 1 at the first greatest element of a column, 0 elsewhere. One thread a column.
+extern "C" __global__ void hardmax(const X* x, X* y, long long columns, int count, int inner)
+{
+    const long long column = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (column >= columns) return;
+    const long long at = column / inner * inner * count + column % inner;
+    int found = 0;
+    A peak = A(x[at]);
+    for (int i = 0; i < count; ++i) {
+        const A value = A(x[at + (long long)i * inner]);
+        y[at + (long long)i * inner] = X(0.0f);
+        if (value > peak || (value != value && peak == peak)) {
+            peak = value;
+            found = i;
+        }
+    }
+    y[at + (long long)found * inner] = X(1.0f);
 }
