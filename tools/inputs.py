@@ -145,17 +145,14 @@ def input_shapes(
 def _assumed(infos: Infos, wanted: Wanted) -> tuple[str, ...]:
     """Return the dimensions of inputs that nobody gave a shape, but for those with a size."""
     given = {*_by_input(wanted.shapes, infos, "--shape"), *_parse_dims(wanted.dims, infos)}
-    free = [
-        (d, f"axis {axis} of '{info.name}'" if d is None else d)
+    free = (
+        f"axis {axis} of '{info.name}'" if size is None else size
         for info in infos
         if info.name not in given
-        for axis, d in enumerate(info.shape or ())
-    ]
-    return tuple(
-        dict.fromkeys(
-            text for d, text in free if not isinstance(d, int | np.integer) and d not in given
-        )
+        for axis, size in enumerate(info.shape or ())
+        if not isinstance(size, int) and size not in given
     )
+    return tuple(dict.fromkeys(free))
 
 
 def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:

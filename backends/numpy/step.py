@@ -144,11 +144,18 @@ class HostStep:
         bound = Bound(self.site, inputs, outputs, scratch)
         jobs = [self.record(bound.part(i * self.own, self.own)) for i in range(self.workers)]
         nodes = self.site.nodes
+        # One small block is done before the crew has been asked, unless BLAS would share it out.
+        alone = [call for tape in jobs[0] for call in tape]
+        is_light = len(jobs[0]) <= 1 and not any(node.op.dense for node in nodes)
 
         def play(stream: object) -> None:
             try:
                 with np.errstate(all="ignore"):
-                    CREW.play(jobs)
+                    if not is_light:
+                        CREW.play(jobs)
+                        return
+                    for call in alone:
+                        call()
             except (ArithmeticError, IndexError, ValueError) as error:
                 names = " + ".join(f"'{node.name}' ({node.kind})" for node in nodes)
                 raise DeviceError(f"{names} on numpy: {error}") from error
