@@ -39,14 +39,18 @@ if _TYPE_CHECKING:
     from .runtime.custom import CustomOperator
     from .runtime.model import Model
     from .runtime.options import Options
+    from .tools.bench import Bench, bench
     from .tools.bisection import Bisection, bisect
     from .tools.compare import Comparison, compare
     from .tools.export import Exported, export, extract, simplify
     from .tools.layers import Layers, compare_layers
+    from .tools.profiling import Profile, profile
+    from .tools.report import Report, report
 
 __all__ = [
     "Availability",
     "BackendUnavailable",
+    "Bench",
     "Bisection",
     "Comparison",
     "CustomOperator",
@@ -60,17 +64,22 @@ __all__ = [
     "Model",
     "ModelError",
     "Options",
+    "Profile",
+    "Report",
     "ShapeError",
     "TercetError",
     "UnsupportedError",
     "UsageError",
     "available",
+    "bench",
     "bisect",
     "compare",
     "compare_layers",
     "export",
     "extract",
     "load",
+    "profile",
+    "report",
     "run_op",
     "simplify",
     "to_device",
@@ -78,6 +87,7 @@ __all__ = [
 
 _LAZY = {
     "Availability": ".backends",
+    "Bench": ".tools.bench",
     "Bisection": ".tools.bisection",
     "Comparison": ".tools.compare",
     "CustomOperator": ".runtime.custom",
@@ -85,13 +95,18 @@ _LAZY = {
     "Layers": ".tools.layers",
     "Model": ".runtime.model",
     "Options": ".runtime.options",
+    "Profile": ".tools.profiling",
+    "Report": ".tools.report",
     "available": ".api",
+    "bench": ".tools.bench",
     "bisect": ".tools.bisection",
     "compare": ".tools.compare",
     "compare_layers": ".tools.layers",
     "export": ".tools.export",
     "extract": ".tools.export",
     "load": ".api",
+    "profile": ".tools.profiling",
+    "report": ".tools.report",
     "run_op": ".api",
     "simplify": ".tools.export",
     "to_device": ".api",

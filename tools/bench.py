@@ -10,6 +10,7 @@ is the throughput.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from ..api import Loadable, load
 from ..backends.numpy import blas
@@ -117,14 +119,15 @@ def bench(
     names = tuple(contestants) if contestants is not None else default_names()
     check_names(names)
     wanted = Wanted(seed=seed) if inputs is None else inputs
-    several = sources if isinstance(sources, list | tuple) else [sources]
+    if isinstance(sources, str | bytes | os.PathLike | ModelProto):
+        sources = [sources]
     chosen = schedule or Schedule()
     # Each caller at a time has a plan of its own.
     options.setdefault("max_plans", max(Options().max_plans, *chosen.streams))
     series = _Series(names, chosen, Settings((), fallback, "float32", options))
     series.skip, series.say = skip_unavailable, say
     before = None if old is None else read_bench(old)
-    cases = tuple(case for source in several for case in series.measure(source, wanted))
+    cases = tuple(case for source in sources for case in series.measure(source, wanted))
     since = () if before is None else against(before, cases)
     wrong = (*complaints(cases, limits or Limits()), *slower(since, limits or Limits()))
     return Bench(cases, series.skipped, series.environment(), wrong, since)

@@ -118,8 +118,18 @@ def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
         new: what was measured now.
 
     Raises:
-        InputError: they have no case in common.
+        InputError: they have no case in common, or the old one is damaged.
     """
+    try:
+        return _common(old, new)
+    except (LookupError, TypeError, ZeroDivisionError) as error:
+        raise InputError(
+            "the old benchmark is damaged, or another version wrote it "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _common(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
     before = {tuple(case[part] for part in _KEY): case for case in old["cases"]}
     pairs = [(before[case.key], case.to_dict()) for case in new if case.key in before]
     if not pairs:

@@ -96,17 +96,18 @@ def facts(console: Console, pairs: Mapping[str, str]) -> None:
 
 def print_json(console: Console, data: Mapping[str, Any]) -> None:
     """Print `data` as JSON, in which NaN and infinities become null."""
-    text = json.dumps(_finite(data), indent=2, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(finite(data), indent=2, allow_nan=False, ensure_ascii=False)
     console.file.write(text + "\n")
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
+    """Return the same data with None for NaN and infinities, which JSON does not have."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: finite(value) for key, value in data.items()}
     if isinstance(data, Sequence) and not isinstance(data, str):
-        return [_finite(value) for value in data]
+        return [finite(value) for value in data]
     return data
 
 

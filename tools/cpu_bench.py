@@ -5,7 +5,7 @@
 
 Models get seeded random weights (see `bench_models`) and a batch of one. Everybody has the same
 number of threads, runs in turn, and is judged by the median; times of a busy machine mean nothing,
-their ratio means more. Errors are against the same model in float64 (see `oracle`).
+their ratio means more. Errors are against the same model in float64 (see `accuracy`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from onnx import ModelProto
 
-from ..api import load
 from ..backends.numpy import blas
 from ..runtime.errors import TercetError, did_you_mean
 from ..runtime.types import Array
+from .accuracy import distance, exact_outputs
 from .agreement import RELATIVE
 from .bench_models import NAMES, bench_inputs, bench_model
 from .console import grid, open_console, progress
 from .contestants import ONNXRUNTIME, REFERENCE, Contestant, Settings, open_contestant
 from .environment import environment
 from .measure import Repeat, Timing, interleave, timed
-from .oracle import Oracle
 from .threads import use_threads
 
 OWN = "numpy"
@@ -72,7 +71,7 @@ def measure(name: str, repeat: Repeat, *, reference: bool = False) -> Row:
         contestants = {who: open_contestant(who, model, Settings()) for who in (OWN, ONNXRUNTIME)}
         try:
             calls = {who: _call(contestant, feeds) for who, contestant in contestants.items()}
-            errors = {who: _error(call(), exact) for who, call in calls.items()}
+            errors = {who: distance(call(), exact) for who, call in calls.items()}
             times = interleave(calls, repeat, say)
         finally:
             for contestant in contestants.values():
@@ -84,19 +83,9 @@ def measure(name: str, repeat: Repeat, *, reference: bool = False) -> Row:
     return Row(name, times, errors)
 
 
-def _exact(model: ModelProto, feeds: Mapping[str, Array]) -> Array:
+def _exact(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return the first output in float64."""
-    with load(model) as loaded:
-        oracle = Oracle(loaded.imported)
-    try:
-        return next(iter(oracle.run(dict(feeds)).values()))
-    finally:
-        oracle.close()
-
-
-def _error(found: Mapping[str, Array], exact: Array) -> float:
-    first = next(iter(found.values()))
-    return float(np.linalg.norm(first - exact) / np.linalg.norm(exact))
+    return dict(islice(exact_outputs(model, feeds).items(), 1))
 
 
 def _call(contestant: Contestant, feeds: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -32,12 +33,12 @@ class Sheet:
         self.nodes: list[NodeProto] = []
         self.stored: dict[str, Array] = {}
 
-    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: object) -> str:
+    def node(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """Add a node and return the name of its (first) result."""
         return self.nodes_of(op, inputs, outputs, **attributes)[0]
 
     def nodes_of(
-        self, op: str, inputs: Iterable[str], outputs: int, **attributes: object
+        self, op: str, inputs: Iterable[str], outputs: int, **attributes: Any
     ) -> list[str]:
         """Add a node of several results and return their names."""
         name = f"/{op}_{len(self.nodes)}"

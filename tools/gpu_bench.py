@@ -23,22 +23,21 @@ from .. import __path__ as package
 from .. import load
 from ..api import Loadable
 from ..backends import open_backends
-from ..runtime.backend import Stream
 from ..runtime.errors import BackendUnavailable, TercetError
 from ..runtime.model import Model
 from ..runtime.options import Options
 from ..runtime.types import Array
+from .accuracy import distance, exact_outputs
 from .console import Say, grid, open_console, progress
+from .device_time import device_times
 from .environment import ROOT, environment
 from .light_models import light_inputs, light_model
 from .measure import Repeat, Timing, interleave
-from .oracle import Oracle
 
 if TYPE_CHECKING:
     from ..backends.cuda.device import CudaDevice
 
 MODELS = ("demo", "mnist", "squeezenet", "resnet50", "vgg19")
-WARM_UP = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +136,7 @@ def measure(
 ) -> Iterator[Result | tuple[Way, str]]:
     """Yield a result for each way, or the reason why there is none."""
     say(f"{name}: float64")
-    with load(source) as model:
-        oracle = Oracle(model.imported)
-    exact = oracle.run(feeds)
-    oracle.close()
+    exact = exact_outputs(source, feeds)
     for way in ways:
         say(f"{name}: {way.name}")
         start = perf_counter()
@@ -167,36 +163,11 @@ def _result(
         model=name,
         way=way.name,
         call=call,
-        device=None if way.backend == "numpy" else _device_times(model),
+        device=device_times(model, plan),
         error=error,
         first=first,
         steps=sum(row.kind == "step" for row in plan.rows),
         device_bytes=sum(n for kind in kinds for device, n in kind.items() if device != "cpu"),
-    )
-
-
-def _device_times(model: Model, runs: int = 200) -> Timing:
-    """Return times of the device's own rows, copies left out, on the inputs of the last run."""
-    device: CudaDevice = model.backends[0].device  # type: ignore[assignment]  # not numpy's
-    rows = [r.run for r in model.prepare().rows if r.device is device and r.kind != "copy"]
-    present = [run for run in rows if run is not None]
-
-    def run_all(stream: Stream) -> None:
-        for run in present:
-            run(stream)
-
-    replay: Callable[..., None] = device.record(run_all)
-    stream = device.stream()
-    for _ in range(WARM_UP):
-        device.time(replay, stream)
-    return Timing(tuple(device.time(replay, stream) for _ in range(runs)))
-
-
-def distance(found: dict[str, Array], exact: dict[str, Array]) -> float:
-    """Return the greatest relative L2 distance of an output from the exact one."""
-    return max(
-        float(np.linalg.norm(found[name] - exact[name]) / np.linalg.norm(exact[name]))
-        for name in exact
     )
 
 

@@ -1,8 +1,9 @@
 """What a machine can do at best, measured: bytes copied and float32 products, on each device.
 
 The roofline of a profile is made of these two numbers. A copy reads and writes each byte, and both
-count. A product of two square matrices multiplies and adds, and both count; it is run by the
-backend itself, so what is compared is a layer with the best that this backend does anywhere.
+count. A product of two square matrices multiplies and adds, and both count; on a device it is run
+by the backend itself, as a MatMul and as a 1x1 Conv, whichever is faster: what is compared is a
+layer with the best that this backend does anywhere.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from math import isqrt
 from time import perf_counter
 from typing import Any
 
@@ -31,7 +33,7 @@ from .threads import usable_cpus
 
 #: Sizes that no cache holds, and that keep every core busy.
 HOST_BYTES, HOST_SIDE = 128 << 20, 1536
-DEVICE_BYTES, DEVICE_SIDE = 1 << 30, 4096
+DEVICE_BYTES, DEVICE_SIDE = 256 << 20, 4096
 ROUNDS = 8
 #: Calls on a device before it is waited for, so that the launches do not count.
 CALLS = 10
@@ -78,20 +80,23 @@ class Peaks:
 _measured: dict[tuple[str, str, str, int | None], Peaks] = {}
 
 
-def peaks_of(backend: Backend, options: Options, say: Say = silent) -> Peaks:
-    """Measure a backend's device, once in the life of the process.
+def peaks_of(chain: Sequence[Backend], options: Options, say: Say = silent) -> Peaks:
+    """Measure the device of a backend, once in the life of the process.
 
     Args:
-        backend: on the host or on a device.
+        chain: the backend, and behind it those that take what it leaves over; others than on its
+            device do not count.
         options: the precision counts, and the cache of compiled kernels.
         say: told of what is measured.
     """
+    backend = chain[0]
     on_host = backend.device is HOST
     threads = blas.threads() if on_host else None
     key = (backend.name, backend.device.name, options.precision, threads)
     if key not in _measured:
         say(f"the peaks of {backend.device.name}")
-        numbers = _host() if on_host else _device(backend, options)
+        there = [each for each in chain if each.device is backend.device]
+        numbers = _host() if on_host else _device(there, options)
         _measured[key] = Peaks(*key, *numbers)
     return _measured[key]
 
@@ -100,7 +105,7 @@ def all_peaks(say: Say = silent) -> tuple[Peaks, ...]:
     """Measure every backend that can run here."""
     able = [found.name for found in backends.available() if found]
     options = Options()
-    return tuple(peaks_of(backends.open_backends(name, options)[0], options, say) for name in able)
+    return tuple(peaks_of(backends.open_backends(name, options), options, say) for name in able)
 
 
 def _best(call: Callable[[], object]) -> float:
@@ -132,8 +137,8 @@ def _host() -> tuple[float, float]:
 # ── a device ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _device(backend: Backend, options: Options) -> tuple[float, float, float, float]:
-    device = backend.device
+def _device(chain: Sequence[Backend], options: Options) -> tuple[float, float, float, float]:
+    device = chain[0].device
     kind = TensorType(np.dtype(np.uint8), (DEVICE_BYTES,))
     buffers = [device.allocate(DEVICE_BYTES), device.allocate(DEVICE_BYTES)]
     staging = device.staging(DEVICE_BYTES)
@@ -145,7 +150,7 @@ def _device(backend: Backend, options: Options) -> tuple[float, float, float, fl
     finally:
         for buffer in (*buffers, staging):
             buffer.close()
-    flops = 2 * DEVICE_SIDE**3 / _product(backend, options)
+    flops = 2 * DEVICE_SIDE**3 / _product(chain, options)
     return 2 * DEVICE_BYTES / copying, flops, DEVICE_BYTES / up, DEVICE_BYTES / down
 
 
@@ -161,17 +166,32 @@ def _each(device: Device, run: Run) -> float:
     return _best(several) / CALLS
 
 
-def _product(backend: Backend, options: Options) -> float:
-    """Return the seconds of one product of matrices, whatever step the backend makes of it."""
-    shape = (DEVICE_SIDE, DEVICE_SIDE)
-    a = np.random.default_rng(0).standard_normal(shape, np.float32)
-    graph = Graph("product")
-    x = graph.add_input("x", TensorType(a.dtype, shape))
-    node = graph.insert(OPERATORS["", "MatMul"](), [x, graph.constant(a, "w")], ["y"], name="dot")
+def _product(chain: Sequence[Backend], options: Options) -> float:
+    """Return the seconds of one product of matrices, by the faster of two operators."""
+    side = isqrt(DEVICE_SIDE)
+    square = (DEVICE_SIDE, DEVICE_SIDE)
+    image = (1, DEVICE_SIDE, side, side)
+    pairs = (("MatMul", square, square), ("Conv", image, (*square, 1, 1)))
+    return min(_operator(chain, options, *pair) for pair in pairs)
+
+
+def _operator(
+    chain: Sequence[Backend],
+    options: Options,
+    name: str,
+    shape: tuple[int, ...],
+    weights: tuple[int, ...],
+) -> float:
+    """Return the seconds of the steps that a chain of backends makes of one operator."""
+    rng = np.random.default_rng(0)
+    feed, weight = (rng.standard_normal(dims, np.float32) for dims in (shape, weights))
+    graph = Graph(name)
+    x = graph.add_input("x", TensorType(feed.dtype, shape))
+    node = graph.insert(OPERATORS["", name](), [x, graph.constant(weight, "w")], ["y"], name=name)
     graph.set_outputs({"y": node.output})
     infer(graph)
-    with Model(graph, [backend], options, evaluate) as model:
-        model.run({"x": a})
+    with Model(graph, chain, options, evaluate) as model:
+        model.run({"x": feed})
         rows = model.prepare().rows
         steps = [row.run for row in rows if row.kind == "step" and row.run is not None]
 
@@ -179,7 +199,7 @@ def _product(backend: Backend, options: Options) -> float:
             for step in steps:
                 step(stream)
 
-        return _each(backend.device, run)
+        return _each(chain[0].device, run)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────

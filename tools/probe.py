@@ -65,6 +65,26 @@ class Recording:
     end: float
     spans: tuple[Span, ...]
 
+    @property
+    def length(self) -> float:
+        """Seconds of the whole run."""
+        return self.end - self.begin
+
+    @property
+    def feed(self) -> float:
+        """Seconds before the first row."""
+        return self.spans[0].begin - self.begin if self.spans else 0.0
+
+    @property
+    def fetch(self) -> float:
+        """Seconds behind the last row."""
+        return self.end - self.spans[-1].end if self.spans else 0.0
+
+    @property
+    def known(self) -> float:
+        """Seconds of the rows, and of what is before the first and behind the last."""
+        return self.feed + sum(span.seconds for span in self.spans) + self.fetch
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -129,9 +149,9 @@ class Probe:
         begin = perf_counter()
         self._model.run(inputs)
         end = perf_counter()
-        made = self._instrument(program)
-        if made and not self._spans:
-            raise UnsupportedError("optional inputs that are given cannot be profiled; leave them")
+        fresh = self._instrument(program)
+        if not fresh and not self._spans and any(row.run for row in program.rows):
+            raise UnsupportedError("a model with optional inputs is profiled without them only")
         return Recording(begin, end, tuple(self._spans))
 
     def _instrument(self, program: Program) -> bool:
@@ -146,7 +166,7 @@ class Probe:
         return fresh
 
     def _clocked(self, row: Row, run: Run) -> Run:
-        if row.device is not HOST and row.device.name.startswith("cuda"):
+        if _has_events(row.device):
             return self._by_events(row, run)
         key, spans, on_host = id(row), self._spans, row.device is HOST
 
@@ -243,6 +263,11 @@ class _WatchedInterpreter(_Watched):
         end = perf_counter()
         self._note(node, begin, end, (_nbytes(values), _nbytes(found)))
         return found
+
+
+def _has_events(device: Device) -> bool:
+    """Return whether a device is one of CUDA's, whose work events can time."""
+    return device.name.startswith("cuda")
 
 
 def _nbytes(values: Iterable[HostValue]) -> int:

@@ -16,7 +16,7 @@ from .peaks import Peaks
 from .probe import Probe, Recording, Site
 
 #: What a run consists of; see `Profile.phases`.
-PHASES = ("feed", "upload", "compute", "download", "fetch", "between")
+PHASES: tuple[str, ...] = ("feed", "upload", "compute", "download", "fetch", "between")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ class Share:
     def to_dict(self) -> dict[str, Any]:
         """Return everything, the time in milliseconds, for JSON."""
         found = asdict(self)
-        return {**found, "ms": found.pop("seconds") * 1e3}
+        ms = found.pop("seconds") * 1e3
+        return {**found, "ms": ms}
 
 
 def shape_key(row: Row) -> str:
@@ -147,7 +148,7 @@ def shares_of(rows: Sequence[Row], key: Callable[[Row], str]) -> tuple[Share, ..
 
 def middle_of(runs: Sequence[Recording]) -> list[Recording]:
     """Return the half of the runs whose lengths are in the middle, the shorter ones first."""
-    ordered = sorted(runs, key=lambda run: run.end - run.begin)
+    ordered = sorted(runs, key=lambda run: run.length)
     return ordered[len(ordered) // 4 : len(ordered) - len(ordered) // 4]
 
 
@@ -177,10 +178,8 @@ def phases_of(sites: Sequence[Site], runs: Sequence[Recording]) -> dict[str, flo
         parts = dict.fromkeys(PHASES, 0.0)
         for span in run.spans:
             parts[kinds.get(span.key, "compute")] += span.seconds
-        if run.spans:
-            parts["feed"] = run.spans[0].begin - run.begin
-            parts["fetch"] = run.end - run.spans[-1].end
-        parts["between"] = max(0.0, run.end - run.begin - sum(parts.values()))
+        parts["feed"], parts["fetch"] = run.feed, run.fetch
+        parts["between"] = max(0.0, run.length - sum(parts.values()))
         for name, seconds in parts.items():
             sums[name] += seconds / len(runs)
     return sums

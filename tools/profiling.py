@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from ..api import Loadable, load
@@ -45,6 +46,9 @@ class Profile:
             ``between`` (Python, launches and waiting between the rows).
         total: runs of the model as it is, without any clock inside.
         watched: runs with the clocks, taken in turn with those.
+        overhead: what the clocks cost: a watched run by the one beside it without clocks, less 1,
+            a median of such pairs.
+        covered: rows, feeding and fetching of a watched run by the one beside it, likewise.
         peaks: by device; empty if they were not asked for.
         arenas: of all plans.
         environment: machine and versions.
@@ -60,6 +64,8 @@ class Profile:
     phases: Mapping[str, float]
     total: Timing
     watched: Timing
+    overhead: float
+    covered: float
     peaks: Mapping[str, Peaks]
     arenas: tuple[Arena, ...]
     environment: Mapping[str, str]
@@ -70,17 +76,6 @@ class Profile:
     def rows_seconds(self) -> float:
         """Seconds of all rows together."""
         return sum(row.seconds or 0.0 for row in self.rows)
-
-    @property
-    def overhead(self) -> float:
-        """What the clocks cost, as a share of the total."""
-        return self.watched.median / self.total.median - 1
-
-    @property
-    def covered(self) -> float:
-        """Rows, feeding and fetching together as a share of the total without clocks."""
-        known = self.rows_seconds + self.phases["feed"] + self.phases["fetch"]
-        return known / self.total.median
 
     def by_operator(self) -> tuple[Share, ...]:
         """Return the rows by operators, those that take longest first."""
@@ -206,7 +201,9 @@ def profile_model(
             rows=rows_of(sites, middle, probe, best),
             phases=phases_of(sites, middle),
             total=total,
-            watched=Timing(tuple(run.end - run.begin for run in runs)),
+            watched=Timing(tuple(run.length for run in runs)),
+            overhead=median(r.length / t for r, t in zip(runs, total.samples, strict=True)) - 1,
+            covered=median(r.known / t for r, t in zip(runs, total.samples, strict=True)),
             peaks=best,
             arenas=_arenas(program),
             environment=device_environment(device, PACKAGES),
@@ -220,17 +217,25 @@ def profile_model(
 def _measure(
     model: Model, probe: Probe, feeds: Inputs, repeat: Repeat, say: Say
 ) -> tuple[Timing, list[Recording]]:
-    """Run both models in turn, so that a change of the machine's pace meets both."""
+    """Run both models in turn, each first every other time: a change of pace meets both."""
     say("first run")
     for _ in range(2):  # the second one has what the first one made: kernels, plans of bodies
         model.run(feeds.arrays)
         probe.run(feeds.arrays)
     plain: list[float] = []
     runs: list[Recording] = []
+
+    def run_plain() -> None:
+        plain.append(timed(lambda: model.run(feeds.arrays)))
+
+    def run_watched() -> None:
+        runs.append(probe.run(feeds.arrays))
+
     while not runs or repeat.wants(plain):
         say(f"run {len(runs) + 1}")
-        plain.append(timed(lambda: model.run(feeds.arrays)))
-        runs.append(probe.run(feeds.arrays))
+        pair = (run_plain, run_watched)
+        for turn in pair if len(runs) % 2 else reversed(pair):
+            turn()
     return Timing(tuple(plain)), runs
 
 
@@ -238,10 +243,10 @@ def _peaks(model: Model, program: Program, say: Say) -> dict[str, Peaks]:
     """Return the peaks of the devices that take part, each by the first backend on it."""
     used = {row.device.name for part in program.walk() for row in part.rows}
     found: dict[str, Peaks] = {}
-    for backend in model.backends:
+    for i, backend in enumerate(model.backends):
         name = backend.device.name
         if name not in found and (name in used or backend.device is HOST):
-            found[name] = peaks_of(backend, model.options, say)
+            found[name] = peaks_of(model.backends[i:], model.options, say)
     return found
 
 

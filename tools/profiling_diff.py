@@ -85,10 +85,19 @@ def diff_profiles(before: Path | Mapping[str, Any], after: Path | Mapping[str, A
         OSError: a file that cannot be read.
     """
     first, second = read_profile(before), read_profile(after)
+    try:
+        return _difference(first, second)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise InputError(
+            f"a profile is damaged, or another version wrote it ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> Difference:
     total = Change("run", first["total_ms"]["median"], second["total_ms"]["median"])
+    pair = first["rows"], second["rows"]
     by_node, by_operator = (
-        _changes(_sums(first["rows"], key), _sums(second["rows"], key))
-        for key in (_node, _operator)
+        _changes(*(_sums(rows, key) for rows in pair)) for key in (_node, _operator)
     )
     return Difference(_title(first), _title(second), total, by_node, by_operator)
 

@@ -24,6 +24,7 @@ class Bar:
         middle: median.
         high: ninetieth percentile.
         note: what else is to be said, such as the error.
+        kind: bars of one kind have one colour; the label where empty.
     """
 
     label: str
@@ -31,13 +32,14 @@ class Bar:
     middle: float
     high: float
     note: str = ""
+    kind: str = ""
 
 
 def bars(found: Sequence[Bar], label: str) -> Markup:
     """Return medians as bars, with a whisker from the tenth to the ninetieth percentile."""
     left, right, step = 220.0, 190.0, 26.0
     most = max((bar.high for bar in found), default=0.0) or 1.0
-    names = list(dict.fromkeys(bar.label for bar in found))
+    kinds = list(dict.fromkeys(bar.kind or bar.label for bar in found))
     parts: list[Markup] = []
     for number, bar in enumerate(found):
         y = number * step + 4
@@ -56,7 +58,7 @@ def bars(found: Sequence[Bar], label: str) -> Markup:
                 width=max(1.0, bar.middle * scale),
                 height=step - 8,
                 rx=2.0,
-                class_=f"k{names.index(bar.label) % COLOURS}",
+                class_=f"k{kinds.index(bar.kind or bar.label) % COLOURS}",
             ),
             element("path", d=ends, class_="whisker"),
             element("text", said, x=left + bar.high * scale + 8, y=middle + 4, class_="soft"),
@@ -82,27 +84,30 @@ def strip(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
     for name, kind, ms in parts:
         width = ms / whole * WIDTH
         title = element("title", f"{name} ({kind}): {ms:.4g} ms, {ms / whole:.1%}")
-        drawn.append(
-            element(
-                "rect", title, x=x, y=0.0, width=width, height=44.0, class_=f"{classes[kind]} block"
-            )
-        )
+        look = f"{classes[kind]} part"
+        drawn.append(element("rect", title, x=x, y=0.0, width=width, height=44.0, class_=look))
         x += width
     legend = [(f"{kind} {sums[kind] / whole:.0%}", classes[kind]) for kind in order[:COLOURS]]
     if len(order) > COLOURS:
         others = sum(sums[kind] for kind in order[COLOURS:])
         legend.append((f"others {others / whole:.0%}", "rest"))
-    return svg(WIDTH, 76.0, label, drawn, _legend(legend, 66.0))
+    below, bottom = _legend(legend, 54.0)
+    return svg(WIDTH, bottom, label, drawn, below)
 
 
-def _legend(entries: Iterable[tuple[str, str]], y: float) -> list[Markup]:
+def _legend(entries: Iterable[tuple[str, str]], top: float) -> tuple[list[Markup], float]:
+    """Return texts behind their colours, in as many lines as it takes, and where they end."""
     parts: list[Markup] = []
-    x = 0.0
+    x, y = 0.0, top + 12
     for text, class_ in entries:
+        said = _short(text, 40)
+        width = 34 + 6.3 * len(said)
+        if x and x + width > WIDTH:
+            x, y = 0.0, y + 18
         parts.append(element("rect", x=x, y=y - 10, width=11.0, height=11.0, rx=2.0, class_=class_))
-        parts.append(element("text", _short(text, 40), x=x + 16, y=y, class_="soft small"))
-        x += 34 + 6.3 * min(len(text), 40)
-    return parts
+        parts.append(element("text", said, x=x + 16, y=y, class_="soft small"))
+        x += width
+    return parts, y + 6
 
 
 # ── heat map ─────────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +234,8 @@ def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Mark
         element("text", said, x=left + width, y=py(flops) - 6, text_anchor="end", class_="soft")
     )
     legend = [(kind, f"k{i}" if i < COLOURS else "rest") for i, kind in enumerate(kinds[:8])]
-    return svg(WIDTH, top + height + 66, label, parts, _legend(legend, top + height + 58))
+    below, bottom = _legend(legend, top + height + 46)
+    return svg(WIDTH, bottom, label, parts, below)
 
 
 def _axes(xs: tuple[int, int], ys: tuple[int, int], px: Any, py: Any) -> list[Markup]:

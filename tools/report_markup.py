@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import TypeAlias
 
 #: Tags without content.
 _EMPTY = {"meta", "line", "rect", "circle", "path", "polyline"}
@@ -15,15 +16,18 @@ class Markup(str):
     __slots__ = ()
 
 
-Part = str | float | None
+#: Text, or a number; None for nothing.
+Part: TypeAlias = str | float | None
+#: Markup, text and numbers, in lists of any depth.
+Content: TypeAlias = "Part | Iterable[Content]"
 
 
-def element(name: str, *content: Part | Iterable[Part], **attributes: Part) -> Markup:
+def element(name: str, /, *content: Content, **attributes: Part) -> Markup:
     """Return an element.
 
     Args:
         name: its tag.
-        *content: markup as it is; all else escaped; None for nothing; lists of such.
+        *content: markup as it is, all else escaped.
         **attributes: underscores become hyphens, and one at the end is cut off, so that ``class_``
             is ``class``; None leaves the attribute out.
     """
@@ -38,7 +42,7 @@ def element(name: str, *content: Part | Iterable[Part], **attributes: Part) -> M
     return Markup(f"<{name}{given}>{inner}</{name}>")
 
 
-def _flat(content: Iterable[Part | Iterable[Part]]) -> Iterable[str]:
+def _flat(content: Iterable[Content]) -> Iterable[str]:
     for part in content:
         if part is None:
             continue
@@ -85,7 +89,7 @@ def figure(kind: str, caption: str, picture: Markup, note: str = "") -> Markup:
     return element("figure", said, element("div", picture, class_="scroll"), data_kind=kind)
 
 
-def svg(width: float, height: float, label: str, *content: Part | Iterable[Part]) -> Markup:
+def svg(width: float, height: float, label: str, *content: Content) -> Markup:
     """Return a picture of so many pixels, which a narrow page scrolls instead of shrinking it."""
     return element(
         "svg",
@@ -99,7 +103,7 @@ def svg(width: float, height: float, label: str, *content: Part | Iterable[Part]
     )
 
 
-def page(title: str, style: str, *content: Part | Iterable[Part]) -> str:
+def page(title: str, style: str, *content: Content) -> str:
     """Return a whole document that loads nothing and runs nothing."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = element(

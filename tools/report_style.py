@@ -29,7 +29,8 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; white-space:
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 4px 0; }
 th, td { padding: 3px 12px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--page); }
-.text { text-align: left; overflow-wrap: anywhere; } .number { text-align: right; white-space: nowrap; }
+.text { text-align: left; overflow-wrap: anywhere; }
+.number { text-align: right; white-space: nowrap; }
 .good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
 figure { margin: 16px 0; padding: 12px 14px; background: var(--surface); border-radius: 8px; }
 figcaption { color: var(--soft); margin-bottom: 8px; } figcaption strong { color: var(--text); }
@@ -42,6 +43,7 @@ svg text.soft { fill: var(--soft); } svg text.small { font-size: 11px; }
 .area { fill: var(--c0); fill-opacity: 0.25; stroke: var(--c0); stroke-width: 1.5; }
 .dot { fill-opacity: 0.6; stroke: var(--surface); stroke-width: 1; }
 .block { fill-opacity: 0.55; stroke: var(--surface); stroke-width: 0.7; }
+.part { stroke: var(--surface); stroke-width: 0.7; }
 .node { stroke: var(--soft); stroke-width: 1; }
 .ends { fill: var(--page); stroke: var(--c0); stroke-width: 1.2; }
 .heat { fill: color-mix(in srgb, var(--hot) var(--heat), var(--page)); }

@@ -14,7 +14,7 @@ from ...runtime.types import Array, HostValue, TensorType
 from . import crew
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
-from .elementwise import ELEMENTWISE
+from .elementwise import CALLS, ELEMENTWISE
 from .frame import Frame, cut, shares
 from .registry import Kernel
 from .step import Bound, HostStep, Tape
@@ -51,7 +51,7 @@ def in_place(chain: Chain) -> tuple[tuple[Value, Value], ...]:
 def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     head, result = chain.head, bound[chain.output]
     function = ELEMENTWISE[type(head.op)](head.op)
-    calls = 1 + len(chain.stages)
+    calls = CALLS.get(type(head.op), 1) + chain.calls
     count = blocks_worth(ELEMENT * calls * result.size, workers)
     frame = _frame(chain, count > 1)
     finish = chain.finish(frame, bound)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ...runtime.ir import Node, Value
 from ...runtime.types import Array
-from .elementwise import ELEMENTWISE
+from .elementwise import CALLS, ELEMENTWISE
 from .frame import Block, Frame, cut
 from .step import Bound, Tape
 
@@ -59,6 +59,11 @@ class Chain:
     def title(self) -> str:
         """The operators, such as ``Conv + Add + Relu``."""
         return " + ".join(node.kind for node in self.nodes)
+
+    @property
+    def calls(self) -> int:
+        """How many calls the stages make for each element, long ones counted as several."""
+        return sum(CALLS.get(type(stage.node.op), 1) for stage in self.stages)
 
     def frame(self, *candidates: tuple[int, ...]) -> Frame:
         """Return the first frame of the result that every operand of the stages fits.

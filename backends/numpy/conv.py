@@ -70,7 +70,7 @@ def conv(chain: Chain, site: Site, options: Options) -> HostStep | str:
     if options.conv is None and Winograd.applies(chain):
         other = Winograd(chain)
         fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
-        if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds / made.workers:
+        if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds / other.workers:
             return other.step(site)
     return made.step(site)
 
@@ -123,9 +123,8 @@ class _Convolution:
     def nanoseconds(self) -> float:
         """What it takes on one core."""
         columns = self.x.tensor.dims[0] * self.group * self.positions
-        calls = 1 + len(self.chain.stages)
         gathering = self.rows * ELEMENT
-        result = self.filters * (self.rows * PRODUCT + calls * ELEMENT)
+        result = self.filters * (self.rows * PRODUCT + (1 + self.chain.calls) * ELEMENT)
         return columns * (gathering + result)
 
     def _cut(self, limit: int, narrowest: int) -> None:

@@ -22,6 +22,7 @@ from ...runtime.dtypes import (
     int64,
     string,
 )
+from ...runtime.ops.resampling import linear
 from ...runtime.types import Array
 from .convert import blank
 
@@ -50,19 +51,6 @@ def narrowed(sums: Array, dtype: DType) -> Array:
         whole = np.trunc(sums * (1 + 1e-9))
         return np.clip(whole, int(limits.min), int(limits.max)).astype(dtype)
     return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
-
-
-def linear(distance: Array) -> Array:
-    """Return the weights of neighbours: 1 at a distance of 0, 0 from 1 on."""
-    return np.maximum(1 - np.abs(distance), 0)
-
-
-def cubic(distance: Array, a: float) -> Array:
-    """Return Keys' weights of neighbours: 1 at a distance of 0, 0 at 1 and from 2 on."""
-    d = np.abs(distance)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((d - 5) * d + 8) * d * a - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class _Product:
     def _boxes(self, a: Array, b: Array) -> Iterator[Block]:
         """Yield the parts of the result: some of its stacks, rows or columns."""
         whole = tuple(slice(0, size) for size in self.dims)
-        calls = 1 + len(self.chain.stages)
+        calls = 1 + self.chain.calls
         nanoseconds = prod(self.dims) * (a.shape[-1] * PRODUCT + calls * ELEMENT) + b.size * FETCH
         wanted = blocks_worth(nanoseconds, self.workers)
         if wanted < 2 or a.ndim < 2 or b.ndim < 2:

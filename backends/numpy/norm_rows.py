@@ -27,7 +27,7 @@ from .step import Bound, HostStep, Tape, portions
 #: Elements of a block that several calls work on.
 BLOCK = 1 << 15
 #: Calls that one of these operators makes for each element, roughly.
-CALLS = 8
+CALLS = 5
 
 
 def _arithmetic(*dtypes: DType) -> DType:

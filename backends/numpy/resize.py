@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from fractions import Fraction
-from math import floor, prod
+from math import prod
 
 import numpy as np
 
 from ...runtime.dtypes import DType, float32, float64, int64
+from ...runtime.ops.resampling import (
+    axes_of,
+    cubic,
+    linear,
+    nearest,
+    positions_of,
+    taps_of,
+)
 from ...runtime.ops.resize import AffineGrid, GridSample, Resize
 from ...runtime.types import Array
-from .interpolate import Tap, arithmetic, cubic, linear, narrowed, sampled
+from .interpolate import Tap, arithmetic, narrowed, sampled
 from .registry import kernel
 
 # ── resizing ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """An axis to resize.
-
-    Attributes:
-        index: which one.
-        old: its size.
-        new: its size in the result.
-        length: the size that was asked for: a fraction where scales are.
-        scale: result positions to one position of the input.
-        begin: where the region of interest begins, as a share of the axis.
-        end: where it ends.
-    """
-
-    index: int
-    old: int
-    new: int
-    length: float
-    scale: float
-    begin: float = 0.0
-    end: float = 1.0
 
 
 @kernel(Resize)
@@ -57,16 +39,16 @@ def resize(
     crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
     result = x if op.mode == "nearest" else x.astype(arithmetic(x.dtype))
     outside = np.zeros([1] * x.ndim, bool)
-    for axis in _axes(op, x.shape, out.shape, scales, sizes, roi if crops else None):
-        if axis.scale == 1 and axis.old == axis.new and not crops:
+    for axis in axes_of(op, x.shape, out.shape, scales, sizes, roi if crops else None):
+        if axis.is_whole and not crops:
             continue
         # Nearest falls as it does in float32, where 3 / 0.6 is 5.
         dtype = float32 if op.mode == "nearest" else float64
-        positions = _positions(op.coordinate_transformation_mode, axis, dtype)
+        positions = positions_of(op.coordinate_transformation_mode, axis, dtype)
         if op.mode == "nearest":
-            result = np.take(result, _nearest(op.nearest_mode, positions, axis.old), axis.index)
+            result = np.take(result, nearest(op.nearest_mode, positions, axis.old), axis.index)
         else:
-            result = _weighted(result, axis.index, *_taps(op, axis, positions))
+            result = _weighted(result, axis.index, *taps_of(op, axis, positions))
         if crops:
             beyond = (positions < 0) | (positions > axis.old - 1)
             outside = outside | _along(axis.index, beyond, x.ndim)
@@ -74,89 +56,6 @@ def resize(
     np.copyto(out, narrow)
     if crops:
         np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=outside)
-
-
-def _axes(
-    op: Resize,
-    old: tuple[int, ...],
-    new: tuple[int, ...],
-    scales: Array | None,
-    sizes: Array | None,
-    roi: Array | None,
-) -> Iterator[_Axis]:
-    """Yield the axes to resize."""
-    rank = len(old)
-    places = range(rank) if op.axes is None else [a % rank for a in op.axes]
-    begins = ends = [0.0] * len(places)
-    if roi is not None:
-        begins, ends = roi[: len(places)].tolist(), roi[len(places) :].tolist()
-    if scales is not None and scales.size:
-        factors = [float(np.float32(s)) for s in scales]
-        lengths = [old[a] * factor for a, factor in zip(places, factors, strict=True)]
-    else:
-        assert sizes is not None
-        ratios = [Fraction(int(s), old[a]) for a, s in zip(places, sizes, strict=True)]
-        if op.keep_aspect_ratio_policy != "stretch":
-            ratio = (min if op.keep_aspect_ratio_policy == "not_larger" else max)(ratios)
-            ratios = [ratio] * len(ratios)
-        factors = [float(r) for r in ratios]
-        lengths = [float(r * old[a]) for a, r in zip(places, ratios, strict=True)]
-    for a, length, factor, begin, end in zip(places, lengths, factors, begins, ends, strict=True):
-        yield _Axis(a, old[a], new[a], length, factor, begin, end)
-
-
-def _positions(mode: str, axis: _Axis, dtype: DType) -> Array:
-    """Return where in the input each element of the result lies."""
-    y = np.arange(axis.new, dtype=dtype)
-    scale, length = dtype.type(axis.scale), dtype.type(axis.length)
-    last = axis.old - 1
-    if mode == "align_corners":
-        return y * last / (length - 1) if length != 1 else np.zeros_like(y)
-    if mode == "asymmetric":
-        return y / scale
-    if mode == "tf_crop_and_resize":
-        extent = axis.end - axis.begin
-        if axis.new == 1:
-            return np.full_like(y, 0.5 * (axis.begin + axis.end) * last)
-        return axis.begin * last + y * (extent * last) / (axis.new - 1)
-    if mode == "pytorch_half_pixel" and axis.new == 1:
-        return np.zeros_like(y)
-    centres = (y + 0.5) / scale
-    if mode == "half_pixel_symmetric":
-        centres = axis.old / 2 * (1 - axis.new / length) + centres
-    return centres - 0.5
-
-
-def _nearest(mode: str, positions: Array, size: int) -> Array:
-    """Return the index nearest to each position."""
-    low = np.floor(positions)
-    rest = positions - low
-    up = {
-        "round_prefer_floor": rest > 0.5,
-        "round_prefer_ceil": rest >= 0.5,
-        "floor": np.zeros_like(rest, bool),
-        "ceil": rest > 0,
-    }[mode]
-    return np.clip((low + up).astype(int64), 0, size - 1)
-
-
-def _taps(op: Resize, axis: _Axis, positions: Array) -> tuple[Array, Array]:
-    """Return the indices and the weights [taps, positions] that make each element."""
-    stretch = max(1.0, 1 / axis.scale) if op.antialias else 1.0
-    reach = stretch if op.mode == "linear" else 2 * stretch
-    left = np.ceil(positions) - 1
-    first = floor(-reach) + 1
-    offsets = np.arange(first, 2 - first)[:, np.newaxis]
-    distance = (offsets - (positions - left)) / stretch
-    weights = linear(distance) if op.mode == "linear" else cubic(distance, op.cubic_coeff_a)
-    indices = left.astype(int64) + offsets
-    inside = np.clip(indices, 0, axis.old - 1)
-    if op.exclude_outside:
-        weights = np.where(indices == inside, weights, 0)
-    if op.exclude_outside or op.antialias:
-        total = weights.sum(0)
-        weights = weights / np.where(total == 0, 1, total)
-    return inside, weights
 
 
 def _along(axis: int, line: Array, rank: int) -> Array:

@@ -143,8 +143,8 @@ def _odd(coefficients: tuple[float, ...], x: Array) -> Array:
 
 def _erf(x: Array) -> Array:
     wide = x.astype(float64)
-    size = np.abs(wide)
-    result = np.sign(wide)  # 1 from 6 on, NaN for NaN
+    size = np.abs(wide, out=np.empty_like(wide))
+    result = np.sign(wide, out=np.empty_like(wide))  # 1 from 6 on, NaN for NaN
     near = size < 0.84375
     t = wide[near]
     result[near] = t + t * _ratio(_SMALL, t * t)

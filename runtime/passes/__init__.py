@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..ir import Graph
 from ..options import Options
 from . import (
+    drop_zero_units,
     fold_affine,
     fold_batchnorm,
     fold_constants,
@@ -97,6 +98,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "fold_zero_weights",
         fold_zero_weights.run,
         "after it, when the bias of a product with zero has taken in all that is linear behind it",
+    ),
+    Pass(
+        "drop_zero_units",
+        drop_zero_units.run,
+        "after the whole products, which would be all of a layer's units",
     ),
     Pass(
         "to_half",

@@ -21,7 +21,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Only with `Options.finite`: IEEE 754 says that 0 · ∞ and 0 · NaN are NaN, so the node would
     hand on what is wrong with its input, and a bias does not. The bias is broadcast to the shape
     of the result, which must be known; an Add, Sub or Mul that broadcasts it anyway takes it as it
-    is, so that it may join the weights of its neighbours.
+    is, so that it may join the weights of its neighbours. Where only some filters or columns are
+    zero, `drop_zero_units` comes in.
     """
     if not context.options.finite:
         return

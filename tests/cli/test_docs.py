@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -13,7 +14,12 @@ from onnx import numpy_helper
 from PIL import Image
 
 import tercet as api
+from tercet.tools.bench import Schedule, bench
 from tercet.tools.cli import app
+from tercet.tools.compare import compare
+from tercet.tools.console import finite
+from tercet.tools.layers import compare_layers
+from tercet.tools.profiling import profile
 
 from . import models
 from .conftest import Tercet
@@ -23,10 +29,29 @@ TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ tercet (.*)$", TEXT, re.MULTILINE)
 
 
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What commands write with --json, by the names that the examples give it."""
+    file = models.write(models.classifier(), tmp_path_factory.mktemp("saved") / "model.onnx")
+    title = "model.onnx"
+    pair = ["numpy", "onnxruntime"]
+    compared = compare(file, pair, repeat=1).to_dict()
+    layers = compare_layers(file, pair).to_dict()
+    profiled = profile(file, repeat=2, peaks=False).to_dict()
+    benched = bench(file, ["numpy"], schedule=Schedule(duration=0.01, warm_up=0.0)).to_dict()
+    for case in benched["cases"]:
+        case["model"] = title
+    found = {"compare": compared, "layers": layers, "bench": benched, "old": benched}
+    found |= dict.fromkeys(("profile", "before", "after"), profiled)
+    return {f"{name}.json": json.dumps(finite(data)) for name, data in found.items()}
+
+
 @pytest.fixture
-def examples(folder: Path) -> None:
+def examples(folder: Path, saved: dict[str, str]) -> None:
     """The files that the examples speak of."""
     models.write(models.classifier(), folder / "model.onnx")
+    for name, text in saved.items():
+        Path(name).write_text(text, encoding="utf-8")
     x = np.random.default_rng(0).random((1, 3, 8, 8), np.float32)
     np.save("x.npy", x)
     Image.fromarray((x[0].transpose(1, 2, 0) * 255).astype(np.uint8)).save("cat.png")
@@ -76,6 +101,7 @@ def _heirs(kind: type[api.TercetError]) -> list[type[api.TercetError]]:
 def fields(data: Any) -> set[str]:
     """The keys of all objects in JSON, those that are a model's own names left out."""
     own = {"metadata", "shapes", "opsets", "by_dtype", "counts", "skipped", "ran_on", "rewrites"}
+    own |= {"environment", "phases_ms"}
     if isinstance(data, list):
         return {name for item in data for name in fields(item)}
     if not isinstance(data, dict):
@@ -99,6 +125,10 @@ def fields(data: Any) -> set[str]:
         "export model.onnx out.onnx",
         "inspect model.onnx --passes --placement numpy --memory",
         "doctor",
+        "profile model.onnx --repeat 2 --no-peaks",
+        "profile --diff before.json after.json",
+        "bench model.onnx -b numpy --duration 0.1 --compare old.json",
+        "report profile.json",
     ],
 )
 def test_every_field_of_json_is_named(tercet: Tercet, command: str) -> None:

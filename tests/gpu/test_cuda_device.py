@@ -160,7 +160,7 @@ def test_a_part_of_a_buffer(device) -> None:
 def test_a_plan_is_one_graph() -> None:
     proto = light_model("squeezenet")
     with tercet.load(proto, "cuda") as model:
-        plan = model.prepare()
+        (plan,) = model.prepare().plans
         assert len(plan._runs) <= 3  # the graph, the wait, at most one reformat on the host
 
 

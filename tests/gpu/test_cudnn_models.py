@@ -72,7 +72,7 @@ def test_a_run_replays_one_cuda_graph() -> None:
     proto = light_model("squeezenet")
     with tercet.load(proto, "cudnn") as model:
         want = model.run(light_inputs(proto))
-        plan = model.prepare()
+        (plan,) = model.prepare().plans
         assert len(plan._runs) == 2, "one recording, one wait"
         with tercet.load(proto, "cudnn", check_each=True) as single:
             got = single.run(light_inputs(proto))

@@ -29,7 +29,10 @@ def layer_norm(
     return Case("LayerNormalization", inputs, {"axis": axis, **more}, error=32)
 
 
-def lrn(x: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Array:
+ALPHA = float(np.float32(1e-4))  # attributes are float32, their defaults too
+
+
+def lrn(x: Array, size: int, alpha: float = ALPHA, beta: float = 0.75, bias: float = 1.0) -> Array:
     """The definition, in float64."""
     wide = x.astype(np.float64)
     total = np.zeros_like(wide)

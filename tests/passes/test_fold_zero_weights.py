@@ -1,4 +1,4 @@
-"""Products with weights of zero leave their bias (row B22)."""
+"""Products with weights of zero leave their bias, units of zero the next layer (row B22)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv, ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.options import Options
-from tercet.runtime.passes import AFTER_SHAPES, Rewrites, fold_zero_weights, optimise
+from tercet.runtime.passes import (
+    AFTER_SHAPES,
+    Rewrites,
+    drop_zero_units,
+    fold_zero_weights,
+    optimise,
+)
 from tercet.runtime.passes.driver import Context
 from tercet.runtime.types import Dim, TensorType
 
@@ -29,8 +35,8 @@ def zeros(*shape: int) -> np.ndarray:
 
 def left_out(graph: Graph) -> tuple[Graph, list[str]]:
     """Return the graph without the products, and what was done."""
-    copy = graph.clone()
-    said = list(fold_zero_weights.run(copy, Context(Options(finite=True), evaluate)))
+    copy, context = graph.clone(), Context(Options(finite=True), evaluate)
+    said = [*fold_zero_weights.run(copy, context), *drop_zero_units.run(copy, context)]
     copy.verify()
     infer(copy)
     return copy, said
@@ -119,3 +125,120 @@ def test_it_is_not_done_unasked() -> None:
     after, log = optimised(graph)
     assert kinds(after) == ["MatMul"]
     assert "fold_zero_weights" not in log.counts
+
+
+def zeroed(weights: np.ndarray, *units: int, axis: int = 0) -> np.ndarray:
+    """Return weights of which some units are zero."""
+    index: list[Any] = [slice(None)] * weights.ndim
+    index[axis] = list(units)
+    weights[tuple(index)] = 0
+    return weights
+
+
+Unit = tuple[Any, tuple[int, ...]]
+UNITS: dict[str, Unit] = {
+    "gemm": (
+        lambda g, x: apply(
+            g,
+            Gemm(alpha=0.5),
+            apply(g, Tanh(), apply(g, Gemm(transB=1), x, zeroed(normal(6, 4), 1, 4), normal(6))),
+            normal(6, 5),
+            normal(5),
+        ),
+        (3, 4),
+    ),
+    "gemm, columns": (
+        lambda g, x: apply(
+            g,
+            Gemm(transB=1),
+            apply(
+                g, Relu(), apply(g, Gemm(beta=2.0), x, zeroed(normal(4, 6), 2, axis=1), normal(6))
+            ),
+            normal(5, 6),
+        ),
+        (3, 4),
+    ),
+    "conv": (
+        lambda g, x: apply(
+            g,
+            Conv(),
+            apply(
+                g,
+                Sigmoid(),
+                apply(g, Conv(pads=(1, 1, 1, 1)), x, zeroed(normal(6, 3, 3, 3), 0, 5), normal(6)),
+            ),
+            normal(4, 6, 3, 3),
+            normal(4),
+        ),
+        (2, 3, 7, 6),
+    ),
+    "conv behind zeros": (
+        lambda g, x: apply(
+            g,
+            Conv(pads=(1, 1, 1, 1)),
+            apply(
+                g,
+                Relu(),
+                apply(g, Conv(), x, zeroed(normal(6, 3, 3, 3), 0, 5), -np.abs(normal(6))),
+            ),
+            normal(4, 6, 3, 3),
+        ),
+        (2, 3, 7, 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_zero_units_join_the_next_bias(name: str) -> None:
+    build, shape = UNITS[name]
+    graph = make(build, shape)
+    after, said = left_out(graph)
+    assert len(said) == 1
+    assert kinds(after) == kinds(graph)
+    before, now = (next(iter(g.nodes)).output.tensor.dims[1] for g in (graph, after))
+    assert now == before - (1 if name == "gemm, columns" else 2)
+    assert_same(graph, after, *shape)
+
+
+KEPT_UNITS: dict[str, Unit] = {
+    "constants beside padding": (
+        lambda g, x: apply(
+            g,
+            Conv(pads=(1, 1, 1, 1)),
+            apply(g, Sigmoid(), apply(g, Conv(), x, zeroed(normal(6, 3, 3, 3), 0), normal(6))),
+            normal(4, 6, 3, 3),
+        ),
+        (2, 3, 7, 6),
+    ),
+    "groups": (
+        lambda g, x: apply(
+            g,
+            Conv(group=2),
+            apply(g, Relu(), apply(g, Conv(), x, zeroed(normal(6, 3, 3, 3), 0), normal(6))),
+            normal(4, 3, 3, 3),
+        ),
+        (2, 3, 7, 6),
+    ),
+    "another reader": (
+        lambda g, x: (
+            lambda a: apply(g, Add(), apply(g, Gemm(), apply(g, Relu(), a), normal(4, 4)), a)
+        )(apply(g, Gemm(), x, zeroed(normal(4, 4), 1, axis=1), normal(4))),
+        (3, 4),
+    ),
+    "an addend by row": (
+        lambda g, x: apply(
+            g,
+            Gemm(),
+            apply(g, Relu(), apply(g, Gemm(), x, zeroed(normal(4, 6), 1, axis=1), normal(3, 1))),
+            normal(6, 5),
+        ),
+        (3, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_UNITS)
+def test_other_units_stay(name: str) -> None:
+    build, shape = KEPT_UNITS[name]
+    _, said = left_out(make(build, shape))
+    assert not said

@@ -1,0 +1,303 @@
+"""`tercet bench`: phases, batches, streams, errors, limits, and older benchmarks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import NumpyBackend
+from tercet.runtime.dtypes import float32
+from tercet.runtime.errors import UsageError
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.op import Op
+from tercet.runtime.ops.elementwise import Relu, Sigmoid
+from tercet.runtime.options import Options
+from tercet.runtime.types import TensorType
+from tercet.tools.accuracy import distance, exact_outputs
+from tercet.tools.bench import Schedule, bench
+from tercet.tools.bench_cases import Bench, Case
+from tercet.tools.bench_check import Limits, against, complaints, latency_limits, slower
+from tercet.tools.device_time import WARM_UP, device_times
+from tercet.tools.environment import device_environment
+from tercet.tools.measure import Timing
+
+from ..plan.fakes import FakeBackend, FakeDevice
+from . import models
+from .conftest import Tercet
+
+QUICK = ("--duration", 0.02, "--warm-up", 0)
+SCHEDULE = Schedule(duration=0.02, warm_up=0)
+
+
+def case(**changes: Any) -> Case:
+    """A case that was never measured."""
+    given: dict[str, Any] = {
+        "model": "m",
+        "contestant": "numpy",
+        "about": "",
+        "batch": 1,
+        "precision": "float32",
+        "streams": 1,
+        "load": 1.0,
+        "cold": 1.0,
+        "warm": 1.0,
+        "steady": Timing((0.009, 0.010, 0.011)),
+        "rate": 100.0,
+        "device": None,
+        "error": 1e-7,
+        "steps": 4,
+    }
+    return Case(**{**given, **changes})
+
+
+def test_shows_every_batch_and_stream(tercet: Tercet) -> None:
+    chosen = ("-b", "numpy", "-b", "onnxruntime", "--batch", "1,3", "--streams", "1,2")
+    done = tercet("bench", "classifier.onnx", *chosen, *QUICK)
+    assert done.code == 0
+    steady = done.out.split("p99")[1].splitlines()
+    rows = [line.split()[:3] for line in steady if line.startswith(("numpy", "onnxruntime"))]
+    assert rows == [
+        [name, batch, streams]
+        for batch in "13"
+        for streams in "12"
+        for name in ("numpy", "onnxruntime")
+    ]
+    assert "relative" in done.out
+
+
+def test_json_has_everything(tercet: Tercet) -> None:
+    chosen = ("-b", "numpy", "-b", "onnxruntime", "--batch", 2)
+    found = tercet("bench", "classifier.onnx", "adder.onnx", *chosen, *QUICK, "--json").json
+    assert found["ok"] is True
+    keys = [(c["model"], c["contestant"], c["batch"]) for c in found["cases"]]
+    assert keys == [
+        (model, name, 2)
+        for model in ("classifier.onnx", "adder.onnx")
+        for name in ("numpy", "onnxruntime")
+    ]
+    for each in found["cases"]:
+        steady = each["steady_ms"]
+        assert 0 < steady["p10"] <= steady["p50"] <= steady["p90"] <= steady["p99"]
+        assert steady["runs"] >= 5
+        assert each["load_ms"] > 0 < each["cold_ms"]
+        assert each["error"] < 1e-5
+        assert each["items_per_second"] == pytest.approx(2e3 / steady["p50"], rel=2)
+    assert [c["steps"] for c in found["cases"]] == [4, None, 2, None]
+    assert found["environment"]["numpy"] == np.__version__
+    assert found["environment"]["threads"]
+
+
+def test_streams_are_callers_at_a_time() -> None:
+    schedule = Schedule(streams=(3,), duration=0.05, warm_up=0, accuracy=False)
+    found = bench(models.classifier(), ["numpy"], schedule=schedule)
+    (only,) = found.cases
+    assert only.streams == 3
+    assert len(only.steady.samples) >= 3
+    assert only.error is None
+    # As many items a second as there were runs, for they are of one image each.
+    assert only.rate > 0.5 * len(only.steady.samples) / sum(only.steady.samples)
+
+
+def test_is_one_call_in_python() -> None:
+    found = bench(models.adder(), ["numpy"], schedule=SCHEDULE)
+    assert str(found)
+    (row,) = found.table()
+    assert {type(value) for value in row.values()} <= {int, float, str, type(None)}
+    assert row["error"] < 1e-6
+
+
+def test_batches_that_do_not_fit(tercet: Tercet, folder: Path) -> None:
+    models.write(models.unary("Relu", [2, 3]), folder / "fixed.onnx")
+    done = tercet("bench", "fixed.onnx", "--batch", 4, *QUICK)
+    assert done.code == 2
+    assert "a batch of 4 is asked for; input 'x' has 2" in done.err
+    assert tercet("bench", "fixed.onnx", "-b", "numpy", "--batch", 2, *QUICK).code == 0
+
+
+def test_who_cannot_run(tercet: Tercet, folder: Path) -> None:
+    chosen = ("bench", "adder.onnx", "-b", "numpy", "-b", "onnx.reference", *QUICK)
+    done = tercet(*chosen, "--precision", "float16", "--skip-unavailable", "--json")
+    assert done.code == 0
+    assert done.json["cases"] == []
+    assert any("float16" in what for what in done.json["skipped"])
+    assert tercet(*chosen, "--precision", "float16").code == 3
+
+
+def test_wrong_usage(tercet: Tercet) -> None:
+    Path("no.json").write_text('{"rows": 1}')
+    Path("empty.json").write_text('{"cases": []}')
+    Path("odd.json").write_text('{"cases": [1]}')
+    one = ("bench", "adder.onnx", "-b", "numpy", *QUICK)
+    for more, words in (
+        (("--batch", "two"), "--batch two: whole numbers"),
+        (("--batch", "0"), "they are 1 or more"),
+        (("--assert-p50", "5 parsecs"), "is no time; it looks like 5ms"),
+        (("--assert-p50", "nump=5ms"), "did you mean 'numpy'"),
+        (("--assert-ratio", "2"), "belongs to --compare"),
+        (("--compare", "no.json"), "no.json is no benchmark"),
+        (("--compare", "none.json"), "none.json"),
+        (("--compare", "odd.json"), "another version wrote it"),
+        (("--compare", "empty.json"), "none of these cases"),
+        (("-b", "cud"), "did you mean 'cuda'"),
+    ):
+        done = tercet(*one, *more)
+        assert done.code == 2
+        assert words in done.err
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_limits_decide_on_the_exit_code(tercet: Tercet) -> None:
+    one = ("bench", "classifier.onnx", "-b", "numpy", "-b", "onnxruntime", *QUICK)
+    kept = ("--assert-p50", "10s", "--assert-ops", 4, "--assert-error", 1e-4)
+    assert tercet(*one, *kept).code == 0
+    done = tercet(*one, "--assert-ops", 3, "--assert-p50", "onnxruntime=0.001us")
+    assert done.code == 1
+    said = " ".join(done.out.split())
+    assert "4 steps, more than 3" in said
+    assert "classifier.onnx on onnxruntime" in said
+    found = tercet(*one, "--assert-ops", 3, "--json")
+    assert found.code == 1
+    assert found.json["ok"] is False
+    assert len(found.json["complaints"]) == 1
+
+
+def test_limits_are_of_ones_own_backends() -> None:
+    cases = [case(), case(contestant="onnxruntime", steps=None)]
+    assert len(complaints(cases, Limits({"": 0.005}))) == 1
+    assert len(complaints(cases, Limits({"": 0.005, "onnxruntime": 0.005}))) == 2
+    assert not complaints(cases, Limits({"": 0.005, "numpy": 0.02}))
+    assert len(complaints(cases, Limits(error=1e-8))) == 1
+    assert len(complaints([case(error=float("nan"))], Limits(error=1e-8))) == 1
+
+
+def test_times_as_text() -> None:
+    assert latency_limits(["5ms", "cudnn=300us", "numpy=1.5s"]) == {
+        "": 0.005,
+        "cudnn": 0.0003,
+        "numpy": 1.5,
+    }
+
+
+# ── older benchmarks ─────────────────────────────────────────────────────────────────────────────
+
+
+def old(*cases: Case) -> dict[str, Any]:
+    return Bench(cases, {}, {}).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict"), [(0.010, "same"), (0.100, "faster"), (0.001, "slower")]
+)
+def test_verdicts(before: float, verdict: str) -> None:
+    first = case(steady=Timing((0.99 * before, before, 1.01 * before)))
+    (found,) = against(old(first), [case(), case(batch=2)])
+    assert found.verdict == verdict
+    assert found.ratio == pytest.approx(0.010 / before)
+    assert bool(slower([found], Limits(ratio=2))) == (verdict == "slower")
+    assert not slower([found], Limits())
+
+
+def test_an_older_file(tercet: Tercet) -> None:
+    one = ("bench", "classifier.onnx", "-b", "numpy", *QUICK)
+    first = tercet(*one, "--json").json
+    Path("old.json").write_text(json.dumps(first))
+    done = tercet(*one, "--compare", "old.json", "--assert-ratio", 1e6)
+    assert done.code == 0
+    assert "p50 of" in done.out
+    for each in first["cases"]:
+        each["steady_ms"] = {name: value / 1e6 for name, value in each["steady_ms"].items()}
+    Path("old.json").write_text(json.dumps(first))
+    done = tercet(*one, "--compare", "old.json", "--assert-ratio", 10)
+    assert done.code == 1
+    assert "slower" in done.out
+    assert "of what it was" in " ".join(done.out.split())
+
+
+# ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_distances() -> None:
+    right = {"y": np.array([3.0, 4.0]), "z": np.zeros(2), "s": np.array(["a"], object)}
+    near = {"y": np.array([3.0, 4.5]), "z": np.zeros(2), "s": np.array(["b"], object)}
+    assert distance(right, right) == 0
+    assert distance(near, right) == pytest.approx(0.1)
+    assert distance({**near, "z": np.ones(2)}, right) == pytest.approx(np.sqrt(2))
+    assert distance({"y": right["y"]}, right) == float("inf")
+    assert distance({**right, "y": np.zeros(3)}, right) == float("inf")
+
+
+def test_float64_is_the_measure() -> None:
+    x = np.full((1, 4), 1e8, np.float32)
+    exact = exact_outputs(models.adder(), {"a": x, "b": np.ones_like(x)})
+    assert exact["sum"].dtype == np.float64
+    assert exact["sum"][0, 0] == 1e8 + 1
+
+
+def test_schedules_make_sense() -> None:
+    for wrong in ({"batches": (0,)}, {"streams": (0,)}, {"duration": 0}, {"warm_up": -1}):
+        with pytest.raises(UsageError):
+            Schedule(**wrong)
+
+
+# ── on a device ──────────────────────────────────────────────────────────────────────────────────
+
+
+class TimedDevice(FakeDevice):
+    """A device with events: each run takes it 2 ms."""
+
+    __hash__ = object.__hash__
+
+    def time(self, run: Callable[[Any], None], stream: Any) -> float:
+        run(stream)
+        return 0.002
+
+
+def chain(device: FakeDevice, *operators: Op) -> Model:
+    graph = Graph("test")
+    y = graph.add_input("x", TensorType(float32, (2, 3)))
+    for op in operators:
+        y = graph.insert(op, [y]).output
+    graph.set_outputs({"y": y})
+    infer(graph)
+    backends = FakeBackend(device), NumpyBackend()
+    return Model(graph, backends, Options(), lambda op, arrays, outputs: None)
+
+
+def test_a_device_is_timed_alone() -> None:
+    device = TimedDevice()
+    with chain(device, Relu(), Relu()) as model:
+        before = device.replays
+        found = device_times(model, model.prepare(), runs=3)
+        assert found is not None
+        assert found.samples == (0.002,) * 3
+        assert device.replays == before + WARM_UP + 3
+
+
+def test_what_is_not_on_one_device_has_no_such_time() -> None:
+    for model in (chain(FakeDevice(), Relu()), chain(TimedDevice(), Relu(), Sigmoid())):
+        with model:
+            assert device_times(model, model.prepare()) is None
+
+
+def test_a_gpu_is_named_with_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "1980 MHz, 1980 MHz, 3201 MHz, 98.51 W, 31, 580.95.05\n"
+    answer = subprocess.CompletedProcess([], 0, said, "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
+    device = FakeDevice()
+    assert "GPU" not in device_environment(device, ())
+    device.description = "NVIDIA H200"  # type: ignore[attr-defined]  # as a CUDA device has it
+    found = device_environment(device, ())
+    assert found["GPU"] == "NVIDIA H200"
+    assert found["GPU now"].startswith("1980 MHz of 1980 MHz, memory 3201 MHz, 98.51 W, 31 C")
+    answer.returncode = 9
+    assert "GPU now" not in device_environment(device, ())

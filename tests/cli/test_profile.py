@@ -1,0 +1,374 @@
+"""`tercet profile`: rows and their sums, control flow, devices, traces, peaks and differences."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, parser
+
+from tercet.backends.numpy import NumpyBackend
+from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.ops.elementwise import Relu, Sigmoid
+from tercet.runtime.options import Options
+from tercet.runtime.types import TensorType
+from tercet.tools import peaks as peaks_module
+from tercet.tools import probe
+from tercet.tools.inputs import Inputs
+from tercet.tools.measure import Repeat
+from tercet.tools.memory_map import Arena, Tensor, arena_text
+from tercet.tools.peaks import Peaks, peaks_of
+from tercet.tools.profiling import Profile, profile, profile_model
+from tercet.tools.profiling_diff import diff_profiles
+from tercet.tools.trace_events import trace_events
+
+from ..plan.fakes import FakeBackend, FakeDevice
+from . import models
+from .conftest import Tercet
+
+QUICK = {"peaks": False, "repeat": 3}
+
+
+@pytest.fixture
+def peaks(monkeypatch: pytest.MonkeyPatch) -> Peaks:
+    """Peaks that need no measuring."""
+    found = Peaks("numpy", "cpu", "float32", 1, 1e10, 1e11)
+    monkeypatch.setattr(peaks_module, "_measured", {})
+    monkeypatch.setattr(peaks_module, "_host", lambda: (found.copy, found.flops))
+    return found
+
+
+def test_shows_rows_operators_and_memory(tercet: Tercet, peaks: Peaks) -> None:
+    done = tercet("profile", "classifier.onnx", "--dim", "batch=2", "--repeat", 3)
+    assert done.code == 0
+    for words in (
+        "10.0 GB/s copied, 100 GFLOP/s",
+        "image float32[2,3,8,8], random, seed 0",
+        "Conv + Relu",
+        "[2,3,8,8] [4,3,3,3] ->",
+        "arena on cpu",
+        "live bytes",
+        "the clocks cost",
+    ):
+        assert words in " ".join(done.out.split())
+    assert "more row" in tercet("profile", "classifier.onnx", "--top", 1, "--repeat", 1).out
+
+
+def test_json_adds_up(tercet: Tercet, peaks: Peaks) -> None:
+    found = tercet("profile", "classifier.onnx", "--repeat", 5, "--json").json
+    rows = found["rows"]
+    timed = [row["ms"] for row in rows if row["ms"] is not None]
+    assert sum(timed) == pytest.approx(found["rows_ms"])
+    for groups in ("by_operator", "by_shape"):
+        assert sum(share["ms"] for share in found[groups]) == pytest.approx(found["rows_ms"])
+    assert found["phases_ms"]["compute"] == pytest.approx(found["rows_ms"])
+    assert found["watched_ms"]["runs"] == found["total_ms"]["runs"] == 5
+    conv = rows[0]
+    assert conv["nodes"] == ["conv", "norm", "relu"]
+    assert conv["macs"] == 4 * 64 * 27
+    # the image, its 27 weights of 4 filters, their biases and the result
+    assert conv["nbytes"] == 4 * (3 * 64 + 27 * 4 + 4 + 4 * 64)
+    assert conv["intensity"] == pytest.approx(2 * conv["macs"] / conv["nbytes"])
+    assert conv["weights"] == ["float32[4,3,3,3]"]
+    assert conv["bound"] == "memory"
+    assert conv["roof"] == pytest.approx(1e3 * conv["nbytes"] / peaks.copy / conv["ms"])
+    assert [row["kind"] for row in rows].count("view") == 1
+    (arena,) = found["arenas"]
+    assert max(arena["live"]) == arena["floor"] <= arena["nbytes"]
+
+
+def test_rows_make_up_the_run() -> None:
+    """The sum of the rows, feed and fetch is the watched run but for Python between the rows."""
+    graph = models.unary("Sigmoid", [64, 512, 64])
+    x = np.random.default_rng(0).standard_normal((64, 512, 64), np.float32)
+    found = profile(graph, inputs={"x": x}, repeat=12, peaks=False)
+    phases = found.phases
+    assert phases["between"] < 0.05 * sum(phases.values())
+    middle = sorted(found.watched.samples)[3:9]
+    assert sum(phases.values()) == pytest.approx(sum(middle) / 6)
+    assert found.rows_seconds == pytest.approx(phases["compute"])
+    pairs = zip(found.watched.samples, found.total.samples, strict=True)
+    assert found.overhead == pytest.approx(np.median([w / t for w, t in pairs]) - 1)
+    assert found.covered <= 1 + found.overhead + 1e-9
+
+
+def loop() -> ModelProto:
+    """A loop of `count` iterations, then a node whose result has a size of its own."""
+    return parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n,4] x, int64 count) => (float[n,4] b, int64[2,k] w) {
+          cond = Constant<value = bool {1}>()
+          a = Relu(x)
+          b = Loop(count, cond, a) <
+            body = body (int64 i, bool c, float[n,4] s) => (bool d, float[n,4] t) {
+              d = Identity(c)
+              t = Add(s, x)
+            }
+          >
+          w = NonZero(b)
+        }""")
+
+
+def test_control_flow_and_nodes_outside_of_plans() -> None:
+    x = np.ones((5, 4), np.float32)
+    found = profile(loop(), inputs={"x": x, "count": np.array(7)}, **QUICK)
+    rows = {row.operators: row for row in found.rows}
+    assert rows["Loop"].kind == "control"
+    assert rows["Loop"].seconds is None
+    assert (rows["Add"].owner, rows["Add"].calls) == (rows["Loop"].nodes[0], 7)
+    assert rows["NonZero"].kind == "host"
+    assert rows["NonZero"].nbytes == x.nbytes + 2 * 20 * 8
+    assert rows["Relu"].owner == ""
+    assert "Add x7" in str(found)
+    assert len([e for e in trace_events(found) if e["name"] == rows["Add"].title]) == 7
+
+
+def test_a_model_that_is_control_flow_alone() -> None:
+    graph = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n] x, bool c) => (float[n] y) {
+          y = If(c) <
+            then_branch = yes () => (float[n] p) { p = Sigmoid(x) },
+            else_branch = no () => (float[n] q) { q = Tanh(x) }
+          >
+        }""")
+    feeds = {"x": np.ones(3, np.float32), "c": np.array(True)}
+    found = profile(graph, inputs=feeds, **QUICK)
+    assert [(row.operators, row.calls) for row in found.rows] == [("If", 0), ("Sigmoid", 1)]
+
+
+def test_a_model_that_does_nothing() -> None:
+    graph = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n] x) => (float[2] y) { y = Constant<value = float[2] {1, 2}>() }""")
+    found = profile(graph, inputs={"x": np.ones(3, np.float32)}, **QUICK)
+    assert found.rows_seconds == 0
+    assert str(found)
+    assert trace_events(found)
+
+
+def on_a_device(*operators: Any) -> Profile:
+    """Profile a chain of unary operators on the fake device, numpy behind it."""
+    graph = Graph("test")
+    y = graph.add_input("x", TensorType(float32, (2, 3)))
+    for i, op in enumerate(operators):
+        y = graph.insert(op, [y], name=f"n{i}").output
+    graph.set_outputs({"y": y})
+    infer(graph)
+    backends = FakeBackend(FakeDevice()), NumpyBackend()
+    feeds = Inputs({"x": np.ones((2, 3), np.float32)}, {"x": "given"})
+    with Model(graph, backends, Options(), lambda op, arrays, outputs: None) as model:
+        return profile_model(model, feeds, "test", Repeat(3), peaks=False)
+
+
+def test_a_device_has_uploads_and_downloads() -> None:
+    found = on_a_device(Relu(), Sigmoid(), Relu())
+    kinds = [(row.kind, row.kernel) for row in found.rows]
+    assert kinds[0] == ("copy", "cpu to fake:0")
+    assert kinds[-1] == ("copy", "fake:0 to cpu")
+    assert found.phases["upload"] > 0 < found.phases["download"]
+    assert {arena.device for arena in found.arenas} == {"cpu", "fake:0"}
+    processes = {e["args"]["name"] for e in trace_events(found) if e["name"] == "process_name"}
+    assert processes == {"cpu", "fake:0"}
+
+
+def test_trace_is_what_chrome_reads(tercet: Tercet) -> None:
+    command = ("profile", "classifier.onnx", "--repeat", 2, "--no-peaks", "--trace", "t.json")
+    assert tercet(*command).code == 0
+    events = json.loads(Path("t.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+    (run,) = (event for event in events if event["name"] == "run")
+    rows = [event for event in events if event["ph"] == "X" and event is not run]
+    assert [row["name"] for row in rows] == ["conv + norm + relu", "pool", "fc", "softmax"]
+    for before, after in pairwise(rows):
+        assert before["ts"] + before["dur"] <= after["ts"] + 1e-6
+    assert rows[-1]["ts"] + rows[-1]["dur"] <= run["dur"]
+
+
+def test_differences() -> None:
+    before = profile(models.adder(), **QUICK).to_dict()
+    after = json.loads(json.dumps(before))
+    after["rows"][0]["ms"] += 5
+    after["rows"][0]["nodes"] = ["other"]
+    after["total_ms"]["median"] *= 3
+    found = diff_profiles(before, after)
+    assert found.total.ratio == pytest.approx(3)
+    assert found.rows[0].name == "other"
+    assert found.rows[0].before is None
+    assert found.rows[0].ratio is None
+    assert sum(change.change for change in found.rows) == pytest.approx(5)
+    assert sum(change.change for change in found.operators) == pytest.approx(5)
+    same = diff_profiles(before, before)
+    assert not any(change.change for change in (*same.rows, *same.operators, same.total))
+
+
+def test_wrong_usage(tercet: Tercet) -> None:
+    Path("no.json").write_text('{"rows": 1}')
+    Path("bad.json").write_text("{")
+    Path("odd.json").write_text('{"rows": 1, "total_ms": {}, "phases_ms": {}}')
+    for command, words in (
+        (["profile"], "either a model, or --diff"),
+        (["profile", "classifier.onnx", "--diff", "no.json", "no.json"], "either a model"),
+        (["profile", "--diff", "no.json", "no.json"], "no.json is no profile"),
+        (["profile", "--diff", "bad.json", "no.json"], "bad.json is no JSON"),
+        (["profile", "--diff", "none.json", "no.json"], "none.json"),
+        (["profile", "--diff", "odd.json", "odd.json"], "another version wrote it"),
+        (["profile", "classifier.onnx", "-b", "nump"], "did you mean 'numpy'"),
+        (["profile", "classifier.onnx", "--dim", "batch=0.5"], "--dim"),
+    ):
+        done = tercet(*command)
+        assert done.code == 2
+        assert words in done.err
+
+
+# ── parts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_arena_is_drawn() -> None:
+    tensors = (Tensor("a", 0, 512, -1, 1), Tensor("b", 512, 512, 1, 2), Tensor("c", 0, 256, 2, 3))
+    arena = Arena(0, "cpu", 4, 1024, 1024, tensors)
+    assert arena.live() == [512, 1024, 768, 256]
+    lines, letters = arena_text(arena, width=8, height=4)
+    assert lines == [".bb.", ".bb.", "aa..", "aacc"]
+    assert {letter: tensor.name for letter, tensor in letters.items()} == {n: n for n in "abc"}
+    assert arena_text(Arena(0, "cpu", 0, 0, 0, ()))[1] == {}
+
+
+def test_peaks_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks_module, "_measured", {})
+    monkeypatch.setattr(peaks_module, "HOST_BYTES", 1 << 20)
+    monkeypatch.setattr(peaks_module, "HOST_SIDE", 64)
+    found = peaks_of([NumpyBackend()], Options())
+    assert found.copy > 1e8
+    assert found.flops > 1e8
+    assert found.seconds(found.flops, 0) == 1
+    assert found.seconds(found.ridge, 1) == pytest.approx(1 / found.copy)
+    assert peaks_of([NumpyBackend()], Options()) is found
+
+
+def test_peaks_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks_module, "_measured", {})
+    monkeypatch.setattr(peaks_module, "DEVICE_BYTES", 1 << 16)
+    monkeypatch.setattr(peaks_module, "_product", lambda chain, options: 1.0)
+    device = FakeDevice()
+    found = peaks_of([FakeBackend(device)], Options())
+    assert found.upload
+    assert found.download
+    assert found.threads is None
+    assert found.flops == 2 * peaks_module.DEVICE_SIDE**3
+    assert device.allocated == 0
+
+
+def test_a_product_is_timed_as_the_faster_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks_module, "DEVICE_SIDE", 64)
+    assert 0 < peaks_module._product([NumpyBackend()], Options()) < 1
+
+
+def test_doctor_shows_peaks(tercet: Tercet, peaks: Peaks) -> None:
+    assert "measured peaks" in tercet("doctor", "--peaks").out
+    found = tercet("doctor", "--peaks", "--json").json["peaks"]
+    assert found[0]["flops"] == peaks.flops
+    assert tercet("doctor", "--json").json["peaks"] == []
+
+
+def test_a_table_for_pandas() -> None:
+    rows = profile(models.adder(), **QUICK).table()
+    assert {type(value) for row in rows for value in row.values()} <= {int, float, str, type(None)}
+    assert rows[0]["operators"] == "Add"
+
+
+def test_events_surround_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CUDA device a row is recorded between two events, which are nodes of its graph."""
+    events = pytest.importorskip("tercet.backends.cuda.events", reason="CUDA's packages not here")
+    calls: list[tuple[Any, ...]] = []
+    driver = _Driver(calls)
+    monkeypatch.setattr(events, "driver", driver)
+    monkeypatch.setattr(
+        events, "check", lambda call, answer: answer[1] if len(answer) > 1 else None
+    )
+    watch = events.Stopwatch(_Recorder())
+    run = watch.around(lambda stream: calls.append(("work",)), recorded=True)
+    assert [call[0] for call in calls] == ["create", "create", "record", "work", "record"]
+    assert [call[2] for call in calls if call[0] == "record"] == [1, 1]
+    assert run == "replay"
+    assert watch.seconds() == pytest.approx(0.0025)
+    watch.close()
+    assert [call[0] for call in calls[-2:]] == ["destroy", "destroy"]
+
+
+def test_rows_of_a_cuda_device_are_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an empty pair of events measures, 1 ms here, is no part of a row."""
+    events = pytest.importorskip("tercet.backends.cuda.events", reason="CUDA's packages not here")
+    watches: list[_Watch] = []
+
+    def make(device: FakeDevice) -> _Watch:
+        watches.append(_Watch(device))
+        return watches[-1]
+
+    monkeypatch.setattr(events, "Stopwatch", make)
+    monkeypatch.setattr(probe, "_has_events", lambda device: device.name == "fake:0")
+    found = on_a_device(Relu(), Relu())
+    assert [row.seconds for row in found.rows] == pytest.approx([0.004] * 4)
+    assert found.phases["upload"] == pytest.approx(0.004)
+    assert len(watches) == 1 + 4
+    assert all(watch.closed and watch.recorded for watch in watches)
+
+
+class _Watch:
+    """A stopwatch that measures 5 ms; the one with nothing in it 1 ms."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device, self.closed, self.recorded, self.empty = device, False, False, False
+
+    def around(self, run: Any, *, recorded: bool) -> Any:
+        self.recorded = recorded
+        self.empty = "_empty_seconds" in run.__qualname__
+        return self.device.record(run)
+
+    def seconds(self) -> float:
+        return 0.001 if self.empty else 0.005
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _Recorder:
+    def record(self, run: Any) -> str:
+        run(_Stream())
+        return "replay"
+
+
+class _Stream:
+    handle = 7
+
+
+class _Driver:
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self._calls = calls
+
+    class CUevent_flags:
+        CU_EVENT_DEFAULT = 0
+
+    def cuEventCreate(self, flags: int) -> tuple[int, int]:
+        self._calls.append(("create", flags))
+        return 0, len(self._calls)
+
+    def cuEventRecordWithFlags(self, event: int, stream: int, flags: int) -> tuple[int]:
+        self._calls.append(("record", event, flags))
+        assert stream == _Stream.handle
+        return (0,)
+
+    def cuEventElapsedTime(self, begin: int, end: int) -> tuple[int, float]:
+        assert (begin, end) == (1, 2)
+        return 0, 2.5
+
+    def cuEventDestroy(self, event: int) -> tuple[int]:
+        self._calls.append(("destroy", event))
+        return (0,)

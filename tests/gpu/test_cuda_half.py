@@ -1,0 +1,117 @@
+"""16-bit floats of the cuda backend against float64 on the same, rounded inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.backends import open_backends
+from tercet.backends.numpy import evaluate
+from tercet.runtime.dtypes import DType, bfloat16, float16
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.op import OPERATORS
+from tercet.runtime.options import Options
+from tercet.runtime.types import Array, TensorType
+
+from ..kernels.dry import normal
+from .test_cuda_convolutions import random_case
+from .test_cuda_operators import run
+
+pytestmark = pytest.mark.gpu
+
+#: Rounding the result once, and a little for sums in another order.
+BOUNDS: dict[DType, float] = {float16: 5e-4, bfloat16: 4e-3}
+
+
+def check_half(
+    operator: str,
+    inputs: list[Array],
+    constant: tuple[int, ...] = (),
+    dtype: DType = float16,
+    **attributes: Any,
+) -> None:
+    narrow = [a.astype(dtype) for a in inputs]
+    (got,) = run("cuda", operator, narrow, constant, **attributes)
+    (again,) = run("cuda", operator, narrow, constant, **attributes)
+    wide = [a.astype(np.float64) for a in narrow]
+    (want,) = run("numpy", operator, wide, constant, **attributes)
+    assert got.dtype == dtype
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(got.view(np.uint16), again.view(np.uint16))
+    error = np.linalg.norm(got.astype(np.float64) - want)
+    assert error <= BOUNDS[dtype] * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_convolutions(seed: int) -> None:
+    inputs, attributes = random_case(seed)
+    check_half("Conv", inputs, (1, 2), bfloat16 if seed % 4 == 3 else float16, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((1, 3, 224, 224), (64, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
+        ((2, 3, 65, 67), (32, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        ((2, 1, 31, 33), (24, 1, 5, 4), {"strides": (1, 2), "pads": (2, 0, 1, 3)}),
+        ((1, 512, 7, 7), (512, 512, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((1, 2048, 7, 7), (512, 2048, 1, 1), {}),
+        ((16, 64, 56, 56), (256, 64, 1, 1), {}),
+        ((32, 256, 28, 28), (512, 256, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((33, 512, 13, 13), (300, 512, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((1, 272, 14, 14), (272, 68, 1, 1), {"group": 4}),
+        ((1, 96, 54, 54), (256, 48, 5, 5), {"group": 2, "pads": (2, 2, 2, 2)}),
+        ((8, 96, 56, 56), (96, 1, 3, 3), {"group": 96, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
+        ((16, 96, 57, 55), (96, 1, 3, 3), {"group": 96, "pads": (1, 1, 1, 1)}),
+        ((2, 24, 100), (16, 24, 9), {"pads": (4, 4)}),
+    ],
+)
+def test_real_layers(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    check_half("Conv", [normal(*x), normal(*w), normal(w[0])], (1, 2), **attributes)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 2), (1, 1000, 2048), (7, 33, 30), (32, 4096, 6272), (197, 77, 192)]
+)
+def test_linear(m: int, n: int, k: int, dtype: DType) -> None:
+    inputs = [normal(m, k), normal(k, n), normal(n)]
+    check_half("Gemm", inputs, (1, 2), dtype)
+    check_half("Gemm", [inputs[0], normal(n, k), inputs[2]], (1, 2), dtype, transB=1, alpha=0.5)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes"),
+    [
+        ("MaxPool", {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        ("AveragePool", {"kernel_shape": (3, 2), "ceil_mode": 1, "strides": (2, 3)}),
+        ("AveragePool", {"kernel_shape": (3, 3), "pads": (1, 1, 0, 1), "count_include_pad": 1}),
+        ("GlobalAveragePool", {}),
+        ("GlobalMaxPool", {}),
+        ("LRN", {"size": 5, "alpha": 0.1}),
+        ("LRN", {"size": 4, "bias": 2.0}),
+    ],
+)
+@pytest.mark.parametrize("channels", [8, 136])
+def test_words(operator: str, attributes: dict[str, Any], channels: int) -> None:
+    """Behind a convolution, here by 1, images lie channels last."""
+    x = normal(2, channels, 17, 13).astype(float16)
+    graph = Graph()
+    value = graph.add_input("x", TensorType(float16, x.shape))
+    ones = graph.constant(np.eye(channels, dtype=float16)[..., None, None])
+    same = graph.insert(OPERATORS["", "Conv"](), [value, ones]).output
+    node = graph.insert(OPERATORS["", operator](**attributes), [same])
+    graph.set_outputs({"y": node.output})
+    infer(graph)
+    options = Options()
+    with Model(graph, open_backends("cuda", options), options, evaluate) as model:
+        got = model.run({"x": x})["y"]
+        kernels = " ".join(row.kernel for row in model.prepare().rows)
+    assert "_words" in kernels or "pool_images" in kernels
+    (want,) = run("numpy", operator, [x.astype(np.float64)], **attributes)
+    error = np.linalg.norm(got.astype(np.float64) - want)
+    assert error <= BOUNDS[float16] * np.linalg.norm(want)

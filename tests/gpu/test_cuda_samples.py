@@ -1,0 +1,30 @@
+"""Every kernel on the GPU, against the numpy backend, and at sizes beside those of warps.
+
+Also what to run under compute-sanitizer:
+
+    compute-sanitizer --tool memcheck python -m pytest -m gpu tests/gpu/test_cuda_samples.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+
+from ..kernels.samples import OPTIONS, Sample, compare, edges, samples
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("sample", samples(), ids=str)
+def test_kernels(sample: Sample) -> None:
+    compare(sample, *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 127, 1009])
+def test_edges(n: int) -> None:
+    backends = open_backends("cuda", OPTIONS)
+    for sample in edges(n):
+        compare(sample, *backends)

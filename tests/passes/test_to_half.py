@@ -1,0 +1,146 @@
+"""The pass to 16-bit floats: what follows, what stays, and how far the results move."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import evaluate
+from tercet.runtime.dtypes import DType, bfloat16, float16, float32, int64
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
+from tercet.runtime.ops.reduce import ReduceSum
+from tercet.runtime.ops.resize import Resize
+from tercet.runtime.ops.shape import Flatten
+from tercet.runtime.options import Options
+from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
+from tercet.runtime.types import Array, TensorType
+
+from .graphs import Build, apply, kinds, make, normal
+
+PRECISIONS = pytest.mark.parametrize(
+    ("precision", "dtype", "bound"), [("float16", float16, 2e-3), ("bfloat16", bfloat16, 2e-2)]
+)
+
+
+def halved(graph: Graph, precision: str = "float16", stop_at: int | None = None) -> Graph:
+    copy = graph.clone()
+    options = Options(precision=precision, stop_at=stop_at)  # type: ignore[arg-type]  # any text
+    optimise(copy, BEFORE_SHAPES, options, evaluate, Rewrites())
+    copy.verify()
+    infer(copy)
+    return copy
+
+
+def run(graph: Graph, **feeds: Array) -> Array:
+    """Run a graph node by node, each in the dtypes that it has."""
+    known: dict[Value, Array] = {value: feeds[value.name] for value in graph.inputs}
+    for node in graph.nodes:
+        inputs = [None if v is None else known.get(v, v.data) for v in node.inputs]
+        results = evaluate(node.op, inputs, len(node.outputs))
+        assert results is not None, node
+        known.update(zip(node.outputs, results, strict=True))
+    return known[graph.outputs["y"]]
+
+
+def dtypes_of(graph: Graph, kind: str) -> set[DType]:
+    return {node.output.tensor.dtype for node in graph.nodes if node.kind == kind}
+
+
+def network(g: Graph, x: Value) -> Value:
+    y = apply(g, Relu(), apply(g, Conv(pads=(1,) * 4), x, normal(16, 3, 3, 3), normal(16)))
+    z = apply(g, Conv(), y, normal(16, 16, 1, 1) / 4)
+    y = apply(g, MaxPool(kernel_shape=(2, 2), strides=(2, 2)), apply(g, Add(), y, z))
+    y = apply(g, Flatten(), apply(g, GlobalAveragePool(), y))
+    return apply(g, Softmax(), apply(g, Gemm(), y, normal(16, 10) / 16))
+
+
+@PRECISIONS
+def test_a_network_is_half_from_its_first_layer_to_its_last(
+    precision: str, dtype: DType, bound: float
+) -> None:
+    graph = make(network, (2, 3, 8, 8))
+    after = halved(graph, precision)
+    assert kinds(after)[0] == kinds(after)[-1] == "Cast"
+    assert kinds(after).count("Cast") == 2
+    assert {n.output.tensor.dtype for n in after.nodes[:-1]} == {dtype}
+    assert {v.tensor.dtype for v in after.constants} == {dtype}
+    assert after.outputs["y"].tensor == graph.outputs["y"].tensor
+    x = normal(2, 3, 8, 8)
+    want, got = run(graph, x=x), run(after, x=x)
+    assert got.dtype == float32
+    assert np.linalg.norm(got - want) <= bound * np.linalg.norm(want)
+
+
+def test_float32_stays_as_it_is() -> None:
+    assert "Cast" not in kinds(halved(make(network, (2, 3, 8, 8)), "float32"))
+
+
+KEPT: dict[str, tuple[Build, str]] = {
+    "its range is wider": (
+        lambda g, x: apply(g, Exp(), apply(g, MatMul(), x, normal(4, 4))),
+        "Exp",
+    ),
+    "it is a sum": (
+        lambda g, x: apply(g, ReduceSum(), apply(g, MatMul(), x, normal(4, 4))),
+        "ReduceSum",
+    ),
+    "nothing half is near": (lambda g, x: apply(g, Relu(), apply(g, Add(), x, normal(4))), "Add"),
+    "a constant overflows": (
+        lambda g, x: apply(g, Mul(), apply(g, MatMul(), x, normal(4, 4)), np.float32([-3e38])),
+        "Mul",
+    ),
+    "a constant becomes zero": (
+        lambda g, x: apply(
+            g, Add(), apply(g, MatMul(), x, normal(4, 4)), np.full((), 1e-12, np.float32)
+        ),
+        "Add",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", KEPT)
+def test_what_stays(why: str) -> None:
+    build, kind = KEPT[why]
+    after = halved(make(build, (4, 4)))
+    assert dtypes_of(after, kind) == {np.dtype(np.float32)}
+
+
+def test_scales_of_resize_stay_float32() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Conv(), x, normal(4, 3, 1, 1))
+        return apply(g, Resize(), y, None, np.array([1, 1, 2, 2], np.float32))
+
+    after = halved(make(build, (1, 3, 4, 4)))
+    (resize,) = [node for node in after.nodes if node.kind == "Resize"]
+    assert resize.inputs[0] is not None
+    assert resize.inputs[0].tensor.dtype == float16
+    assert resize.inputs[2] is not None
+    assert resize.inputs[2].tensor.dtype == float32
+
+
+def test_positions_of_a_pool_stay_integers() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (1, 3, 4, 4)))
+    y = apply(graph, Conv(), x, normal(4, 3, 1, 1))
+    pool = graph.insert(MaxPool(kernel_shape=(2, 2)), [y], 2)
+    graph.set_outputs({"y": pool.outputs[0], "places": pool.outputs[1]})
+    infer(graph)
+    after = halved(graph)
+    assert after.outputs["places"].tensor.dtype == int64
+    assert after.outputs["y"].tensor.dtype == float32
+
+
+def test_every_rewrite_leaves_a_graph_that_runs() -> None:
+    """Bisection stops after any of them."""
+    graph = make(network, (2, 3, 8, 8))
+    x = normal(2, 3, 8, 8)
+    want = run(graph, x=x)
+    for stop_at in range(1, 14):
+        got = run(halved(graph, stop_at=stop_at), x=x)
+        assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)

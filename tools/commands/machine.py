@@ -1,0 +1,102 @@
+"""Commands about this machine and about tercet itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import (
+    Debug,
+    Fallback,
+    Json,
+    show,
+)
+
+
+def doctor(
+    require: Annotated[
+        str | None,
+        typer.Option(metavar="BACKEND", help="Exit with 5 unless this backend can run here."),
+    ] = None,
+    peaks: Annotated[
+        bool, typer.Option("--peaks", help="Measure bytes and FLOP a second, on every device.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is here, what is missing, and how to install it."""
+    from ..console import progress
+    from ..doctor import diagnose, show_diagnosis
+
+    with progress() as say:
+        found = diagnose(peaks=peaks, say=say)
+    show(found, show_diagnosis, json=json)
+    if require is not None:
+        found.require(require)
+
+
+def conformance(
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs the cases.")
+    ] = "numpy",
+    fallback: Fallback = None,
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "-k", metavar="PATTERN", help="Only cases whose category/name has this expression."
+        ),
+    ] = "",
+    categories: Annotated[
+        list[str] | None,
+        typer.Option("--category", metavar="NAME", help="Only this category; repeat it for more."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="What a case may take at most.")
+    ] = 60,
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes; else one for each CPU, 8 at most."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the page on all backends that were measured."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run ONNX's own test suite; show the score and what is not passed."""
+    from ..conformance.page import check_whole, write_page
+    from ..conformance.run import run_suite
+    from ..conformance.view import progress_bar, show_report
+
+    check_whole(write, pattern, categories)
+    with progress_bar() as tell:
+        found = run_suite(
+            backend,
+            fallback,
+            pattern=pattern,
+            categories=categories or (),
+            timeout=timeout,
+            jobs=jobs,
+            tell=tell,
+        )
+    if write is not None:
+        write_page(write, found)
+    show(found, show_report, json=json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+def demo(
+    backends: Annotated[
+        list[str] | None,
+        typer.Option("--backend", "-b", metavar="BACKEND", help="Who reads; else all that can."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Read handwritten digits on every backend that this machine has."""
+    from ..console import open_console
+    from ..demo import run_demo
+
+    raise typer.Exit(run_demo(open_console(), backends))

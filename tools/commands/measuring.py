@@ -1,0 +1,231 @@
+"""Commands that measure, and make a page of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...runtime.errors import UsageError
+from .options import (
+    Convolution,
+    Debug,
+    Dims,
+    Fallback,
+    Files,
+    Folder,
+    Json,
+    Precision,
+    Repeats,
+    Seed,
+    Shapes,
+    Threads,
+    Tune,
+    integers,
+    show,
+    split,
+    wanted_inputs,
+)
+
+
+def profile(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="An ONNX file; none with --diff."),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs it.")
+    ] = "numpy",
+    fallback: Fallback = None,
+    precision: Precision = "float32",
+    tune: Tune = False,
+    conv: Convolution = None,
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    repeat: Repeats = None,
+    threads: Threads = None,
+    top: Annotated[
+        int, typer.Option(metavar="N", help="Most lines of a table; 0 for all.", min=0)
+    ] = 15,
+    peaks: Annotated[
+        bool, typer.Option("--peaks/--no-peaks", help="Measure the machine's peaks, too.")
+    ] = True,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write one run for Perfetto or Chrome's tracing page."),
+    ] = None,
+    diff: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A.json B.json", help="Compare two saved profiles; runs nothing."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show where the time of a run goes, beside what the machine could do."""
+    from ..console import progress
+    from ..measure import Repeat
+    from ..profiling import profile as profile_model
+    from ..profiling_diff import diff_profiles
+    from ..profiling_view import show_difference, show_profile
+    from ..threads import use_threads
+    from ..trace_events import write_trace
+
+    if (model is None) == (diff is None):
+        raise UsageError("either a model, or --diff with two saved profiles")
+    if diff is not None:
+        show(diff_profiles(*diff), lambda c, f: show_difference(c, f, top), json=json)
+        return
+    wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
+    with progress() as say, use_threads(threads):
+        found = profile_model(
+            model or "",
+            backend,
+            wanted,
+            repeat=None if repeat is None else Repeat(repeat),
+            peaks=peaks,
+            fallback=fallback,
+            precision=precision,
+            say=say,
+            tune=tune,
+            conv=conv,
+        )
+    if trace is not None:
+        write_trace(found, trace)
+    show(found, lambda c, f: show_profile(c, f, top), json=json)
+
+
+def bench(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="ONNX files.", show_default=False),
+    ],
+    backends: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="BACKEND",
+            help=(
+                "Who takes part: a backend, onnxruntime or onnx.reference. "
+                "Without any: every backend that can run here, and onnxruntime."
+            ),
+        ),
+    ] = None,
+    fallback: Fallback = None,
+    batch: Annotated[
+        str, typer.Option(metavar="1,8", help="Batches; else what the model says, 1 if nothing.")
+    ] = "",
+    precision: Annotated[
+        str, typer.Option(metavar="A,B", help="Arithmetics of float32 tensors: float32, tf32.")
+    ] = "float32",
+    streams: Annotated[
+        str, typer.Option(metavar="1,4", help="Callers at a time: 1 for latency, more for rate.")
+    ] = "1",
+    duration: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Steady runs of each contestant.")
+    ] = 2.0,
+    warm_up: Annotated[
+        float, typer.Option("--warm-up", metavar="SECONDS", help="Runs before that do not count.")
+    ] = 0.5,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy/--no-accuracy", help="Run in float64, too, for the errors.")
+    ] = True,
+    tune: Tune = False,
+    conv: Convolution = None,
+    files: Files = None,
+    inputs_from: Folder = None,
+    seed: Seed = 0,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    threads: Threads = None,
+    skip_unavailable: Annotated[
+        bool,
+        typer.Option("--skip-unavailable", help="Leave out who cannot run a model here."),
+    ] = False,
+    old: Annotated[
+        Path | None,
+        typer.Option("--compare", metavar="OLD.json", help="Compare with an older benchmark."),
+    ] = None,
+    assert_p50: Annotated[
+        list[str] | None,
+        typer.Option("--assert-p50", metavar="[WHO=]5ms", help="Most that a median may be."),
+    ] = None,
+    assert_ops: Annotated[
+        int | None, typer.Option("--assert-ops", metavar="N", help="Most steps of a plan.")
+    ] = None,
+    assert_error: Annotated[
+        float | None,
+        typer.Option("--assert-error", metavar="X", help="Most that an error may be."),
+    ] = None,
+    assert_ratio: Annotated[
+        float | None,
+        typer.Option("--assert-ratio", metavar="X", help="Most of median by older median."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure latency, throughput and accuracy; hold them against limits or an older benchmark."""
+    from ..bench import Schedule
+    from ..bench import bench as bench_models
+    from ..bench_check import Limits, latency_limits
+    from ..bench_view import show_bench
+    from ..console import progress
+    from ..threads import use_threads
+
+    if assert_ratio is not None and old is None:
+        raise UsageError("--assert-ratio belongs to --compare")
+    schedule = Schedule(
+        batches=integers("--batch", batch) or (None,),
+        precisions=split(precision),
+        streams=integers("--streams", streams),
+        duration=duration,
+        warm_up=warm_up,
+        accuracy=accuracy,
+    )
+    with progress() as say, use_threads(threads):
+        found = bench_models(
+            models,
+            backends,
+            wanted_inputs(files, inputs_from, seed, shapes, dims),
+            schedule=schedule,
+            limits=Limits(latency_limits(assert_p50 or ()), assert_ops, assert_error, assert_ratio),
+            old=old,
+            fallback=fallback,
+            skip_unavailable=skip_unavailable,
+            say=say,
+            tune=tune,
+            conv=conv,
+        )
+    show(found, show_bench, json=json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
+def report(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE.json...",
+            help="What --json of compare, profile and bench wrote.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
+    ] = Path("report.html"),
+    title: Annotated[
+        str, typer.Option(metavar="TEXT", help="Title of the page; else the models' names.")
+    ] = "",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write comparisons, profiles and benchmarks as one HTML file that loads nothing."""
+    from ..report import report as make_report
+    from ..report import show_report
+
+    found = make_report(files, title)
+    found.write(out)
+    show(found, lambda console, made: show_report(console, out, made), json=json)
