@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from types import TracebackType
@@ -21,7 +21,8 @@ from .options import Options
 from .passes import AFTER_SHAPES, BEFORE_SHAPES, Evaluate, Rewrites, optimise
 from .placement import Placement, placement_of
 from .plan import Memory
-from .program import Program, Resources
+from .program import Program
+from .resources import Keys, Resources
 from .types import HostValue, OptionalType, ValueType, type_of
 from .weights import WeightStore
 
@@ -78,7 +79,8 @@ class Model:
         self._stores.setdefault(HOST, WeightStore(HOST))
         self._resources = Resources(self.backends, options, self._stores, evaluate)
         self._graphs: dict[tuple[str, ...], Graph] = {}
-        self._idle: OrderedDict[tuple[object, ...], list[Program]] = OrderedDict()
+        self._keys = Keys()
+        self._idle: OrderedDict[Hashable, list[Program]] = OrderedDict()
         self._busy: set[Program] = set()
         self._lock = Lock()
         self._closed = False
@@ -196,7 +198,7 @@ class Model:
                 raise self._unknown_input(name)
         feeds = self._check(feeds)
         wanted = self._default if outputs is None else self._check_outputs(outputs)
-        key, program = self._take(wanted, feeds)
+        key, program = self._take(wanted, feeds, known=False)
         self._give(key, program)
         return program
 
@@ -304,11 +306,20 @@ class Model:
         return self._graphs[wanted]
 
     def _take(
-        self, wanted: tuple[str, ...], feeds: Mapping[str, HostValue]
-    ) -> tuple[tuple[object, ...], Program]:
-        """Return a program for values of these types, which nobody else has, and its key."""
-        types = {v.name: type_of(feeds[v.name], v.type) for v in self._imported.inputs}
-        key = (wanted, *types.values())
+        self, wanted: tuple[str, ...], feeds: Mapping[str, HostValue], *, known: bool = True
+    ) -> tuple[Hashable, Program]:
+        """Return a program for values of these types, which nobody else has, and its key.
+
+        Args:
+            wanted: names of the results.
+            feeds: values of all inputs.
+            known: whether elements count, or types alone.
+        """
+        inputs = self._imported.inputs
+        values = [feeds[v.name] for v in inputs]
+        types = tuple(type_of(feeds[v.name], v.type) for v in inputs)
+        found, full = self._keys.find(types, values) if known else (types, types)
+        key = (wanted, found)
         with self._lock:
             if self._closed:
                 raise UsageError("the model is closed")
@@ -318,8 +329,14 @@ class Model:
                 program = idle.pop()
                 self._busy.add(program)
                 return key, program
-        with self._resources.lock:
-            program = self._build(self._graph_for(wanted), types)
+        try:
+            with self._resources.lock:
+                named = {v.name: type_ for v, type_ in zip(inputs, full, strict=True)}
+                program = self._build(self._graph_for(wanted), named)
+        except UnsupportedError:
+            if not known or not self._keys.learn(types, values):
+                raise
+            return self._take(wanted, feeds)
         with self._lock:
             self._busy.add(program)
         return key, program
@@ -335,7 +352,7 @@ class Model:
                 error.add_note(f"model: {self.source.file}")
             raise
 
-    def _give(self, key: tuple[object, ...], program: Program) -> None:
+    def _give(self, key: Hashable, program: Program) -> None:
         dropped: list[Program] = []
         with self._lock:
             self._busy.discard(program)

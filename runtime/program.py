@@ -9,85 +9,26 @@ becomes a *tail*: a graph of its own, which gets a program for every set of type
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from threading import RLock
 
 import numpy as np
 
-from .backend import Backend, Device, Interpreter
+from .backend import Interpreter
 from .control import run_control
 from .dtypes import string
 from .errors import DeviceError, LimitError, ModelError, Refusal, ShapeError, UnsupportedError
-from .host import HOST, memory
+from .host import HOST
 from .infer import specialise
 from .ir import Graph, Node, Value
 from .layout import Row
 from .op import Op
 from .ops.control import Loop
-from .options import Options
 from .partition import obstacle
-from .passes import AFTER_SHAPES, BEFORE_SHAPES, Evaluate, Rewrites, optimise
+from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
 from .plan import Memory, Plan
+from .resources import Keys, Resources, Types
 from .types import Array, HostValue, TensorType, ValueType, type_of
-from .weights import WeightStore
-
-Types = tuple[ValueType | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What programs are made with.
-
-    Attributes:
-        backends: the one that was asked for, fallbacks behind it.
-        options: see `Options`.
-        stores: constants by device.
-        evaluate: runs one operator on arrays, for constant folding.
-        lock: held while a program is made.
-    """
-
-    backends: Sequence[Backend]
-    options: Options
-    stores: Mapping[Device, WeightStore]
-    evaluate: Evaluate
-    lock: RLock = field(default_factory=RLock)
-
-    @property
-    def limit(self) -> int:
-        """The bytes that one result may have."""
-        chosen = self.options.max_bytes
-        return memory() if chosen is None else chosen
-
-    @property
-    def on_host(self) -> bool:
-        """Whether no other memory than the host's is in use."""
-        return all(backend.device is HOST for backend in self.backends)
-
-    def interpreter(self, nodes: Iterable[Node]) -> Interpreter | None:
-        """Return what runs the nodes that are in no plan.
-
-        Raises:
-            UnsupportedError: there are such nodes, and none of the backends runs them.
-        """
-        for backend in self.backends:
-            if isinstance(backend, Interpreter):
-                return backend
-        lonely = [node for node in nodes if not node.op.graphs()]
-        if not lonely:
-            return None
-        refusals = [
-            Refusal(node.name, node.kind, node.signature(), backend.name, obstacle(node))
-            for node in lonely
-            for backend in self.backends
-        ]
-        names = " + ".join(backend.name for backend in self.backends)
-        plural = "s" if len(lonely) > 1 else ""
-        raise UnsupportedError(
-            f"{len(lonely)} node{plural} cannot run on {names}:",
-            refusals,
-            "fallback='numpy' (on the command line --fallback numpy) runs them on the host",
-        )
 
 
 @dataclass(slots=True)
@@ -328,7 +269,8 @@ class Programs:
         self.graph = graph
         self._resources = resources
         self._owner = owner
-        self._found: OrderedDict[Types, Program] = OrderedDict()
+        self._keys = Keys()
+        self._found: OrderedDict[Hashable, Program] = OrderedDict()
 
     def run(self, values: Sequence[HostValue]) -> dict[str, HostValue]:
         """Run on the values of the graph's inputs; see `Program.run`."""
@@ -342,14 +284,21 @@ class Programs:
         """Return the program for values of these types, made where there is none."""
         pairs = zip(values, self.graph.inputs, strict=True)
         types = tuple(type_of(data, formal.type) for data, formal in pairs)
-        program = self._found.get(types)
+        key, known = self._keys.find(types, values)
+        program = self._found.get(key)
         if program is None:
-            with self._resources.lock:
-                program = Program(self._bound(types), self._resources)
-            self._found[types] = program
+            try:
+                with self._resources.lock:
+                    program = Program(self._bound(known), self._resources)
+            except UnsupportedError:
+                # What a body gets differs from one iteration to the next.
+                if self._owner is not None or not self._keys.learn(types, values):
+                    raise
+                return self.find(values)
+            self._found[key] = program
             if len(self._found) > self._resources.options.max_plans:
                 self._found.popitem(last=False)[1].close()
-        self._found.move_to_end(types)
+        self._found.move_to_end(key)
         return program
 
     def _bound(self, types: Types) -> Graph:

@@ -330,3 +330,21 @@ def test_threads_have_programs_of_their_own() -> None:
         for thread in threads:
             thread.join()
     assert not wrong
+
+
+def test_sizes_that_come_in_as_inputs_are_known_to_a_device() -> None:
+    text = """
+    g (float[n] x, int64[r] shape) => (y) {
+      other = Reshape (x, shape)
+      y = Relu (other)
+    }"""
+    model, device = accelerated(text, fallback=False)
+    x = vector(12) - 1.5
+    for shape in ((3, 4), (12, 1), (3, 4), (2, 6)):
+        (y,) = model(x, np.array(shape))
+        np.testing.assert_array_equal(y, np.maximum(x.reshape(shape), 0))
+    assert len(model._idle) == 3
+    with pytest.raises(tercet.UnsupportedError):
+        model.prepare({"x": (12,), "shape": (2,)})
+    model.close()
+    assert device.allocated == 0
