@@ -40,8 +40,9 @@ class Options:
         max_plans: plans that a model keeps, one per set of input shapes.
         check_each: wait after every step, so that a fault names its node.
         cache: folder for compiled kernels and measured choices, a path or its text.
-        conv: ``naive`` runs every convolution of the cuda backend one thread an output, for
-            teaching and as a baseline.
+        conv: ``direct`` keeps numpy from Winograd's algorithm, whose rounding is a few times that
+            of the products; ``naive`` runs every convolution of the cuda backend one thread an
+            output, for teaching and as a baseline.
     """
 
     precision: Precision = "float32"
@@ -56,7 +57,7 @@ class Options:
     max_plans: int = 8
     check_each: bool = False
     cache: Path = field(default_factory=default_cache)
-    conv: Literal["naive"] | None = None
+    conv: Literal["naive", "direct"] | None = None
 
     def __post_init__(self) -> None:
         known = get_args(Precision)
@@ -64,8 +65,9 @@ class Options:
             hint = did_you_mean(self.precision, known)
             raise UsageError(f"precision '{self.precision}' is none of {', '.join(known)}{hint}")
         object.__setattr__(self, "cache", Path(self.cache))
-        if self.conv not in (None, "naive"):
-            raise UsageError(f"conv '{self.conv}' is neither 'naive' nor None")
+        if self.conv not in (None, "naive", "direct"):
+            hint = did_you_mean(str(self.conv), ("naive", "direct"))
+            raise UsageError(f"conv '{self.conv}' is neither naive nor direct{hint}")
         for name in ("fold_bytes", "fold_total", "max_plans"):
             if getattr(self, name) < (1 if name == "max_plans" else 0):
                 raise UsageError(f"{name}={getattr(self, name)} is too small")
