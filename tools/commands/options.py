@@ -26,7 +26,9 @@ Tune = Annotated[
 ]
 Convolution = Annotated[
     str | None,
-    typer.Option(metavar="KIND", help="direct: no Winograd on numpy; naive: cuda with one thread an output."),
+    typer.Option(
+        metavar="KIND", help="direct: no Winograd on numpy; naive: cuda with one thread an output."
+    ),
 ]
 Files = Annotated[
     list[str] | None,
