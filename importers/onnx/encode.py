@@ -21,6 +21,7 @@ from ...runtime.types import (
     TensorType,
     ValueType,
 )
+from .raw import items
 
 #: Turns a constant and its name into the message that the file gets.
 Store = Callable[[str, Array], TensorProto]
@@ -154,7 +155,7 @@ def attribute(name: str, value: Any, kind: OpSchema.AttrType | None) -> Attribut
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in items(value)]
     if isinstance(value, Tensor):
         return embedded("", value.array)
     if isinstance(value, np.dtype):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -102,7 +102,7 @@ class _Beside:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def _replacing(path: Path) -> Generator[BinaryIO]:
     """Yield a stream whose bytes become the file once all are there; until then it is untouched.
 
     A mapping of the old file stays what it was, so a model can be written over itself.

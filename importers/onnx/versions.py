@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx.defs
@@ -265,5 +265,6 @@ def _default(known: OpSchema.Attribute) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, list):
-        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+        elements = cast("list[Any]", value)
+        return tuple(v.decode() if isinstance(v, bytes) else v for v in elements)
     return value

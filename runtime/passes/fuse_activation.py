@@ -107,7 +107,7 @@ def _recognise(inner: Node, argument: Terms, result: Terms, dtype: DType) -> Op 
         is_gelu = are_near(argument, _CUBIC, dtype)
         return Gelu(approximate="tanh") if is_gelu and are_near(result, _HALF_SUM, dtype) else None
     if isinstance(op, Sigmoid):
-        is_swish = argument.keys() == {(1,)} and result == _PRODUCT
+        is_swish = list(argument) == [(1,)] and result == _PRODUCT
         return Swish(alpha=argument[1,]) if is_swish else None
     if isinstance(op, HardSigmoid):
         line: Terms = {(1,): op.alpha, (0,): op.beta}

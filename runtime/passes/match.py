@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import ml_dtypes
 
@@ -38,7 +39,8 @@ def number(value: Value | None, rank: int | None = None) -> float | None:
 
 def is_near(found: float, wanted: float, dtype: DType) -> bool:
     """Whether a constant of this dtype is meant to be `wanted`."""
-    return abs(found - wanted) <= 4 * float(ml_dtypes.finfo(dtype).eps) * abs(wanted)
+    limits: Any = ml_dtypes.finfo(dtype)
+    return abs(found - wanted) <= 4 * float(limits.eps) * abs(wanted)
 
 
 def are_near(found: Terms, wanted: Terms, dtype: DType) -> bool:
@@ -132,12 +134,20 @@ def _power(a: Terms, b: Terms) -> Terms | None:
     return result
 
 
+def _subtract(a: Terms, b: Terms) -> Terms:
+    return _add(a, _negate(b))
+
+
+def _negate(a: Terms) -> Terms:
+    return _scale(a, -1)
+
+
 _RULES: dict[type[Op], Callable[..., Terms | None]] = {
     Add: _add,
-    Sub: lambda a, b: _add(a, _scale(b, -1)),
+    Sub: _subtract,
     Mul: _multiply,
     Div: _divide,
-    Neg: lambda a: _scale(a, -1),
+    Neg: _negate,
     Pow: _power,
 }
 
