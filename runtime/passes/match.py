@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 
@@ -39,7 +39,7 @@ def number(value: Value | None, rank: int | None = None) -> float | None:
 
 def is_near(found: float, wanted: float, dtype: DType) -> bool:
     """Whether a constant of this dtype is meant to be `wanted`."""
-    limits: Any = ml_dtypes.finfo(dtype)
+    limits = cast("Any", ml_dtypes.finfo)(dtype)
     return abs(found - wanted) <= 4 * float(limits.eps) * abs(wanted)
 
 
