@@ -32,10 +32,11 @@ def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
 
     Args:
         packages: whose versions matter; those that are not installed are left out.
-        commit: what to record where there is no git; asked of git where empty.
+        commit: what to record where there is no git; where empty, ``$TERCET_COMMIT``, else asked
+            of git.
     """
     return {
-        "tercet": f"{__version__} ({commit or _commit()})",
+        "tercet": f"{__version__} ({commit or os.environ.get('TERCET_COMMIT') or _commit()})",
         "CPU": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
         "system": platform.platform(terse=True),
         "Python": platform.python_version(),
