@@ -25,7 +25,9 @@ class Options:
     """Everything that decides how a model is optimised, planned and run.
 
     Attributes:
-        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere.
+        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
+            backends that have it, float16 and bfloat16 compute in half precision what bears it (see
+            `passes.to_half`) and give float32.
         stop_at: number of graph rewrites after which the passes stop; None for no limit.
         skip: names of graph passes that do not run.
         fold_bytes: greatest constant, in bytes, that folding may create.

@@ -15,7 +15,7 @@ from .backends.numpy import evaluate
 from .importers import onnx as importer
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.custom import CustomOperator, with_custom
-from .runtime.errors import UnsupportedError, UsageError, did_you_mean
+from .runtime.errors import UsageError, did_you_mean
 from .runtime.feeds import as_texts
 from .runtime.host import HOST
 from .runtime.infer import infer
@@ -46,7 +46,8 @@ def load(
         source: a path, the file's bytes, or a `ModelProto`.
         backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds.
         fallback: backend for the nodes that `backend` does not run; without one they are an error.
-        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere.
+        precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
+            backends that have it, float16 and bfloat16 compute in half precision what bears it.
         operators: operators that ONNX does not have, by domain and name: functions on arrays, see
             `CustomOperator`. They run on the numpy backend.
         **options: further fields of `Options`.
@@ -59,7 +60,6 @@ def load(
     """
     chosen = _options(precision=precision, **options)
     chain = _backends.open_backends(backend, chosen, fallback)
-    _check_precision(chosen)
     found = importer.load(source, operators=with_custom(OPERATORS, operators or {}))
     about = Source(
         found.file,
@@ -78,14 +78,6 @@ def _options(**given: Any) -> Options:
         if name not in known:
             raise UsageError(f"there is no option '{name}'{did_you_mean(name, known)}")
     return Options(**given)
-
-
-def _check_precision(options: Options) -> None:
-    if options.precision in ("float16", "bfloat16"):
-        raise UnsupportedError(
-            f"precision '{options.precision}' is not there yet: models run in the types of the "
-            "file, float32 arithmetic without TF32, or precision='tf32' on cudnn"
-        )
 
 
 def available() -> tuple[Availability, ...]:

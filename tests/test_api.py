@@ -1,10 +1,13 @@
 """The front door: what `tercet` offers at its top, and how it says no."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import tercet
 from tercet import TercetError, UsageError
+from tercet.runtime.options import Precision
 
 
 def test_every_public_name_is_there() -> None:
@@ -47,9 +50,15 @@ def test_wrong_calls(call, text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_precisions_that_are_not_there_are_refused() -> None:
-    with pytest.raises(tercet.UnsupportedError, match="precision 'float16' is not there yet"):
-        tercet.load(b"", precision="float16")
+@pytest.mark.parametrize(("precision", "bound"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_half_precision_gives_float32(precision: Precision, bound: float) -> None:
+    digits = Path(tercet.__file__).parent / "demo" / "digits.onnx"
+    x = np.random.default_rng(0).random((4, 1, 8, 8), np.float32)
+    with tercet.load(digits) as exact, tercet.load(digits, precision=precision) as half:
+        (want,), (got,) = exact(x), half(x)
+    assert got.dtype == np.float32
+    error = np.linalg.norm(got - want) / np.linalg.norm(want)
+    assert 0 < error < bound
 
 
 def test_run_op_with_several_results() -> None:

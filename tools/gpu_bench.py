@@ -28,16 +28,25 @@ from ..runtime.model import Model
 from ..runtime.options import Options
 from ..runtime.types import Array
 from .accuracy import distance, exact_outputs
+from .bench_models import bench_inputs, bench_model
 from .console import Say, grid, open_console, progress
 from .device_time import device_times
 from .environment import ROOT, environment
-from .light_models import light_inputs, light_model
 from .measure import Repeat, Timing, interleave
 
 if TYPE_CHECKING:
     from ..backends.cuda.device import CudaDevice
 
-MODELS = ("demo", "mnist", "squeezenet", "resnet50", "vgg19")
+MODELS = (
+    "demo",
+    "mnist",
+    "squeezenet",
+    "inception_v1",
+    "mobilenet_v2",
+    "resnet50",
+    "vgg16",
+    "vgg19",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,8 @@ WAYS = (
     Way("numpy", "numpy", {}),
     Way("cuda, naive", "cuda", {"conv": "naive"}),
     Way("cuda", "cuda", {}),
+    Way("cuda, float16", "cuda", {"precision": "float16"}),
+    Way("cuda, bfloat16", "cuda", {"precision": "bfloat16"}),
     Way("cudnn", "cudnn", {}),
     Way("cudnn, tuned", "cudnn", {"tune": True}),
 )
@@ -118,8 +129,8 @@ def model_and_inputs(name: str) -> tuple[Loadable, dict[str, Array]] | None:
             return None
         image = np.random.default_rng(0).uniform(0, 255, (1, 1, 28, 28)).astype(np.float32)
         return path, {_only_input(path): image}
-    proto = light_model(name)
-    return proto, light_inputs(proto)
+    proto = bench_model(name)
+    return proto, bench_inputs(proto)
 
 
 def _only_input(path: Path) -> str:
@@ -154,7 +165,7 @@ def measure(
 def _result(
     name: str, way: Way, model: Model, feeds: dict[str, Array], error: float, first: float
 ) -> Result:
-    repeat = Repeat(seconds=2.0, least=5, most=500)
+    repeat = Repeat(seconds=1.0, least=5, most=500)
     call = interleave({way.name: lambda: model.run(feeds)}, repeat)[way.name]
     plan = model.prepare()
     memory = plan.memory

@@ -19,7 +19,8 @@ Fallback = Annotated[
     typer.Option(metavar="BACKEND", help="Runs the nodes that the other backend does not."),
 ]
 Precision = Annotated[
-    str, typer.Option(metavar="KIND", help="Arithmetic of float32 tensors: float32 or tf32.")
+    str,
+    typer.Option(metavar="KIND", help="For float32 tensors: float32, tf32, float16, bfloat16."),
 ]
 Tune = Annotated[
     bool, typer.Option("--tune", help="Measure cuDNN's algorithms and keep the fastest, once.")
