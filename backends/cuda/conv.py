@@ -20,7 +20,8 @@ from ...runtime.ops.quantize import ConvInteger, QLinearConv
 from ...runtime.ops.window import Window, transposed_window, window
 from ...runtime.types import Array, TensorType
 from .compile import arithmetic
-from .half import HALVES, half_convolution, half_formats
+from .half_conv import half_convolution, half_formats
+from .half_words import HALVES
 from .launch import Ints32, Launch, Packed, Scratch, Tensor
 from .layout import Ints, ceil_div
 from .matmul import PIXELS, WINDOWS, Product, multiply, vector_of
@@ -112,7 +113,7 @@ def implicit_gemm(
         vector_a=vector,
         across=not x.is_channels_last,
         table=None if pixels else _table(w, x, view, channels, vector),
-        image=image_of(x, y, view, x.strides),
+        image=image_of(x.dims[2:], y.dims[2:], view, x.strides),
     )
     return multiply(product, tail, setting)
 
@@ -153,7 +154,7 @@ def depthwise(
     vector = 4 if x.is_channels_last and y.is_channels_last and x.dims[1] % 4 == 0 else 1
     kernel_h, kernel_w = (1, *view.kernel) if flat else view.kernel
     dilations = (1, *view.dilations) if flat else view.dilations
-    image = image_of(x, y, view, x.strides).values
+    image = image_of(x.dims[2:], y.dims[2:], view, x.strides).values
     plane = Ints32(
         (x.dims[1], *image[:6], *dilations, *image[6:8], x.strides[0], x.strides[1], *image[9:])
     )

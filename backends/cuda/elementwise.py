@@ -30,6 +30,7 @@ from ...runtime.dtypes import (
 from ...runtime.ir import Node, Value
 from ...runtime.op import Op, attributes
 from ...runtime.ops import elementwise as ops
+from ...runtime.ops.ml import Binarizer
 from .compile import C_TYPES, SMALL
 from .launch import Launch, Tensor, index_type, integer, integers
 from .layout import broadcast_strides, ceil_div, merge, order
@@ -153,6 +154,7 @@ ROWS: dict[type[Op], Row] = {
     ops.SwiGLU: Row("x / (T(1) + exp(-{alpha} * x)) * y"),
     ops.ThresholdedRelu: Row("x > {alpha} ? x : T(0)"),
     ops.Clip: Row("limit(x, y, z)", NUMBERS),
+    Binarizer: Row("x > T({threshold}) ? T(1) : T(0)", NUMBERS),
 }
 
 

@@ -14,12 +14,14 @@ from . import (
     pool,
     product,
     quantize,
+    random,
     recurrent,
     reduce,
     resize,
     search,
     shape,
     signal,
+    training,
 )
 
 FAMILIES = (
@@ -36,10 +38,12 @@ FAMILIES = (
     pool,
     product,
     quantize,
+    random,
     recurrent,
     reduce,
     resize,
     search,
     shape,
     signal,
+    training,
 )

@@ -122,6 +122,13 @@ class Ints64:
     values: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers64:
+    """A C++ struct of doubles, passed by value."""
+
+    values: tuple[float, ...]
+
+
 #: A pointer (None is the null pointer), an integer or float of the dtype given, or a struct.
 Argument = (
     Tensor
@@ -133,6 +140,7 @@ Argument = (
     | np.float64
     | Ints32
     | Ints64
+    | Numbers64
     | None
 )
 
@@ -173,7 +181,7 @@ class Launch:
         code: generated functions and macros that the file uses.
         shared: bytes of dynamic shared memory.
         scratch: bytes of the workspace that the step needs because of it.
-        cluster: blocks along z that share their memory (Hopper and newer).
+        cluster: blocks along x, y and z that reach each other's memory (Hopper and newer).
         early: it calls `begin_early`, so that it may begin while the kernel before it runs.
         note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
     """
@@ -188,7 +196,7 @@ class Launch:
     code: str = ""
     shared: int = 0
     scratch: int = 0
-    cluster: int = 1
+    cluster: tuple[int, int, int] = (1, 1, 1)
     early: bool = False
     note: str = ""
 
@@ -316,7 +324,7 @@ def bound(
     function = driver.CUfunction(int(kernel.handle))
     shape = (*launch.grid, launch.block, 1, 1, launch.shared)
     call = f"launch of {launch.title}"
-    if device.compiler.target.has_clusters and (launch.early or launch.cluster > 1):
+    if device.compiler.target.has_clusters and (launch.early or launch.cluster != (1, 1, 1)):
         config = _config(launch)
 
         def run_early(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
@@ -347,11 +355,11 @@ def _config(launch: Launch) -> driver.CUlaunchConfig:
         attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         attribute.value.programmaticStreamSerializationAllowed = 1
         attributes.append(attribute)
-    if launch.cluster > 1:
+    if launch.cluster != (1, 1, 1):
         attribute = driver.CUlaunchAttribute()
         attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x, attribute.value.clusterDim.y = 1, 1
-        attribute.value.clusterDim.z = launch.cluster
+        extent = attribute.value.clusterDim
+        extent.x, extent.y, extent.z = launch.cluster
         attributes.append(attribute)
     config.attrs, config.numAttrs = attributes, len(attributes)
     return config
@@ -378,6 +386,8 @@ def cell(argument: Argument, address: int | None) -> Any:
         return (ctypes.c_int32 * len(argument.values))(*argument.values)
     if isinstance(argument, Ints64):
         return (ctypes.c_int64 * len(argument.values))(*argument.values)
+    if isinstance(argument, Numbers64):
+        return (ctypes.c_double * len(argument.values))(*argument.values)
     return ctypes.c_void_p(address)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from ...runtime.dtypes import float32
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.types import Array
-from .half import HALVES, half_linear
+from .half import half_linear
+from .half_words import HALVES
 from .launch import Argument, Ints32, Launch, Packed, Recipe, Scratch, Tensor
 from .layout import ceil_div
 from .product import general_product, stacked_product

@@ -25,6 +25,7 @@ from ...runtime.ops.norm import (
 from ...runtime.ops.shapes import normalize_axes, normalize_axis
 from ...runtime.types import Array
 from .compile import arithmetic
+from .half_words import half_lrn, pools_words
 from .launch import Ints64, Launch, Packed, Tensor
 from .layout import Ints, ceil_div, merge, order, strides
 from .registry import Answer, Setting, kernel, need_dtypes
@@ -72,7 +73,7 @@ def batch_normalization(
         args=(
             *(x, y, *((packed,) if fixed else statistics), *tail.pointers),
             *(np.int64(y.size), np.int32(channels), np.int32(inner)),
-            *(() if fixed else (np.float32(op.epsilon),)),
+            *(() if fixed else (np.float64(op.epsilon),)),
         ),
         types=(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
         constants=(("VECTOR", vector), ("CHANNELS_LAST", inner == 1)),
@@ -168,7 +169,7 @@ def standardize(
         args=(
             *(x, scale, shift, y, *how.outputs, *how.running),
             *map(np.int64, (count, parameters, repeat)),
-            *map(np.float32, (how.epsilon, how.momentum)),
+            *map(np.float64, (how.epsilon, how.momentum)),
             *(Ints64(walk) for walk in along if walk is not None),
         ),
         types=(
@@ -187,9 +188,10 @@ def standardize(
 def _walk(axes: list[int], dims: Ints, moves: Ints) -> Ints | None:
     """Return struct `Walk` of these axes; None if two of them do not suffice."""
     sizes, (walk,) = merge([dims[a] for a in axes], [tuple(moves[a] for a in axes)])
+    inner, step = sizes[-1], walk[-1]
     if len(sizes) > 2:
         return None
-    return (sizes[-1], walk[0] if len(walk) == 2 else 0, walk[-1])
+    return (inner, walk[0] if len(sizes) == 2 else 0, step)
 
 
 def _batch_statistics(
@@ -282,6 +284,9 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
     if refused:
         return refused
     before = (op.size - 1) // 2
+    factors = (op.alpha / op.size, op.beta, op.bias)
+    if pools_words(y, x) and op.size <= 16:
+        return half_lrn(y, x, (before, op.size - 1 - before), factors)
     sizes = (x.dims[1], x.strides[1], before, op.size - 1 - before)
     return Launch(
         "lrn.cu",
@@ -290,7 +295,7 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
         block=THREADS,
         args=(
             *(x, y, np.int64(y.size), *map(np.int32, sizes)),
-            *map(np.float32, (op.alpha / op.size, op.beta, op.bias)),
+            *map(np.float64, factors),
         ),
         types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
         note=f"size {op.size}",

@@ -19,7 +19,7 @@ from ...runtime.ops.reduce import ReduceMax, ReduceMean
 from ...runtime.ops.window import Window, window
 from .compile import arithmetic
 from .elementwise import NUMBERS, lowest
-from .half import half_pool, pools_words, whole_image
+from .half_words import half_pool, pools_words, whole_image
 from .launch import Launch, Tensor
 from .layout import ceil_div
 from .reduce import FOLDS, Fold, fold
@@ -115,7 +115,7 @@ def _pool(
         grid=(ceil_div(result.size, THREADS), 1, 1),
         block=THREADS,
         args=(
-            *(x, y, positions, np.int64(result.size), np.int32(x.dims[1]), np.float32(p)),
+            *(x, y, positions, np.int64(result.size), np.int32(x.dims[1]), np.float64(p)),
             *(spatial_strides(x), geometry(x, result, view, pads_end=True)),
         ),
         types=(("X", x.dtype), ("A", arithmetic(x.dtype))),

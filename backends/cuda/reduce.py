@@ -39,6 +39,10 @@ ROW_CHUNK, COLUMN_CHUNK = 4096, 256
 MOST_BLOCKS = 65535
 
 
+#: Where states that are more than a number are declared.
+_HEADERS = {"Peak": "peak.cuh", "Place": "best.cuh"}
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """How elements become one, as C++ expressions.
@@ -66,7 +70,7 @@ class Fold:
         head = "__device__ __forceinline__"
         return "\n".join(
             (
-                *(['#include "states.cuh"'] if self.state != "A" else []),
+                *([f'#include "{_HEADERS[self.state]}"'] if self.state in _HEADERS else []),
                 f"using State = {self.state};",
                 f"{head} State start() {{ return {start}; }}",
                 f"{head} State element(A x, long long at) {{ return {self.element}; }}",
@@ -147,55 +151,67 @@ def fold(how: Fold, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
     total = prod(x.dims[a] for a in axes)
     for number, (outer, count, inner) in enumerate(passes):
         while True:
-            parts = max(1, ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK))
+            parts = _parts(count, inner)
             if outer * parts >= 2**31 or inner > MOST_BLOCKS * COLUMNS:
                 return f"{outer} x {count} x {inner} elements"
             last = parts == 1 and number == len(passes) - 1
             target: Tensor | Scratch = y if last else Scratch(used)
             used += 0 if last else ceil_div(outer * parts * inner * how.nbytes(compute), 256) * 256
-            launches.append(
-                Launch(
-                    "reduce.cu",
-                    **_pass((outer, count, inner), (source is x, last)),
-                    args=(source, target, *_sizes((outer, count, inner), total)),
-                    types=(("X", x.dtype), ("Y", y.dtype), ("A", compute)),
-                    code=how.code(x.dtype if compute is not float64 else compute),
-                    note=f"{title} of {count}",
-                )
-            )
+            ends = (source is x, last)
+            launches.append(_pass((source, target), (outer, count, inner), ends, total))
             source, count = target, parts
             if parts == 1:
                 break
-    return tuple(replace(launch, scratch=used) for launch in launches)
+    types = (("X", x.dtype), ("Y", y.dtype), ("A", compute))
+    code = how.code(float64 if compute is float64 else x.dtype)
+    return tuple(
+        replace(launch, types=types, code=code, scratch=used, note=f"{title} {launch.note}")
+        for launch in launches
+    )
 
 
-def _sizes(shape: Ints, total: int) -> tuple[np.int32 | np.int64, ...]:
-    """Return the arguments behind the addresses."""
-    outer, count, inner = shape
-    chunk = ROW_CHUNK if inner == 1 else COLUMN_CHUNK
-    parts = max(1, ceil_div(count, chunk))
-    first = np.int64(outer * parts) if inner == 1 else np.int32(inner)
-    return (first, np.int32(parts), np.int32(chunk), np.int64(count), np.int64(total))
+def _parts(count: int, inner: int) -> int:
+    """Return into how many parts an axis is cut."""
+    return max(1, ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK))
 
 
-def _pass(shape: Ints, ends: tuple[bool, bool]) -> dict[str, object]:
-    """Return entry, grid, block and constants of one pass.
+def _pass(
+    operands: tuple[Tensor | Scratch, Tensor | Scratch],
+    shape: Ints,
+    ends: tuple[bool, bool],
+    total: int,
+) -> Launch:
+    """Return one pass of a reduction, without its types and its code.
 
     Args:
+        operands: what is read, and where the results or those of parts go.
         shape: (outer, count, inner).
         ends: whether it reads the elements, and whether it gives the results.
+        total: number of elements that become one in the end.
     """
     outer, count, inner = shape
-    warps = 1
+    parts, warps = _parts(count, inner), 1
     if inner == 1:
-        entry, parts = "reduce_rows", max(1, ceil_div(count, ROW_CHUNK))
+        entry, chunk = "reduce_rows", ROW_CHUNK
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
         grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
+        first: np.int32 | np.int64 = np.int64(outer * parts)
     else:
-        entry, parts = "reduce_columns", max(1, ceil_div(count, COLUMN_CHUNK))
+        entry, chunk = "reduce_columns", COLUMN_CHUNK
         grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
-    constants = (("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1]))
-    return {"entry": entry, "grid": grid, "block": ROWS * COLUMNS, "constants": constants}
+        first = np.int32(inner)
+    return Launch(
+        "reduce.cu",
+        entry,
+        grid=grid,
+        block=ROWS * COLUMNS,
+        args=(
+            *(*operands, first, np.int32(parts), np.int32(chunk)),
+            *(np.int64(count), np.int64(total)),
+        ),
+        constants=(("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
+        note=f"of {count}",
+    )
 
 
 def _passes(x: Tensor, y: Tensor, axes: Ints) -> list[Ints]:

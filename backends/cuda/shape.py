@@ -11,7 +11,6 @@ import numpy as np
 from ...runtime.backend import Format, View
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
 from ...runtime.ops.elementwise import BitCast
-from ...runtime.ops.norm import Dropout
 from ...runtime.ops.shape import (
     Concat,
     ConstantOfShape,
@@ -220,32 +219,18 @@ def constant_of_shape(op: ConstantOfShape, y: Tensor, shape: Tensor) -> Answer:
 
 def fill(y: Tensor, element: Array) -> Launch:
     """Return what fills a tensor with one element of its dtype."""
-    source = Packed((), ("fill", y.dtype.name, element.tobytes()), lambda: element.reshape(1))
-    launch = copy_strided(y, y, (0,) * y.rank)
-    return replace(launch, args=(source, *launch.args[1:]), note="fill")
+    return replace(_given(y, element.reshape(1), (0,) * y.rank), note="fill")
 
 
-@kernel(Dropout, outputs=2)
-def dropout(
-    op: Dropout,
-    y: Tensor | None,
-    x: Tensor,
-    ratio: Tensor | None = None,
-    training: Tensor | None = None,
-    *,
-    more: tuple[Tensor | None, ...] = (),
-) -> Answer:
-    """Copy, as nothing is dropped outside of training."""
-    refused = need_known(training_mode=training)
-    if refused:
-        return refused
-    if training is not None and any(training.ints):
-        refused = need_known(ratio=ratio)
-        if refused or ratio is None or ratio.known is None or ratio.known.any():
-            return "training_mode=1 draws numbers"
-    launches = [copy_strided(y, x, x.strides)] if y is not None else []
-    launches += [fill(mask, np.ones((), bool)) for mask in more if mask is not None]
-    return tuple(launches)
+def given(y: Tensor, data: Array) -> Launch:
+    """Return what writes elements that are known on the host, of the shape and dtype of `y`."""
+    return _given(y, data, y.strides)
+
+
+def _given(y: Tensor, data: Array, moves: Ints) -> Launch:
+    source = Packed((), ("given", y.dtype.name, data.tobytes()), lambda: data)
+    launch = copy_strided(y, y, moves)
+    return replace(launch, args=(source, *launch.args[1:]))
 
 
 @kernel(BitCast)

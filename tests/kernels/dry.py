@@ -50,6 +50,7 @@ def single(
     inputs: Sequence[Any],
     constant: tuple[int, ...] = (),
     outputs: int = 1,
+    domain: str = "",
     **attributes: Any,
 ) -> Graph:
     """Return a graph of one node; inputs of these positions are constants."""
@@ -62,7 +63,7 @@ def single(
         else graph.add_input(f"x{i}", TensorType(data.dtype, data.shape))
         for i, data in enumerate(inputs)
     ]
-    node = graph.insert(OPERATORS["", operator](**attributes), values, outputs, name=operator)
+    node = graph.insert(OPERATORS[domain, operator](**attributes), values, outputs, name=operator)
     graph.set_outputs({value.name: value for value in node.outputs})
     infer(graph)
     return graph

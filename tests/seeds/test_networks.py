@@ -38,7 +38,7 @@ def work(name: str) -> tuple[float, int]:
     ("name", "millions", "parameters"),
     [
         ("vgg16", 15470, 138_357_544),
-        ("bvlc_alexnet", 654, 60_965_224),  # 720 in the paper, which counts two GPUs' groups as whole
+        ("bvlc_alexnet", 654, 60_965_224),  # 720 in the paper, without groups
         ("inception_v1", 1500, 7_000_000),
         ("mobilenet_v2", 300, 3_500_000),
     ],

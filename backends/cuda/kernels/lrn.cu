@@ -2,7 +2,8 @@
 // squares of `size` neighbouring channels. One thread a result; the neighbours lie in the cache.
 
 extern "C" __global__ void lrn(const T* x, T* y, long long count, int channels, int of_channel,
-                               int before, int after, float alpha_by_size, float beta, float bias)
+                               int before, int after, double alpha_by_size, double beta,
+                               double bias)
 {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= count) return;

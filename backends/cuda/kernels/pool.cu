@@ -27,7 +27,7 @@ template <typename V> __device__ __forceinline__ V raised(V x, V p)
 }
 
 extern "C" __global__ void pool(const X* x, X* y, long long* positions, long long count,
-                                int channels, float power, Strides from, Geometry g)
+                                int channels, double power, Strides from, Geometry g)
 {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= count) return;

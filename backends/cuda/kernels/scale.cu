@@ -38,7 +38,7 @@ scale(const T* x, T* y, const Pair* pairs, const T* z0, const T* z1, long long c
 // The same with statistics that are only known at run time.
 extern "C" __global__ void __launch_bounds__(128)
 normalize(const T* x, T* y, const S* scale, const S* b, const M* mean, const M* var, const T* z0,
-          const T* z1, long long count, int channels, int inner, float epsilon)
+          const T* z1, long long count, int channels, int inner, double epsilon)
 {
     const auto pair = [=](int c) {
         const A factor = A(scale[c]) / sqrt(A(var[c]) + A(epsilon));

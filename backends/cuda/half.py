@@ -1,0 +1,248 @@
+"""Matrix products of 16-bit floats, on tensor cores with float32 sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ...runtime.dtypes import DType, bfloat16, float16
+from ...runtime.types import Array
+from .compile import Target
+from .half_tiles import STEP, HalfTile, Task, choose
+from .half_words import ends_of
+from .launch import Argument, Ints32, Launch, Packed, Scratch, Tensor
+from .layout import ceil_div
+from .registry import Answer, Setting
+from .tail import Tail
+
+_KINDS: dict[DType, str] = {float16: "f16", bfloat16: "bf16"}
+#: What the rows of `a` are in `mma.cu`; and how a split sum comes together.
+MATRIX, PIXELS, WINDOWS = range(3)
+WHOLE, PARTIAL, CLUSTER = range(3)
+NO_IMAGE = Ints32((0,) * 15)
+
+
+# ── products ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class HalfProduct:
+    """One product c = a @ b' by `mma.cu`, split or not.
+
+    Attributes:
+        a, c: the operands; `a` may be in the workspace.
+        b: constants [batch][n][ldb], zeros behind column k.
+        shape: rows, columns and terms of one product.
+        lda, ldb, ldc: distances of rows, in elements.
+        batch: how many products, and the distances of their operands: (count, a, b, c).
+        bias: one number a column, or None.
+        rows: what the rows of `a` are: MATRIX, PIXELS or WINDOWS.
+        vector: elements of `a` that are copied at once.
+        table: elements of a window (WINDOWS).
+        image: geometry (PIXELS, WINDOWS).
+    """
+
+    a: Tensor | Scratch
+    b: Packed
+    c: Tensor
+    shape: tuple[int, int, int]
+    lda: int
+    ldb: int
+    ldc: int
+    batch: tuple[int, int, int, int] = (1, 0, 0, 0)
+    bias: Tensor | Packed | None = None
+    rows: int = MATRIX
+    vector: int = 8
+    table: Packed | None = None
+    image: Ints32 = NO_IMAGE
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.c.dtype
+
+    @property
+    def task(self) -> Task:
+        """What `half_tiles` chooses for."""
+        m, n, k = self.shape
+        count = self.batch[0]
+        read = self.a.size if isinstance(self.a, Tensor) else m * k
+        traffic = 2 * (read + count * (m * n + n * k))
+        return Task(m, n, k, count, self.rows == WINDOWS, traffic)
+
+    @property
+    def vector_c(self) -> int:
+        """Results that are stored at once."""
+        return 8 if all(n % 8 == 0 for n in (self.shape[1], self.ldc, self.batch[3])) else 1
+
+
+def multiply_halves(
+    product: HalfProduct,
+    tail: Tail,
+    target: Target,
+    used: int = 0,
+    way: tuple[HalfTile, int] | None = None,
+) -> tuple[Launch, ...]:
+    """Return the launches of a product.
+
+    Args:
+        product: what is multiplied.
+        tail: applied to every result.
+        target: the GPU.
+        used: bytes of the workspace that are taken.
+        way: tile and number of splits; chosen by `half_tiles` where None.
+    """
+    tile, splits = way or choose(product.task, target)
+    if splits == 1:
+        return (_tiles(product, tail, tile),)
+    if target.has_clusters:
+        return (_tiles(product, tail, tile, CLUSTER, splits),)
+    partial_sums = Scratch(ceil_div(used, 256) * 256)
+    first = _tiles(product, tail, tile, PARTIAL, splits, partial_sums)
+    return first, _sum_of_splits(product, tail, splits, partial_sums)
+
+
+def _tiles(
+    p: HalfProduct,
+    tail: Tail,
+    tile: HalfTile,
+    split: int = WHOLE,
+    splits: int = 1,
+    partial_sums: Scratch | None = None,
+) -> Launch:
+    (m, n, k), (count, *distances) = p.shape, p.batch
+    tiles_n = ceil_div(n, tile.bn)
+    ends: tuple[Argument, ...] = (p.bias, *tail.pointers)
+    steps = ceil_div(ceil_div(k, STEP), splits)
+    return Launch(
+        "mma.cu",
+        "mma",
+        grid=(ceil_div(m, tile.bm) * tiles_n, 1, count * splits),
+        block=tile.threads,
+        args=(
+            *(p.a, p.b, partial_sums or p.c, p.table, *ends),
+            *map(np.int32, (m, n, k, p.lda, p.ldb, p.ldc, tiles_n, *distances, splits)),
+            p.image,
+        ),
+        types=(("T", p.dtype),),
+        constants=(
+            *tile.constants,
+            *(("ROWS", p.rows), ("VECTOR", p.vector), ("VECTOR_C", p.vector_c)),
+            *(("SPLIT", split), *ends_of(p.bias, tail)),
+        ),
+        code="\n".join((_instructions(p.dtype, tile), tail.code)),
+        shared=tile.shared(steps),
+        scratch=partial_sums.offset + 4 * splits * count * m * n if partial_sums else 0,
+        cluster=(1, 1, splits if split == CLUSTER else 1),
+        early=True,
+        note=f"{tile.title}{f' split {splits}' if splits > 1 else ''} {tail.title}".strip(),
+    )
+
+
+def _instructions(dtype: DType, tile: HalfTile) -> str:
+    """Return the macros of the element type, and the product of wgmma for this tile's width."""
+    kind = _KINDS[dtype]
+    lines = [f'#define KIND "{kind}"', f"#define WGMMA_CODE {int(tile.wgmma)}"]
+    if tile.wgmma:
+        n = tile.bn // tile.warps_n
+        count = n // 2
+        names = ", ".join(f"%{i}" for i in range(count))
+        sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
+        lines += [
+            f"__device__ __forceinline__ void wgmma(float (&sums)[{n // 8}][4], "
+            "unsigned long long a, unsigned long long b)",
+            "{",
+            '    asm volatile("{ .reg .pred p; setp.eq.u32 p, 1, 1; "',
+            f'        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "',
+            f'        "{{{names}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"',
+            f'        : {sums} : "l"(a), "l"(b));',
+            "}",
+        ]
+    return "\n".join(lines)
+
+
+def _sum_of_splits(p: HalfProduct, tail: Tail, splits: int, partial_sums: Scratch) -> Launch:
+    (m, n, _), (count, _, _, batch_c) = p.shape, p.batch
+    return Launch(
+        "mma_reduce.cu",
+        "mma_reduce",
+        grid=(ceil_div(m * ceil_div(n, 8), 256), count, 1),
+        block=256,
+        args=(
+            *(partial_sums, p.c, p.bias, *tail.pointers),
+            *map(np.int32, (m, n, p.ldc, batch_c, splits)),
+        ),
+        types=(("T", p.dtype),),
+        constants=(
+            *(("VECTOR_C", p.vector_c), ("GROUPS", p.rows != MATRIX)),
+            *ends_of(p.bias, tail),
+        ),
+        code=tail.code,
+        note=tail.title,
+    )
+
+
+# ── matrix products ──────────────────────────────────────────────────────────────────────────────
+
+
+def half_linear(
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    shape: tuple[int, int, int],
+    form: tuple[float, bool],
+    bias: Tensor | Packed | None,
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    """Return alpha * a @ b + bias for constant `b`.
+
+    Args:
+        y: the result.
+        a: of any rank, m rows of k.
+        b: [k, n], or [n, k] where form[1] says transposed.
+        shape: (m, n, k).
+        form: (alpha, transposed).
+        bias: [n] or None.
+        tail: applied to every result.
+        setting: the GPU.
+    """
+    m, n, k = shape
+    alpha, transposed = form
+    if b.data is None or k % 2:
+        return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is no constant'}"
+    ldb = ceil_div(k, 8) * 8
+    pack = partial(pack_columns, alpha=alpha, transposed=transposed)
+    product = HalfProduct(
+        a=a,
+        b=Packed((b.value,), ("half columns", *form), pack),
+        c=y,
+        shape=(m, n, k),
+        lda=k,
+        ldb=ldb,
+        ldc=n,
+        bias=bias,
+        vector=next(v for v in (8, 4, 2) if k % v == 0),
+    )
+    return multiply_halves(product, tail, setting.target)
+
+
+# ── packing, on the host ─────────────────────────────────────────────────────────────────────────
+
+
+def pack_columns(b: Array, alpha: float, transposed: bool) -> Array:
+    """Return alpha * b as [n, k], in rows of eights."""
+    rows = b if transposed else b.reshape(b.shape[0], -1).T
+    if alpha != 1:
+        rows = (rows * np.float32(alpha)).astype(b.dtype)
+    return in_eights(rows)
+
+
+def in_eights(rows: Array) -> Array:
+    """Return rows with zeros behind them up to a multiple of eight."""
+    *outer, count = rows.shape
+    padded = np.zeros((*outer, ceil_div(count, 8) * 8), rows.dtype)
+    padded[..., :count] = rows
+    return padded

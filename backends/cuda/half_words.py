@@ -1,0 +1,183 @@
+"""Kernels of 16-bit floats that memory bounds: depthwise convolution, poolings, normalization.
+
+They read images channels last in words of eight channels, and compute in float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...runtime.dtypes import bfloat16, float16
+from ...runtime.ops.window import Window
+from ...runtime.types import Array
+from .launch import Ints32, Launch, Packed, Tensor
+from .layout import ceil_div
+from .registry import Setting
+from .tail import Tail
+
+HALVES = frozenset({float16, bfloat16})
+THREADS = 128
+
+
+def ends_of(
+    bias: Tensor | Packed | None, tail: Tail
+) -> tuple[tuple[str, int], tuple[str, int], tuple[str, int]]:
+    """Return the constants of `finish.cuh`: whether there is a bias, and how operands lie."""
+    kinds = [
+        1 if isinstance(operand, Tensor) and operand.data is None else 2
+        for operand in tail.operands
+    ]
+    first, second = (*kinds, 0, 0)[:2]
+    return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
+
+
+# ── depthwise convolution ────────────────────────────────────────────────────────────────────────
+
+
+def half_depthwise(
+    y: Tensor,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    view: Window,
+    tail: Tail,
+    setting: Setting,
+) -> Launch:
+    """Return the convolution of each channel with a filter of its own; see `half_convolution`."""
+    flat = x.rank == 3
+    one = (1,) if flat else ()
+    height, width = (*one, *x.dims[2:])
+    out_height, out_width = (*one, *y.dims[2:])
+    (kernel_h, kernel_w), (stride_h, stride_w) = (*one, *view.kernel), (*one, *view.strides)
+    (spread_h, spread_w) = (*one, *view.dilations)
+    pad_h, pad_w = (*(0 for _ in one), *view.pads_begin)
+    channels = x.dims[1]
+    rows = x.dims[0] * out_height * channels // 8
+    # Several pixels a thread save loads, once there are enough threads to hide their latency.
+    per = 4 if stride_w == 1 else 2
+    if rows * ceil_div(out_width, per) < 512 * setting.target.processors:
+        per = 1
+    count = rows * ceil_div(out_width, per)
+    plane = (channels, height, width, out_height, out_width, stride_h, spread_h, pad_h, pad_w)
+    weights = Packed((w.value,), "depthwise", pack_channels)
+    return Launch(
+        "depthwise_words.cu",
+        "depthwise_words",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args=(x, weights, y, b, *tail.pointers, np.int32(count), Ints32(plane)),
+        types=(("T", x.dtype),),
+        constants=(
+            *(("KH", kernel_h), ("KW", kernel_w), ("STEP", stride_w), ("SPREAD", spread_w)),
+            *(("PER", per), ("VECTOR_C", 8), *ends_of(b, tail)),
+        ),
+        code=tail.code,
+        early=True,
+        note=f"{kernel_h}x{kernel_w} {tail.title}".strip(),
+    )
+
+
+def pack_channels(w: Array) -> Array:
+    """Return weights [c, 1, *kernel] as [kernel, c]."""
+    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)
+
+
+# ── poolings ─────────────────────────────────────────────────────────────────────────────────────
+
+MAX, AVERAGE, AVERAGE_PADDED = range(3)
+#: Windows of more elements than this stay loops.
+MOST_UNROLLED = 16
+#: The second axis of a grid has at most so many blocks.
+MOST_IMAGES = 65535
+
+
+def pools_words(y: Tensor | None, x: Tensor) -> bool:
+    """Whether `half_pool` suits these tensors."""
+    return (
+        y is not None
+        and x.dtype in HALVES
+        and x.rank == 4
+        and x.is_channels_last
+        and x.dims[1] % 8 == 0
+        and 0 < max(x.size, y.size) < 2**30
+        and x.dims[0] <= MOST_IMAGES
+    )
+
+
+def whole_image(x: Tensor) -> Window:
+    """Return the one window that covers an image of two axes."""
+    return Window(x.dims[2:], (1, 1), (1, 1), (0, 0), (0, 0), (1, 1))
+
+
+def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
+    """Return a pooling of whole words of channels.
+
+    Args:
+        kind: MAX, AVERAGE or AVERAGE_PADDED.
+        y: the result.
+        x: the input; `pools_words` holds for them.
+        view: the windows.
+    """
+    kernel_h, kernel_w = view.kernel
+    if view.kernel == x.dims[2:] and view.output == (1, 1) and not any(view.pads_begin):
+        return _pool_images(kind, y, x)
+    count = y.size // 8
+    plane = (
+        *(x.dims[1], *x.dims[2:], *y.dims[2:], *view.strides, *view.dilations),
+        *(*view.pads_begin, *view.pads_end),
+    )
+    return Launch(
+        "pool_words.cu",
+        "pool_words",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args=(x, y, np.int32(count), Ints32(plane)),
+        types=(("T", x.dtype),),
+        constants=(
+            *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
+            ("UNROLL", 8 if kernel_h * kernel_w <= MOST_UNROLLED else 4),
+        ),
+        early=True,
+        note=f"{kernel_h}x{kernel_w}",
+    )
+
+
+def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
+    """Return the pooling of whole images, each by several blocks."""
+    images, channels, pixels = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
+    return Launch(
+        "pool_words.cu",
+        "pool_images",
+        grid=(ceil_div(channels, 64), images, 1),
+        block=256,
+        args=(x, y, np.int32(channels), np.int32(pixels)),
+        types=(("T", x.dtype),),
+        constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("UNROLL", 1)),
+        early=True,
+        note=f"of {pixels}",
+    )
+
+
+def half_lrn(
+    y: Tensor, x: Tensor, reach: tuple[int, int], factors: tuple[float, float, float]
+) -> Launch:
+    """Return a local response normalization of whole words of channels.
+
+    Args:
+        y: the result.
+        x: the input; `pools_words` holds for them.
+        reach: neighbours before and behind a channel, 8 at most.
+        factors: scale of the squares, exponent, and bias.
+    """
+    count = y.size // 8
+    return Launch(
+        "lrn_words.cu",
+        "lrn_words",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args=(x, y, np.int32(count), np.int32(x.dims[1]), *map(np.float32, factors)),
+        types=(("T", x.dtype),),
+        constants=(("BEFORE", reach[0]), ("AFTER", reach[1])),
+        early=True,
+        note=f"{sum(reach) + 1} channels",
+    )

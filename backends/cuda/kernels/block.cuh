@@ -1,0 +1,32 @@
+// Reductions over the threads of a block of WARPS warps.
+
+constexpr int THREADS = 32 * WARPS;
+
+// Every thread gets the result.
+template <typename V, typename Combine>
+__device__ __forceinline__ V over_block(V value, Combine combine)
+{
+    __shared__ V parts[WARPS];
+#pragma unroll
+    for (int other = 16; other; other /= 2)
+        value = combine(value, __shfl_xor_sync(~0u, value, other));
+    if constexpr (WARPS > 1) {
+        __syncthreads();  // `parts` may still be read from the reduction before
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+        __syncthreads();
+        value = parts[0];
+        for (int i = 1; i < WARPS; ++i) value = combine(value, parts[i]);
+    }
+    return value;
+}
+
+struct Plus {
+    template <typename V> __device__ __forceinline__ V operator()(V a, V b) const { return a + b; }
+};
+
+struct Larger {  // NaN stays
+    template <typename V> __device__ __forceinline__ V operator()(V a, V b) const
+    {
+        return a > b || a != a ? a : b;
+    }
+};

@@ -1,0 +1,11 @@
+// Kernels that begin before the one in front of them has ended (Hopper and newer;
+// elsewhere this does nothing).
+
+// Waits for the kernel in front; everything that it wrote can be read then. Lets the one behind begin.
+__device__ __forceinline__ void begin_early()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}

@@ -1,0 +1,35 @@
+// Brings an image of few channels from the plain order to channels last, its channels padded with zeros
+// to PADDED and its rows to `padded_width`, `left` pixels of them before the first. So a convolution
+// can read whole words. A thread moves one pixel.
+//
+// Compile-time: T, an unsigned integer of the elements' size; PADDED.
+
+#include "early.cuh"
+
+struct alignas(sizeof(T) * (PADDED < 8 ? PADDED : 8)) Words {
+    T at[PADDED < 8 ? PADDED : 8];
+};
+
+extern "C" __global__ void __launch_bounds__(256)
+pack_image(const T* x, T* y, int count, int channels, int height, int width, int padded_width,
+           int left)
+{
+    constexpr int WORD = PADDED < 8 ? PADDED : 8;
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    int rest = i / padded_width;
+    const int column = i - rest * padded_width - left, n = rest / height;
+    rest -= n * height;
+    begin_early();
+    if (i >= count) return;
+    const long long plane = (long long)height * width;
+    const T* from = x + n * channels * plane + (long long)rest * width + column;
+    const bool inside = column >= 0 && column < width;
+#pragma unroll
+    for (int c = 0; c < PADDED; c += WORD) {
+        Words words = {};
+#pragma unroll
+        for (int q = 0; q < WORD; ++q)
+            if (inside && c + q < channels) words.at[q] = from[(c + q) * plane];
+        *(Words*)(y + (long long)i * PADDED + c) = words;
+    }
+}

@@ -1,0 +1,80 @@
+// Results that depend on where they are. One thread a result; results are numbered as they lie in
+// memory. T is the type of the elements, or an unsigned integer of their size.
+
+struct Ints {  // one number an axis, outermost first
+    Index at[RANK];
+};
+
+enum { CONSTANT, EDGE, REFLECT, WRAP };
+
+// Returns where an index of an axis with more elements before and behind comes from; -1: nowhere.
+__device__ __forceinline__ Index source(Index at, Index size)
+{
+    if (at >= 0 && at < size) return at;
+    if (MODE == CONSTANT) return -1;
+    if (MODE == EDGE) return at < 0 ? 0 : size - 1;
+    const Index period = MODE == WRAP ? size : 2 * size - 2;
+    if (period == 0) return 0;
+    at = (at % period + period) % period;
+    return at < size ? at : period - at;
+}
+
+// y = x with more elements: `before` of them before each axis of `sizes` elements of x.
+extern "C" __global__ void __launch_bounds__(256)
+pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, Ints before,
+    Ints sizes, Ints strides)
+{
+    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
+    if (i >= count) return;
+    Index rest = i, from = offset;
+    bool inside = true;
+#pragma unroll
+    for (int axis = RANK - 1; axis >= 0; --axis) {
+        const Index next = rest / results.at[axis];
+        const Index at = source(rest - next * results.at[axis] - before.at[axis], sizes.at[axis]);
+        inside = inside && at >= 0;
+        from += at * strides.at[axis];
+        rest = next;
+    }
+    y[i] = inside ? x[from] : value ? *value : T(0);
+}
+
+// The triangle of matrices above diagonal *k (below it without UPPER).
+extern "C" __global__ void __launch_bounds__(256)
+triangle(const T* x, const long long* k, T* y, Index count, Index rows, Index columns)
+{
+    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
+    if (i >= count) return;
+    const Index row = i / columns;
+    const long long above = i - row * columns - row % rows - (k ? *k : 0);
+    y[i] = (UPPER ? above >= 0 : above <= 0) ? x[i] : T(0);
+}
+
+// Ones on diagonal k of a matrix.
+extern "C" __global__ void __launch_bounds__(256)
+diagonal(T* y, Index count, Index columns, long long k)
+{
+    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
+    if (i < count) y[i] = T(i % columns - i / columns == k ? 1.0f : 0.0f);
+}
+
+// The first lengths[b] elements of each batch entry in reverse order; TIME_FIRST: [time][batch]
+// [inner], otherwise [batch][time][inner].
+extern "C" __global__ void __launch_bounds__(256)
+reverse_sequence(const T* x, const long long* lengths, T* y, Index count, Index second, Index inner)
+{
+    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
+    if (i >= count) return;
+    const Index row = i / inner, a = row / second, b = row - a * second;
+    const Index time = TIME_FIRST ? a : b, length = lengths[TIME_FIRST ? b : a];
+    const Index move = time < length ? length - 1 - 2 * time : 0;
+    y[i] = x[i + move * (TIME_FIRST ? second * inner : inner)];
+}
+
+// y[i] = start + i * delta
+extern "C" __global__ void __launch_bounds__(256)
+range(const T* start, const T* delta, T* y, Index count)
+{
+    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
+    if (i < count) y[i] = T(A(*start) + A(i) * A(*delta));
+}

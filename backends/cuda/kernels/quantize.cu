@@ -1,0 +1,48 @@
+// To integers (or short floats) of a scale and a zero point, and back. One thread a result.
+//
+// X, S and Y are the types of elements, scale and result, Z that of the zero point; Q is what
+// quotients are rounded to, P the type of differences and sums, A the arithmetic. Generated:
+// narrow(x, zero), the nearest number of type Y to x + zero within its range.
+
+struct Spread {  // which parameter belongs to element (o, a, i) of [outer][size][inner]
+    long long inner, size, block, of_outer, of_block, of_inner;
+    __device__ __forceinline__ long long operator()(long long element) const
+    {
+        const long long row = element / inner, outer = row / size;
+        return outer * of_outer + (row - outer * size) / block * of_block
+               + (element - row * inner) * of_inner;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(256)
+quantize(const X* x, const S* scale, const Z* zero, Y* y, long long count, Spread spread)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const long long own = spread(i);
+    const A ratio = A(Q(A(x[i]) / A(scale[own])));
+    y[i] = narrow(ratio, zero ? A(zero[own]) : A(0));
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+dequantize(const X* x, const S* scale, const Z* zero, Y* y, long long count, Spread spread)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const long long own = spread(i);
+    const P value = zero ? P(x[i]) - P(zero[own]) : P(x[i]);
+    y[i] = Y(A(value) * A(scale[own]));
+}
+
+// y = narrow((sum + bias) * a_scale * b_scale / y_scale) of the sums of a product of integers.
+extern "C" __global__ void __launch_bounds__(256)
+requantize(const X* x, const int* bias, const S* a_scale, const S* b_scale, const S* y_scale,
+           const Z* zero, Y* y, long long count, Spread of_bias, Spread of_a, Spread of_b,
+           Spread of_y)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const P sum = bias ? P(P(x[i]) + P(bias[of_bias(i)])) : P(x[i]);
+    const A factor = A(a_scale[of_a(i)]) * A(b_scale[of_b(i)]) / A(y_scale[of_y(i)]);
+    y[i] = narrow(A(sum) * factor, A(zero[of_y(i)]));
+}

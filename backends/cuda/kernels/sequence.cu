@@ -1,0 +1,90 @@
+// What transformers put around attention. T is the type of the elements, A the arithmetic.
+
+struct Steps {  // distances of batch entries, heads and positions, in elements
+    long long batch, head, row;
+};
+
+// The past [batch][head][past][size] followed by what is new. T is moved.
+extern "C" __global__ void __launch_bounds__(256)
+append(const T* past, const T* now, T* y, long long count, int heads, int total, int length,
+       int size, Steps by)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const int d = i % size, t = i / size % total;
+    const long long line = i / size / total, n = line / heads;
+    y[i] = t < length ? past[(line * length + t) * size + d]
+                      : now[n * by.batch + (line - n * heads) * by.head
+                            + (t - length) * by.row + d];
+}
+
+// Rotates pairs of elements of every head by the angle of their position. Pairs are neighbours
+// (INTERLEAVED) or lie half of `rotated` apart; what is behind `rotated` stays.
+extern "C" __global__ void __launch_bounds__(256)
+rotate(const T* x, const T* cosine, const T* sine, const long long* positions, T* y,
+       long long count, int heads, int rows, int size, int rotated, int batches, Steps by)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const int d = i % size, row = i / size % rows, head = i / size / rows % heads;
+    const long long n = i / size / rows / heads;
+    const long long at = n * by.batch + head * by.head + row * by.row;
+    if (d >= rotated) {
+        y[at + d] = x[at + d];
+        return;
+    }
+    const int half = rotated / 2, pair = INTERLEAVED ? d / 2 : d % half;
+    const bool second = INTERLEAVED ? d % 2 : d >= half;
+    const int first = INTERLEAVED ? 2 * pair : pair, other = first + (INTERLEAVED ? 1 : half);
+    const long long own = n % batches * rows + row, place = positions ? positions[own] : own;
+    const A real = A(cosine[place * half + pair]), imaginary = A(sine[place * half + pair]);
+    const A u = A(x[at + first]), v = A(x[at + other]);
+    y[at + d] = T(second ? imaginary * u + real * v : real * u - imaginary * v);
+}
+
+struct Recurrence {
+    int heads, query_heads, length, size_k, size_v;
+};
+
+// A state [size_k][size_v] per head that every position updates and reads. One thread owns a column
+// of it. DELTA: the update replaces what the state says for the key. DECAYS: 0, 1 (one a head) or 2
+// (one a key dimension); RATES: 0 or how many there are of beta per position.
+extern "C" __global__ void __launch_bounds__(256)
+recur(const T* q, const T* k, const T* v, const S* past, const T* decay, const T* beta, T* y,
+      S* state_out, A* state, long long count, Recurrence g, A scale)
+{
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= count) return;
+    const int column = i % g.size_v;
+    const long long line = i / g.size_v, n = line / g.heads;
+    const int head = line - n * g.heads, group = g.query_heads / g.heads;
+    A* own = state + line * g.size_k * g.size_v + column;
+    const S* before = past + (past ? line * g.size_k * g.size_v + column : 0);
+    for (int d = 0; d < g.size_k; ++d)
+        own[d * g.size_v] = past ? A(before[d * g.size_v]) : A(0);
+    for (int t = 0; t < g.length; ++t) {
+        const long long place = n * g.length + t, own_head = place * g.heads + head;
+        const T* key = k + own_head * g.size_k;
+        A told = 0;
+        for (int d = 0; d < g.size_k; ++d) {
+            A value = own[d * g.size_v];
+            if (DECAYS == 1) value *= exp(A(decay[own_head]));
+            if (DECAYS == 2) value *= exp(A(decay[own_head * g.size_k + d]));
+            own[d * g.size_v] = value;
+            told += A(key[d]) * value;
+        }
+        A update = A(v[own_head * g.size_v + column]);
+        if (DELTA) update = A(beta[RATES == 1 ? place : own_head]) * (update - told);
+        for (int d = 0; d < g.size_k; ++d) own[d * g.size_v] += A(key[d]) * update;
+        if (!y) continue;
+        for (int h = head * group; h < (head + 1) * group; ++h) {
+            const T* query = q + (place * g.query_heads + h) * g.size_k;
+            A sum = 0;
+            for (int d = 0; d < g.size_k; ++d) sum += A(query[d]) * own[d * g.size_v];
+            y[(place * g.query_heads + h) * g.size_v + column] = T(sum * scale);
+        }
+    }
+    if (state_out)
+        for (int d = 0; d < g.size_k; ++d)
+            state_out[(line * g.size_k + d) * g.size_v + column] = S(own[d * g.size_v]);
+}

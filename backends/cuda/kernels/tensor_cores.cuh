@@ -1,0 +1,104 @@
+// What tensor-core kernels are made of, as PTX: copies that run beside the arithmetic, fragments,
+// products, and blocks that share their memory.
+//
+// Tiles in shared memory have rows of 64 elements (128 bytes, eight chunks of 16). Chunk c of row r
+// lies at place c ^ (r % 8), so that eight rows of a column of chunks lie in different banks; that is
+// also the order that wgmma calls the 128-byte swizzle.
+//
+// Compile-time: T, __half or __nv_bfloat16; KIND, its PTX name as a string.
+
+typedef unsigned int u32;
+constexpr int BK = 64;
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ u32 swizzled(int row, int chunk)
+{
+    return row * (BK * 2) + ((chunk ^ (row & 7)) << 4);
+}
+
+// ── copies ──────────────────────────────────────────────────────────────────────────────────────
+
+// Copies N elements to shared memory, or writes zeros where `inside` is false.
+template <int N> __device__ __forceinline__ void copy_async(u32 to, const T* from, bool inside)
+{
+    const int bytes = inside ? 2 * N : 0;
+    if constexpr (N == 8)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"(to), "l"(from), "r"(bytes));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     :: "r"(to), "l"(from), "n"(2 * N), "r"(bytes));
+}
+
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all but the N newest groups of this thread have arrived.
+template <int N> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+
+// ── products of one warp ────────────────────────────────────────────────────────────────────────
+
+// Reads four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void fragments(u32 (&found)[4], u32 address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
+                 : "r"(address));
+}
+
+// sums[16][8] += a[16][16] * b[8][16]'
+__device__ __forceinline__ void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ── Hopper ──────────────────────────────────────────────────────────────────────────────────────
+
+// A tile of 128-byte rows in swizzled order, as wgmma wants it described.
+__device__ __forceinline__ uint64 described(u32 address)
+{
+    return (uint64)((address & 0x3FFFF) >> 4) | (uint64)1 << 16 | (uint64)(1024 >> 4) << 32
+           | (uint64)1 << 62;
+}
+
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void products_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> __device__ __forceinline__ void products_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+
+// Makes what this thread wrote to shared memory visible to wgmma.
+__device__ __forceinline__ void show_to_products()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Waits for all blocks of the cluster.
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Reads four floats of another block of the cluster, at the place of `address` in its memory.
+__device__ __forceinline__ float4 read_of(u32 address, int block)
+{
+    u32 there;
+    float4 found;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(found.x), "=f"(found.y), "=f"(found.z), "=f"(found.w)
+                 : "r"(there) : "memory");
+    return found;
+}

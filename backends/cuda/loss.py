@@ -1,0 +1,92 @@
+"""Losses of classifications."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from ...runtime.dtypes import FLOATS, int32, int64
+from ...runtime.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
+from ...runtime.ops.norm import LogSoftmax
+from .compile import arithmetic
+from .launch import Launch, Scratch, Tensor, launches_of
+from .layout import ceil_div
+from .norm import softmax
+from .registry import Answer, kernel, need_dtypes
+
+WARPS = 8
+THREADS = 256
+
+
+def _loss(
+    op: NegativeLogLikelihoodLoss | SoftmaxCrossEntropyLoss,
+    y: Tensor,
+    x: Tensor,
+    logarithms: Tensor | Scratch,
+    target: Tensor,
+    weight: Tensor | None,
+) -> Launch:
+    """Return the launch that makes losses of logarithms, which are like `x`."""
+    alone = op.reduction == "none"
+    ignored = 0 if op.ignore_index is None else op.ignore_index
+    return Launch(
+        "loss.cu",
+        "losses" if alone else "total_loss",
+        grid=(ceil_div(target.size, THREADS) if alone else 1, 1, 1),
+        block=THREADS,
+        args=(
+            *(logarithms, target, weight, y, np.int64(target.size)),
+            *map(np.int32, (x.dims[1], prod(x.dims[2:]))),
+            np.int64(ignored),
+        ),
+        types=(("T", x.dtype), ("I", target.dtype), ("A", arithmetic(x.dtype))),
+        constants=(
+            *(("WARPS", WARPS), ("MEAN", op.reduction == "mean")),
+            ("IGNORES", op.ignore_index is not None),
+        ),
+        note=op.reduction,
+    )
+
+
+@kernel(NegativeLogLikelihoodLoss)
+def negative_log_likelihood_loss(
+    op: NegativeLogLikelihoodLoss,
+    y: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+) -> Answer:
+    """Take the negative logarithms of the targets' probabilities."""
+    refused = need_dtypes(FLOATS, x) or need_dtypes((int32, int64), target)
+    return refused or _loss(op, y, x, x, target, weight)
+
+
+@kernel(SoftmaxCrossEntropyLoss, outputs=2)
+def softmax_cross_entropy_loss(
+    op: SoftmaxCrossEntropyLoss,
+    y: Tensor | None,
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Take the logarithms of the probabilities, then the loss."""
+    refused = need_dtypes(FLOATS, scores) or need_dtypes((int32, int64), labels)
+    if refused:
+        return refused
+    given = more[0] if more else None
+    first = softmax(LogSoftmax(axis=1), given or scores, scores)
+    if isinstance(first, str):
+        return first
+    place = given or Scratch(0)
+    scratch = 0 if given else scores.size * scores.dtype.itemsize
+    launches = [
+        replace(launch, args=(scores, place, *launch.args[2:]), scratch=scratch)
+        for launch in launches_of(first)
+    ]
+    if y is not None:
+        launches.append(_loss(op, y, scores, place, labels, weights))
+    return tuple(launches)

@@ -1,0 +1,119 @@
+"""Results that depend on where they are: padding, triangles, reversed sequences, counting."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...runtime.dtypes import DType
+from ...runtime.ops.shape import CenterCropPad, EyeLike, Pad, Range, ReverseSequence, Trilu
+from ...runtime.ops.shapes import normalize_axes
+from .compile import arithmetic
+from .elementwise import ANY
+from .launch import Argument, Launch, Tensor, each, index_type, integer, integers
+from .layout import Ints
+from .registry import Answer, kernel, need_dtypes, need_known
+from .shape import words_of
+
+_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+def _place(
+    entry: str,
+    y: Tensor,
+    dtype: DType,
+    *args: Argument | int | Ints,
+    **constants: int | bool,
+) -> Launch:
+    """Return a launch of `place.cu`; integers become arguments of the type that counts elements."""
+    index = index_type(y.size, *(a.size for a in args if isinstance(a, Tensor)))
+    made: list[Argument] = []
+    for argument in args:
+        if isinstance(argument, tuple):
+            made.append(integers(argument, index))
+        else:
+            made.append(integer(argument, index) if isinstance(argument, int) else argument)
+    all_constants = {"RANK": 1, "MODE": 0, "UPPER": False, "TIME_FIRST": False, **constants}
+    return each(
+        "place.cu",
+        entry,
+        y.size,
+        *made,
+        types=(("Index", index), ("T", dtype), ("A", arithmetic(dtype))),
+        constants=tuple(all_constants.items()),
+    )
+
+
+@kernel(Pad)
+def pad(
+    op: Pad,
+    y: Tensor,
+    x: Tensor,
+    pads: Tensor,
+    value: Tensor | None = None,
+    axes: Tensor | None = None,
+) -> Answer:
+    """Add elements before and behind, or take some away where `pads` is negative."""
+    refused = need_known(pads=pads, axes=axes)
+    if refused:
+        return refused
+    along = range(x.rank) if axes is None else normalize_axes(axes.ints, x.rank)
+    amounts = pads.ints
+    before, behind = [0] * x.rank, [0] * x.rank
+    for i, axis in enumerate(along):
+        before[axis], behind[axis] = amounts[i], amounts[i + len(amounts) // 2]
+    return _padded(y, x, value, tuple(before), tuple(behind), _MODES.index(op.mode))
+
+
+@kernel(CenterCropPad)
+def center_crop_pad(op: CenterCropPad, y: Tensor, x: Tensor, wanted: Tensor) -> Answer:
+    """Take the middle, with zeros around it where there is not enough."""
+    more = [want - have for want, have in zip(y.dims, x.dims, strict=True)]
+    before = tuple(n // 2 if n >= 0 else -(-n // 2) for n in more)
+    behind = tuple(n - first for n, first in zip(more, before, strict=True))
+    return _padded(y, x, None, before, behind, 0)
+
+
+def _padded(
+    y: Tensor, x: Tensor, value: Tensor | None, before: Ints, behind: Ints, mode: int
+) -> Answer:
+    """Return what adds elements, after taking away those that negative numbers name."""
+    sizes = tuple(n + min(a, 0) + min(b, 0) for n, a, b in zip(x.dims, before, behind, strict=True))
+    if mode and y.size and not all(sizes):
+        return f"{x.value.tensor} has no elements to repeat"
+    offset = sum(-min(a, 0) * step for a, step in zip(before, x.strides, strict=True))
+    grown = tuple(max(a, 0) for a in before)
+    arguments = (y.size, offset, y.dims, grown, tuple(max(n, 0) for n in sizes), x.strides)
+    word = words_of(x.dtype)
+    return _place("pad", y, word, x, value, y, *arguments, RANK=max(x.rank, 1), MODE=mode)
+
+
+@kernel(Trilu)
+def trilu(op: Trilu, y: Tensor, x: Tensor, k: Tensor | None = None) -> Answer:
+    """Keep a triangle of every matrix."""
+    args = (x, k, y, y.size, x.dims[-2], x.dims[-1])
+    return _place("triangle", y, words_of(x.dtype), *args, UPPER=bool(op.upper))
+
+
+@kernel(EyeLike)
+def eye_like(op: EyeLike, y: Tensor, x: Tensor) -> Answer:
+    """Fill a diagonal with ones."""
+    refused = need_dtypes(ANY, y)
+    if refused:
+        return refused
+    return _place("diagonal", y, y.dtype, y, y.size, y.dims[1], np.int64(op.k))
+
+
+@kernel(ReverseSequence)
+def reverse_sequence(op: ReverseSequence, y: Tensor, x: Tensor, lengths: Tensor) -> Answer:
+    """Reverse the beginning of each sequence."""
+    args = (x, lengths, y, y.size, x.dims[1], prod(x.dims[2:]))
+    first = op.time_axis == 0
+    return _place("reverse_sequence", y, words_of(x.dtype), *args, TIME_FIRST=first)
+
+
+@kernel(Range)
+def range_(op: Range, y: Tensor, start: Tensor, limit: Tensor, delta: Tensor) -> Answer:
+    """Count from `start`."""
+    return _place("range", y, y.dtype, start, delta, y, y.size)

@@ -1,0 +1,330 @@
+"""Quantization: to integers and back, and products of integers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from ...runtime.dtypes import (
+    FLOAT8S,
+    FLOATS,
+    INTEGERS,
+    DType,
+    float8e8m0,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
+from ...runtime.ops.quantize import (
+    ConvInteger,
+    DequantizeLinear,
+    DynamicQuantizeLinear,
+    MatMulInteger,
+    QLinearConv,
+    QLinearMatMul,
+    QuantizeLinear,
+)
+from ...runtime.ops.shapes import normalize_axis
+from .compile import C_TYPES, arithmetic
+from .conv import direct_sums
+from .elementwise import SMALL_FLOATS
+from .launch import Argument, Ints64, Launch, Scratch, Tensor, each, launches_of
+from .layout import Ints
+from .product import stack_of_products
+from .registry import Answer, kernel, need_dtypes
+
+QUANTIZED = INTEGERS | SMALL_FLOATS
+SCALES = FLOATS | {float8e8m0}
+BLOCK_WARPS = 8
+
+
+def narrow(to: DType, compute: DType, *, saturate: bool = True) -> str:
+    """Return the C++ function that `quantize.cu` rounds with."""
+    kind, wide = C_TYPES[to], C_TYPES[compute]
+    head = f"__device__ __forceinline__ {kind} narrow({wide} x, {wide} zero)"
+    if to in INTEGERS:
+        limits = ml_dtypes.iinfo(to)
+        ends = f"{wide}({int(limits.min)}.0), {wide}({int(limits.max)}.0)"
+        whole = "int64" if to.itemsize > 1 else "int"
+        body = f"{kind}({whole}(limit(rint(x) + zero, {ends})))"
+    elif to in FLOAT8S and to != float8e8m0 and saturate:
+        body = f"{kind}::saturated(float(x + zero))"
+    else:
+        body = f"{kind}(float(x + zero))"
+    return f'#include "functions.cuh"\n{head} {{ return {body}; }}'
+
+
+def spread(dims: Ints, parameter: Tensor | None, axis: int, block: int = 0) -> Ints64:
+    """Return struct `Spread`: which element of a scale belongs to which of `dims`.
+
+    Args:
+        dims: the shape.
+        parameter: one for all, one an index of `axis`, or one a block along it.
+        axis: of the shape; not looked at where there is one for all.
+        block: elements of a block; 0 where there are no blocks.
+    """
+    if parameter is None or (parameter.size == 1 and not block):
+        return Ints64((1, 1, 1, 0, 0, 0))
+    axis = 0 if len(dims) == 1 else normalize_axis(axis, len(dims))
+    inner = prod(dims[axis + 1 :])
+    if not block:
+        return Ints64((inner, dims[axis], 1, 0, 1, 0))
+    return Ints64((inner, dims[axis], block, parameter.dims[axis] * inner, inner, 1))
+
+
+def _linear(
+    entry: str,
+    y: Tensor,
+    x: Tensor,
+    scale: Tensor | Scratch,
+    zero: Tensor | Scratch | None,
+    where: Ints64,
+    *,
+    scale_type: DType,
+    zero_type: DType,
+    whole: DType = float32,
+    precision: DType = float32,
+    compute: DType = float32,
+    code: str,
+) -> Launch:
+    return each(
+        "quantize.cu",
+        entry,
+        y.size,
+        *(x, scale, zero, y, np.int64(y.size), where),
+        types=(
+            *(("X", x.dtype), ("S", scale_type), ("Z", zero_type), ("Y", y.dtype)),
+            *(("P", whole), ("Q", precision), ("A", compute)),
+        ),
+        code=code,
+    )
+
+
+@kernel(QuantizeLinear)
+def quantize_linear(
+    op: QuantizeLinear, y: Tensor, x: Tensor, scale: Tensor, zero: Tensor | None = None
+) -> Answer:
+    """Divide, round, add the zero point and limit to the range."""
+    refused = (
+        need_dtypes(FLOATS | {int32}, x)
+        or need_dtypes(SCALES | {int32}, scale)
+        or need_dtypes(QUANTIZED, y, zero)
+    )
+    if refused:
+        return refused
+    precision = op.precision or scale.dtype
+    precision = {float8e8m0: float32, int32: float64}.get(precision, precision)
+    compute = arithmetic(precision)
+    return _linear(
+        "quantize",
+        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size)),
+        scale_type=scale.dtype,
+        zero_type=y.dtype,
+        precision=precision,
+        compute=compute,
+        code=narrow(y.dtype, compute, saturate=bool(op.saturate)),
+    )
+
+
+@kernel(DequantizeLinear)
+def dequantize_linear(
+    op: DequantizeLinear, y: Tensor, x: Tensor, scale: Tensor, zero: Tensor | None = None
+) -> Answer:
+    """Subtract the zero point and multiply."""
+    refused = need_dtypes(QUANTIZED, x, zero) or need_dtypes(SCALES, scale, y)
+    if refused:
+        return refused
+    whole = int64 if x.dtype.itemsize >= 4 else int32
+    return _linear(
+        "dequantize",
+        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size)),
+        scale_type=scale.dtype,
+        zero_type=x.dtype,
+        whole=whole if x.dtype in INTEGERS else float32,
+        code=narrow(y.dtype, float32),
+    )
+
+
+@kernel(DynamicQuantizeLinear, outputs=3)
+def dynamic_quantize_linear(
+    op: DynamicQuantizeLinear,
+    y: Tensor | None,
+    x: Tensor,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Find the range, then quantize by it."""
+    refused = need_dtypes((float32,), x)
+    if refused:
+        return refused
+    scale, zero = (*more, None, None)[:2]
+    at_scale, at_zero = scale or Scratch(0), zero or Scratch(256)
+    found = Launch(
+        "dynamic.cu",
+        "find_scale",
+        grid=(1, 1, 1),
+        block=32 * BLOCK_WARPS,
+        args=(x, at_scale, at_zero, np.int64(x.size)),
+        constants=(("WARPS", BLOCK_WARPS),),
+        scratch=512,
+    )
+    if y is None:
+        return found
+    return found, _linear(
+        "quantize",
+        *(y, x, at_scale, at_zero, spread(x.dims, None, 0)),
+        scale_type=float32,
+        zero_type=uint8,
+        code=narrow(uint8, float32),
+    )
+
+
+# ── products ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def requantize(
+    y: Tensor,
+    sums: DType,
+    scales: tuple[Tensor, Tensor, Tensor],
+    zero: Tensor,
+    spreads: tuple[Ints64, Ints64, Ints64],
+    bias: Tensor | None = None,
+) -> Launch:
+    """Return the launch that makes quantized results of the sums at the workspace's start.
+
+    Args:
+        y: the results.
+        sums: dtype of the sums.
+        scales: of both operands and of y.
+        zero: zero point of y.
+        spreads: which scale belongs to which result.
+        bias: one int32 a channel, of the sums' scale.
+    """
+    args: tuple[Argument, ...] = (Scratch(0), bias, *scales, zero, y, np.int64(y.size))
+    return each(
+        "quantize.cu",
+        "requantize",
+        y.size,
+        *args,
+        spread(y.dims, bias, 1),
+        *spreads,
+        types=(
+            *(("X", sums), ("S", scales[0].dtype), ("Z", zero.dtype), ("Y", y.dtype)),
+            *(("P", sums), ("Q", float32), ("A", float32)),
+        ),
+        code=narrow(y.dtype, float32),
+    )
+
+
+def _need_vectors(*zeros: Tensor | None) -> str:
+    for zero in zeros:
+        if zero is not None and zero.size > 1 and zero.rank > 1:
+            return f"a zero point of {zero.value.tensor}"
+    return ""
+
+
+@kernel(MatMulInteger)
+def matmul_integer(
+    op: MatMulInteger,
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    a_zero: Tensor | None = None,
+    b_zero: Tensor | None = None,
+) -> Answer:
+    """Multiply matrices of integers into int32."""
+    refused = need_dtypes(INTEGERS, a, b) or _need_vectors(a_zero, b_zero)
+    if refused:
+        return refused
+    return stack_of_products(y, int32, y.dims, a, b, zeros=(a_zero, b_zero))
+
+
+@kernel(QLinearMatMul)
+def qlinear_matmul(
+    op: QLinearMatMul,
+    y: Tensor,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Answer:
+    """Multiply quantized matrices and quantize the sums."""
+    scales = (a_scale, b_scale, y_scale)
+    refused = (
+        need_dtypes(QUANTIZED, y, a, b)
+        or need_dtypes((a_scale.dtype,), *scales)
+        or _need_vectors(a_zero, b_zero, y_zero, *scales)
+    )
+    if refused:
+        return refused
+    sums = int32 if a.dtype in INTEGERS and b.dtype in INTEGERS else float32
+    product = stack_of_products(
+        Scratch(0),
+        sums,
+        *(y.dims, a, b),
+        zeros=(a_zero, b_zero),
+        scratch=4 * y.size,
+    )
+    if isinstance(product, str):
+        return product
+    rows = len(y.dims) - 2
+    axes = (rows, -1, rows)
+    spreads = [spread(y.dims, scale, axis) for scale, axis in zip(scales, axes, strict=True)]
+    last = requantize(y, sums, scales, y_zero, (spreads[0], spreads[1], spreads[2]))
+    return (*launches_of(product), replace(last, scratch=4 * y.size))
+
+
+def _need_geometry(x: Tensor) -> str:
+    return f"{x.rank - 2} spatial axes" if x.rank > 5 else ""
+
+
+@kernel(ConvInteger)
+def conv_integer(
+    op: ConvInteger,
+    y: Tensor,
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+) -> Answer:
+    """Convolve integers into int32."""
+    refused = need_dtypes(INTEGERS, x, w) or _need_geometry(x)
+    return refused or direct_sums(op, y, y.dims, x, w, (x_zero, w_zero))
+
+
+@kernel(QLinearConv)
+def qlinear_conv(
+    op: QLinearConv,
+    y: Tensor,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    b: Tensor | None = None,
+) -> Answer:
+    """Convolve integers and quantize the sums."""
+    scales = (x_scale, w_scale, y_scale)
+    refused = (
+        need_dtypes(INTEGERS, y, x, w)
+        or need_dtypes((x_scale.dtype,), *scales)
+        or _need_geometry(x)
+    )
+    if refused:
+        return refused
+    sums = direct_sums(op, Scratch(0), y.dims, x, w, (x_zero, w_zero))
+    spreads = (spread(y.dims, x_scale, 1), spread(y.dims, w_scale, 1), spread(y.dims, y_scale, 1))
+    last = requantize(y, int32, scales, y_zero, spreads, b)
+    return tuple(replace(launch, scratch=4 * y.size) for launch in (sums, last))

@@ -1,0 +1,93 @@
+"""Random numbers, other ones in every run unless a seed is given."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from ...runtime.dtypes import FLOATS, DType, float32
+from ...runtime.ops.norm import Dropout
+from ...runtime.ops.random import (
+    Bernoulli,
+    RandomNormal,
+    RandomNormalLike,
+    RandomUniform,
+    RandomUniformLike,
+)
+from .compile import arithmetic
+from .elementwise import ANY
+from .launch import Launch, Tensor, each
+from .registry import Answer, kernel, need_dtypes
+from .shape import copy_strided, fill
+
+UNIFORM, NORMAL, BERNOULLI, DROPOUT = range(4)
+
+
+def _key(seed: float | None) -> np.int64:
+    """Return the bits of a seed."""
+    return np.int64(struct.unpack("q", struct.pack("d", seed or 0.0))[0])
+
+
+def _types(x: DType, y: DType, ratio: DType = float32) -> tuple[tuple[str, DType], ...]:
+    return (("X", x), ("T", y), ("R", ratio), ("A", arithmetic(x)))
+
+
+def _generated(
+    kind: int, y: Tensor, x: Tensor | None, seed: float | None, low: float, span: float
+) -> Answer:
+    return need_dtypes(ANY, y, x) or each(
+        "random.cu",
+        "generate",
+        y.size,
+        *(x, y, np.int64(y.size), _key(seed), np.float64(low), np.float64(span)),
+        types=_types(y.dtype if x is None else x.dtype, y.dtype),
+        constants=(("KIND", kind), ("SEEDED", seed is not None)),
+    )
+
+
+@kernel(RandomUniform, RandomUniformLike)
+def random_uniform(
+    op: RandomUniform | RandomUniformLike, y: Tensor, like: Tensor | None = None
+) -> Answer:
+    """Draw from [low, high)."""
+    return _generated(UNIFORM, y, None, op.seed, op.low, op.high - op.low)
+
+
+@kernel(RandomNormal, RandomNormalLike)
+def random_normal(
+    op: RandomNormal | RandomNormalLike, y: Tensor, like: Tensor | None = None
+) -> Answer:
+    """Draw from the normal distribution."""
+    return _generated(NORMAL, y, None, op.seed, op.mean, op.scale)
+
+
+@kernel(Bernoulli)
+def bernoulli(op: Bernoulli, y: Tensor, x: Tensor) -> Answer:
+    """Draw ones with the probabilities given."""
+    return _generated(BERNOULLI, y, x, op.seed, 0.0, 1.0)
+
+
+@kernel(Dropout, outputs=2)
+def dropout(
+    op: Dropout,
+    y: Tensor | None,
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Drop elements in training; copy otherwise."""
+    mask = more[0] if more else None
+    if training is None or (training.known is not None and not training.known.any()):
+        launches: list[Launch] = [] if y is None else [copy_strided(y, x, x.strides)]
+        return (*launches, *([] if mask is None else [fill(mask, np.ones((), bool))]))
+    return need_dtypes(FLOATS, x, ratio) or each(
+        "random.cu",
+        "drop",
+        x.size,
+        *(x, ratio, training, y, mask, np.int64(x.size), _key(op.seed)),
+        types=_types(x.dtype, x.dtype, float32 if ratio is None else ratio.dtype),
+        constants=(("KIND", DROPOUT), ("SEEDED", op.seed is not None)),
+    )

@@ -1,0 +1,65 @@
+"""Steps of optimizers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...runtime.dtypes import FLOATS, int64
+from ...runtime.op import Op
+from ...runtime.ops.training import Adagrad, Adam, Momentum
+from .compile import arithmetic
+from .launch import Argument, Launch, Numbers64, Tensor, each
+from .registry import Answer, kernel, need_dtypes
+
+ADAGRAD, ADAM, MOMENTUM, NESTEROV = range(4)
+
+
+def _kind(op: Op) -> int:
+    if isinstance(op, Momentum):
+        return NESTEROV if op.mode == "nesterov" else MOMENTUM
+    return ADAM if isinstance(op, Adam) else ADAGRAD
+
+
+@kernel(Adagrad, Adam, Momentum, outputs=3)
+def optimize(
+    op: Adagrad | Adam | Momentum,
+    y: Tensor | None,
+    rate: Tensor,
+    step: Tensor,
+    *inputs: Tensor,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Take one step, a launch a tensor."""
+    refused = need_dtypes(FLOATS, rate, *inputs) or need_dtypes((int64,), step)
+    if refused:
+        return refused
+    kinds = 4 if isinstance(op, Adam) else 3
+    count = len(inputs) // kinds
+    results = (y, *more, *(None,) * (len(inputs) - count))
+    factors = Numbers64(
+        (
+            *(getattr(op, "alpha", 0.0), getattr(op, "beta", 0.0), getattr(op, "epsilon", 0.0)),
+            *(getattr(op, "decay_factor", 0.0), op.norm_coefficient),
+            getattr(op, "norm_coefficient_post", 0.0),
+        )
+    )
+    launches: list[Launch] = []
+    for i in range(count):
+        x, gradient, *states = inputs[i::count]
+        new, *new_states = results[i : count * (kinds - 1) : count]
+        reads: tuple[Argument, ...] = (rate, step, x, gradient, *states, None)[:6]
+        writes: tuple[Argument, ...] = (new, *new_states, None)[:3]
+        launches.append(
+            each(
+                "optimize.cu",
+                "optimize",
+                x.size,
+                *(*reads, *writes, np.int64(x.size), factors),
+                types=(
+                    *(("T", x.dtype), ("R", rate.dtype), ("I", step.dtype)),
+                    ("A", arithmetic(x.dtype)),
+                ),
+                constants=(("KIND", _kind(op)),),
+            )
+        )
+    return tuple(launches)

@@ -1,0 +1,51 @@
+"""Convolutions as matrix products: where windows begin, and where their elements lie."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...runtime.ops.window import Window
+from ...runtime.types import Array
+from .launch import Ints32
+from .layout import Ints
+
+
+def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> Ints32:
+    """Return the struct `Image` of gemm.cu and mma.cu; one spatial axis counts as the width.
+
+    Args:
+        spatial: extents of the input.
+        output: extents of the result.
+        view: the windows.
+        moves: strides of the input as it lies in memory: image, channel, then the spatial axes.
+    """
+    flat = len(spatial) == 1
+    one = (1,) if flat else ()
+    height, width = (*one, *spatial)
+    out_height, out_width = (*one, *output)
+    stride_h, stride_w = (*one, *view.strides)
+    pad_h, pad_w = (*(0 for _ in one), *view.pads_begin)
+    row, column = (0, moves[2]) if flat else moves[2:]
+    sizes = (height, width, out_height, out_width)
+    return Ints32((*sizes, stride_h, stride_w, pad_h, pad_w, moves[0], row, column))
+
+
+def pack_table(
+    w: Array, channels: int, kernel: Ints, dilations: Ints, moves: Ints, vector: int
+) -> Array:
+    """Return (offset, row | column << 16) of every `vector`-th element of a window, int32.
+
+    Args:
+        w: the weights, whose elements play no part.
+        channels: of one group.
+        kernel: the window.
+        dilations: distances of its elements.
+        moves: strides of the input: channel, then the spatial axes.
+        vector: elements that are copied at once, neighbouring channels.
+    """
+    places = np.indices(kernel).reshape(len(kernel), -1) * np.array(dilations)[:, None]
+    steps = np.array(moves[1:])[:, None]
+    offsets = (places * steps).sum(0)[:, None] + np.arange(0, channels, vector) * moves[0]
+    rows, columns = places if len(kernel) == 2 else (np.zeros_like(places[0]), places[0])
+    corner = np.broadcast_to((rows | columns << 16)[:, None], offsets.shape)
+    return np.stack([offsets, corner], axis=-1).astype(np.int32).reshape(-1, 2)

@@ -1,0 +1,207 @@
+// What CUDA C++ has beyond C++17, for kernels that run on the host, one thread after the other.
+//
+// Blocks run one by one. The threads of a block are fibers where the kernel has a barrier or a
+// shuffle: a fiber runs until it reaches one, then the next one runs. Warps have 32 threads.
+
+#pragma once
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __forceinline__ inline
+#define __restrict__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define CUDART_INF_F __builtin_inff()
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// ── short floats ──────────────────────────────────────────────────────────────────────────────
+
+struct __half {
+    _Float16 value;
+    __half() = default;
+    __half(float x) : value((_Float16)x) {}
+    __half(double x) : value((_Float16)x) {}
+    template <typename N, typename = std::enable_if_t<std::is_integral_v<N>>>
+    __half(N x) : value((_Float16)(float)x) {}
+    operator float() const { return (float)value; }
+};
+
+struct __nv_bfloat16 {
+    uint16_t bits;
+    __nv_bfloat16() = default;
+    __nv_bfloat16(float x)
+    {
+        uint32_t word;
+        memcpy(&word, &x, 4);
+        bits = x != x ? 0x7fff : (word + 0x7fff + (word >> 16 & 1)) >> 16;
+    }
+    __nv_bfloat16(double x) : __nv_bfloat16((float)x) {}
+    template <typename N, typename = std::enable_if_t<std::is_integral_v<N>>>
+    __nv_bfloat16(N x) : __nv_bfloat16((float)x) {}
+    operator float() const
+    {
+        const uint32_t word = (uint32_t)bits << 16;
+        float x;
+        memcpy(&x, &word, 4);
+        return x;
+    }
+};
+
+// ── functions ─────────────────────────────────────────────────────────────────────────────────
+
+inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
+inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
+inline unsigned __float_as_uint(float x) { return (unsigned)__float_as_int(x); }
+inline double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
+inline size_t __cvta_generic_to_shared(const void* p) { return (size_t)p; }
+template <typename T> T __ldg(const T* p) { return *p; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float rsqrt(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+template <typename A, typename B> std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
+template <typename A, typename B> std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+using std::abs, std::acos, std::acosh, std::asin, std::asinh, std::atan, std::atanh, std::ceil;
+using std::copysign, std::cos, std::cosh, std::erf, std::exp, std::expm1, std::fabs, std::floor, std::fma;
+using std::fmod, std::isinf, std::isnan, std::log, std::log1p, std::pow, std::rint, std::sin;
+using std::sinh, std::sqrt, std::tan, std::tanh, std::trunc;
+inline double sinpi(double x) { return std::sin(M_PI * x); }
+inline double cospi(double x) { return std::cos(M_PI * x); }
+#undef INFINITY
+#undef NAN
+
+// ── fibers ────────────────────────────────────────────────────────────────────────────────────
+
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    bool done;
+};
+
+inline std::vector<Fiber> fibers;
+inline ucontext_t scheduler;
+inline unsigned current;
+inline unsigned long long exchanged[1024];
+
+// Lets all other threads of the block come this far.
+inline void __syncthreads() { swapcontext(&fibers[current].context, &scheduler); }
+inline void __syncwarp(unsigned = ~0u) { __syncthreads(); }
+
+template <typename T> T exchange(T value, unsigned lane)
+{
+    static_assert(sizeof(T) <= 8);
+    const unsigned own = current;
+    memcpy(&exchanged[own], &value, sizeof(T));
+    __syncthreads();
+    memcpy(&value, &exchanged[own / 32 * 32 + lane % 32], sizeof(T));
+    __syncthreads();
+    return value;
+}
+template <typename T> T __shfl_sync(unsigned, T value, int lane) { return exchange(value, lane); }
+template <typename T> T __shfl_xor_sync(unsigned, T value, int mask)
+{
+    return exchange(value, current % 32 ^ mask);
+}
+template <typename T> T __shfl_down_sync(unsigned, T value, int delta)
+{
+    const unsigned lane = current % 32;
+    return exchange(value, lane + delta < 32 ? lane + delta : lane);
+}
+
+// ── launches ──────────────────────────────────────────────────────────────────────────────────
+
+inline void (*body)(void**);
+inline void** body_arguments;
+inline void enter()
+{
+    body(body_arguments);
+    fibers[current].done = true;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+
+template <typename... P, size_t... I>
+void call(void (*kernel)(P...), void** arguments, std::index_sequence<I...>)
+{
+    kernel(*(std::remove_reference_t<P>*)arguments[I]...);
+}
+template <typename... P> void call(void (*kernel)(P...), void** arguments)
+{
+    call(kernel, arguments, std::index_sequence_for<P...>());
+}
+template <typename... P> int sizes(void (*)(P...), int* found)
+{
+    int n = 0;
+    ((found[n++] = (int)sizeof(P)), ...);
+    return n;
+}
+
+inline void place(unsigned thread) { threadIdx.x = current = thread; }
+
+inline void run_block(bool barriers)
+{
+    const unsigned threads = blockDim.x;
+    if (!barriers) {
+        for (unsigned t = 0; t < threads; ++t) place(t), body(body_arguments);
+        return;
+    }
+    if (fibers.size() < threads) fibers.resize(threads);
+    for (unsigned t = 0; t < threads; ++t) {
+        Fiber& fiber = fibers[t];
+        fiber.stack.resize(256 << 10);
+        fiber.done = false;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack = {fiber.stack.data(), 0, fiber.stack.size()};
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, enter, 0);
+    }
+    for (bool alive = true; alive;) {
+        alive = false;
+        for (unsigned t = 0; t < threads; ++t)
+            if (!fibers[t].done) {
+                place(t);
+                swapcontext(&scheduler, &fibers[t].context);
+                alive = true;
+            }
+    }
+}
+
+// Runs a whole grid. `barriers` says whether threads of a block wait for each other.
+inline void run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid,
+                     unsigned threads, bool barriers)
+{
+    body = kernel;
+    body_arguments = arguments;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads, 1, 1};
+    for (unsigned z = 0; z < grid[2]; ++z)
+        for (unsigned y = 0; y < grid[1]; ++y)
+            for (unsigned x = 0; x < grid[0]; ++x) {
+                blockIdx = {x, y, z};
+                run_block(barriers);
+            }
+}

@@ -1,0 +1,216 @@
+"""A GPU made of a C++ compiler: kernels as they are, run on the host, one thread after the other.
+
+It finds wrong results where there is no GPU. It shows neither races nor speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tercet.backends.cuda import families  # noqa: F401 - registers the kernels
+from tercet.backends.cuda import launch as launching
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.compile import H200, Source, Target
+from tercet.backends.cuda.launch import Launch, cell
+from tercet.backends.cuda.memory import CudaBuffer, address
+from tercet.backends.cuda.shape import reformat
+from tercet.runtime.backend import View
+from tercet.runtime.errors import KernelError
+from tercet.runtime.host import HostBuffer
+from tercet.runtime.types import Array, TensorType
+
+COMPILER = shutil.which("g++")
+_HEADER = Path(__file__).with_name("emulator.hpp")
+_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-w",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+)
+_ENTRY = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(')
+#: Dynamic shared memory, and the two functions of copy.cuh that are assembly.
+_REPLACED = (
+    (re.compile(r"extern __shared__ ([^;]*)\[\];"), r"static \1[1 << 16];"),
+    (
+        re.compile(r'asm volatile\("cp\.async\.ca[^;]*;[^;]*;'),
+        "copy_now(target, source, bytes, 4 * N);",
+    ),
+    (re.compile(r"asm volatile\([^;]*;[^;]*;"), ";"),
+)
+_COPY = """
+inline void copy_now(void* target, const void* source, int bytes, int room)
+{
+    memset(target, 0, room);
+    if (bytes) memcpy(target, source, bytes);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Kernels as a shared library of the host."""
+
+    path: Path
+
+    def kernel(self, entry: str) -> Callable[..., None]:
+        """Return what runs a grid of one kernel."""
+        return ctypes.CDLL(str(self.path))[f"launch_{entry}"]
+
+    def sizes(self, entry: str) -> list[int]:
+        """Return the bytes of each parameter of a kernel."""
+        found = (ctypes.c_int * 512)()
+        count = ctypes.CDLL(str(self.path))[f"sizes_{entry}"](found)
+        return list(found[:count])
+
+
+@dataclass
+class HostCompiler:
+    """Compiles sources with the host's C++ compiler, each once a folder."""
+
+    folder: Path
+    target: Target = H200
+    sources: dict[Source, Future[Library]] = field(default_factory=dict)
+
+    def submit(self, source: Source) -> Future[Library]:
+        if source not in self.sources:
+            future: Future[Library] = Future()
+            future.set_result(Library(self._compile(source)))
+            self.sources[source] = future
+        return self.sources[source]
+
+    def _compile(self, source: Source) -> Path:
+        text = _text(source)
+        name = hashlib.sha256(text.encode() + _HEADER.read_bytes()).hexdigest()[:32]
+        library = self.folder / f"{name}.so"
+        if not library.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            header = self._precompiled()
+            file = library.with_suffix(".cpp")
+            file.write_text(text)
+            command = [str(COMPILER), *_FLAGS, "-shared", "-Wl,-Bsymbolic", "-include", str(header)]
+            done = subprocess.run(
+                [*command, str(file), "-o", str(library)], capture_output=True, text=True
+            )
+            if done.returncode:
+                raise KernelError(f"{source.file}: {done.stderr[:3000]}")
+        return library
+
+    def _precompiled(self) -> Path:
+        name = hashlib.sha256(_HEADER.read_bytes()).hexdigest()[:16]
+        header = self.folder / f"{name}.hpp"
+        if not header.exists():
+            shutil.copy(_HEADER, header)
+            command = [str(COMPILER), *_FLAGS, "-x", "c++-header", str(header)]
+            subprocess.run([*command, "-o", f"{header}.gch"], check=True)
+        return header
+
+
+def _text(source: Source) -> str:
+    kernel = re.sub(r"^#include <\w+\.h>$", "", source.text(), flags=re.MULTILINE)
+    for pattern, replacement in _REPLACED:
+        kernel = pattern.sub(replacement, kernel)
+    waits = "true" if re.search(r"__syncthreads|__shfl|__syncwarp", kernel) else "false"
+    lines = [_COPY, kernel]
+    for entry in _ENTRY.findall(kernel):
+        lines += [
+            f'extern "C" void launch_{entry}(void** a, const unsigned* grid, unsigned threads)'
+            f" {{ run_grid([](void** b) {{ call({entry}, b); }}, a, grid, threads, {waits}); }}",
+            f'extern "C" int sizes_{entry}(int* found) {{ return sizes({entry}, found); }}',
+        ]
+    return "\n".join(lines)
+
+
+class _Block:
+    """Memory of the host in the place of cuda.core's buffer."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.buffer = HostBuffer(nbytes)
+        self.buffer.memory[:] = 0xAB  # what nobody wrote must not look right
+        self.handle = self.buffer.memory.ctypes.data
+
+    def close(self) -> None:
+        self.buffer.close()
+
+
+@dataclass(eq=False)
+class EmulatedDevice:
+    """A GPU for `CudaBackend` whose memory is the host's."""
+
+    compiler: HostCompiler
+    name: str = "cuda:0"
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        block: Any = _Block(nbytes) if nbytes else None
+        return CudaBuffer(block, nbytes, lambda core, nbytes: core.close())
+
+    def staging(self, nbytes: int) -> HostBuffer:
+        return HostBuffer(nbytes)
+
+    def stream(self) -> EmulatedDevice:
+        return self
+
+    def synchronize(self) -> None:
+        return None
+
+    def record(self, run: Callable[[Any], None]) -> None:
+        return None
+
+    def upload(self, data: Array) -> View:
+        data = np.ascontiguousarray(data).reshape(data.shape)
+        buffer = self.allocate(data.nbytes)
+        ctypes.memmove(buffer.pointer, data.ctypes.data, data.nbytes)
+        return View(self, buffer, 0, TensorType(data.dtype, data.shape))  # type: ignore[arg-type]
+
+    def copier(self, dst: View, src: View) -> Callable[[Any], None]:
+        nbytes = dst.nbytes
+        if nbytes == 0:
+            return lambda stream: None
+        target, source = address(dst), address(src)
+        if dst.format is not src.format:
+            launch = reformat(dst, src)
+            code = self.compiler.submit(launch.source)
+            return emulated(self, launch, code, {0: target, 1: source})
+        return lambda stream: ctypes.memmove(target, source, nbytes) and None
+
+
+def emulated(
+    device: Any, launch: Launch, code: Future[Any], pointers: Mapping[int, int]
+) -> Callable[[Any], None]:
+    """Do what `launch.bound` does, on the host."""
+    library: Library = code.result()
+    kernel = library.kernel(launch.entry)
+    cells = [cell(argument, pointers.get(i)) for i, argument in enumerate(launch.args)]
+    wanted, given = library.sizes(launch.entry), [ctypes.sizeof(one) for one in cells]
+    if wanted != given:
+        raise ValueError(f"{launch.title}: parameters of {wanted} bytes, not {given}")
+    table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(one) for one in cells))
+    grid = (ctypes.c_uint * 3)(*launch.grid)
+
+    def run(stream: Any, _alive: object = cells) -> None:
+        kernel(table, grid, ctypes.c_uint(launch.block))
+
+    return run
+
+
+def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> CudaBackend:
+    """Return the cuda backend on an emulated device.
+
+    Args:
+        folder: keeps compiled kernels.
+        patch: sets an attribute of a module; pytest's `monkeypatch.setattr` undoes it later.
+    """
+    patch(launching, "bound", emulated)
+    return CudaBackend(EmulatedDevice(HostCompiler(folder)))  # type: ignore[arg-type]

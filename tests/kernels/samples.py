@@ -1,0 +1,353 @@
+"""Graphs of one node, which together need every kernel, in every type that its code tells apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.compile import SMALL
+from tercet.backends.numpy import evaluate
+from tercet.runtime.backend import Backend
+from tercet.runtime.dtypes import INTEGERS, bfloat16, float8e4m3fn, float16, float32, float64, int4
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.options import Options
+from tercet.runtime.types import Array
+
+from .dry import normal, single
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A graph of one node, and arrays for its inputs."""
+
+    graph: Graph
+    feeds: Mapping[str, Array]
+
+    def __str__(self) -> str:
+        (node,) = self.graph.nodes
+        return f"{node.kind} {node.signature()}"
+
+
+def sample(
+    operator: str,
+    inputs: Sequence[Any],
+    constant: tuple[int, ...] = (),
+    outputs: int = 1,
+    domain: str = "",
+    **attributes: Any,
+) -> Sample:
+    """Return a node applied to these arrays; see `single`."""
+    graph = single(operator, inputs, constant, outputs, domain, **attributes)
+    named = {f"x{i}": a for i, a in enumerate(inputs) if a is not None and i not in constant}
+    return Sample(graph, named)
+
+
+#: What results may be off by, as a share of the greatest element, by dtype.
+ERROR = {float16: 2e-3, bfloat16: 2e-2, float32: 1e-5, float64: 1e-12}
+OPTIONS = Options(skip=("fold_constants",))
+
+
+def compare(sample: Sample, *backends: Backend) -> None:
+    """Run a sample, and compare what comes out with what numpy gives."""
+    reference = open_backends("numpy", OPTIONS)
+    for a, b in zip(_results(sample, backends), _results(sample, reference), strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        if a.dtype in ERROR:
+            wide = b.astype(float64)
+            limit = ERROR[a.dtype] * np.abs(wide).max(initial=0, where=np.isfinite(wide))
+            np.testing.assert_allclose(a.astype(float64), wide, rtol=0, atol=limit)
+        elif a.dtype.isbuiltin != 1:
+            np.testing.assert_array_equal(a.astype(float32), b.astype(float32))
+        else:
+            np.testing.assert_array_equal(a, b)
+
+
+def _results(sample: Sample, backends: Sequence[Backend]) -> list[Array]:
+    with Model(sample.graph.clone(), backends, OPTIONS, evaluate) as model:
+        return [np.asarray(a) for a in model.run(sample.feeds).values()]
+
+
+X, VOLUME = normal(2, 12, 9, 11), normal(1, 4, 6, 6, 6)
+LINE = normal(3, 7)
+WHOLE = np.arange(-12, 12).reshape(2, 3, 4)
+INDICES = np.array([[0, -1, 2], [1, 1, 0]])
+BYTES = (np.arange(240) % 200).astype(np.uint8).reshape(1, 3, 8, 10)
+
+
+def scalar(value: float, dtype: Any = np.float32) -> Array:
+    """Return a tensor of no axes."""
+    return np.array(value, dtype)
+
+
+def samples() -> list[Sample]:
+    """Return all of them, those of the elementwise table left out."""
+    families = (_casts, _windows, _training, _reductions, _norms, _moves, _products, _sequences)
+    return [found for family in families for found in family()]
+
+
+def _casts() -> Iterator[Sample]:
+    """Yield the types that only Cast has, forth and back."""
+    numbers = np.array([-300.5, -2.75, -0.4, 0.0, 0.3, 1.0, 5.5, 250.0, np.inf, np.nan], np.float32)
+    for dtype in SMALL:
+        integer = dtype in INTEGERS
+        data = numbers[2:8] if integer else numbers
+        yield sample("Cast", [data], to=dtype)
+        yield sample("Cast", [data.astype(dtype)], to=np.dtype(np.float32))
+    yield sample("Cast", [numbers], to=float8e4m3fn, saturate=0)
+
+
+def _windows() -> Iterator[Sample]:
+    yield sample("MaxPool", [X], kernel_shape=(3, 3), strides=(2, 2), outputs=2)
+    yield sample("MaxPool", [VOLUME], kernel_shape=(2, 2, 2))
+    yield sample("MaxPool", [BYTES], kernel_shape=(2, 2))
+    yield sample("AveragePool", [X], kernel_shape=(3, 3), count_include_pad=1)
+    yield sample("AveragePool", [X.astype(float16)], kernel_shape=(9, 10))
+    yield sample("LpPool", [X], kernel_shape=(3, 3), p=3)
+    yield sample("GlobalMaxPool", [X])
+    yield sample("GlobalLpPool", [X], p=3)
+    places = np.array([[[[0, 5], [14, 19]]]])
+    yield sample("MaxUnpool", [normal(1, 1, 2, 2), places], kernel_shape=(2, 2), strides=(2, 3))
+    rois = np.array([[0, 0, 6, 5], [1, 2, 9, 7]], np.float32)
+    yield sample("RoiAlign", [X, rois, np.array([0, 1])], output_height=2, output_width=3)
+    yield sample("RoiAlign", [X, rois, np.array([0, 1])], mode="max")
+    regions = np.concatenate([np.array([[0], [1]], np.float32), rois], 1)
+    yield sample("MaxRoiPool", [X, regions], pooled_shape=(2, 2))
+    yield sample("Conv", [X, normal(12, 1, 3, 3), normal(12)], (1, 2), group=12)
+    yield sample("Conv", [VOLUME, normal(8, 4, 3, 3, 3)], (1,))
+    yield sample("Conv", [normal(1, 512, 7, 7), normal(512, 512, 3, 3)], (1,))
+    yield sample("Conv", [X.astype(np.float64), normal(4, 12, 3, 3).astype(np.float64)])
+    yield sample("ConvTranspose", [X, normal(12, 5, 3, 3), normal(5)], (1, 2))
+    weights = np.arange(54).astype(np.int8).reshape(2, 3, 3, 3)
+    yield sample("ConvInteger", [BYTES, weights, scalar(100, np.uint8)])
+    step, zero = scalar(0.1), scalar(3, np.uint8)
+    quantized = [BYTES, step, zero, weights, np.array([0.1, 0.2], np.float32)]
+    yield sample(
+        "QLinearConv", [*quantized, np.array([1, 2], np.int8), scalar(9.0), scalar(7, np.uint8)]
+    )
+    yield sample("Col2Im", [normal(1, 8, 12), np.array([4, 5]), np.array([2, 2])], (1, 2))
+    offset, mask = normal(1, 18, 4, 4), normal(1, 9, 4, 4)
+    inputs = [normal(1, 2, 6, 6), normal(3, 2, 3, 3), offset, normal(3), mask]
+    yield sample("DeformConv", inputs)
+    past = normal(2, 4, 2)
+    inputs = [normal(2, 4, 9), normal(4, 1, 3), normal(4), past]
+    yield sample("CausalConvWithState", inputs, outputs=2, activation="silu")
+
+
+def _reductions() -> Iterator[Sample]:
+    for kind in ("Sum", "Mean", "Max", "Min", "Prod", "LogSumExp"):
+        yield sample(f"Reduce{kind}", [X, np.array([2, 3])], (1,))
+    for kind in ("L1", "L2", "LogSum", "SumSquare"):
+        yield sample(f"Reduce{kind}", [np.abs(X), np.array([1])], (1,))
+    yield sample("ReduceSum", [X, np.array([0, 2])], (1,))
+    yield sample("ReduceMax", [WHOLE > 3, np.array([1])], (1,))
+    yield sample("ReduceMean", [WHOLE, np.array([1])], (1,))
+    yield sample("ReduceSum", [np.zeros((2, 0, 3), np.float32), np.array([1])], (1,))
+    for kind in ("ArgMax", "ArgMin"):
+        yield sample(kind, [X], axis=1)
+    yield sample("ArgMax", [normal(3, 900)], axis=1, select_last_index=1)
+    yield sample("TopK", [X, np.array([4])], (1,), 2, axis=2)
+    yield sample("TopK", [WHOLE, np.array([2])], (1,), 2, axis=1, largest=0)
+    yield sample("CumSum", [X, scalar(2, np.int64)])
+    yield sample("CumProd", [LINE, scalar(-1, np.int64)], (1,), exclusive=1, reverse=1)
+
+
+def _norms() -> Iterator[Sample]:
+    yield sample("Softmax", [X], axis=1)
+    yield sample("LogSoftmax", [normal(4, 1000)])
+    yield sample("Softmax", [LINE.astype(bfloat16)])
+    yield sample("Hardmax", [X], axis=1)
+    yield sample("LRN", [X], size=5)
+    statistics = [normal(12), normal(12), normal(12), np.abs(normal(12)) + np.float32(0.5)]
+    yield sample("BatchNormalization", [X, *statistics], (1, 2, 3, 4))
+    yield sample("BatchNormalization", [X, *statistics])
+    yield sample("BatchNormalization", [X, *statistics], outputs=3, training_mode=1)
+    yield sample("LayerNormalization", [X, normal(11), normal(11)], outputs=3)
+    halves = [normal(2, 300).astype(float16), normal(300).astype(float16)]
+    yield sample("LayerNormalization", halves)
+    yield sample("RMSNormalization", [X, normal(11)])
+    yield sample("InstanceNormalization", [X, normal(12), normal(12)])
+    yield sample("GroupNormalization", [X, normal(12), normal(12)], num_groups=3)
+    yield sample("MeanVarianceNormalization", [X])
+    for p in (1, 2):
+        yield sample("LpNormalization", [X], axis=1, p=p)
+    scores, labels = normal(3, 5, 4), np.arange(12).reshape(3, 4) % 5
+    for reduction in ("none", "mean", "sum"):
+        yield sample(
+            "SoftmaxCrossEntropyLoss",
+            [scores, labels, np.abs(normal(5))],
+            outputs=2,
+            reduction=reduction,
+            ignore_index=2,
+        )
+    yield sample("NegativeLogLikelihoodLoss", [scores, labels])
+
+
+def _moves() -> Iterator[Sample]:
+    yield sample("Concat", [X, normal(2, 5, 9, 11), normal(2, 1, 9, 11)], axis=1)
+    yield sample("Transpose", [X], perm=(0, 2, 3, 1))
+    yield sample("Transpose", [normal(2, 4, 7, 5, 5)], perm=(0, 2, 1, 3, 4))
+    yield sample("Slice", [X, np.array([1]), np.array([-1]), np.array([2])], (1, 2, 3))
+    yield sample("Expand", [normal(3, 1), np.array([2, 3, 4])], (1,))
+    yield sample("Tile", [LINE, np.array([2, 3])], (1,))
+    yield sample("Split", [X, np.array([4, 3, 5])], (1,), 3, axis=1, num_outputs=3)
+    yield sample("BitCast", [LINE], to=np.dtype(np.int32))
+    for mode in ("DCR", "CRD"):
+        yield sample("DepthToSpace", [X], blocksize=2, mode=mode)
+    yield sample("SpaceToDepth", [normal(1, 2, 4, 6)], blocksize=2)
+    pads = np.array([1, -2, 0, 3])
+    for mode in ("constant", "edge", "reflect", "wrap"):
+        yield sample("Pad", [LINE, pads], (1,), mode=mode)
+    yield sample("CenterCropPad", [LINE, np.array([5, 4])], (1,))
+    for upper in (0, 1):
+        yield sample("Trilu", [X, scalar(1, np.int64)], upper=upper)
+    yield sample("EyeLike", [LINE], k=1)
+    lengths = np.array([3, 1, 2])
+    yield sample("ReverseSequence", [LINE, lengths], batch_axis=0, time_axis=1)
+    yield sample("Dropout", [LINE], outputs=2)
+    yield sample("Gather", [X, INDICES], axis=1)
+    yield sample("Gather", [WHOLE, np.array([1], np.int32)])
+    yield sample("GatherElements", [LINE, INDICES], axis=1)
+    yield sample("GatherND", [X, INDICES])
+    yield sample("OneHot", [INDICES, scalar(4, np.int64), normal(2)], (1,))
+    unique = np.array([[0, -1, 2], [1, 3, 0]])
+    yield sample("ScatterElements", [LINE, unique, normal(2, 3)], axis=1)
+    for reduction in ("add", "mul", "max", "min"):
+        yield sample("ScatterElements", [LINE, INDICES, normal(2, 3)], axis=1, reduction=reduction)
+        yield sample("ScatterND", [X, INDICES[:, :2], normal(2, 9, 11)], reduction=reduction)
+    yield sample("ScatterND", [LINE.astype(float16), INDICES[:, :1], normal(2, 7).astype(float16)])
+    cache, first = normal(2, 3, 8, 4), np.array([7, 2])
+    for mode in ("linear", "circular"):
+        starts = first if mode == "circular" else first - 2
+        yield sample("TensorScatter", [cache, normal(2, 3, 2, 4), starts], mode=mode)
+    sizes = np.array([1.0, 1.0, 0.6, 2.3], np.float32)
+    for mode in ("nearest", "linear", "cubic"):
+        yield sample("Resize", [X, None, sizes], (2,), mode=mode)
+        grid = np.tanh(normal(2, 4, 5, 2)) * np.float32(1.2)
+        yield sample("GridSample", [X, grid], mode=mode)
+        yield sample("GridSample", [X, grid], mode=mode, padding_mode="reflection")
+    yield sample("Resize", [BYTES, None, sizes], (2,), mode="linear", antialias=1)
+    yield sample("GridSample", [VOLUME, np.tanh(normal(1, 3, 3, 3, 3))], padding_mode="border")
+    yield sample("AffineGrid", [normal(2, 2, 3), np.array([2, 1, 4, 5])], (1,))
+    yield sample("AffineGrid", [normal(1, 3, 4), np.array([1, 1, 2, 4, 5])], (1,), align_corners=1)
+
+
+def _products() -> Iterator[Sample]:
+    for m in (1, 5, 8):
+        yield sample("Gemm", [normal(m, 300), normal(300, 77)], (1,))
+    yield sample("Gemm", [normal(5, 3), normal(7, 5), normal(3, 1)], transA=1, transB=1, beta=0.5)
+    yield sample("MatMul", [normal(3, 1, 3, 20), normal(1, 2, 20, 33)])
+    yield sample("MatMul", [normal(5, 40).astype(bfloat16), normal(40, 33).astype(bfloat16)])
+    yield sample("MatMul", [WHOLE, WHOLE[0].T.copy()])
+    yield sample("MatMulInteger", [BYTES[0, 0], BYTES[0, 1].T.copy(), scalar(9, np.uint8)])
+    step, zero = scalar(0.1), scalar(3, np.uint8)
+    left, right = BYTES[0, 0], BYTES[0, 1].T.copy()
+    yield sample("QLinearMatMul", [left, step, zero, right, step, zero, scalar(9.0), zero])
+    yield sample("Einsum", [normal(2, 3, 4), normal(2, 4, 5)], equation="bij,bjk->bik")
+    yield sample("Einsum", [normal(4, 4)], equation="ii->i")
+    yield sample("Det", [normal(3, 5, 5)])
+    yield sample("QuantizeLinear", [X, np.abs(normal(12)) + np.float32(0.1)], axis=1)
+    yield sample("QuantizeLinear", [LINE, scalar(0.5), np.zeros((), float8e4m3fn)])
+    yield sample("QuantizeLinear", [LINE.astype(float16), scalar(0.5, float16), np.zeros((), int4)])
+    yield sample("DequantizeLinear", [BYTES, scalar(0.5), scalar(128, np.uint8)])
+    scales = np.abs(normal(2, 3, 2))
+    yield sample("DequantizeLinear", [WHOLE.astype(int4), scales], axis=2, block_size=2)
+    yield sample("DynamicQuantizeLinear", [X], outputs=3)
+    yield sample("DFT", [normal(2, 10, 3, 1), None, scalar(1, np.int64)], (2,), onesided=1)
+    yield sample("DFT", [normal(2, 6, 2), scalar(9, np.int64)], (1,), inverse=1)
+    yield sample("DFT", [normal(2, 6, 2)], inverse=1, onesided=1)
+    yield sample("STFT", [normal(1, 32, 1), scalar(8, np.int64), normal(16)], (1,))
+
+
+def _sequences() -> Iterator[Sample]:
+    q, k, v = normal(2, 4, 3, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 6)
+    yield sample("Attention", [q, k, v], is_causal=1, softcap=2.0)
+    for mask in (normal(3, 5), normal(2, 1, 3, 5) > 0):
+        yield sample("Attention", [q, k, v, mask], outputs=4, qk_matmul_output_mode=3)
+    past = normal(2, 2, 4, 8), normal(2, 2, 4, 6)
+    yield sample("Attention", [q, k, v, None, *past], outputs=3, left_window_size=3)
+    flat = [normal(2, 3, 32), normal(2, 5, 16), normal(2, 5, 12)]
+    seen = [None, None, None, np.array([4, 5])]
+    yield sample("Attention", [*flat, *seen], q_num_heads=4, kv_num_heads=2)
+    angles = np.arange(24).reshape(6, 4).astype(np.float32)
+    caches = [np.cos(angles), np.sin(angles), np.array([[0, 2, 4], [1, 3, 5]])]
+    for interleaved in (0, 1):
+        yield sample("RotaryEmbedding", [q, *caches], interleaved=interleaved)
+    flat = [normal(2, 3, 16), normal(2, 3, 8), normal(2, 3, 6), None, -np.abs(normal(2, 3, 8))]
+    rates = np.abs(normal(2, 3, 2))
+    yield sample("LinearAttention", [*flat, rates], outputs=2, q_num_heads=4, kv_num_heads=2)
+    x, lengths = normal(4, 3, 5), np.array([4, 1, 3], np.int32)
+    yield sample("RNN", [x, normal(1, 6, 5), normal(1, 6, 6)], outputs=2)
+    for linear in (0, 1):
+        inputs = [x, normal(2, 18, 5), normal(2, 18, 6), normal(2, 36), lengths]
+        how = {"direction": "bidirectional", "linear_before_reset": linear}
+        yield sample("GRU", inputs, outputs=2, **how)
+    inputs = [x, normal(1, 24, 5), normal(1, 24, 6), normal(1, 48), lengths]
+    states = [normal(1, 3, 6), normal(1, 3, 6) / 2, normal(1, 18)]
+    yield sample("LSTM", [*inputs, *states], outputs=3, direction="reverse")
+
+
+def _training() -> Iterator[Sample]:
+    rate, step = scalar(0.1), scalar(3, np.int64)
+    lists = [normal(5) + i for i in range(4)]
+    yield sample("Dropout", [LINE, scalar(0.0), scalar(1, bool)], outputs=2)
+    yield sample("RandomNormalLike", [LINE], seed=1.0, scale=0.0)
+    for operator, count, how in (
+        ("Adagrad", 3, {"decay_factor": 0.1}),
+        ("Adam", 4, {"norm_coefficient_post": 0.1}),
+        ("Momentum", 3, {"alpha": 0.9, "beta": 0.5, "mode": "nesterov", "norm_coefficient": 0.1}),
+    ):
+        inputs = [rate, step, *(np.abs(a) for a in lists[:count])]
+        domain = "ai.onnx.preview.training"
+        yield sample(operator, inputs, outputs=count - 1, domain=domain, **how)
+
+
+def edges(n: int) -> Iterator[Sample]:
+    """Yield nodes over axes of `n` elements, beside and below the sizes of warps and blocks."""
+    line, columns, square = normal(n), normal(3, n, 5), normal(2, n, n)
+    for dtype in (float32, float16, np.dtype(np.int8)):
+        yield sample("Add", [line.astype(dtype), np.ones(1, dtype)])
+        yield sample("ReduceSum", [columns.astype(dtype), np.array([1])], (1,))
+    for axis in (1, 2):
+        flipped = np.ascontiguousarray(columns.swapaxes(1, axis))
+        yield sample("Softmax", [flipped], axis=axis)
+        yield sample("ReduceMax" if n else "ReduceSum", [flipped, np.array([axis])], (1,))
+        yield sample("CumSum", [flipped, scalar(axis, np.int64)])
+        yield sample("LpNormalization", [flipped], axis=axis)
+        if n:
+            yield sample("ArgMax", [flipped], axis=axis)
+            yield sample("TopK", [flipped, np.array([(n + 1) // 2])], (1,), 2, axis=axis)
+    yield sample("LayerNormalization", [normal(4, n), normal(n), normal(n)])
+    yield sample("Transpose", [columns], perm=(2, 1, 0))
+    yield sample("Concat", [line, normal(1), line], axis=0)
+    yield sample("Pad", [columns, np.array([0, 2, 0, 1, 1, 0])], (1,))
+    yield sample("Tile", [columns, np.array([1, 2, 3])], (1,))
+    yield sample("Trilu", [square])
+    picked = np.arange(n)[::-1].copy()
+    yield sample("Gather", [columns, picked], axis=1)
+    yield sample("ScatterND", [line, picked[:, None], line], reduction="add")
+    yield sample("ScatterElements", [line, picked, line], reduction="max")
+    yield sample("OneHot", [picked, scalar(n, np.int64), normal(2)], (1,))
+    yield sample("QuantizeLinear", [columns, scalar(0.1), scalar(3, np.uint8)])
+    for dtype in (float32, float16):
+        a, b = normal(7, n).astype(dtype), normal(n, 5).astype(dtype)
+        yield sample("MatMul", [square.astype(dtype), normal(n, 3).astype(dtype)])
+        if n:
+            yield sample("Gemm", [a, b, normal(5).astype(dtype)], (1, 2))
+            yield sample("Gemm", [b, a], transA=1, transB=1)
+    if n:
+        image = normal(1, 3, 5, n)
+        yield sample("MaxPool", [image], kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+        yield sample("Conv", [image, normal(4, 3, 3, 3)], (1,), pads=(1, 1, 1, 1))
+        yield sample(
+            "Conv", [image.astype(float16), normal(4, 3, 3, 3).astype(float16)], pads=(1,) * 4
+        )
+        yield sample("ConvTranspose", [image, normal(3, 2, 3, 3)], (1,), strides=(2, 2))
+        sizes = np.array([1.0, 1.0, 1.5, 0.7 if n > 1 else 2.0], np.float32)
+        yield sample("Resize", [image, None, sizes], (2,), mode="linear")
+        yield sample("Attention", [normal(1, 2, 3, 8), normal(1, 2, n, 8), normal(1, 2, n, 8)])
+        yield sample("LSTM", [normal(2, 1, n), normal(1, 12, n), normal(1, 12, 3)], outputs=3)

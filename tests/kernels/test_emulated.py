@@ -1,0 +1,88 @@
+"""Kernels run on the host, as they are, against the numpy backend; needs a C++ compiler, no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.numpy import evaluate
+from tercet.runtime.dtypes import DType, float16, float32, float64
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.op import Op
+from tercet.runtime.ops.conv import Conv, ConvTranspose
+from tercet.runtime.ops.elementwise import Add, Mul, Relu, Tanh
+from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.norm import BatchNormalization
+from tercet.runtime.types import Array, TensorType
+
+from .dry import normal
+from .emulator import COMPILER, open_emulated
+from .samples import OPTIONS, Sample, compare, edges, samples
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+@pytest.fixture
+def emulated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    return open_emulated(folder, monkeypatch.setattr)
+
+
+@pytest.mark.parametrize("sample", samples(), ids=str)
+def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
+    compare(sample, emulated)
+
+
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_edges(n: int, emulated: CudaBackend) -> None:
+    for sample in edges(n):
+        compare(sample, emulated)
+
+
+def chained(kind: str, dtype: DType) -> Sample:
+    """Return tanh(relu(anchor * k + z)), the anchor being a kernel that takes a tail."""
+    operators: dict[str, tuple[Op, list[Array], tuple[int, ...]]] = {
+        "Conv": (Conv(), [normal(2, 4, 5, 6), normal(4, 4, 3, 3)], (2, 4, 3, 4)),
+        "ConvTranspose": (ConvTranspose(), [normal(2, 4, 5, 6), normal(4, 4, 3, 3)], (2, 4, 7, 8)),
+        "Gemm": (Gemm(), [normal(5, 7), normal(7, 4)], (5, 4)),
+        "BatchNormalization": (
+            BatchNormalization(),
+            [normal(2, 4, 5, 6), *(np.abs(normal(4)) + np.float32(0.5) for _ in range(4))],
+            (2, 4, 5, 6),
+        ),
+    }
+    operator, arrays, shape = operators[kind]
+    feeds = {f"x{i}": a.astype(dtype) for i, a in enumerate([*arrays, normal(*shape)])}
+    graph = Graph(kind)
+    *inputs, z = [graph.add_input(n, TensorType(a.dtype, a.shape)) for n, a in feeds.items()]
+    k = graph.constant(normal(*(4, 1, 1)[: 3 if len(shape) > 2 else 1]).astype(dtype), "k")
+    value = graph.insert(operator, inputs).output
+    value = graph.insert(Add(), [graph.insert(Mul(), [value, k]).output, z]).output
+    value = graph.insert(Tanh(), [graph.insert(Relu(), [value]).output]).output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    return Sample(graph, feeds)
+
+
+@pytest.mark.parametrize("dtype", [float16, float32, float64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "BatchNormalization"])
+def test_tails(kind: str, dtype: DType, emulated: CudaBackend) -> None:
+    """What follows a kernel is computed in it, in the arithmetic of the type."""
+    found = chained(kind, dtype)
+    compare(found, emulated)
+    with Model(found.graph.clone(), [emulated], OPTIONS, evaluate) as model:
+        assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1

@@ -1,0 +1,223 @@
+"""16-bit floats on the cuda backend, without a GPU: what is launched, and that it compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet import api
+from tercet.backends.cuda import half_conv
+from tercet.backends.cuda.compile import A100, H200, Source, Target
+from tercet.backends.cuda.half import multiply_halves
+from tercet.backends.cuda.half_conv import divisor, pack_filters, pack_strips
+from tercet.backends.cuda.half_tiles import TILES, HalfTile, Task, choose, estimate
+from tercet.backends.cuda.launch import Launch, sizes
+from tercet.runtime.backend import Format
+from tercet.runtime.dtypes import DType, bfloat16, float16
+from tercet.runtime.ir import Graph
+from tercet.runtime.layout import Layout
+from tercet.runtime.options import Options
+from tercet.tools.light_models import light_file
+
+from .dry import DryDevice, launches, normal, planned, planned_model, single
+from .test_compile import all_compile, parameters, ptx_of
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def half(*shape: int, dtype: DType = float16) -> Any:
+    return normal(*shape).astype(dtype)
+
+
+def conv(*w: int, x: tuple[int, ...], dtype: DType = float16, **attributes: Any) -> Graph:
+    inputs = [half(*x, dtype=dtype), half(*w, dtype=dtype), half(w[0], dtype=dtype)]
+    return single("Conv", inputs, (1, 2), **attributes)
+
+
+def graphs(dtype: DType = float16) -> list[Graph]:
+    """Everything that has a kernel of its own in 16 bits."""
+    x = half(2, 16, 9, 11, dtype=dtype)
+    return [
+        conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4, dtype=dtype),
+        conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2), pads=(3,) * 4, dtype=dtype),
+        conv(64, 3, 3, 3, x=(1, 3, 20, 20), dtype=dtype),
+        conv(33, 20, 1, 1, x=(1, 20, 7, 7), dtype=dtype),
+        conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32, dtype=dtype),
+        conv(12, 6, 3, 3, x=(1, 24, 20, 20), group=4, dtype=dtype),
+        single("MaxPool", [x], kernel_shape=(3, 3)),
+        single("AveragePool", [x], kernel_shape=(3, 3), count_include_pad=1),
+        single("GlobalAveragePool", [x]),
+        single("LRN", [x], size=5),
+        *(
+            single("Gemm", [half(m, 256, dtype=dtype), half(256, 77, dtype=dtype)], (1,))
+            for m in (1, 32)
+        ),
+    ]
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (conv(64, 64, 3, 3, x=(1, 64, 56, 56)), ["mma"]),
+        (conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2)), ["pack_image", "mma"]),
+        (conv(512, 512, 3, 3, x=(32, 512, 28, 28)), ["mma"]),
+        (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_words"]),
+        (single("Conv", [half(1, 8, 5, 5), half(4, 8, 3, 3)]), ["conv_naive"]),
+        (single("Gemm", [half(1, 256), half(256, 10)], (1,)), ["gemv"]),
+        (single("Gemm", [half(32, 256), half(256, 10)], (1,)), ["mma"]),
+    ],
+    ids=lambda value: value if isinstance(value, list) else None,
+)
+def test_ways(graph: Graph, expected: list[str]) -> None:
+    assert [launch.entry for launch in launches(planned(graph))] == expected
+
+
+def test_sums_are_split_in_clusters_or_in_two_passes() -> None:
+    graph = conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4)
+    (launch,) = launches(planned(graph))
+    splits = launch.grid[2]
+    assert splits > 1
+    assert launch.cluster[2] == splits
+    assert launch.scratch == 0
+    first, second = launches(planned(graph, DryDevice(compiler=_compiler(A100))))
+    assert (first.entry, second.entry) == ("mma", "mma_reduce")
+    assert first.cluster == (1, 1, 1)
+    assert first.scratch == 4 * first.grid[2] * 49 * 512
+
+
+def _compiler(target: Target) -> Any:
+    compiler = DryDevice().compiler
+    compiler.target = target
+    return compiler
+
+
+@pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 1, 1), (9, 10, 70), (49, 512, 4608), (12544, 64, 224), (10**6, 64, 576), (196, 3, 9)],
+)
+def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
+    task = Task(m, n, k)
+    tile, splits = choose(task, target)
+    assert target.has_wgmma or not tile.wgmma
+    assert splits <= 8
+    alone = [
+        estimate(task, t, 1, target)
+        for t in TILES
+        if t.wgmma <= target.has_wgmma and t.bm < 2 * m and t.bn < 2 * n
+    ]
+    assert not alone or estimate(task, tile, splits, target) <= min(alone)
+
+
+def test_tiles_fit() -> None:
+    for tile in TILES:
+        assert tile.threads % 32 == 0
+        assert tile.shared(tile.stages) + 1024 <= H200.shared
+
+
+def half_resnet() -> Layout:
+    with tercet.load(light_file("resnet50")) as model:
+        imported = model.imported
+    options = Options(precision="float16")
+    model = tercet.runtime.model.Model(imported, (), options, api.evaluate)
+    return planned_model(model, DryDevice())
+
+
+def test_a_chain_of_convolutions_has_no_reformat_inside() -> None:
+    layout = half_resnet()
+    rows = [row for row in layout.rows if row.kind in ("step", "reformat")]
+    assert [row for row in rows if row.kind == "reformat"] == []
+    products = [row for row in rows if "mma" in row.kernel]
+    assert len(products) == 53
+    assert all(row.outputs[0].format is Format.CHANNELS_LAST for row in products)
+
+
+# ── packing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_filters_are_rows_of_eights() -> None:
+    w = normal(6, 5, 3, 3)
+    packed = pack_filters(w, 2, 8)
+    assert packed.shape == (2, 3, 72)
+    np.testing.assert_array_equal(packed[1, 2].reshape(9, 8)[4, :5], w[5, :, 1, 1])
+    assert not packed.reshape(6, 9, 8)[..., 5:].any()
+
+
+def test_strips_hold_the_rows_of_windows() -> None:
+    w = normal(6, 3, 7, 7)
+    packed = pack_strips(w, 8).reshape(6, 7, 8, 4)
+    np.testing.assert_array_equal(packed[:, 2, 5, :3], w[:, :, 2, 5])
+    assert not packed[:, :, 7].any()
+    assert not packed[..., 3].any()
+
+
+# ── compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=_compiler(target))
+    for dtype, some in ((float16, slice(None)), (bfloat16, slice(0, None, 3))):
+        for graph in graphs(dtype)[some]:
+            planned(graph, device)
+    all_compile(list(device.compiler.sources), target, cache)
+
+
+def test_arguments_are_what_the_kernels_take() -> None:
+    for launch in [launch for graph in graphs() for launch in launches(planned(graph))]:
+        found = parameters(launch.entry, ptx_of(launch.source))
+        assert found == sizes(launch), launch.title
+
+
+def with_tile(tile: HalfTile, graph: Graph, splits: int, target: Target) -> list[Source]:
+    """Return what a convolution compiles if it is done with one tile."""
+    made: list[Launch] = []
+
+    def multiply(product: Any, tail: Any, target: Target, used: int = 0) -> tuple[Launch, ...]:
+        found = multiply_halves(product, tail, target, used, (tile, splits))
+        made.extend(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(half_conv, "multiply_halves", multiply)
+        planned(graph, DryDevice(compiler=_compiler(target)))
+    return [launch.source for launch in made]
+
+
+def tile_sources(target: Target) -> Iterator[Source]:
+    """Every tile, split or not, for pixels and windows, though not all of them with each other."""
+    kinds = [
+        conv(64, 64, 1, 1, x=(1, 64, 8, 8)),
+        conv(64, 64, 3, 3, x=(1, 64, 8, 8)),
+        conv(33, 3, 3, 3, x=(1, 3, 8, 8)),
+    ]
+    for i, tile in enumerate(TILES):
+        if tile.wgmma <= target.has_wgmma:
+            for j, graph in enumerate(kinds):
+                yield from with_tile(tile, graph, 1 + (i + j) % 2, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_every_tile_compiles(target: Target, cache: Path) -> None:
+    all_compile(list(tile_sources(target)), target, cache)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 7, 49, 196, 3136, 12544, 2**20, 2**30 - 1])
+def test_division_by_multiplication(d: int) -> None:
+    factor, shift = divisor(d)
+    for n in (0, 1, d - 1, d, d + 1, 2 * d - 1, 2**31 - 1):
+        assert (n * (factor % 2**32)) >> shift == n // d
