@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from ..cuda.device import CudaStream
 from ..cuda.layout import Ints
 from .conv import Convolution
 from .session import Session
@@ -44,7 +45,7 @@ class Engine:
     name: str
     scratch: int
 
-    def execute(self, addresses: Mapping[Role, int], scratch: int, stream: int) -> None:
+    def execute(self, addresses: Mapping[Role, int], scratch: int, stream: CudaStream) -> None:
         """Put it on a stream; see `Session.execute`."""
         pack = {self.graph.tensors[role]: address for role, address in addresses.items()}
         self.graph.session.execute(self.graph.frontend, self.index, pack, scratch, stream)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from ..cuda.device import CudaStream
 from .vendor import Library
 
 
@@ -27,6 +28,7 @@ class Session:
     target: str
     place: Mapping[str, Any]
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
+    _last: list[CudaStream] = field(default_factory=list[CudaStream], repr=False, compare=False)
 
     @classmethod
     def here(cls, library: Library, ordinal: int) -> Session:
@@ -45,23 +47,24 @@ class Session:
         return cls(library, _target(properties), {"device_property": found})
 
     def execute(
-        self, graph: Any, plan: int, pack: Mapping[int, int], workspace: int, stream: int
+        self, graph: Any, plan: int, pack: Mapping[int, int], workspace: int, stream: CudaStream
     ) -> None:
-        """Put one plan of a graph on a stream.
+        """Put one plan of a graph on a stream, which lives until the handle gets another one.
 
         Args:
             graph: the frontend's graph, the plan built.
             plan: its number.
             pack: address by tensor.
             workspace: address of the plan's scratch memory, 0 for none.
-            stream: the CUDA stream's handle.
+            stream: the CUDA stream.
 
         Raises:
             DeviceError: cuDNN refused.
         """
         handle = self.place["handle"]
         with self._lock, self.vendor.calling("cudnnBackendExecute"):
-            self.vendor.frontend.set_stream(handle=handle, stream=stream)
+            self.vendor.frontend.set_stream(handle=handle, stream=stream.handle)
+            self._last[:] = [stream]
             graph.execute_plan_at_index(pack, workspace, plan, handle)
 
 

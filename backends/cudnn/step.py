@@ -41,11 +41,11 @@ def runner(device: CudaDevice, choice: Choice, at: Mapping[Role, int], scratch: 
     engine = choice.engine
     known: dict[Role, int] = {role: at[role] for role in engine.graph.tensors}
     if not choice.rest:
-        return lambda stream: engine.execute(known, scratch, stream.handle)
+        return lambda stream: engine.execute(known, scratch, stream)
     behind = epilogue_kernel(device, choice.engine.graph.convolution, choice.rest, at)
 
     def run(stream: CudaStream) -> None:
-        engine.execute(known, scratch, stream.handle)
+        engine.execute(known, scratch, stream)
         behind(stream)
 
     return run
