@@ -244,7 +244,13 @@ def test_float64_is_the_measure() -> None:
 
 
 def test_schedules_make_sense() -> None:
-    for wrong in ({"batches": (0,)}, {"streams": (0,)}, {"duration": 0}, {"warm_up": -1}):
+    cases: tuple[dict[str, Any], ...] = (
+        {"batches": (0,)},
+        {"streams": (0,)},
+        {"duration": 0},
+        {"warm_up": -1},
+    )
+    for wrong in cases:
         with pytest.raises(UsageError):
             Schedule(**wrong)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ BOMBS = {
 }
 
 
-def loaded(text: str, **options: int) -> tercet.Model:
+def loaded(text: str, **options: Any) -> tercet.Model:
     return tercet.load(parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}'), **options)
 
 

@@ -34,7 +34,7 @@ def read(proto: TensorProto) -> Any:
 
 @pytest.mark.parametrize("number", KINDS)
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 13])
-def test_both_forms(number: int, count: int) -> None:
+def test_both_forms(number: Any, count: int) -> None:
     codes = np.random.default_rng(count).integers(0, 64, count).astype(np.uint8)
     data = codes.view(KINDS[number])
     want = data.astype(np.float32)

@@ -183,7 +183,11 @@ class EmulatedDevice:
             launch = reformat(dst, src)
             code = self.compiler.submit(launch.source)
             return emulated(self, launch, code, {0: target, 1: source})
-        return lambda stream: ctypes.memmove(target, source, nbytes) and None
+
+        def copy(stream: Any) -> None:
+            ctypes.memmove(target, source, nbytes)
+
+        return copy
 
 
 def emulated(

@@ -296,11 +296,12 @@ def _training() -> Iterator[Sample]:
     lists = [normal(5) + i for i in range(4)]
     yield sample("Dropout", [LINE, scalar(0.0), scalar(1, bool)], outputs=2)
     yield sample("RandomNormalLike", [LINE], seed=1.0, scale=0.0)
-    for operator, count, how in (
+    optimizers: tuple[tuple[str, int, dict[str, Any]], ...] = (
         ("Adagrad", 3, {"decay_factor": 0.1}),
         ("Adam", 4, {"norm_coefficient_post": 0.1}),
         ("Momentum", 3, {"alpha": 0.9, "beta": 0.5, "mode": "nesterov", "norm_coefficient": 0.1}),
-    ):
+    )
+    for operator, count, how in optimizers:
         inputs = [rate, step, *(np.abs(a) for a in lists[:count])]
         domain = "ai.onnx.preview.training"
         yield sample(operator, inputs, outputs=count - 1, domain=domain, **how)

@@ -11,6 +11,7 @@ from onnx import NodeProto, helper, numpy_helper
 
 import tercet
 from tercet.runtime.plan import Plan
+from tercet.runtime.program import Program
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
@@ -52,6 +53,6 @@ def node_by_node(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str
     return values
 
 
-def steps(plan: Plan) -> list[str]:
-    """Return the operators of each step of a plan."""
+def steps(plan: Plan | Program) -> list[str]:
+    """Return the operators of each step."""
     return [" + ".join(n.kind for n in row.nodes) for row in plan.rows if row.kind == "step"]

@@ -18,8 +18,8 @@ ML = "ai.onnx.ml"
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
     """Return a node; names are separated by spaces, and ``-`` stands for one that is left out."""
-    names = [["" if n == "-" else n for n in text.split()] for text in (inputs, outputs)]
-    return helper.make_node(op, *names, **attributes)
+    takes, gives = (["" if n == "-" else n for n in text.split()] for text in (inputs, outputs))
+    return helper.make_node(op, takes, gives, **attributes)
 
 
 def type_of(value: Any) -> TypeProto:

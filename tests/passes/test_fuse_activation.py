@@ -24,6 +24,7 @@ from tercet.runtime.ops.elementwise import (
     Sigmoid,
     Softplus,
     Sub,
+    Swish,
     Tanh,
 )
 from tercet.runtime.types import TensorType
@@ -142,7 +143,9 @@ def test_x_may_be_a_result(name: str) -> None:
 def test_alpha_of_swish() -> None:
     graph = make(written(lambda f, x: f.mul(x, f(Sigmoid(), f.mul(1.702, x)))), (4,))
     after, _ = optimised(graph)
-    assert after.nodes[0].op.alpha == pytest.approx(1.702)
+    op = after.nodes[0].op
+    assert isinstance(op, Swish)
+    assert op.alpha == pytest.approx(1.702)
 
 
 KEPT: dict[str, Any] = {

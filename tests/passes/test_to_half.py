@@ -92,7 +92,9 @@ KEPT: dict[str, tuple[Build, str]] = {
     ),
     "nothing half is near": (lambda g, x: apply(g, Relu(), apply(g, Add(), x, normal(4))), "Add"),
     "a constant overflows": (
-        lambda g, x: apply(g, Mul(), apply(g, MatMul(), x, normal(4, 4)), np.float32([-3e38])),
+        lambda g, x: apply(
+            g, Mul(), apply(g, MatMul(), x, normal(4, 4)), np.array([-3e38], np.float32)
+        ),
         "Mul",
     ),
     "a constant becomes zero": (

@@ -113,7 +113,7 @@ def model_of(text: str) -> onnx.ModelProto:
 
 def expected(text: str, feeds: dict[str, Any]) -> list[Any]:
     session = onnxruntime.InferenceSession(model_of(text).SerializeToString())
-    return session.run(None, feeds)
+    return list(session.run(None, feeds))
 
 
 def check(text: str, feeds: dict[str, Any], **options: Any) -> None:

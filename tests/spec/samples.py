@@ -141,7 +141,7 @@ _sample("ZipMap", _ROWS, domain=ML, classlabels_int64s=(1, 2, 3))
 def fitted(sample: Sample, dtype: Any) -> Op:
     """Return the operator with the attributes that have to be of its input's dtype changed."""
     op = sample.op
-    kind = type(op)
+    kind: Any = type(op)
     match kind.__name__:
         case "TreeEnsemble":
             return kind(**_tree(dtype))
