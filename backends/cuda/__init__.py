@@ -16,7 +16,6 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     try:
         from .backend import CudaBackend
         from .device import open_device
-        from .families import FAMILIES  # noqa: F401 - importing them registers their kernels
     except ImportError as error:
         raise BackendUnavailable(
             "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY

@@ -11,9 +11,10 @@ from ...runtime.options import Options
 from ...runtime.partition import reads_of, results_of
 from .device import CudaDevice
 from .elementwise import chain_of, elementwise
+from .families import KERNELS
 from .fuse import Group, groups, smaller
 from .launch import KernelStep, Tensor
-from .registry import KERNELS, Answer, Setting
+from .registry import Answer, Setting
 from .tail import tail_of
 
 

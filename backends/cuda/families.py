@@ -1,4 +1,4 @@
-"""The families of operators; importing them is what registers their kernels."""
+"""The families of operators: importing them is what fills the table of kernels."""
 
 from . import (
     attention,
@@ -23,27 +23,29 @@ from . import (
     signal,
     training,
 )
+from .registry import KERNELS
 
-FAMILIES = (
-    attention,
-    boxes,
-    conv,
-    conv_variants,
-    elementwise,
-    gather,
-    loss,
-    matmul,
-    norm,
-    place,
-    pool,
-    product,
-    quantize,
-    random,
-    recurrent,
-    reduce,
-    resize,
-    search,
-    shape,
-    signal,
-    training,
-)
+__all__ = [
+    "KERNELS",
+    "attention",
+    "boxes",
+    "conv",
+    "conv_variants",
+    "elementwise",
+    "gather",
+    "loss",
+    "matmul",
+    "norm",
+    "place",
+    "pool",
+    "product",
+    "quantize",
+    "random",
+    "recurrent",
+    "reduce",
+    "resize",
+    "search",
+    "shape",
+    "signal",
+    "training",
+]

@@ -300,13 +300,18 @@ def test_what_is_not_on_one_device_has_no_such_time() -> None:
             assert device_times(model, model.prepare()) is None
 
 
+class DescribedDevice(FakeDevice):
+    """Has what a CUDA device has besides."""
+
+    description = "NVIDIA H200"
+
+
 def test_a_gpu_is_named_with_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "1980 MHz, 1980 MHz, 3201 MHz, 98.51 W, 31, 580.95.05\n"
     answer = subprocess.CompletedProcess([], 0, said, "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
-    device = FakeDevice()
-    assert "GPU" not in device_environment(device, ())
-    device.description = "NVIDIA H200"  # type: ignore[attr-defined]  # as a CUDA device has it
+    assert "GPU" not in device_environment(FakeDevice(), ())
+    device = DescribedDevice()
     found = device_environment(device, ())
     assert found["GPU"] == "NVIDIA H200"
     assert found["GPU now"].startswith("1980 MHz of 1980 MHz, memory 3201 MHz, 98.51 W, 31 C")

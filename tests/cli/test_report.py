@@ -264,7 +264,7 @@ def browser() -> str:
     """The command of a browser that runs without a screen."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+        pytest.skip(f"no browser ({', '.join(BROWSERS)}): install Chromium to see the page drawn")
     return found
 
 

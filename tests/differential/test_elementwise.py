@@ -157,7 +157,7 @@ def clip(op: str, dice: Dice) -> Sample:
         bounds = {name: dice.uniform(-1, 1) for name in ("min", "max") if dice.chance(0.6)}
         low, high = (float(np.float32(bounds.get(n, np.inf * s))) for n, s in
                      (("min", -1), ("max", 1)))  # fmt: skip
-        want = lambda v: np.clip(v, low, high)  # noqa: E731
+        want = partial(np.clip, a_min=low, a_max=high)
         return Sample(op, (x,), bounds, opset, bound=each(1), want=want)
     low, high = (dice.maybe(partial(dice.array, dtype), 0.7) for _ in range(2))
     constants = tuple(i for i in (1, 2) if dice.chance(0.5))

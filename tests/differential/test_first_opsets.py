@@ -14,7 +14,7 @@ from tercet.runtime.dtypes import float32, float64
 from .generate import Array, Dice
 from .oracles import Make, agree
 from .sample import Sample, each, smooth
-from .test_pool import pooled
+from .test_pool import lp_norm, pooled
 from .test_recurrent import layer as newest_layer
 from .test_recurrent import run
 from .test_resize import resized
@@ -108,7 +108,10 @@ def split(op: str, dice: Dice) -> Sample:
     sizes = [dice.randint(1, 3) for _ in range(dice.randint(1, 3))]
     x = dice.array(float32, (2, sum(sizes), 3))
     ends = np.cumsum(sizes)[:-1]
-    want = lambda v, *_: tuple(np.split(v, ends, 1))  # noqa: E731
+
+    def want(v: Array, *_: Array) -> tuple[Array, ...]:
+        return tuple(np.split(v, ends, 1))
+
     if dice.chance(0.5):
         return Sample(op, (x,), {"axis": 1, "split": sizes}, 1, outputs=len(sizes), want=want)
     inputs = (x, np.array(sizes, float32))
@@ -149,7 +152,7 @@ def lp_pool(op: str, dice: Dice) -> Sample:
     x = dice.array(float32, (1, 2, dice.randint(3, 6), dice.randint(3, 6)))
     p = dice.some(1, 2, 3)
     if op == "GlobalLpPool":
-        want = lambda v: (np.abs(v) ** p).sum((2, 3), keepdims=True) ** (1 / p)  # noqa: E731
+        want = partial(lp_norm, p=p, axes=(2, 3))
         return Sample(op, (x,), {"p": float(p)}, 1, want=want, bound=smooth(36))
     attributes = {"kernel_shape": [2, 3], "strides": [dice.randint(1, 2), 1]}
     return Sample(op, (x,), {**attributes, "p": float(p)}, 1, bound=smooth(6),

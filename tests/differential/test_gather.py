@@ -38,7 +38,10 @@ def gather_elements(op: str, dice: Dice) -> Sample:
     wanted[axis] = dice.size()
     kept = tuple(slice(None if a == axis % x.ndim else n) for a, n in enumerate(wanted))
     where = indices(dice, opset, shape[axis], tuple(wanted))
-    want = lambda data, where: np.take_along_axis(data[kept], where, axis)  # noqa: E731
+
+    def want(data: Array, where: Array) -> Array:
+        return np.take_along_axis(data[kept], where, axis)
+
     return Sample(op, (x, where), {"axis": axis}, opset, want=want)
 
 

@@ -103,6 +103,10 @@ def _folded(op: str, values: Array, count: int, attributes: dict[str, Any]) -> A
     return (np.abs(values) ** p).sum(axes) ** (1 / p)
 
 
+def lp_norm(v: Array, p: int, axes: tuple[int, ...]) -> Array:
+    return (np.abs(v) ** p).sum(axes, keepdims=True) ** (1 / p)
+
+
 def whole(op: str, dice: Dice) -> Sample:
     opset = dice.opset(op, 2 if op == "GlobalLpPool" else 1)
     x = dice.array(dice.dtype(op, opset), dice.shape(3, 5, empty=False))
@@ -115,7 +119,7 @@ def whole(op: str, dice: Dice) -> Sample:
                       want=lambda v: v.mean(axes, keepdims=True))  # fmt: skip
     attributes = dice.given(p=(1, 2, 3))
     p = attributes.get("p", 2)
-    want = lambda v: (np.abs(v) ** p).sum(axes, keepdims=True) ** (1 / p)  # noqa: E731
+    want = partial(lp_norm, p=p, axes=axes)
     return Sample(op, (x,), attributes, opset, bound=smooth(taps), want=want)
 
 

@@ -72,7 +72,10 @@ def unsqueeze(op: str, dice: Dice) -> Sample:
     rank = x.ndim + dice.randint(1, 3)
     axes = dice.sample(range(rank), rank - x.ndim)
     axes = [a - rank if opset >= 11 and dice.chance(0.4) else a for a in axes]
-    want = lambda v, *_: np.expand_dims(v, tuple(axes))  # noqa: E731
+
+    def want(v: Array, *_: Array) -> Array:
+        return np.expand_dims(v, tuple(axes))
+
     if opset < 13:
         return Sample(op, (x,), {"axes": axes if opset >= 11 else sorted(axes)}, opset, want=want)
     return Sample(op, (x, ints(axes)), {}, opset, (1,), want=want)

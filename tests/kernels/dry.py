@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tercet.backends.cuda import families  # noqa: F401 - registers the kernels
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Source, Target
 from tercet.backends.cuda.launch import KernelStep, Launch

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from tercet.backends.cuda import families  # noqa: F401 - registers the kernels
 from tercet.backends.cuda import launch as launching
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Source, Target
@@ -172,7 +171,7 @@ class EmulatedDevice:
         data = np.ascontiguousarray(data).reshape(data.shape)
         buffer = self.allocate(data.nbytes)
         ctypes.memmove(buffer.pointer, data.ctypes.data, data.nbytes)
-        return View(self, buffer, 0, TensorType(data.dtype, data.shape))  # type: ignore[arg-type]
+        return View(self, buffer, 0, TensorType(data.dtype, data.shape))
 
     def copier(self, dst: View, src: View) -> Callable[[Any], None]:
         nbytes = dst.nbytes
@@ -217,4 +216,5 @@ def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None] = setattr
         patch: sets an attribute of a module; pytest's `monkeypatch.setattr` undoes it later.
     """
     patch(launching, "bound", emulated)
-    return CudaBackend(EmulatedDevice(HostCompiler(folder)))  # type: ignore[arg-type]
+    device: Any = EmulatedDevice(HostCompiler(folder))
+    return CudaBackend(device)

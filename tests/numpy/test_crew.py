@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -82,8 +82,8 @@ def test_errors_reach_the_caller(worker: int) -> None:
         raise ValueError("in a block")
 
     team = Crew()
-    calls = [partial(time.sleep, 0.01), partial(time.sleep, 0.01)]
-    calls[worker] = fail  # type: ignore[call-overload]  # a function in place of a partial one
+    calls: list[Callable[[], None]] = [partial(time.sleep, 0.01), partial(time.sleep, 0.01)]
+    calls[worker] = fail
     with pytest.raises(ValueError, match="in a block"):
         team.play([[[call] for call in calls]] * 2)
     done, jobs = counting(4)
