@@ -38,8 +38,11 @@ format: .venv/dev.stamp  ## format the code and mend what ruff can mend
 gpu-test:  ## run the GPU tests with the environment's Python (or PYTHON=...)
 	TERCET_REQUIRE_GPU=1 $(ENV_PYTHON) -m pytest -m gpu
 
+# PEERS names figures of other runtimes, measured on the same machine: see tools/peer_bench.py.
 gpu-bench:  ## measure every backend on the GPU with the environment's Python (or PYTHON=...)
 	$(ENV_PYTHON) -m tercet.tools.gpu_bench $(if $(COMMIT),--commit $(COMMIT))
+	$(ENV_PYTHON) -m tercet.tools.peer_bench $(if $(COMMIT),--commit $(COMMIT)) \
+	  $(if $(PEERS),--peers $(PEERS))
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

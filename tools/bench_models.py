@@ -6,23 +6,30 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from ..runtime.types import Array
-from . import generated_models, light_models
+from . import generated_convnets, generated_models, light_models
 
 #: In alphabetical order. GoogLeNet is called inception_v1.
-NAMES = tuple(sorted((*light_models.NAMES, *generated_models.NAMES)))
+NAMES = tuple(sorted((*light_models.NAMES, *generated_models.NAMES, *generated_convnets.NAMES)))
 
 
 def bench_model(name: str, seed: int = 0) -> ModelProto:
     """Return a model of `NAMES` that gives logits or hidden states, with random weights."""
     if name in light_models.NAMES:
         return light_models.light_model(name, seed)
+    if name in generated_convnets.NAMES:
+        return generated_convnets.generated_convnet(name, seed)
     return generated_models.generated_model(name, seed)
 
 
-def bench_inputs(model: ModelProto, seed: int = 0) -> dict[str, Array]:
+def bench_inputs(model: ModelProto, seed: int = 0, batch: int = 1) -> dict[str, Array]:
     """Return inputs of a model: standard normal floats, and integers that are 0 or 1.
 
     0 and 1 are tokens of every vocabulary, segments of a sentence, and marks of a mask.
+
+    Args:
+        model: whose inputs.
+        seed: another seed gives other numbers.
+        batch: what symbolic dimensions become.
     """
     stored = {tensor.name for tensor in model.graph.initializer}
     rng = np.random.default_rng(seed)
@@ -30,7 +37,7 @@ def bench_inputs(model: ModelProto, seed: int = 0) -> dict[str, Array]:
     for value in model.graph.input:
         if value.name in stored:
             continue
-        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        shape = [dim.dim_value or batch for dim in value.type.tensor_type.shape.dim]
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             feeds[value.name] = rng.standard_normal(shape, np.float32)
         else:

@@ -66,12 +66,22 @@ class Sheet:
         return self.store(data, name)
 
     def conv(
-        self, x: str, channels: tuple[int, int], kernel: int, stride: int = 1, group: int = 1
+        self,
+        x: str,
+        channels: tuple[int, int],
+        kernel: int,
+        stride: int = 1,
+        group: int = 1,
+        gain: float = 1,
     ) -> str:
-        """Add a convolution with a bias, padded to keep the size (`kernel` 1 and 3)."""
+        """Add a convolution with a bias, padded to keep the size (`kernel` is odd).
+
+        With a `gain` of 1 its results are as large as what it reads, behind a Relu.
+        """
         before, after = channels
         taps = before // group * kernel * kernel
-        weights = self.weight(after, before // group, kernel, kernel, scale=sqrt(2 / taps))
+        scale = gain * sqrt(2 / taps)
+        weights = self.weight(after, before // group, kernel, kernel, scale=scale)
         pad = kernel // 2
         return self.node(
             "Conv",
@@ -109,7 +119,7 @@ class Sheet:
         return self.store(scale, "scale"), self.weight(size, scale=0.1, name="shift")
 
     def model(
-        self, inputs: Sequence[ValueInfoProto], result: tuple[str, Sequence[int]], opset: int
+        self, inputs: Sequence[ValueInfoProto], result: tuple[str, Sequence[int | str]], opset: int
     ) -> ModelProto:
         """Return the model that computes `result`, a name and its shape."""
         name, shape = result
@@ -121,8 +131,9 @@ class Sheet:
         )
 
 
-def _image() -> list[ValueInfoProto]:
-    return [helper.make_tensor_value_info("input", TensorProto.FLOAT, (1, 3, 224, 224))]
+def image(batch: int | str = "batch") -> list[ValueInfoProto]:
+    """Return the one input of a network for photographs."""
+    return [helper.make_tensor_value_info("input", TensorProto.FLOAT, (batch, 3, 224, 224))]
 
 
 def _vgg16(seed: int) -> ModelProto:
@@ -136,7 +147,7 @@ def _vgg16(seed: int) -> ModelProto:
     x = sheet.node("Flatten", x, axis=1)
     x = sheet.node("Relu", sheet.gemm(x, 512 * 7 * 7, 4096))
     x = sheet.node("Relu", sheet.gemm(x, 4096, 4096))
-    return sheet.model(_image(), (sheet.gemm(x, 4096, 1000), (1, 1000)), 17)
+    return sheet.model(image(), (sheet.gemm(x, 4096, 1000), ("batch", 1000)), 17)
 
 
 #: Inverted residuals: expansion, channels, blocks and first stride.
@@ -170,7 +181,7 @@ def _mobilenet_v2(seed: int) -> ModelProto:
             before = channels
     x = limited(sheet.conv(x, (before, 1280), 1))
     x = sheet.node("Flatten", sheet.node("GlobalAveragePool", x), axis=1)
-    return sheet.model(_image(), (sheet.gemm(x, 1280, 1000), (1, 1000)), 17)
+    return sheet.model(image(), (sheet.gemm(x, 1280, 1000), ("batch", 1000)), 17)
 
 
 def _vit_tiny(seed: int) -> ModelProto:
@@ -204,7 +215,7 @@ def _vit_tiny(seed: int) -> ModelProto:
         y = sheet.gelu(sheet.linear(norm(x), width, 4 * width))
         x = sheet.node("Add", x, sheet.linear(y, 4 * width, width))
     x = sheet.node("Gather", norm(x), sheet.store(np.array(0, np.int64)), axis=1)
-    return sheet.model(_image(), (sheet.gemm(x, width, 1000), (1, 1000)), 18)
+    return sheet.model(image(1), (sheet.gemm(x, width, 1000), (1, 1000)), 18)
 
 
 def _decomposed_norm(sheet: Sheet, x: str, size: int) -> str:

@@ -183,13 +183,16 @@ def _share(value: float | None, low: float, high: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One row of a profile: FLOP for each byte, FLOP in a second, and its share of the time."""
+    """One row of a profile: FLOP for each byte, FLOP in a second, and its share of the time.
+
+    The share is None where the dots are no parts of one whole.
+    """
 
     title: str
     kind: str
     intensity: float
     rate: float
-    share: float
+    share: float | None
 
 
 def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Markup:
@@ -213,11 +216,12 @@ def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Mark
     roof = f"M{px(begin):.1f} {py(begin * copy):.1f}L{corner}H{px(10.0**x1):.1f}"
     parts.append(element("path", d=roof, class_="roof"))
     kinds = list(dict.fromkeys(dot.kind for dot in dots))
-    for dot in sorted(dots, key=lambda dot: -dot.share):
+    for dot in sorted(dots, key=lambda dot: -(dot.share or 0)):
         at = kinds.index(dot.kind)
+        part = "" if dot.share is None else f", {dot.share:.1%} of the time"
         title = (
             f"{dot.title} ({dot.kind}): {dot.intensity:.3g} FLOP/B, "
-            f"{count_text(int(dot.rate))}FLOP/s, {dot.share:.1%} of the time"
+            f"{count_text(int(dot.rate))}FLOP/s{part}"
         )
         parts.append(
             element(
@@ -225,7 +229,7 @@ def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Mark
                 element("title", title),
                 cx=px(dot.intensity),
                 cy=py(dot.rate),
-                r=4 + 22 * sqrt(max(0.0, dot.share)),
+                r=4 + 22 * sqrt(max(0.0, dot.share or 0)),
                 class_=f"dot k{at}" if at < COLOURS else "dot rest",
             )
         )

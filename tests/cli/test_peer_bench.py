@@ -1,0 +1,80 @@
+"""The table beside other runtimes, made of figures that are written here."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tercet.runtime.errors import UsageError
+from tercet.tools import peer_bench
+from tercet.tools.bench_models import bench_inputs, bench_model
+from tercet.tools.measure import Timing
+from tercet.tools.peaks import Peaks
+from tercet.tools.peer_bench import Peer, Row, read_peers, save, summary
+
+SLOW = {"model": "vgg16", "precision": "fp16", "batch": 32, "peer": "slow", "ms": 4.0,
+        "p10": 3.9, "p90": 4.1, "rel_err": None}  # fmt: skip
+FAST = SLOW | {"peer": "fast", "ms": 2.0, "rel_err": 7e-4}
+ABOUT = {"GPU": "none", "date": "2000-01-01"}
+PEAKS = Peaks("cuda", "cuda:0", "float16", None, 4e12, 6e14, 5e10, 5e10)
+
+
+def peers_file(folder: Path, *entries: object) -> Path:
+    path = folder / "peers.json"
+    path.write_text(json.dumps(entries), encoding="utf-8")
+    return path
+
+
+def row(milliseconds: float, peers: tuple[Peer, ...], batch: int = 32) -> Row:
+    timing = Timing((milliseconds / 1e3,) * 5)
+    return Row("vgg16", "float16", batch, "cuda", timing, 7e-4, 20, 10**12, 10**9, peers)
+
+
+def test_the_fastest_peer_comes_first(tmp_path: Path) -> None:
+    found = read_peers(peers_file(tmp_path, SLOW, FAST, SLOW | {"precision": "tf32"}))
+    assert list(found) == [("vgg16", "float16", 32)]
+    assert [peer.name for peer in found["vgg16", "float16", 32]] == ["fast", "slow"]
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"peers\.json: no list of peers' figures"):
+        read_peers(peers_file(tmp_path, {"model": "vgg16", "precision": "fp16"}))
+    with pytest.raises(UsageError, match=r"absent\.json"):
+        read_peers(tmp_path / "absent.json")
+
+
+def test_ratios_and_their_mean(tmp_path: Path) -> None:
+    peers = read_peers(peers_file(tmp_path, SLOW, FAST))["vgg16", "float16", 32]
+    rows = [row(1.0, peers), row(8.0, peers, 1), row(1.0, (), 2)]
+    assert [each.ratio for each in rows] == [pytest.approx(2.0), pytest.approx(0.25), None]
+    said = summary(rows, "cuda")
+    assert "0.71 over 2 rows, 1 of them at least as fast; the worst 0.25" in said
+    assert summary(rows, "cudnn") == "cudnn: no peer to compare with."
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    peers = read_peers(peers_file(tmp_path, SLOW, FAST))["vgg16", "float16", 32]
+    written = save([row(1.0, peers)], ABOUT, [PEAKS], tmp_path / "results")
+    assert [path.name for path in written] == [
+        "gpu_peers.json", "gpu_peers.md", "gpu_roofline_float16.svg"
+    ]  # fmt: skip
+    data = json.loads(written[0].read_text(encoding="utf-8"))
+    assert data["results"][0]["ratio"] == pytest.approx(2.0)
+    page = written[1].read_text(encoding="utf-8")
+    assert "| vgg16 | float16 | 32 | cuda | 1.000 |" in page
+    assert "| vgg16 | float16 | 32 | slow | 4.000 |" in page
+    picture = ET.fromstring(written[2].read_text(encoding="utf-8"))
+    titles = [node.text or "" for node in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["vgg16, batch 32, cuda (vgg16 b32): 1e+03 FLOP/B, 1.00 PFLOP/s"]
+
+
+@pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2", "resnet50_v15"])
+def test_models_have_a_batch(name: str) -> None:
+    assert name in peer_bench.MODELS.values()
+    (data,) = bench_inputs(bench_model(name), batch=3).values()
+    assert data.shape == (3, 3, 224, 224)
+    assert data.dtype == np.float32
