@@ -18,7 +18,7 @@ from ..runtime.backend import Backend
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import Options
 
-_OWN = {"numpy": ".numpy", "cuda": ".cuda", "cudnn": ".cudnn"}
+_OWN = {"numpy": ".numpy", "cuda": ".cuda", "cudnn": ".cudnn", "tensorrt": ".tensorrt"}
 
 Opener = Callable[[Options], tuple[Backend, ...]]
 

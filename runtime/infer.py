@@ -120,6 +120,7 @@ def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
         types: the type of every graph input, by name.
     """
     bound = graph.clone()
+    bound.general = graph
     for value in bound.inputs:
         value.type = types[value.name]
     for node in bound.walk():

@@ -116,10 +116,12 @@ class Graph:
         inputs: what a caller feeds.
         captures: formal parameters of a control-flow body for values from outside it.
         nodes: in an order in which each comes after those that it reads from.
+        general: the graph with symbolic dimensions that this one was specialised from, or None.
     """
 
     def __init__(self, name: str = "") -> None:
         self.name = name
+        self.general: Graph | None = None
         self.inputs: tuple[Value, ...] = ()
         self.captures: tuple[Value, ...] = ()
         self._nodes: list[Node] = []
@@ -262,6 +264,11 @@ class Graph:
             raise ValueError(f"'{value.name}' is no constant")
         value.data, value.type = data, constant_type(data)
 
+    def freeze(self, value: Value, data: Array) -> None:
+        """Turn an input into a constant with these elements."""
+        self.inputs = tuple(each for each in self.inputs if each is not value)
+        value.data, value.type = data, constant_type(data)
+
     def set_inputs(self, node: Node, inputs: Sequence[Value | None]) -> None:
         """Make `node` read other values."""
         self._unwire(node)
@@ -338,6 +345,7 @@ class Graph:
     def clone(self) -> Graph:
         """Return a copy that can be rewritten alone, bodies too; constants share their arrays."""
         copy = Graph(self.name)
+        copy.general = self.general
         image: dict[Value, Value] = {}
         for value in self._names.values():
             image[value] = copy._add(Value(value.name, value.type, data=value.data))

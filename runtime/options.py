@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,6 +11,23 @@ from typing import Literal, get_args
 from .errors import UsageError, did_you_mean
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
+#: The names of the ways to convolve that the cuda backend has; docs/algorithms.md describes them.
+ALGORITHMS = (
+    "naive",
+    "direct",
+    "explicit_gemm",
+    "implicit_gemm",
+    "implicit_precomp_gemm",
+    "gemm_1x1",
+    "winograd_f2",
+    "winograd_f4",
+    "winograd_f2_nonfused",
+    "winograd_f4_nonfused",
+    "fft",
+    "depthwise",
+    "grouped",
+    "tensor_cores",
+)
 
 
 def default_cache() -> Path:
@@ -28,6 +46,8 @@ class Options:
         precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
             backends that have it, float16 and bfloat16 compute in half precision what bears it (see
             `passes.to_half`) and give float32.
+        keep_float32: names of the file's nodes that stay float32 whatever the precision is;
+            ``tercet bisect --tolerance`` finds them.
         stop_at: number of graph rewrites after which the passes stop; None for no limit.
         skip: names of graph passes that do not run.
         fold_bytes: greatest constant, in bytes, that folding may create.
@@ -42,12 +62,18 @@ class Options:
         max_plans: plans that a model keeps, one per set of input shapes.
         check_each: wait after every step, so that a fault names its node.
         cache: folder for compiled kernels and measured choices, a path or its text.
-        conv: ``direct`` keeps numpy from Winograd's algorithm, whose rounding is a few times that
-            of the products; ``naive`` runs every convolution of the cuda backend one thread an
-            output, for teaching and as a baseline.
+        conv: the way to run every Conv: one of `ALGORITHMS` on the cuda backend, or several with
+            commas between, of which each node takes the first that it can; a node that can take
+            none is refused, with the reasons. On numpy, ``direct`` keeps it from Winograd's
+            algorithm, whose rounding is a few times that of the products.
+        algorithms: the same by the name of a node, or of an operator such as ``ConvTranspose``;
+            a node's own entry counts more than that of its operator, and both more than `conv`.
+        ranges: least, usual and greatest size by symbolic dimension: what a tensorrt engine serves,
+            which without it is built for one set of shapes.
     """
 
     precision: Precision = "float32"
+    keep_float32: tuple[str, ...] = ()
     stop_at: int | None = None
     skip: tuple[str, ...] = ()
     fold_bytes: int = 64 << 20
@@ -59,7 +85,11 @@ class Options:
     max_plans: int = 8
     check_each: bool = False
     cache: Path = field(default_factory=default_cache)
-    conv: Literal["naive", "direct"] | None = None
+    conv: str | None = None
+    algorithms: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    ranges: Mapping[str, tuple[int, int, int]] = field(
+        default_factory=dict[str, tuple[int, int, int]], hash=False
+    )
 
     def __post_init__(self) -> None:
         known = get_args(Precision)
@@ -67,11 +97,42 @@ class Options:
             hint = did_you_mean(self.precision, known)
             raise UsageError(f"precision '{self.precision}' is none of {', '.join(known)}{hint}")
         object.__setattr__(self, "cache", Path(self.cache))
-        if self.conv not in (None, "naive", "direct"):
-            hint = did_you_mean(str(self.conv), ("naive", "direct"))
-            raise UsageError(f"conv '{self.conv}' is neither naive nor direct{hint}")
+        object.__setattr__(self, "keep_float32", tuple(self.keep_float32))
+        object.__setattr__(self, "algorithms", dict(self.algorithms))
+        if self.conv is not None:
+            _check_ways("conv", self.conv)
+        for node, ways in self.algorithms.items():
+            _check_ways(f"the algorithm of '{node}',", ways)
+        object.__setattr__(self, "ranges", {n: _range(n, r) for n, r in self.ranges.items()})
         for name in ("fold_bytes", "fold_total", "max_plans"):
             if getattr(self, name) < (1 if name == "max_plans" else 0):
                 raise UsageError(f"{name}={getattr(self, name)} is too small")
         if self.max_bytes is not None and self.max_bytes < 0:
             raise UsageError(f"max_bytes={self.max_bytes} is too small")
+
+    def ways_for(self, operator: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the ways that the user wants for a node, best first; empty for the backend's own.
+
+        Args:
+            operator: the node's, such as ``Conv``.
+            names: the node's name, and those of the nodes of the file that it stands for.
+        """
+        own = (self.algorithms[name] for name in (*names, operator) if name in self.algorithms)
+        ways = next(own, self.conv if operator == "Conv" else None)
+        return () if ways is None else tuple(ways.split(","))
+
+
+def _check_ways(title: str, ways: str) -> None:
+    for way in ways.split(","):
+        if way not in ALGORITHMS:
+            hint = did_you_mean(way, ALGORITHMS)
+            raise UsageError(f"{title} '{way}' is none of {', '.join(ALGORITHMS)}{hint}")
+
+
+def _range(name: str, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Check the sizes that a symbolic dimension may have."""
+    if len(sizes) == 3:
+        least, usual, most = map(int, sizes)
+        if 1 <= least <= usual <= most:
+            return least, usual, most
+    raise UsageError(f"ranges: '{name}' is {sizes}; least, usual and greatest size are wanted")

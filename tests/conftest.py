@@ -33,6 +33,8 @@ def light_models() -> Path:
         "numpy",
         pytest.param("cuda", marks=pytest.mark.gpu),
         pytest.param("cudnn", marks=pytest.mark.gpu),
+        # tools/tensorrt_check.py asks for it, where TensorRT is.
+        *(["tensorrt"] if os.environ.get("TERCET_TEST_TENSORRT") else []),
     ]
 )
 def backend(request: pytest.FixtureRequest) -> str:

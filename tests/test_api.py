@@ -27,7 +27,7 @@ def test_all_errors_have_one_base() -> None:
 
 def test_available_names_every_backend() -> None:
     found = {entry.name: entry for entry in tercet.available()}
-    assert list(found) == ["numpy", "cuda", "cudnn"]
+    assert list(found) == ["numpy", "cuda", "cudnn", "tensorrt"]
     assert found["numpy"]
     assert all(entry or (entry.missing and entry.remedy) for entry in found.values())
 

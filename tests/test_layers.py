@@ -15,10 +15,10 @@ FOLDERS = ("runtime", "importers", "backends", "tools")
 ALLOWED = {
     "runtime": (),
     "importers": ("runtime",),
-    "backends": ("runtime",),
     "backends/numpy": ("runtime",),
     "backends/cuda": ("runtime",),
     "backends/cudnn": ("runtime", "backends/cuda"),
+    "backends/tensorrt": ("runtime", "backends/cuda", "importers/onnx"),
 }
 
 

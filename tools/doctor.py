@@ -107,6 +107,7 @@ def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = sile
                 "NVRTC": partial(_nvrtc, extra),
                 "CUDA headers": partial(_headers, extra),
                 "cuDNN": partial(_cudnn, extra),
+                "TensorRT": _tensorrt,
                 _BACKENDS: backends.available,
             }
         ),
@@ -298,6 +299,17 @@ def _cudnn(remedy: str) -> Check:
     except BackendUnavailable as error:
         return check(False, error.missing, remedy)
     return check(True, f"{found.version}, frontend {found.frontend_version}, {found.file}")
+
+
+def _tensorrt() -> Check:
+    check = partial(Check, "TensorRT", purpose="the tensorrt backend")
+    from ..backends.tensorrt import vendor
+
+    try:
+        found = vendor.load()
+    except BackendUnavailable as error:
+        return check(False, error.missing, error.remedy)
+    return check(True, f"{found.version}, {found.module.__file__}")
 
 
 def _first_line(error: Exception) -> str:

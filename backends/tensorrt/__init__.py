@@ -1,0 +1,55 @@
+"""TensorRT engines for the regions that it takes, with the kernels of `cuda` in between.
+
+This backend has not been run: TensorRT's libraries could not be had where it was written. It is
+checked against the signatures of TensorRT 11 (`typings/tensorrt.pyi`) and tested on a double made
+of them; ``python -m tercet.tools.tensorrt_check`` runs all of it where TensorRT is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ...runtime.backend import Backend
+from ...runtime.errors import BackendUnavailable
+from ...runtime.options import Options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .engine import Engines
+
+
+def open_backends(options: Options) -> tuple[Backend, ...]:
+    """Return TensorRT, and the cuda kernels on the same device memory for what it leaves.
+
+    Raises:
+        BackendUnavailable: there is no TensorRT, or no GPU that the cuda kernels can use.
+    """
+    from .vendor import load
+
+    library = load()
+    from ..cuda import open_backends as open_cuda
+
+    try:
+        cuda = open_cuda(options)
+    except BackendUnavailable as error:
+        raise BackendUnavailable("tensorrt", error.missing, error.remedy) from None
+    from ..cuda.device import open_device
+    from .backend import TensorrtBackend
+
+    device = open_device(options.cache, "tensorrt")
+    engines = _engines(library, device.description, options.cache / "tensorrt")
+    return TensorrtBackend(device, engines), *cuda
+
+
+@cache
+def _engines(library: object, gpu: str, folder: Path) -> Engines:
+    """Return the engines of this process, which all models share."""
+    from .engine import Engines
+    from .store import Store
+    from .vendor import Library
+
+    if not isinstance(library, Library):
+        raise TypeError(f"{library} is no TensorRT")
+    return Engines(library, gpu, Store(folder))

@@ -1,0 +1,119 @@
+"""What TensorRT claims: regions of nodes that its parser reads, each as one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from functools import partial
+
+from ...runtime import dtypes
+from ...runtime.backend import Claim, Decline, Device, Site, View
+from ...runtime.dtypes import DType, name_of
+from ...runtime.errors import UnsupportedError
+from ...runtime.ir import Graph, Node
+from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
+from ...runtime.options import Options
+from .engine import Engines, Refused, Settings
+from .regions import Region, is_worthwhile, regions
+from .section import section
+from .step import EngineStep, Pointer
+
+#: Element types of tensors; those of bytes between Q and DQ alone.
+DTYPES: frozenset[DType] = frozenset(
+    (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool_)
+)
+QUANTIZED: frozenset[DType] = frozenset((dtypes.int8, dtypes.float8e4m3fn))
+#: Axes that a tensor has at most.
+MOST_AXES = 8
+
+
+class TensorrtBackend:
+    """Regions as TensorRT engines; see `runtime.backend.Backend`.
+
+    Args:
+        device: shared with the cuda kernels, which take what is declined.
+        engines: builds and keeps them.
+        pointer: gives the address of a view on the device; CUDA's where None.
+    """
+
+    name = "tensorrt"
+
+    def __init__(self, device: Device, engines: Engines, pointer: Pointer | None = None) -> None:
+        self.device = device
+        self._engines = engines
+        self._pointer = pointer or _on_cuda
+
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
+        """Yield a claim for each region that is worth an engine, a reason for every other node."""
+        taken: set[Node] = set()
+        for node in graph.nodes:
+            if node in free:
+                reason = self._refusal(node)
+                if reason and not node.op.view:
+                    yield Decline(node, reason)
+                if not reason:
+                    taken.add(node)
+        for region in regions(graph, taken):
+            if is_worthwhile(region):
+                yield Claim(region, partial(self._build, graph, region, options))
+                continue
+            for node in region:
+                if not node.op.view:
+                    yield Decline(node, f"its region of {len(region)} is too small for an engine")
+
+    def _refusal(self, node: Node) -> str:
+        """Return why a node belongs to no region; empty where TensorRT's parser may take it."""
+        if node.op.domain:
+            return f"an operator of '{node.op.domain}'"
+        quantizes = isinstance(node.op, QuantizeLinear | DequantizeLinear)
+        allowed = DTYPES | QUANTIZED if quantizes else DTYPES
+        for value in (*node.reads, *node.outputs):
+            if value.tensor.dtype not in allowed:
+                return f"'{value.name}' has dtype {name_of(value.tensor.dtype)}"
+            if value.tensor.rank > MOST_AXES:
+                return f"'{value.name}' has {value.tensor.rank} axes"
+            if 0 in value.tensor.dims and not value.is_constant:
+                return f"'{value.name}' has no elements"
+        operator = type(node.op).__name__
+        if not self._engines.takes(operator):
+            version = self._engines.library.version
+            return f"the parser of TensorRT {version} does not know {operator}"
+        return ""
+
+    def _build(
+        self, graph: Graph, region: Region, options: Options, site: Site
+    ) -> EngineStep | Decline:
+        settings = Settings(
+            tf32=options.precision == "tf32",
+            workspace=options.workspace,
+            level=5 if options.tune else 3,
+        )
+        try:
+            found = section(graph, region, options.ranges)
+            engine = self._engines.get(found, settings)
+        except UnsupportedError as error:
+            return Decline(_named(region, str(error)), str(error))
+        except Refused as error:
+            where = f"TensorRT {self._engines.library.version}"
+            return Decline(_node(region, error.node), f"{where}: {error.reason}")
+        if [t.name for t in found.inputs] != [v.name for v in site.inputs]:
+            raise ValueError(f"the section reads {found.inputs}, the step {site.inputs}")
+        return EngineStep(self.device, self._pointer, found, engine, len(region))
+
+
+def _node(region: Region, name: str) -> Node:
+    """Return the node of this name, or one that was made of it; else the first that computes."""
+    for node in region:
+        if name and (node.name == name or name in node.origin):
+            return node
+    return next(node for node in region if not node.op.view)
+
+
+def _named(region: Region, said: str) -> Node:
+    """Return the node that a message names in quotes, else the first that computes."""
+    return next((node for node in region if f"'{node.name}'" in said), _node(region, ""))
+
+
+def _on_cuda(view: View) -> int:
+    from ..cuda.memory import pointer
+
+    return pointer(view)

@@ -1,0 +1,108 @@
+"""Which nodes go to TensorRT together: the largest convex regions of those that it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from ...runtime.ir import Graph, Node
+
+Region = tuple[Node, ...]
+_Parts = dict[Node, list[Node]]
+
+#: Nodes that compute something which a region has at least, unless one of them multiplies matrices:
+#: an engine is launched at the cost of several kernels.
+LEAST = 4
+
+
+def regions(graph: Graph, taken: Set[Node]) -> list[Region]:
+    """Return the regions, nodes in topological order.
+
+    A node's *level* is the greatest number of times that a path to it enters the taken nodes from
+    the others. Along a path levels never fall, so one that leaves the taken nodes and comes back
+    ends on a higher level: the connected parts of a level are convex, and no two of them wait for
+    each other. Where an edge joins two parts and no other path does, they become one.
+
+    Args:
+        graph: the graph.
+        taken: the nodes that may belong to regions, views included.
+    """
+    levels = _levels(graph, taken)
+    parts: _Parts = {}
+    for node in graph.nodes:
+        if node not in taken:
+            continue
+        parts[node] = [node]
+        for source in _sources(node):
+            if source in parts and levels[source] == levels[node]:
+                _join(parts, source, node)
+    _merge(graph, parts)
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    distinct = {id(part): part for part in parts.values()}.values()
+    found = [tuple(sorted(part, key=order.__getitem__)) for part in distinct]
+    return sorted(found, key=lambda part: order[part[0]])
+
+
+def is_worthwhile(region: Region) -> bool:
+    """Whether a region is large enough for an engine of its own."""
+    computing = [node for node in region if not node.op.view]
+    return len(computing) >= LEAST or any(node.op.dense for node in computing)
+
+
+def _sources(node: Node) -> list[Node]:
+    return [value.producer for value in node.reads if value.producer is not None]
+
+
+def _levels(graph: Graph, taken: Set[Node]) -> dict[Node, int]:
+    levels: dict[Node, int] = {}
+    for node in graph.nodes:
+        entered = node in taken
+        found = (levels[s] + (entered and s not in taken) for s in _sources(node))
+        levels[node] = max(found, default=0)
+    return levels
+
+
+def _merge(graph: Graph, parts: _Parts) -> None:
+    """Join parts along edges between them, until every other pair would close a circle."""
+    joined = True
+    while joined:
+        joined = False
+        for node in graph.nodes:
+            for source in _sources(node):
+                if node not in parts or source not in parts or parts[node] is parts[source]:
+                    continue
+                if not _is_reached_around(parts, source, node):
+                    _join(parts, source, node)
+                    joined = True
+
+
+def _is_reached_around(parts: _Parts, first: Node, last: Node) -> bool:
+    """Whether a path leads from one part to another through nodes of neither."""
+    start, goal = parts[first], parts[last]
+    seen: set[Node] = set()
+    frontier = [n for n in _consumers(start) if parts.get(n) is not start]
+    frontier = [n for n in frontier if parts.get(n) is not goal]
+    while frontier:
+        node = frontier.pop()
+        if parts.get(node) is goal:
+            return True
+        if node not in seen:
+            whole = parts.get(node, [node])
+            seen.update(whole)
+            frontier.extend(_consumers(whole))
+    return False
+
+
+def _consumers(nodes: list[Node]) -> list[Node]:
+    return [each for node in nodes for value in node.outputs for each in value.consumers]
+
+
+def _join(parts: _Parts, first: Node, second: Node) -> None:
+    """Make the parts of two nodes one."""
+    large, small = parts[first], parts[second]
+    if large is small:
+        return
+    if len(large) < len(small):
+        large, small = small, large
+    large.extend(small)
+    for node in small:
+        parts[node] = large

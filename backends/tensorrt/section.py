@@ -1,0 +1,166 @@
+"""A region as a model of its own: what TensorRT reads, and what an engine of it is known by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto
+
+from ...importers.onnx.encode import tensor_head
+from ...importers.onnx.expand import expanded
+from ...importers.onnx.export import export
+from ...importers.onnx.save import save
+from ...runtime.infer import infer
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.partition import reads_of, results_of
+from ...runtime.types import Array, TensorType
+from .regions import Region
+
+#: The opset that models are written in; TensorRT's parser reads all of it.
+OPSET = 20
+
+Ints = tuple[int, ...]
+#: The least, the usual and the greatest shape of an input.
+Profile = tuple[Ints, Ints, Ints]
+#: Least, usual and greatest size by symbolic dimension.
+Ranges = Mapping[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output of a section: its name there, dtype and, for this plan, shape."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Section:
+    """A region as a graph.
+
+    Attributes:
+        graph: in operators that `OPSET` has, as far as functions can say the others.
+        inputs: what it reads, in the order of the step's.
+        outputs: what it gives, likewise.
+        profiles: shapes by input, where dimensions are symbolic; empty where none is.
+    """
+
+    graph: Graph
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    profiles: Mapping[str, Profile]
+
+    @cached_property
+    def digest(self) -> str:
+        """Of operators, shapes, profiles and every element of every constant."""
+        found = sha256()
+
+        def hashed(name: str, data: Array) -> TensorProto:
+            found.update(np.ascontiguousarray(data).tobytes())
+            return tensor_head(name, data)
+
+        model = export(self.graph, opsets={"": OPSET}, store=hashed)
+        found.update(model.SerializeToString(deterministic=True))
+        found.update(repr(sorted(self.profiles.items())).encode())
+        return found.hexdigest()
+
+    def write(self, folder: Path) -> Path:
+        """Write it as an ONNX file, constants beside it where they are too large; return it."""
+        path = folder / "section.onnx"
+        save(self.graph, path, opsets={"": OPSET})
+        return path
+
+
+def section(graph: Graph, region: Region, ranges: Ranges) -> Section:
+    """Return a region of a plan's graph as a model.
+
+    Args:
+        graph: all shapes static.
+        region: its nodes.
+        ranges: sizes that symbolic dimensions of the model may have; where they name all of a
+            region's, and nothing in it depends on a size, its engine serves all of them.
+
+    Raises:
+        UnsupportedError: a node cannot be written in `OPSET`; names it.
+    """
+    reads, results = reads_of(region), results_of(graph, region)
+    inputs, outputs = _tensors(reads), _tensors(results)
+    found = _general(graph, region, reads, results, ranges)
+    if found is not None:
+        part, profiles = found
+        return Section(expanded(part, OPSET), inputs, outputs, profiles)
+    part = graph.cut(reads, {value.name: value for value in results})
+    infer(part)
+    return Section(expanded(part, OPSET), inputs, outputs, {})
+
+
+def _tensors(values: Sequence[Value]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(value.name, value.tensor.without_value()) for value in values)
+
+
+# ── symbolic dimensions ──────────────────────────────────────────────────────────────────────────
+
+
+def _general(
+    graph: Graph,
+    region: Region,
+    reads: Sequence[Value],
+    results: Sequence[Value],
+    ranges: Ranges,
+) -> tuple[Graph, dict[str, Profile]] | None:
+    """Return the region before its symbols were bound, with profiles; None where it has changed."""
+    general = graph.general
+    if general is None or not ranges:
+        return None
+    by_name = {node.name: node for node in general.nodes}
+    if not all(_is_same(node, by_name.get(node.name)) for node in region):
+        return None
+    profiles: dict[str, Profile] = {}
+    for value in reads:
+        profile = _profile(general.values.get(value.name), value.tensor.dims, ranges)
+        if profile is None:
+            return None
+        profiles[value.name] = profile
+    inputs = [general.values[value.name] for value in reads]
+    outputs = {value.name: general.values[value.name] for value in results}
+    part = general.cut(inputs, outputs)
+    infer(part)
+    return part, profiles
+
+
+def _is_same(node: Node, twin: Node | None) -> bool:
+    """Whether a node reads and gives in the plan what it does in the model."""
+    if twin is None or twin.op != node.op or len(twin.inputs) != len(node.inputs):
+        return False
+    if [value.name for value in twin.outputs] != [value.name for value in node.outputs]:
+        return False
+    return all(map(_is_same_value, node.inputs, twin.inputs))
+
+
+def _is_same_value(value: Value | None, twin: Value | None) -> bool:
+    if value is None or twin is None:
+        return value is twin
+    if value.data is None or twin.data is None:
+        return value.data is twin.data and value.name == twin.name
+    return value.data is twin.data or (
+        value.data.dtype == twin.data.dtype and np.array_equal(value.data, twin.data)
+    )
+
+
+def _profile(twin: Value | None, dims: Ints, ranges: Ranges) -> Profile | None:
+    """Return the shapes that an input may have; None where they are not known or not these."""
+    if twin is None or not isinstance(twin.type, TensorType) or twin.type.shape is None:
+        return None
+    sizes: list[tuple[int, int, int]] = []
+    for dim, now in zip(twin.type.shape, dims, strict=True):
+        known = ranges.get(dim) if isinstance(dim, str) else (now, now, now)
+        if known is None or not known[0] <= now <= known[2]:
+            return None
+        sizes.append(known)
+    least, usual, most = (tuple(size[i] for size in sizes) for i in range(3))
+    return least, usual, most

@@ -1,0 +1,85 @@
+"""The step that runs an engine on the plan's stream and in the plan's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...runtime.backend import Device, View
+from ...runtime.errors import DeviceError
+from .engine import Engine
+from .section import Section, Tensor
+
+#: The address of a view on the GPU.
+Pointer = Callable[[View], int]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """A region with its engine.
+
+    Attributes:
+        device: the GPU.
+        pointer: gives the address of a view there.
+        section: the region as a model.
+        engine: what runs it.
+        size: how many nodes it stands for.
+    """
+
+    device: Device
+    pointer: Pointer
+    section: Section
+    engine: Engine
+    size: int
+    capturable: bool = True
+
+    @property
+    def kernel(self) -> str:
+        """The engine, for the placement report."""
+        key, layers = self.engine.key[:8], self.engine.layers
+        return f"engine {key}: {self.size} nodes as {layers} layers"
+
+    @property
+    def scratch(self) -> int:
+        """Device memory that a run needs."""
+        return self.engine.scratch
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Callable[[Any], None]:
+        """Return what runs the engine on these addresses.
+
+        It has run once before, on zeros: TensorRT puts work off that a recording must not hold.
+        """
+        named = zip((*self.section.inputs, *self.section.outputs), (*inputs, *outputs), strict=True)
+        addresses = {tensor.name: self.pointer(view) for tensor, view in named}
+        shapes = {tensor.name: tensor.type.dims for tensor in self.section.inputs}
+        context = self.engine.context(shapes, addresses)
+        if scratch is not None:
+            context.set_device_memory(self.pointer(scratch), scratch.nbytes)
+        self._rehearse(context)
+        self.engine.point(context, addresses)
+        engine = self.engine
+
+        def run(stream: Any) -> None:
+            engine.run(context, stream.handle)
+
+        return run
+
+    def _rehearse(self, context: Any) -> None:
+        tensors: Sequence[Tensor] = (*self.section.inputs, *self.section.outputs)
+        views = [self.device.upload(np.zeros(t.type.dims, t.type.dtype)) for t in tensors]
+        try:
+            where = zip(tensors, views, strict=True)
+            self.engine.point(context, {t.name: self.pointer(view) for t, view in where})
+            stream: Any = self.device.stream()
+            self.engine.run(context, stream.handle)
+            stream.synchronize()
+        except DeviceError as error:
+            raise DeviceError(f"{self.kernel}: first run: {error}") from error
+        finally:
+            for view in views:
+                view.buffer.close()

@@ -1,0 +1,74 @@
+"""The backend of docs/adding_a_backend.md, as a package of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tercet.importers.onnx.save import save
+from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.ops.elementwise import Relu, Sigmoid
+from tercet.runtime.types import TensorType
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "adding_a_backend.md"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder as pip leaves one: the page's module, and its entry point."""
+    text = PAGE.read_text(encoding="utf-8")
+    (module,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (project,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (entry,) = re.findall(r'^toy = "(.*)"$', project, re.MULTILINE)
+    assert len(module.splitlines()) < 100
+    (tmp_path / "toy_backend.py").write_text(module, encoding="utf-8")
+    about = tmp_path / "toy_backend-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[tercet.backends]\ntoy = {entry}\n")
+    return tmp_path
+
+
+def model(folder: Path) -> Path:
+    """Write a model of a Sigmoid and a Relu."""
+    graph = Graph("two")
+    x = graph.add_input("x", TensorType(float32, (2, 3)))
+    y = graph.insert(Sigmoid(), [x], ["y"], name="smooth").output
+    graph.set_outputs({"z": graph.insert(Relu(), [y], ["z"], name="rectify").output})
+    infer(graph)
+    save(graph, folder / "two.onnx")
+    return folder / "two.onnx"
+
+
+def tercet(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line beside the package."""
+    paths = os.pathsep.join((str(ROOT), str(folder)))
+    command = (sys.executable, "-m", "tercet", *arguments)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=folder
+    )
+
+
+def test_it_runs_what_it_claims(installed: Path) -> None:
+    path = str(model(installed))
+    answer = tercet(installed, "run", path, "-b", "toy", "--fallback", "numpy", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["ran_on"]["toy"] == 1
+    answer = tercet(installed, "compare", path, "-b", "numpy", "-b", "toy", "--fallback", "numpy")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_it_says_what_it_does_not_run(installed: Path) -> None:
+    answer = tercet(installed, "run", str(model(installed)), "-b", "toy")
+    assert answer.returncode == 3
+    assert "toy runs Relu alone" in answer.stderr

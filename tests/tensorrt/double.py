@@ -1,0 +1,322 @@
+"""A stand-in for the package `tensorrt`, made of the signatures in typings/tensorrt.pyi.
+
+Whatever the real bindings lack, a name, a parameter or a type that no overload takes, fails here,
+too. Every call is recorded. What the calls do is written down in `BEHAVIOUR`: the parser reads the
+model, an engine is the model's bytes, and a run computes it with onnxruntime on the memory at the
+addresses that it was given.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+STUB = Path(__file__).parents[2] / "typings" / "tensorrt.pyi"
+#: Python types by the annotation of a parameter; others are classes of the stub, or not checked.
+SCALARS: dict[str, tuple[type, ...]] = {
+    "typing.SupportsInt": (int, np.integer),
+    "typing.SupportsFloat": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "tuple": (tuple,),
+    "list": (list,),
+    "typing_extensions.Buffer": (bytes, bytearray, memoryview),
+}
+
+
+class Enumerator:
+    """A member of one of TensorRT's enumerations."""
+
+    def __init__(self, kind: str, name: str, value: int) -> None:
+        self.kind, self.name, self.value = kind, name, value
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"{self.kind}.{self.name}"
+
+
+@dataclass
+class Method:
+    """A method of the stub: one signature for each overload."""
+
+    signatures: list[tuple[inspect.Signature, dict[str, str]]] = field(default_factory=list)
+
+
+class Double:
+    """The module.
+
+    Attributes:
+        calls: class, method and arguments of every call, in order.
+        refuses: operators that the parser refuses when it reads a model.
+        unknown: operators that the parser does not know at all.
+        failing: calls that answer None or False, as ``Builder.build_serialized_network``.
+        builds: how many engines were built.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, tuple[Any, ...]]] = []
+        self.refuses: set[str] = set()
+        self.unknown: set[str] = set()
+        self.failing: set[str] = set()
+        self.builds = 0
+        self._classes: dict[str, Any] = {}
+        for node in ast.parse(STUB.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                self._classes[node.name] = _class(self, node)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_classes"][name]
+        except KeyError:
+            raise AttributeError(f"the real tensorrt has no '{name}'") from None
+
+    def of(self, kind: str, name: str) -> list[tuple[Any, ...]]:
+        """Return the arguments of every call of one method."""
+        return [arguments for k, n, arguments in self.calls if (k, n) == (kind, name)]
+
+
+def _class(double: Double, node: ast.ClassDef) -> Any:
+    """Return a class with the stub's methods, properties and members, and nothing else."""
+    members: dict[str, Any] = {"__slots__": ("state",), "double": double}
+    methods: dict[str, Method] = {}
+    names: list[str] = []
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef):
+            decorators = {ast.unparse(each) for each in item.decorator_list}
+            if decorators & {"property"} or any(d.endswith(".setter") for d in decorators):
+                members[item.name] = _property(item.name)
+            elif item.name not in {"__enter__", "__exit__", "__del__"}:
+                methods.setdefault(item.name, Method()).signatures.append(_signature(item))
+        elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            names.append(item.target.id)
+        elif isinstance(item, ast.ClassDef):
+            members[item.name] = _class(double, item)
+    enumeration = "__members__" in names
+    for i, name in enumerate(n for n in names if n != "__members__"):
+        value = Enumerator(node.name, name, i) if enumeration else _property(name)
+        members[name] = value
+    for name, method in methods.items():
+        if not enumeration and (not name.startswith("__") or name == "__init__"):
+            members[name] = _method(node.name, name, method)
+    if "__init__" not in members:
+        members["__init__"] = lambda self: object.__setattr__(self, "state", {})
+    return type(node.name, (), members)
+
+
+def _property(name: str) -> property:
+    def read(self: Any) -> Any:
+        return self.state.get(name)
+
+    def write(self: Any, value: Any) -> None:
+        self.double.calls.append((type(self).__name__, name, (value,)))
+        self.state[name] = value
+
+    return property(read, write)
+
+
+def _signature(item: ast.FunctionDef) -> tuple[inspect.Signature, dict[str, str]]:
+    given = item.args
+    first = len(given.args) - len(given.defaults)
+    parameters: list[inspect.Parameter] = []
+    annotations: dict[str, str] = {}
+    for i, argument in enumerate(given.args):
+        default = None if i >= first else inspect.Parameter.empty
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(argument.arg, kind, default=default))
+        if argument.annotation is not None:
+            annotations[argument.arg] = ast.unparse(argument.annotation)
+    return inspect.Signature(parameters), annotations
+
+
+def _method(kind: str, name: str, method: Method) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "__init__":
+            object.__setattr__(self, "state", {})
+        problems: list[str] = []
+        for signature, kinds in method.signatures:
+            try:
+                bound = signature.bind(self, *args, **kwargs).arguments
+            except TypeError as error:
+                problems.append(str(error))
+                continue
+            wrong = [n for n, v in bound.items() if not _suits(v, kinds.get(n, ""))]
+            if not wrong:
+                self.double.calls.append((kind, name, tuple(bound.values())[1:]))
+                return _answer(self, kind, name, list(bound.values())[1:])
+            problems.append(f"{wrong[0]}={bound[wrong[0]]!r} is no {kinds[wrong[0]]}")
+        raise TypeError(f"the real tensorrt has no such {kind}.{name}: {'; '.join(problems)}")
+
+    return call
+
+
+def _suits(value: Any, annotation: str) -> bool:
+    if annotation in SCALARS:
+        return isinstance(value, SCALARS[annotation]) and (
+            annotation == "bool" or not isinstance(value, bool)
+        )
+    if annotation.isidentifier() and value is not None:
+        kinds = {base.__name__ for base in type(value).__mro__} | {getattr(value, "kind", "")}
+        return annotation in kinds
+    return True
+
+
+def _answer(self: Any, kind: str, name: str, args: list[Any]) -> Any:
+    if f"{kind}.{name}" in self.double.failing:
+        return False if name.startswith(("set_", "execute")) else None
+    behaviour = BEHAVIOUR.get((kind, name))
+    return behaviour(self, *args) if behaviour else None
+
+
+# ── what the calls do ────────────────────────────────────────────────────────────────────────────
+
+
+def _made(name: str, *keep: str) -> Callable[..., Any]:
+    """Return what makes an object of a class, which remembers the arguments."""
+
+    def make(self: Any, *args: Any) -> Any:
+        kind = self.double._classes[name]
+        made = object.__new__(kind)
+        object.__setattr__(made, "state", {"owner": self, **dict(zip(keep, args, strict=False))})
+        return made
+
+    return make
+
+
+def _keep(*names: str) -> Callable[..., None]:
+    def keep(self: Any, *args: Any) -> None:
+        self.state.update(zip(names, args, strict=False))
+
+    return keep
+
+
+def _parse(self: Any, path: str) -> bool:
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    for node in model.graph.node:
+        if node.op_type in self.double.refuses:
+            error = _made("ParserError", "node_name", "desc")(self, node.name, "no importer")
+            self.state["errors"] = [error]
+            self.state["num_errors"] = 1
+            return False
+    self.state["network"].state["model"] = model.SerializeToString()
+    self.state["num_errors"] = 0
+    return True
+
+
+def _build(self: Any, network: Any, config: Any, *_: Any) -> bytes:
+    self.double.builds += 1
+    profile = config.state.get("profile")
+    shapes = dict(profile.state["shapes"]) if profile is not None else {}
+    return repr((network.state["model"], shapes)).encode()
+
+
+def _deserialize(self: Any, data: bytes) -> Any:
+    try:
+        model, shapes = ast.literal_eval(bytes(data).decode())
+    except (SyntaxError, ValueError, UnicodeDecodeError):
+        return None
+    engine = _made("ICudaEngine", "model", "shapes")(self, model, shapes)
+    nodes = len(onnx.load_from_string(model).graph.node)
+    engine.state.update(num_layers=nodes, device_memory_size_v2=256)
+    return engine
+
+
+def _input_shape(self: Any, name: str, shape: Any) -> bool:
+    ranges = self.state["owner"].state["shapes"].get(name)
+    shape = tuple(shape)
+    if ranges and not all(a <= s <= b for a, s, b in zip(ranges[0], shape, ranges[2], strict=True)):
+        return False
+    self.state.setdefault("shapes", {})[name] = shape
+    return True
+
+
+def _address(self: Any, name: str, memory: int) -> bool:
+    self.state.setdefault("addresses", {})[name] = memory
+    return True
+
+
+def _execute(self: Any, stream_handle: int) -> bool:
+    assert stream_handle is not None
+    memory = self.state.get("memory", (0, 0))
+    assert memory[1] >= 256, "the engine's device memory was not provided"
+    session = ort.InferenceSession(
+        self.state["owner"].state["model"], providers=["CPUExecutionProvider"]
+    )
+    addresses, shapes = self.state["addresses"], self.state["shapes"]
+    feeds: dict[str, Any] = {}
+    for each in session.get_inputs():
+        feeds[each.name] = _at(addresses[each.name], shapes[each.name], _DTYPES[each.type]).copy()
+    names = [each.name for each in session.get_outputs()]
+    for name, result in zip(names, session.run(names, feeds), strict=True):
+        _at(addresses[name], result.shape, result.dtype)[...] = result
+    return True
+
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+    "tensor(int8)": np.int8,
+}
+
+
+def _at(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    size = prod(shape) * np.dtype(dtype).itemsize
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def _profile_shape(self: Any, name: str, least: Any, usual: Any, most: Any) -> None:
+    shapes = tuple(tuple(dims.state["shape"]) for dims in (least, usual, most))
+    self.state.setdefault("shapes", {})[name] = shapes
+
+
+def _add_profile(self: Any, profile: Any) -> int:
+    self.state["profile"] = profile
+    return 0
+
+
+BEHAVIOUR: dict[tuple[str, str], Callable[..., Any]] = {
+    ("Builder", "__init__"): _keep("logger"),
+    ("Builder", "create_network"): _made("INetworkDefinition", "flags"),
+    ("Builder", "create_builder_config"): _made("IBuilderConfig"),
+    ("Builder", "create_optimization_profile"): _made("IOptimizationProfile"),
+    ("Builder", "build_serialized_network"): _build,
+    ("Runtime", "__init__"): _keep("logger"),
+    ("Runtime", "deserialize_cuda_engine"): _deserialize,
+    ("OnnxParser", "__init__"): _keep("network", "logger"),
+    ("OnnxParser", "supports_operator"): lambda self, op: op not in self.double.unknown,
+    ("OnnxParser", "parse_from_file"): _parse,
+    ("OnnxParser", "get_error"): lambda self, i: self.state["errors"][i],
+    ("ParserError", "node_name"): lambda self: self.state["node_name"],
+    ("ParserError", "desc"): lambda self: self.state["desc"],
+    ("ParserError", "code"): lambda self: self.double.ErrorCode.UNSUPPORTED_NODE,
+    ("Dims", "__init__"): _keep("shape"),
+    ("IBuilderConfig", "create_timing_cache"): _made("ITimingCache", "data"),
+    ("IBuilderConfig", "set_timing_cache"): lambda self, cache, _: True,
+    ("IBuilderConfig", "get_timing_cache"): _made("ITimingCache"),
+    ("IBuilderConfig", "add_optimization_profile"): _add_profile,
+    ("IOptimizationProfile", "set_shape"): _profile_shape,
+    ("ITimingCache", "serialize"): lambda self: b"timings",
+    ("ICudaEngine", "create_execution_context"): _made("IExecutionContext", "strategy"),
+    ("IExecutionContext", "set_input_shape"): _input_shape,
+    ("IExecutionContext", "set_tensor_address"): _address,
+    ("IExecutionContext", "set_device_memory"): lambda self, at, n: self.state.update(
+        memory=(at, n)
+    ),
+    ("IExecutionContext", "execute_async_v3"): _execute,
+}

@@ -1,0 +1,217 @@
+"""The backend on the double: engines compute what numpy does, and every refusal is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import tercet
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.backends.tensorrt import vendor
+from tercet.backends.tensorrt.backend import TensorrtBackend
+from tercet.backends.tensorrt.engine import Engines
+from tercet.backends.tensorrt.store import Store
+from tercet.importers import onnx as importer
+from tercet.runtime.backend import View
+from tercet.runtime.errors import BackendUnavailable, DeviceError
+from tercet.runtime.model import Model
+from tercet.runtime.options import Options
+from tercet.tools.bench_models import bench_inputs
+from tercet.tools.generated_models import Sheet, image
+from tercet.tools.light_models import light_model
+
+from ..plan.fakes import FakeBackend, FakeBuffer, FakeDevice, FakeStream
+from .double import Double
+
+
+class Device(FakeDevice):
+    """A fake GPU whose streams have handles."""
+
+    def stream(self) -> FakeStream:
+        stream = super().stream()
+        stream.handle = 7  # type: ignore[attr-defined]  # what CudaStream has
+        return stream
+
+
+def pointer(view: View) -> int:
+    assert isinstance(view.buffer, FakeBuffer)
+    return view.buffer.memory.ctypes.data + view.offset
+
+
+def engines_of(trt: Double, folder: Path) -> Engines:
+    return Engines(vendor.opened(trt, "11.4.0"), "a GPU", Store(folder))
+
+
+@pytest.fixture
+def trt() -> Double:
+    return Double()
+
+
+@pytest.fixture
+def opened(trt: Double, tmp_path: Path) -> Callable[..., Model]:
+    """Return what loads a model on the double; behind it a fake of its device, and numpy."""
+
+    def load(proto: ModelProto, *, fake: bool = False, **options: Any) -> Model:
+        device = Device()
+        backend = TensorrtBackend(device, engines_of(trt, tmp_path), pointer)
+        chain = (backend, *([FakeBackend(device)] if fake else ()), NumpyBackend())
+        return Model(importer.load(proto).graph, chain, Options(**options), evaluate)
+
+    return load
+
+
+def small(batch: int | str = "batch") -> ModelProto:
+    """Return two convolutions and a classifier."""
+    sheet = Sheet("small", 0)
+    x = sheet.node("Relu", sheet.conv("input", (3, 8), 3, 4))
+    x = sheet.node("Relu", sheet.conv(x, (8, 8), 3, 4))
+    x = sheet.node("Flatten", sheet.node("GlobalAveragePool", x), axis=1)
+    return sheet.model(image(batch), (sheet.gemm(x, 8, 10), (batch, 10)), 17)
+
+
+def check(model: Model, proto: ModelProto, batch: int = 1) -> None:
+    feeds = bench_inputs(proto, batch=batch)
+    with tercet.load(proto) as exact:
+        want = exact.run(feeds)
+    got = model.run(feeds)
+    for name, data in want.items():
+        np.testing.assert_allclose(got[name], data, rtol=1e-4, atol=1e-4 * np.abs(data).max())
+
+
+def test_one_engine_for_a_whole_model(trt: Double, opened: Callable[..., Model]) -> None:
+    with opened(small()) as model:
+        check(model, small(), batch=2)
+        (row,) = [row for row in model.placement() if row.kind == "step"]
+    assert row.backend == "tensorrt"
+    assert row.kernel.startswith("engine ")
+    assert trt.builds == 1
+    assert trt.of("IBuilderConfig", "clear_flag") == [(trt.BuilderFlag.TF32,)], "float32 is float32"
+    assert trt.of("Builder", "create_network")[-1] == (
+        1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED),
+    )
+
+
+@pytest.mark.parametrize("name", ["densenet121", "shufflenet", "squeezenet"])
+def test_light_models_are_one_valid_section(name: str, opened: Callable[..., Model]) -> None:
+    proto = light_model(name)
+    with opened(proto) as model:
+        check(model, proto)
+        steps = [row for row in model.placement() if row.kind == "step"]
+    assert [row.backend for row in steps] == ["tensorrt"]
+
+
+def test_other_kernels_in_between_copy_nothing(trt: Double, opened: Callable[..., Model]) -> None:
+    trt.unknown.add("Relu")
+    with opened(small(), fake=True) as model:
+        check(model, small())
+        rows = model.placement()
+        relus = [row for row in rows if row.operators == "Relu"]
+    steps = [row.backend for row in rows if row.kind == "step"]
+    assert steps == ["tensorrt", "fake", "tensorrt", "fake", "tensorrt"]
+    assert sum(row.kind == "copy" for row in rows) == 2, "the input and the result alone"
+    said = {row.reason for row in relus}
+    assert said == {"tensorrt: the parser of TensorRT 11.4.0 does not know Relu"}
+
+
+def test_the_parsers_no_is_a_decline(trt: Double, opened: Callable[..., Model]) -> None:
+    trt.refuses.add("GlobalAveragePool")
+    with opened(small()) as model:
+        check(model, small())
+        rows = [row for row in model.placement() if row.kind == "step"]
+    (refused,) = [row for row in rows if row.operators == "GlobalAveragePool"]
+    steps = [row.backend for row in rows]
+    said = "tensorrt: TensorRT 11.4.0: its parser says UNSUPPORTED_NODE: no importer"
+    assert refused.reason.startswith(said)
+    assert steps == ["tensorrt", "numpy", "tensorrt"]
+
+
+def test_the_builders_no_is_a_decline(trt: Double, opened: Callable[..., Model]) -> None:
+    trt.failing.add("Builder.build_serialized_network")
+    with opened(small()) as model:
+        check(model, small())
+        rows = [row for row in model.placement() if row.kind == "step"]
+    assert "tensorrt" not in {row.backend for row in rows}
+    said = "tensorrt: TensorRT 11.4.0: build_serialized_network: no reason given"
+    assert any(row.reason.startswith(said) for row in rows)
+
+
+def test_options_reach_the_builder(trt: Double, opened: Callable[..., Model]) -> None:
+    with opened(small(), precision="tf32", workspace=1 << 20, tune=True) as model:
+        check(model, small())
+    assert trt.of("IBuilderConfig", "set_flag") == [(trt.BuilderFlag.TF32,)]
+    assert trt.of("IBuilderConfig", "builder_optimization_level") == [(5,)]
+    limit = (trt.MemoryPoolType.WORKSPACE, 1 << 20)
+    assert trt.of("IBuilderConfig", "set_memory_pool_limit") == [limit]
+
+
+def test_ranges_make_one_engine_for_all_sizes(trt: Double, opened: Callable[..., Model]) -> None:
+    with opened(small(), ranges={"batch": (1, 4, 8)}) as model:
+        for batch in (1, 3, 8):
+            check(model, small(), batch)
+        assert trt.builds == 1
+        ((name, *shapes),) = trt.of("IOptimizationProfile", "set_shape")
+        sizes = [dims.state["shape"] for dims in shapes]
+        assert (name, sizes) == ("input", [(n, 3, 224, 224) for n in (1, 4, 8)])
+        check(model, small(), batch=9)
+        assert trt.builds == 2, "outside of the range it is an engine for this size"
+
+
+def test_engines_are_kept(trt: Double, opened: Callable[..., Model], tmp_path: Path) -> None:
+    for _ in range(2):
+        with opened(small()) as model:
+            check(model, small())
+    assert trt.builds == 1
+    (file,) = tmp_path.glob("*.engine")
+    assert file.stat().st_mode & 0o077 == 0 or tmp_path.stat().st_mode & 0o077 == 0
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with opened(small()) as model:
+        check(model, small())
+    assert trt.builds == 2, "a damaged engine is not loaded"
+    with opened(small(), workspace=0) as model:
+        check(model, small())
+    assert trt.builds == 3
+    assert trt.of("IBuilderConfig", "create_timing_cache")[1:] == [(b"timings",)] * 2
+
+
+def test_a_failing_run_is_typed(trt: Double, opened: Callable[..., Model]) -> None:
+    trt.failing.add("IExecutionContext.execute_async_v3")
+    with opened(small()) as model, pytest.raises(DeviceError, match="execute_async_v3"):
+        model.run(bench_inputs(small()))
+
+
+def test_dtypes_that_engines_lack(opened: Callable[..., Model]) -> None:
+    sheet = Sheet("double", 0)
+    x = sheet.node("Cast", "input", to=11)
+    for _ in range(4):
+        x = sheet.node("Add", x, x)
+    x = sheet.node("Cast", x, to=1)
+    proto = sheet.model(image(1), (x, (1, 3, 224, 224)), 17)
+    with opened(proto) as model:
+        check(model, proto)
+        reasons = [row.reason for row in model.placement() if row.kind == "step"]
+    assert any("has dtype float64" in reason for reason in reasons)
+
+
+def test_without_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named '{name}'")
+
+    monkeypatch.setattr(vendor, "import_module", missing)
+    vendor.load.cache_clear()
+    with pytest.raises(BackendUnavailable, match="No module named 'tensorrt'") as caught:
+        tercet.load(small(), "tensorrt")
+    assert "pip install 'tensorrt>=11,<12'" in str(caught.value)
+
+
+def test_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendor, "import_module", lambda name: object())
+    monkeypatch.setattr(vendor, "version", lambda name: "10.3.0")
+    vendor.load.cache_clear()
+    with pytest.raises(BackendUnavailable, match=r"TensorRT 11 is needed, 10\.3\.0 is installed"):
+        vendor.load()
+    vendor.load.cache_clear()
