@@ -1,5 +1,6 @@
 """The package that users install: its list of folders, its data, its weight at import."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -82,3 +83,29 @@ print(time.perf_counter() - start, *{name.split(".")[0] for name in sys.modules}
     assert min(float(seconds) for seconds, *_ in runs) < 0.5
     optional = {"cuda", "cudnn", "onnxruntime", "PIL", "rich", "tensorrt", "torch", "typer"}
     assert not optional & set(runs[0])
+
+
+@pytest.mark.parametrize(("extra", "major"), [("cuda12", 12), ("cuda13", 13)])
+def test_extras_resolve_on_a_clean_machine(extra: str, major: int, tmp_path: Path) -> None:
+    """What pip would install for Python 3.12 on Linux, from wheels, with nothing there yet."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    where = ["--ignore-installed", "--target", str(tmp_path / "site"), "--only-binary=:all:"]
+    kinds = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
+    machine = [f"--platform={kind}_x86_64" for kind in kinds]
+    report = tmp_path / "report.json"
+    command = [*pip, "--dry-run", "--report", str(report), "--python-version=3.12"]
+    answer = subprocess.run(
+        [*command, *where, *machine, *wanted], check=False, capture_output=True, text=True
+    )
+    if "No matching distribution found for numpy" in answer.stderr:
+        pytest.skip("no package index can be reached from here")
+    assert answer.returncode == 0, answer.stderr
+    found = {
+        entry["metadata"]["name"].lower(): entry["metadata"]["version"]
+        for entry in json.loads(report.read_text())["install"]
+    }
+    assert found["cuda-bindings"].split(".")[0] == str(major)
+    assert {"cuda-core", "nvidia-cudnn-frontend", f"nvidia-cudnn-cu{major}"} <= set(found)
+    assert not (tmp_path / "site").exists(), "a dry run installs nothing"
