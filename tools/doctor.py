@@ -309,7 +309,7 @@ def _tensorrt() -> Check:
         found = vendor.load()
     except BackendUnavailable as error:
         return check(False, error.missing, error.remedy)
-    return check(True, f"{found.version}, {found.module.__file__}")
+    return check(True, f"{found.version}, {found.file}")
 
 
 def _first_line(error: Exception) -> str:

@@ -128,8 +128,8 @@ def read_peers(path: Path) -> dict[Key, tuple[Peer, ...]]:
             if entry["precision"] not in PRECISIONS:
                 continue
             key = entry["model"], PRECISIONS[entry["precision"]], int(entry["batch"])
-            times = (float(entry[name]) for name in ("ms", "p10", "p90"))
-            peer = Peer(entry["peer"], *times, entry.get("rel_err"))
+            middle, low, high = (float(entry[name]) for name in ("ms", "p10", "p90"))
+            peer = Peer(entry["peer"], middle, low, high, entry.get("rel_err"))
             found.setdefault(key, []).append(peer)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: no list of peers' figures: {error!r}") from error

@@ -28,7 +28,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     """
     from .vendor import load
 
-    library = load()
+    load()
     from ..cuda import open_backends as open_cuda
 
     try:
@@ -39,17 +39,15 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from .backend import TensorrtBackend
 
     device = open_device(options.cache, "tensorrt")
-    engines = _engines(library, device.description, options.cache / "tensorrt")
+    engines = _engines(device.description, options.cache / "tensorrt")
     return TensorrtBackend(device, engines), *cuda
 
 
 @cache
-def _engines(library: object, gpu: str, folder: Path) -> Engines:
+def _engines(gpu: str, folder: Path) -> Engines:
     """Return the engines of this process, which all models share."""
     from .engine import Engines
     from .store import Store
-    from .vendor import Library
+    from .vendor import load
 
-    if not isinstance(library, Library):
-        raise TypeError(f"{library} is no TensorRT")
-    return Engines(library, gpu, Store(folder))
+    return Engines(load(), gpu, Store(folder))

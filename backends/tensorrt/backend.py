@@ -69,8 +69,8 @@ class TensorrtBackend:
         for value in (*node.reads, *node.outputs):
             if value.tensor.dtype not in allowed:
                 return f"'{value.name}' has dtype {name_of(value.tensor.dtype)}"
-            if value.tensor.rank > MOST_AXES:
-                return f"'{value.name}' has {value.tensor.rank} axes"
+            if len(value.tensor.dims) > MOST_AXES:
+                return f"'{value.name}' has {len(value.tensor.dims)} axes"
             if 0 in value.tensor.dims and not value.is_constant:
                 return f"'{value.name}' has no elements"
         operator = type(node.op).__name__

@@ -8,12 +8,15 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import DeviceError
 from .section import Ints, Section
 from .store import Store
 from .vendor import Library
+
+if TYPE_CHECKING:
+    import tensorrt as trt
 
 
 class Refused(Exception):
@@ -57,13 +60,15 @@ class Engine:
     """
 
     library: Library
-    core: Any
+    core: trt.ICudaEngine
     key: str
     layers: int
     scratch: int
 
-    def context(self, shapes: Mapping[str, Ints], addresses: Mapping[str, int]) -> Any:
-        """Return an `IExecutionContext` for these inputs, whose memory the caller provides.
+    def context(
+        self, shapes: Mapping[str, Ints], addresses: Mapping[str, int]
+    ) -> trt.IExecutionContext:
+        """Return a context for these inputs, whose memory the caller provides.
 
         Args:
             shapes: by input.
@@ -72,8 +77,10 @@ class Engine:
         Raises:
             DeviceError: TensorRT does not take one of them.
         """
-        strategy = self.library.module.ExecutionContextAllocationStrategy.USER_MANAGED
-        context = self.core.create_execution_context(strategy)
+        import tensorrt as trt
+
+        strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        context: trt.IExecutionContext | None = self.core.create_execution_context(strategy)
         if context is None:
             raise self._failed("create_execution_context")
         for name, shape in shapes.items():
@@ -82,13 +89,13 @@ class Engine:
         self.point(context, addresses)
         return context
 
-    def point(self, context: Any, addresses: Mapping[str, int]) -> None:
+    def point(self, context: trt.IExecutionContext, addresses: Mapping[str, int]) -> None:
         """Let a context read and write at these addresses."""
         for name, address in addresses.items():
             if not context.set_tensor_address(name, address):
                 raise self._failed(f"set_tensor_address('{name}')")
 
-    def run(self, context: Any, stream: int) -> None:
+    def run(self, context: trt.IExecutionContext, stream: int) -> None:
         """Give a run to a stream, by its handle."""
         if not context.execute_async_v3(stream):
             raise self._failed("execute_async_v3")
@@ -108,15 +115,16 @@ class Engines:
     """
 
     def __init__(self, library: Library, gpu: str, store: Store) -> None:
+        import tensorrt as trt
+
         self.library = library
         self._gpu = gpu
         self._store = store
         self._known: dict[str, Engine] = {}
         self._lock = Lock()
-        module = library.module
-        self._builder = module.Builder(library.logger)
-        self._runtime = module.Runtime(library.logger)
-        self._parser = module.OnnxParser(self._network(), library.logger)
+        self._builder = trt.Builder(library.logger)
+        self._runtime = trt.Runtime(library.logger)
+        self._parser = trt.OnnxParser(self._network(), library.logger)
 
     def takes(self, operator: str) -> bool:
         """Whether TensorRT's parser knows an operator of ai.onnx."""
@@ -148,14 +156,16 @@ class Engines:
         scratch = int(core.device_memory_size_v2)
         return Engine(self.library, core, key, int(core.num_layers), scratch)
 
-    def _deserialized(self, data: bytes) -> Any:
+    def _deserialized(self, data: bytes) -> trt.ICudaEngine | None:
         """Return an engine; None where TensorRT does not take it, as one of another version."""
         return self._runtime.deserialize_cuda_engine(data)
 
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
-    def _network(self) -> Any:
-        flag = self.library.module.NetworkDefinitionCreationFlag.STRONGLY_TYPED
+    def _network(self) -> trt.INetworkDefinition:
+        import tensorrt as trt
+
+        flag = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
         return self._builder.create_network(1 << int(flag))
 
     def _build(self, section: Section, settings: Settings) -> bytes:
@@ -168,37 +178,45 @@ class Engines:
             )
             cache = config.create_timing_cache(self._store.read(timings) or b"")
             config.set_timing_cache(cache, False)
+            built: trt.IHostMemory | None
             built = self._builder.build_serialized_network(network, config)
         if built is None:
             raise Refused("", f"build_serialized_network: {self.library.said()}")
-        self._store.write(timings, bytes(config.get_timing_cache().serialize()))
-        return bytes(built)
+        self._store.write(timings, _bytes(config.get_timing_cache().serialize()))
+        return _bytes(built)
 
-    def _parse(self, network: Any, path: Path) -> None:
-        parser = self.library.module.OnnxParser(network, self.library.logger)
+    def _parse(self, network: trt.INetworkDefinition, path: Path) -> None:
+        import tensorrt as trt
+
+        parser = trt.OnnxParser(network, self.library.logger)
         if parser.parse_from_file(str(path)):
             return
-        errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        if not errors:
+        if not parser.num_errors:
             raise Refused("", f"parse_from_file: {self.library.said()}")
-        first = errors[0]
-        code = getattr(first.code(), "name", first.code())
-        raise Refused(str(first.node_name()), f"its parser says {code}: {first.desc()}")
+        first: trt.ParserError = parser.get_error(0)
+        raise Refused(first.node_name(), f"its parser says {first.code().name}: {first.desc()}")
 
-    def _config(self, section: Section, settings: Settings) -> Any:
-        module = self.library.module
+    def _config(self, section: Section, settings: Settings) -> trt.IBuilderConfig:
+        import tensorrt as trt
+
         config = self._builder.create_builder_config()
         if settings.tf32:
-            config.set_flag(module.BuilderFlag.TF32)
+            config.set_flag(trt.BuilderFlag.TF32)
         else:
-            config.clear_flag(module.BuilderFlag.TF32)
+            config.clear_flag(trt.BuilderFlag.TF32)
         config.builder_optimization_level = settings.level
         if settings.workspace is not None:
-            config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, settings.workspace)
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace)
         if section.profiles:
             profile = self._builder.create_optimization_profile()
             for name, shapes in section.profiles.items():
-                profile.set_shape(name, *(module.Dims(shape) for shape in shapes))
+                profile.set_shape(name, *(trt.Dims(shape) for shape in shapes))
             if config.add_optimization_profile(profile) < 0:
                 raise Refused("", f"add_optimization_profile: {self.library.said()}")
         return config
+
+
+def _bytes(memory: trt.IHostMemory) -> bytes:
+    """Return a copy of TensorRT's memory, which is a buffer, though its signature is silent."""
+    view: Any = memory
+    return bytes(view)

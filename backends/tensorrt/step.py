@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from ...runtime.backend import Device, View
 from ...runtime.errors import DeviceError
 from .engine import Engine
 from .section import Section, Tensor
+
+if TYPE_CHECKING:
+    import tensorrt as trt
 
 #: The address of a view on the GPU.
 Pointer = Callable[[View], int]
@@ -69,7 +72,7 @@ class EngineStep:
 
         return run
 
-    def _rehearse(self, context: Any) -> None:
+    def _rehearse(self, context: trt.IExecutionContext) -> None:
         tensors: Sequence[Tensor] = (*self.section.inputs, *self.section.outputs)
         views = [self.device.upload(np.zeros(t.type.dims, t.type.dtype)) for t in tensors]
         try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...runtime.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    import tensorrt as trt
 
 #: The major version whose calls this package uses.
 MAJOR = 11
@@ -24,16 +26,16 @@ class Library:
     """TensorRT, loaded into this process.
 
     Attributes:
-        module: the package `tensorrt`.
         version: such as ``11.4.0.1``.
+        file: where the package is.
         messages: the newest warnings and errors, as it said them.
         logger: what its calls want; writes to `messages`.
     """
 
-    module: Any
     version: str
+    file: str
     messages: deque[str]
-    logger: Any
+    logger: trt.ILogger
 
     def said(self) -> str:
         """Return the newest error, else the newest message, and forget all of them."""
@@ -51,7 +53,7 @@ def load() -> Library:
         BackendUnavailable: it is not installed, lacks a library, or is of another major version.
     """
     try:
-        module = import_module("tensorrt")
+        import tensorrt
     except (ImportError, OSError) as error:
         missing = f"the package tensorrt is not installed or lacks its libraries ({error})"
         raise BackendUnavailable("tensorrt", missing, _INSTALL) from error
@@ -59,18 +61,18 @@ def load() -> Library:
     if not found.startswith(f"{MAJOR}."):
         missing = f"TensorRT {MAJOR} is needed, {found or 'an unknown version'} is installed"
         raise BackendUnavailable("tensorrt", missing, _INSTALL)
-    return opened(module, found)
+    return opened(found, str(tensorrt.__file__))
 
 
-def opened(module: Any, found: str) -> Library:
-    """Return a loaded package with a logger of its own.
+def opened(found: str, file: str) -> Library:
+    """Return the loaded package with a logger of its own.
 
     Args:
-        module: `tensorrt`.
         found: its version.
+        file: where it is.
     """
     messages: deque[str] = deque(maxlen=_KEPT)
-    return Library(module, found, messages, _logger(module, messages))
+    return Library(found, file, messages, _logger(messages))
 
 
 def _version() -> str:
@@ -82,20 +84,22 @@ def _version() -> str:
     return ""
 
 
-def _logger(module: Any, messages: deque[str]) -> Any:
+def _logger(messages: deque[str]) -> trt.ILogger:
     """Return a logger that keeps warnings and errors; TensorRT's own prints them."""
-    severity = module.ILogger.Severity
+    import tensorrt as trt
+
+    severity = trt.ILogger.Severity
     kinds = {
         severity.INTERNAL_ERROR: "error: ",
         severity.ERROR: "error: ",
         severity.WARNING: "warning: ",
     }
 
-    class Kept(module.ILogger):
+    class Kept(trt.ILogger):
         def __init__(self) -> None:
-            module.ILogger.__init__(self)
+            trt.ILogger.__init__(self)
 
-        def log(self, severity: Any, msg: str) -> None:
+        def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
             """Keep a message; TensorRT calls this, from any thread."""
             if severity in kinds:
                 messages.append(kinds[severity] + " ".join(msg.split()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,12 @@ def pointer(view: View) -> int:
     return view.buffer.memory.ctypes.data + view.offset
 
 
-def engines_of(trt: Double, folder: Path) -> Engines:
-    return Engines(vendor.opened(trt, "11.4.0"), "a GPU", Store(folder))
-
-
 @pytest.fixture
-def trt() -> Double:
-    return Double()
+def trt(monkeypatch: pytest.MonkeyPatch) -> Double:
+    """The double in the place of the package."""
+    double = Double()
+    monkeypatch.setitem(sys.modules, "tensorrt", double)
+    return double
 
 
 @pytest.fixture
@@ -58,7 +58,8 @@ def opened(trt: Double, tmp_path: Path) -> Callable[..., Model]:
 
     def load(proto: ModelProto, *, fake: bool = False, **options: Any) -> Model:
         device = Device()
-        backend = TensorrtBackend(device, engines_of(trt, tmp_path), pointer)
+        engines = Engines(vendor.opened("11.4.0", "nowhere"), "a GPU", Store(tmp_path))
+        backend = TensorrtBackend(device, engines, pointer)
         chain = (backend, *([FakeBackend(device)] if fake else ()), NumpyBackend())
         return Model(importer.load(proto).graph, chain, Options(**options), evaluate)
 
@@ -198,18 +199,15 @@ def test_dtypes_that_engines_lack(opened: Callable[..., Model]) -> None:
 
 
 def test_without_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named '{name}'")
-
-    monkeypatch.setattr(vendor, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
     vendor.load.cache_clear()
-    with pytest.raises(BackendUnavailable, match="No module named 'tensorrt'") as caught:
+    with pytest.raises(BackendUnavailable, match="is not installed or lacks its") as caught:
         tercet.load(small(), "tensorrt")
     assert "pip install 'tensorrt>=11,<12'" in str(caught.value)
 
 
 def test_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vendor, "import_module", lambda name: object())
+    monkeypatch.setitem(sys.modules, "tensorrt", Double())
     monkeypatch.setattr(vendor, "version", lambda name: "10.3.0")
     vendor.load.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"TensorRT 11 is needed, 10\.3\.0 is installed"):
