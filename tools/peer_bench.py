@@ -43,6 +43,8 @@ MODELS = {
     "mobilenet_v2": "mobilenet_v2",
     "vgg16": "vgg16",
     "googlenet": "googlenet",
+    "vit_base": "vit_base",
+    "bert_base": "bert_base",
 }
 PRECISIONS: dict[str, Precision] = {"fp32": "float32", "fp16": "float16"}
 BATCHES = (1, 32)
@@ -259,7 +261,7 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str], found: Sequence[Peak
         "replay of the plan's CUDA graph, inputs resident, medians of 200; float32 is float32 (no "
         "TF32 product alone; see `docs/algorithms.md`). *Error* is the relative L2 distance of the "
         "first two results from float64. *Ratio* is the best peer's time by ours; the peers were "
-        "measured on the same machine, just before.",
+        "measured on the same model of GPU, by a script of their own, with other random weights.",
         "",
         *(f"- {name}: {text}" for name, text in about.items()),
         "",
