@@ -1,11 +1,11 @@
 # demo, test, lint and format set everything up by themselves, in .venv and nowhere else.
-# gpu-test and gpu-bench use the environment's own Python, with whatever CUDA packages it has.
+# gpu-test, gpu-bench and gpu-sanitize use the environment's own Python, with whatever CUDA packages it has.
 
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format gpu-test gpu-bench clean
+.PHONY: help demo test lint format gpu-test gpu-bench gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
@@ -14,7 +14,7 @@ VENV_PYTHON := .venv/bin/python
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/core.stamp  ## recognise handwritten digits on every backend this machine has
 	@$(VENV_PYTHON) -m tercet demo
@@ -43,6 +43,9 @@ gpu-bench:  ## measure every backend on the GPU with the environment's Python (o
 	$(ENV_PYTHON) -m tercet.tools.gpu_bench $(if $(COMMIT),--commit $(COMMIT))
 	$(ENV_PYTHON) -m tercet.tools.peer_bench $(if $(COMMIT),--commit $(COMMIT)) \
 	  $(if $(PEERS),--peers $(PEERS))
+
+gpu-sanitize:  ## run every kernel under compute-sanitizer with the environment's Python (or PYTHON=...)
+	$(ENV_PYTHON) -m tercet.tools.sanitize --output docs/results $(if $(COMMIT),--commit $(COMMIT))
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

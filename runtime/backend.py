@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
 
 from .ir import Graph, Node, Value
 from .options import Options
@@ -26,7 +25,7 @@ class Format(Enum):
 
     def nbytes(self, type_: TensorType) -> int:
         """Return the bytes that a static tensor takes in this format."""
-        return int(np.prod(self.physical(type_.dims), dtype=np.int64)) * type_.dtype.itemsize
+        return prod(self.physical(type_.dims)) * type_.dtype.itemsize
 
     def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the elements as they lie in memory."""
@@ -62,6 +61,19 @@ class Stream(Protocol):
         Raises:
             DeviceError: something given to it failed.
         """
+        ...
+
+
+@runtime_checkable
+class Forking(Stream, Protocol):
+    """A stream that can wait for others, so that a plan may run branches side by side."""
+
+    def mark(self) -> object:
+        """Return the moment at which everything given to the stream so far is done."""
+        ...
+
+    def wait(self, moment: Any) -> None:
+        """Let what the stream is given from now on wait for a moment of another stream."""
         ...
 
 
@@ -105,7 +117,8 @@ class Device(Protocol):
     def copier(self, dst: View, src: View) -> Run:
         """Return what copies `src` to `dst`, and changes its format on the way.
 
-        At least one of the two lies on this device, the other one here or on the host.
+        At least one of the two lies on this device, the other one here or on the host. Where both
+        do and the format changes, either may have gaps (`View.pitch`), which stay as they are.
         """
         ...
 
@@ -120,18 +133,44 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor in a buffer: the only thing that a step sees."""
+    """A tensor in a buffer: the only thing that a step sees.
+
+    Attributes:
+        device: where the buffer is.
+        buffer: the memory.
+        offset: bytes from its start to the first element; a multiple of 16 at least.
+        type: dtype and shape.
+        format: the order of the elements.
+        pitch: 0 for a tensor without gaps. Else its rows, which are the channels of a pixel or of
+            a row of a matrix, begin so many elements apart, because it is a slice of a tensor with
+            more channels. A step gets such views only of what `Formats.pitched` names.
+    """
 
     device: Device
     buffer: Buffer
     offset: int
     type: TensorType
     format: Format = Format.PLAIN
+    pitch: int = 0
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it covers."""
+        """The bytes of its elements."""
         return self.format.nbytes(self.type)
+
+    @property
+    def extent(self) -> int:
+        """The bytes from its first element to its last, with the gaps in between."""
+        return extent(self.format, self.type, self.pitch)
+
+
+def extent(format: Format, type_: TensorType, pitch: int) -> int:
+    """Return the bytes from the first element of a tensor to its last; see `View`."""
+    nbytes = format.nbytes(type_)
+    if not pitch or not nbytes:
+        return nbytes
+    row = format.physical(type_.dims)[-1] * type_.dtype.itemsize
+    return (nbytes // row - 1) * pitch * type_.dtype.itemsize + row
 
 
 class Weights(Protocol):
@@ -163,11 +202,18 @@ class Formats:
         gives: format by value that it computes.
         follows: the step takes any format, the same one for all its tensors, and gets the one in
             which most of its inputs lie; `wants` and `gives` are empty then.
+        pitched: inputs and outputs that may be slices of tensors with more channels, so that there
+            are gaps between their rows (see `View.pitch`): channels-last images, and matrices.
+            `Site.pitches` says which ones are.
+        followed: an input by output: the output may be such a slice, too, but only in the place of
+            the input, which it overwrites (`Claim.in_place`), and with it.
     """
 
     wants: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
     gives: Mapping[Value, Format] = field(default_factory=dict[Value, Format])
     follows: bool = False
+    pitched: Set[Value] = frozenset()
+    followed: Mapping[Value, Value] = field(default_factory=dict[Value, Value])
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +226,7 @@ class Site:
         outputs: the values that it computes and that somebody outside reads.
         formats: the physical format of each input and output.
         weights: the constants on the claim's device.
+        pitches: `View.pitch` of those that have gaps; multiples of 16 bytes.
     """
 
     nodes: tuple[Node, ...]
@@ -187,6 +234,7 @@ class Site:
     outputs: tuple[Value, ...]
     formats: Mapping[Value, Format]
     weights: Weights
+    pitches: Mapping[Value, int] = field(default_factory=dict[Value, int])
 
 
 @runtime_checkable
@@ -216,6 +264,16 @@ class Step(Protocol):
 
         Called once a plan; the result is called every run with the plan's stream.
         """
+        ...
+
+
+@runtime_checkable
+class Filling(Protocol):
+    """A step that knows how much of its device it keeps busy, which others may use meanwhile."""
+
+    @property
+    def fill(self) -> float:
+        """Its blocks of threads by those that the device runs at one time."""
         ...
 
 

@@ -1,7 +1,8 @@
 """Every error that tercet raises on purpose.
 
 Each class carries the exit code that the command line returns for it:
-0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, 5 backend unavailable, 6 device fault.
+0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, 5 backend unavailable, 6 device fault,
+7 out of time.
 """
 
 from __future__ import annotations
@@ -126,6 +127,12 @@ class KernelError(TercetError):
     def __init__(self, message: str, *, file: str | None = None, line: int | None = None) -> None:
         self.file, self.line = file, line
         super().__init__(message)
+
+
+class TimeLimitError(TercetError):
+    """Work that was not done when the time that its caller gave it was up."""
+
+    exit_code = 7
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

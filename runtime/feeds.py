@@ -8,8 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from .backend import Stream
+from .dlpack import on_host, place_name, place_of
 from .dtypes import DType, name_of, string
 from .errors import InputError
+from .exchange import Exchange, Lent
 from .ir import Value
 from .types import (
     Array,
@@ -21,6 +24,9 @@ from .types import (
     TensorType,
     ValueType,
 )
+
+#: What is fed to a model: a value of the host, or an array on the model's device.
+Feed = HostValue | Lent
 
 #: Size of each symbolic dimension that inputs have told so far, and the input that did.
 Symbols = dict[str, tuple[int, str]]
@@ -56,6 +62,31 @@ class TensorInfo:
         return cls(name or value.name, None, None, type_)
 
 
+def check_lent(
+    info: TensorInfo, value: Any, symbols: Symbols, exchange: Exchange, stream: Stream
+) -> Lent:
+    """Return what a caller gives for an input in device memory, as the runtime wants it.
+
+    Args:
+        info: the input.
+        value: an array with ``__dlpack__`` or ``__cuda_array_interface__``.
+        symbols: grows by what this input tells.
+        exchange: of the device that the model runs on.
+        stream: will read the elements; it waits for them.
+
+    Raises:
+        InputError: the array is not of the input's type, or it lies elsewhere.
+    """
+    try:
+        lent = exchange.take(value, stream)
+    except InputError as error:
+        raise InputError(f"input '{info.name}' {error}") from error
+    if not isinstance(info.type, TensorType):
+        raise InputError(f"input '{info.name}' is {info.type}; the host takes it, not a device")
+    _check_type(info, info.type, lent.type.dtype, lent.type.dims, symbols)
+    return lent
+
+
 def check_value(info: TensorInfo, value: Any, symbols: Symbols) -> HostValue:
     """Return what a caller gives for an input, as the runtime wants it.
 
@@ -86,8 +117,37 @@ def _check(info: TensorInfo, type_: ValueType | None, value: Any, symbols: Symbo
         pairs = cast("Mapping[Any, Any]", value).items()
         return {_key(info, type_, key): _element(info, type_, each) for key, each in pairs}
     if isinstance(type_, TensorType):
-        return _check_array(info, type_, np.asarray(value), symbols)
+        return _check_array(info, type_, _array_of(info, value), symbols)
     return value
+
+
+def _array_of(info: TensorInfo, value: Any) -> Array:
+    try:
+        return as_array(value)
+    except InputError as error:
+        raise InputError(f"input '{info.name}' {error}") from error
+
+
+def as_array(value: Any) -> Array:
+    """Return what numpy makes of a value; of one that it cannot read, what DLPack tells.
+
+    Raises:
+        InputError: it is no array, or it does not lie on the host.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    place = place_of(value)
+    if place is not None:
+        raise InputError(f"lies on {place_name(place)}; it is wanted on the host, as numpy's array")
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError, ValueError) as error:
+        if not hasattr(value, "__dlpack__"):
+            raise InputError(f"is no array: {error}") from error
+    try:
+        return on_host(value)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise InputError(f"cannot be read through DLPack: {error}") from error
 
 
 def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
@@ -114,32 +174,42 @@ def _kind(value: Any) -> str:
 def _check_array(info: TensorInfo, type_: TensorType, data: Array, symbols: Symbols) -> Array:
     if type_.dtype == string:
         data = as_texts(data)
-    if data.dtype != type_.dtype:
+    _check_type(info, type_, data.dtype, data.shape, symbols)
+    return data
+
+
+def _check_type(
+    info: TensorInfo,
+    type_: TensorType,
+    dtype: DType,
+    shape: tuple[int, ...],
+    symbols: Symbols,
+) -> None:
+    """Raise InputError unless an array of this dtype and shape fits an input."""
+    if dtype != type_.dtype:
         raise InputError(
-            f"input '{info.name}' has dtype {name_of(data.dtype)}; the model wants {info} "
+            f"input '{info.name}' has dtype {name_of(dtype)}; the model wants {info} "
             f"(convert with array.astype('{name_of(type_.dtype)}'))"
         )
     if type_.shape is None:
-        return data
-    if data.ndim != len(type_.shape):
+        return
+    if len(shape) != len(type_.shape):
         raise InputError(
-            f"input '{info.name}' has shape {list(data.shape)}, {data.ndim} axes; "
+            f"input '{info.name}' has shape {list(shape)}, {len(shape)} axes; "
             f"the model wants {len(type_.shape)}: {info}"
         )
-    for axis, (found, wanted) in enumerate(zip(data.shape, type_.shape, strict=True)):
+    for axis, (found, wanted) in enumerate(zip(shape, type_.shape, strict=True)):
         if isinstance(wanted, int) and found != wanted:
             raise InputError(
-                f"input '{info.name}' has shape {list(data.shape)}; "
-                f"axis {axis} must be {wanted}: {info}"
+                f"input '{info.name}' has shape {list(shape)}; axis {axis} must be {wanted}: {info}"
             )
         if isinstance(wanted, str):
             size, where = symbols.setdefault(wanted, (found, info.name))
             if size != found:
                 raise InputError(
                     f"'{wanted}' is {size} in input '{where}' but {found} in '{info.name}' "
-                    f"(shape {list(data.shape)}, the model wants {info})"
+                    f"(shape {list(shape)}, the model wants {info})"
                 )
-    return data
 
 
 def as_texts(data: Array) -> Array:

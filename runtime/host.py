@@ -114,7 +114,12 @@ def array(view: View) -> Array:
     shape = view.format.physical(view.type.dims)
     if memory.dtype == view.type.dtype and memory.shape == shape and view.offset == 0:
         return memory
-    return memory[view.offset : view.offset + view.nbytes].view(view.type.dtype).reshape(shape)
+    elements = memory[view.offset : view.offset + view.extent].view(view.type.dtype)
+    if not view.pitch:
+        return elements.reshape(shape)
+    steps = [view.pitch * int(np.prod(shape[axis + 1 : -1])) for axis in range(len(shape) - 1)]
+    moves = [step * elements.itemsize for step in (*steps, 1)]
+    return np.lib.stride_tricks.as_strided(elements, shape, moves)
 
 
 def logical(view: View) -> Array:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .arena import Block
-from .backend import Backend, Decline, Device, Format, Site, Step, Stream
+from .backend import Backend, Claim, Decline, Device, Format, Site, Step, Stream, extent
+from .exchange import HOST_ENDS, Ends
 from .host import HOST
 from .ir import Graph, Node, Value
 from .options import Options
 from .partition import Assigned, Bars, Partition, partition, reads_of, results_of
+from .slices import share_slices
 from .types import TensorType
 from .weights import WeightStore
 
@@ -30,6 +32,10 @@ class Slot:
         root: the slot whose memory it uses; itself unless it is a view or made in place.
         first: row that writes it; -1 for inputs.
         last: last row that reads it.
+        alias: the slot in whose memory it lies; None for roots.
+        offset: the byte of `alias` at which it begins.
+        pitch: elements from one of its rows to the next where there are gaps, 0 where there are
+            none; see `View.pitch`.
         block: its place in the arena, for roots.
     """
 
@@ -40,6 +46,8 @@ class Slot:
     first: int
     last: int
     alias: Slot | None = None
+    offset: int = 0
+    pitch: int = 0
     block: Block | None = None
 
     @property
@@ -51,14 +59,42 @@ class Slot:
         return slot
 
     @property
+    def offset_in_root(self) -> int:
+        """The byte of the root's memory at which it begins."""
+        slot, offset = self, 0
+        while slot.alias is not None:
+            offset += slot.offset
+            slot = slot.alias
+        return offset
+
+    @property
+    def extent(self) -> int:
+        """Bytes from its first element to its last, with the gaps of others in between."""
+        return extent(self.format, self.type, self.pitch)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes in this format."""
+        """Bytes of its elements in this format."""
         return self.format.nbytes(self.type)
 
 
 @dataclass(slots=True)
 class Row:
-    """One thing that a run does, or a view, which it need not do."""
+    """One thing that a run does, or a view, which it need not do.
+
+    Attributes:
+        kind: what it is.
+        nodes: those of the graph that it stands for; none for copies and reformats.
+        device: where it happens.
+        backend: who does it: a backend's name, a device's, or ``plan`` for views.
+        kernel: what runs, for reports.
+        inputs: what it reads.
+        outputs: what it writes.
+        claim: what a backend offered to do, for steps.
+        step: what the claim built.
+        run: the step or copy on its addresses, once the plan has placed everything.
+        lane: which rows it runs behind; those of other lanes run at the same time, see `lanes`.
+    """
 
     kind: Kind
     nodes: tuple[Node, ...]
@@ -67,8 +103,10 @@ class Row:
     kernel: str
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
+    claim: Claim | None = None
     step: Step | None = None
     run: Callable[[Stream], None] | None = None
+    lane: int = 0
 
     @property
     def title(self) -> str:
@@ -79,9 +117,22 @@ class Row:
 
 
 class Layout:
-    """Rows and slots of a graph, before anything has an address."""
+    """Rows and slots of a graph, before anything has an address.
 
-    def __init__(self, graph: Graph, stores: Mapping[Device, WeightStore]) -> None:
+    Args:
+        graph: with integer shapes.
+        stores: constants by device.
+        ends: where inputs and results lie.
+        device: the one that `ends` speaks of.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        stores: Mapping[Device, WeightStore],
+        ends: Ends = HOST_ENDS,
+        device: Device = HOST,
+    ) -> None:
         self.graph = graph
         self.stores = stores
         self.rows: list[Row] = []
@@ -89,8 +140,12 @@ class Layout:
         self.places: dict[Value, list[Slot]] = {}
         self.inputs: dict[str, Slot] = {}
         self.outputs: dict[str, Slot] = {}
+        self._goal = device if ends.on_device else HOST
+        there = dict(ends.inputs)
         for value in graph.inputs:
-            self.inputs[value.name] = self._slot(value, HOST, Format.PLAIN, -1)
+            place = device if value.name in there else HOST
+            format = there.get(value.name, Format.PLAIN)
+            self.inputs[value.name] = self._slot(value, place, format, -1)
 
     def _slot(self, value: Value, device: Device, format: Format, first: int) -> Slot:
         slot = Slot(value, device, format, value.tensor, first, first)
@@ -150,8 +205,8 @@ class Layout:
         row = Row("view", (node,), source.device, "plan", "view", (source,), (target,))
         self._emit(row)
 
-    def step(self, assigned: Assigned, store: WeightStore) -> Decline | None:
-        """Build a claim and add its row; return the decline where the backend changed its mind."""
+    def step(self, assigned: Assigned) -> None:
+        """Add the row of a claim, which is not built yet, and the copies that it takes."""
         backend, claim = assigned.backend, assigned.claim
         if backend is None or claim is None:
             raise ValueError("only views run without a backend")
@@ -162,41 +217,54 @@ class Layout:
         if claim.formats.follows and reads:
             leader = self._present(reads, backend.device)
             formats = dict.fromkeys((*reads, *results), leader)
-        built = claim.build(Site(assigned.nodes, reads, results, formats, store))
-        if isinstance(built, Decline):
-            return built
         inputs = tuple(self.fetch(v, backend.device, formats[v]) for v in reads)
         at = len(self.rows)
         outputs = tuple(self._slot(v, backend.device, formats[v], at) for v in results)
-        row = Row(
-            "step",
-            assigned.nodes,
-            backend.device,
-            backend.name,
-            built.kernel,
-            inputs,
-            outputs,
-            built,
-        )
+        row = Row("step", assigned.nodes, backend.device, backend.name, "", inputs, outputs, claim)
         self._emit(row)
+
+    def build(self, row: Row) -> Decline | None:
+        """Build the step of a row, or return the decline where the backend changed its mind."""
+        if row.claim is None:
+            return None
+        slots = (*row.inputs, *row.outputs)
+        site = Site(
+            row.nodes,
+            tuple(slot.value for slot in row.inputs),
+            tuple(slot.value for slot in row.outputs),
+            {slot.value: slot.format for slot in slots},
+            self.stores[row.device],
+            {slot.value: slot.pitch for slot in slots if slot.pitch},
+        )
+        built = row.claim.build(site)
+        if isinstance(built, Decline):
+            return built
+        row.step, row.kernel = built, built.kernel
         return None
 
     def _present(self, reads: Sequence[Value], device: Device) -> Format:
-        """Return the format in which most bytes of `reads` already lie on `device`."""
+        """Return the format in which most bytes of `reads` already lie on `device`.
+
+        Of two with as many, it is the one that came later: somebody else has asked for it.
+        """
         votes: dict[Format, int] = {}
         for value in reads:
             for slot in self.places[value]:
                 if slot.device is device:
                     votes[slot.format] = votes.get(slot.format, 0) + slot.nbytes
-        return max(votes, key=votes.__getitem__) if votes else Format.PLAIN
+        return max(reversed(votes), key=votes.__getitem__) if votes else Format.PLAIN
 
     def finish(self) -> None:
-        """Bring the graph's results to the host."""
+        """Bring the graph's results to where they are wanted.
+
+        What callers put on the device stays as it is, so that a run may follow without it.
+        """
         for name, value in self.graph.outputs.items():
             if not value.is_constant:
-                slot = self.fetch(value, HOST, Format.PLAIN)
+                slot = self.fetch(value, self._goal, Format.PLAIN)
                 self.outputs[name] = slot
-        for slot in self.outputs.values():
+        given = (slot for slot in self.inputs.values() if slot.device is not HOST)
+        for slot in (*given, *self.outputs.values()):
             slot.root.last = slot.last = len(self.rows)
 
 
@@ -205,6 +273,7 @@ def lay_out(
     backends: Sequence[Backend],
     options: Options,
     stores: Mapping[Device, WeightStore],
+    ends: Ends = HOST_ENDS,
 ) -> tuple[Layout, Partition]:
     """Partition a static graph, build every step and insert the copies.
 
@@ -217,19 +286,34 @@ def lay_out(
     _settle_views(graph)
     while True:
         found = partition(graph, backends, options, bars)
-        layout = Layout(graph, stores)
+        layout = Layout(graph, stores, ends, backends[0].device)
         for assigned in found.steps:
             if assigned.backend is None:
                 layout.view(assigned.nodes[0])
-                continue
-            declined = layout.step(assigned, stores[assigned.backend.device])
-            if declined is not None:
-                bars.add(assigned.backend, declined.node, declined.reason)
-                break
-        else:
-            layout.finish()
-            _alias_in_place(layout, found)
+            else:
+                layout.step(assigned)
+        layout.finish()
+        share_slices(layout, bars.dense)
+        if _build(layout, bars):
+            _alias_in_place(layout)
             return layout, found
+
+
+def _build(layout: Layout, bars: Bars) -> bool:
+    """Build all steps; return False, and bar what was declined, where a backend does so.
+
+    It may be the slices that it does not want; so they go first.
+    """
+    for row in layout.rows:
+        declined = layout.build(row)
+        if declined is None:
+            continue
+        if any(slot.pitch for slot in (*row.inputs, *row.outputs)):
+            bars.dense.update(row.nodes)
+        else:
+            bars.add(row.backend, declined.node, declined.reason)
+        return False
+    return True
 
 
 def _settle_views(graph: Graph) -> None:
@@ -242,13 +326,11 @@ def _settle_views(graph: Graph) -> None:
             graph.settle(node, [source.data.reshape(result.dims)])
 
 
-def _alias_in_place(layout: Layout, found: Partition) -> None:
+def _alias_in_place(layout: Layout) -> None:
     """Give outputs the memory of inputs that die in the step, where the claim allows it."""
-    claims = {assigned.nodes: assigned.claim for assigned in found.steps}
     lives = lives_of(layout)
     for number, row in enumerate(layout.rows):
-        claim = claims.get(row.nodes) if row.kind == "step" else None
-        for out, source in claim.in_place if claim else ():
+        for out, source in row.claim.in_place if row.claim else ():
             target = next((s for s in row.outputs if s.value is out), None)
             origin = next((s for s in row.inputs if s.value is source), None)
             if target is None or origin is None or target.alias is not None:
@@ -256,15 +338,23 @@ def _alias_in_place(layout: Layout, found: Partition) -> None:
             root = origin.root
             others = [s for s in row.inputs if s is not origin and s.root is root]
             taken = any(s is not target and s.root is root for s in row.outputs)
-            if others or taken or lives[root] > number or target.nbytes != root.nbytes:
+            if others or taken or lives[root][1] > number or target.nbytes != root.nbytes:
                 continue
             target.alias = origin
-            lives[root] = max(lives[root], lives.pop(target))
+            first, last = lives.pop(target)
+            lives[root] = min(lives[root][0], first), max(lives[root][1], last)
 
 
-def lives_of(layout: Layout) -> dict[Slot, int]:
-    """Return for each root the last row that reads it or a view of it."""
-    lives: dict[Slot, int] = {}
+def lives_of(layout: Layout, begins: Sequence[int] = ()) -> dict[Slot, tuple[int, int]]:
+    """Return for each root the first row that writes to its memory and the last that reads it.
+
+    Args:
+        layout: the rows.
+        begins: for each row, the row that is given for it as a first one; see `Lanes`.
+    """
+    lives: dict[Slot, tuple[int, int]] = {}
     for slot in layout.slots:
-        lives[slot.root] = max(lives.get(slot.root, -1), slot.last)
+        begin = begins[slot.first] if 0 <= slot.first < len(begins) else slot.first
+        first, last = lives.get(slot.root, (begin, slot.last))
+        lives[slot.root] = min(first, begin), max(last, slot.last)
     return lives

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from .backend import Backend
-from .errors import InputError, UnsupportedError, UsageError, did_you_mean
-from .feeds import TensorInfo, check_value, own
+from .backend import Backend, Stream
+from .border import Border, Place
+from .bound import Bound
+from .errors import InputError, UsageError, did_you_mean
+from .feeds import Feed, TensorInfo, own
 from .host import HOST
-from .infer import specialise
 from .ir import Graph
+from .lookup import Lookup
 from .options import Options
-from .passes import AFTER_SHAPES, BEFORE_SHAPES, Evaluate, Rewrites, optimise
+from .passes import Evaluate, Rewrites
+from .pipeline import DEPTH, Lane, Pipeline, Streams
 from .placement import Placement, placement_of
 from .plan import Memory
 from .program import Program
-from .resources import Keys, Resources
-from .types import HostValue, OptionalType, ValueType, type_of
+from .resources import Resources
+from .shelves import Shelf
 from .weights import WeightStore
 
 
@@ -51,8 +51,8 @@ class Source:
 class Model:
     """A model that is ready to run on one backend, with others behind it.
 
-    Several threads may call `run` at once: each gets a plan of its own. Use it as a context
-    manager, or call `close`, to have all memory of host and device back at a known time.
+    Several threads may call it at once: each gets a plan of its own. Use it as a context manager,
+    or call `close`, to have all memory of host and device back at a known time.
 
     Args:
         graph: the imported graph; symbolic shapes are fine.
@@ -74,19 +74,13 @@ class Model:
         self.options = options
         self.backends = tuple(backends)
         self._imported = graph
-        self._inputs = tuple(TensorInfo.of(v) for v in graph.inputs)
         self._stores = {b.device: WeightStore(b.device) for b in backends}
         self._stores.setdefault(HOST, WeightStore(HOST))
         self._resources = Resources(self.backends, options, self._stores, evaluate)
-        self._graphs: dict[tuple[str, ...], Graph] = {}
-        self._keys = Keys()
-        self._idle: OrderedDict[Hashable, list[Program]] = OrderedDict()
-        self._busy: set[Program] = set()
-        self._lock = Lock()
-        self._closed = False
-        self.rewrites = Rewrites()
-        self._default = tuple(graph.outputs)
-        self._graphs[self._default] = self._optimise(graph.clone(), self.rewrites)
+        self._border = Border(graph.inputs, self.backends[0].device)
+        self._lookup = Lookup(
+            graph, self._border, self._resources, self._close_stores, self.source.file
+        )
 
     # ── description ──────────────────────────────────────────────────────────────────────────
 
@@ -96,6 +90,11 @@ class Model:
         return self.backends[0].name
 
     @property
+    def device(self) -> str:
+        """Name of the device that it runs on: ``cpu`` or ``cuda:0``."""
+        return self.backends[0].device.name
+
+    @property
     def precision(self) -> str:
         """Arithmetic of float32 tensors."""
         return self.options.precision
@@ -103,7 +102,7 @@ class Model:
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What `run` takes."""
-        return self._inputs
+        return self._border.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
@@ -118,7 +117,12 @@ class Model:
     @property
     def graph(self) -> Graph:
         """The graph after the passes, before shapes are bound. Not to be changed."""
-        return self._graphs[self._default]
+        return self._lookup.graph_for(self._lookup.default)
+
+    @property
+    def rewrites(self) -> Rewrites:
+        """What the passes did to it, before shapes are bound."""
+        return self._lookup.rewrites
 
     def __repr__(self) -> str:
         reads = ", ".join(map(str, self.inputs))
@@ -127,50 +131,182 @@ class Model:
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
-    def __call__(self, *arrays: Any) -> list[Any]:
+    def __call__(self, *arrays: Any, to: Place = "host", stream: Any = None) -> list[Any]:
         """Run on positional inputs; return the outputs in the model's order."""
-        if len(arrays) != len(self._imported.inputs):
-            raise InputError(
-                f"{len(arrays)} inputs were given; the model takes {len(self._imported.inputs)}: "
-                + ", ".join(map(str, self.inputs))
-            )
-        names = [v.name for v in self._imported.inputs]
-        return list(self.run(dict(zip(names, arrays, strict=True))).values())
+        return list(self.run(self._border.named(arrays), to=to, stream=stream).values())
 
     def run(
-        self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Iterable[str] | None = None,
+        *,
+        to: Place = "host",
+        stream: Any = None,
     ) -> dict[str, Any]:
         """Run the model.
 
         Args:
             inputs: a value for every input: an array of its dtype and a shape that fits (strings
                 as an array of `str`), a list for a sequence, a dictionary for a map; an optional
-                may be None.
+                may be None. Arrays on the model's device (PyTorch's, CuPy's, tercet's; with
+                ``__dlpack__`` or ``__cuda_array_interface__``) stay there.
             outputs: names of the tensors wanted, any intermediate one too; the model's outputs
                 where None.
+            to: ``host`` for results that are numpy's arrays; ``device`` for arrays in the memory of
+                the model's device, which are numpy's, too, where that is the host.
+            stream: the CUDA stream (PyTorch's, CuPy's, cuda.core's or its handle) in whose order
+                the work is done; the legacy default one where None and arrays are on the device.
+                With inputs and results on the device the host does not wait for the work.
 
         Returns:
             New arrays, lists or dictionaries by name.
 
         Raises:
-            InputError: a name, dtype, rank or shape that does not fit.
+            InputError: a name, dtype, rank, shape or device that does not fit.
             UnsupportedError: nodes that no backend runs, each with every reason.
             LimitError: something would take more than `Options.max_bytes`.
             DeviceError, ModelError: a node cannot work on the data that it gets.
         """
-        feeds = self._check(inputs)
-        wanted = self._default if outputs is None else self._check_outputs(outputs)
-        key, program = self._take(wanted, feeds)
+        wanted = self._wanted(outputs)
+        work = self._border.order(inputs.values(), to, stream)
+        feeds = self._border.check(inputs, work)
+        return self._run(wanted, feeds, work, on_device=to == "device")
+
+    def _run(
+        self,
+        wanted: tuple[str, ...],
+        feeds: dict[str, Feed],
+        work: Stream | None,
+        *,
+        on_device: bool,
+    ) -> dict[str, Any]:
+        shelf, program = self._lookup.take(wanted, feeds, work, on_device=on_device)
         try:
-            results = program.run(feeds)
+            if work is not None and program.resident is not None:
+                return program.resident.run(feeds, work)
+            here = self._border.here(feeds, work)
+            results = program.run(here)
         finally:
-            self._give(key, program)
-        return results if program.is_plan else {n: own(v, feeds) for n, v in results.items()}
+            self._lookup.shelves.give(shelf, program)
+        if not program.is_plan:
+            results = {name: own(value, here) for name, value in results.items()}
+        return self._border.there(results, work) if on_device else results
+
+    def _wanted(self, outputs: Iterable[str] | None) -> tuple[str, ...]:
+        """Return the names of the tensors wanted; raises InputError where there is none."""
+        if outputs is None:
+            return self._lookup.default
+        wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        for name in wanted:
+            if name not in self._imported.outputs and name not in self._imported.values:
+                known = list(self._imported.values)
+                raise InputError(f"the model has no tensor '{name}'{did_you_mean(name, known)}")
+        return wanted
+
+    def map(
+        self,
+        batches: Iterable[Any],
+        outputs: Iterable[str] | None = None,
+        *,
+        copy: bool = True,
+        depth: int = DEPTH,
+    ) -> Generator[dict[str, Any]]:
+        """Run many batches; yield their results in order.
+
+        On a GPU a batch is copied there while the one before it is worked on and the results of
+        the one before that come back. Batches may differ in their shapes.
+
+        Args:
+            batches: what `run` takes for each, or its arrays as a tuple or list, or the array
+                where the model has one input. Up to `depth` of them are taken ahead.
+            outputs: as for `run`.
+            copy: False spares the host two copies: batches that lie in pinned memory (see
+                `tercet.pinned`) have to stay as they are until their results are there, and
+                results are only valid until the next ones are asked for.
+            depth: batches under way at one time, which take pinned and device memory each.
+
+        Yields:
+            Arrays by name.
+
+        Raises:
+            TercetError: as for `run`, with the number of the batch, counted from 0. The results of
+                the batches before it come first; those behind it have not been taken.
+        """
+        with self.pipeline(outputs, copy=copy, depth=depth) as pipeline:
+            yield from pipeline.map(batches)
+
+    def pipeline(
+        self, outputs: Iterable[str] | None = None, *, copy: bool = True, depth: int = DEPTH
+    ) -> Pipeline:
+        """Return what `map` uses, to keep its memory for many streams of batches.
+
+        Args:
+            outputs: as for `run`.
+            copy: as for `map`.
+            depth: as for `map`.
+        """
+        if depth < 1:
+            raise UsageError(f"depth={depth} leaves no room for a batch")
+        wanted, exchange = self._wanted(outputs), self._border.exchange
+        streams = Streams.of(self.backends[0].device)
+
+        def check(batch: Any) -> tuple[Hashable, dict[str, Feed]]:
+            work = streams.upload if exchange is not None else None
+            feeds = self._border.check(self._border.named(batch), work)
+            ends = self._lookup.ends(feeds, on_device=True, all_there=True)
+            return (self._lookup.types(feeds), ends), feeds
+
+        def lane(feeds: Mapping[str, Feed]) -> Lane | None:
+            if exchange is None:
+                return None
+            shelf, program = self._lookup.take(wanted, {**feeds}, streams.upload, all_there=True)
+            release = partial(self._lookup.shelves.give, shelf, program)
+            if program.resident is None:
+                release()
+                return None
+            program.resident.wait()
+            return Lane(program.resident.plan, exchange, depth, release)
+
+        def alone(feeds: Mapping[str, Feed]) -> dict[str, Any]:
+            work = streams.compute if exchange is not None else None
+            return self._run(wanted, {**feeds}, work, on_device=False)
+
+        most = self.options.max_plans
+        return Pipeline(streams, check, lane, alone, most=most, copy=copy)
+
+    def bind(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> Bound:
+        """Return a plan for these shapes whose inputs and results callers use in place.
+
+        Args:
+            shapes: as for `prepare`.
+            outputs: as for `run`.
+
+        Raises:
+            UsageError: the model is no single plan, because of control flow or of sizes that
+                only the data tell.
+        """
+        shelf, program = self._prepared(shapes, outputs, "device")
+        release = partial(self._lookup.shelves.give, shelf, program)
+        if not program.is_plan:
+            release()
+            raise UsageError(
+                "the model has control flow or sizes that only the data tell, so that its tensors "
+                "have no fixed addresses; use run"
+            )
+        (plan,) = program.plans
+        check = partial(self._border.check, partly=True)
+        return Bound(plan, program.resident, self._border.exchange, check, release)
 
     def prepare(
         self,
         shapes: Mapping[str, Sequence[int]] | None = None,
         outputs: Iterable[str] | None = None,
+        *,
+        to: Place = "host",
     ) -> Program:
         """Build (or find) the program for these input shapes, without running it.
 
@@ -178,29 +314,24 @@ class Model:
             shapes: shape by input name; dimensions that are not given and not fixed by the model
                 are 1.
             outputs: as for `run`.
+            to: ``device`` for the one that `run` uses with all inputs and results on the device.
 
         Returns:
             The program, idle; for its plans, memory and graph.
         """
-        given = shapes or {}
-        feeds: dict[str, HostValue] = {}
-        for info in self._inputs:
-            if info.dtype is None and info.type is not None:
-                feeds[info.name] = None if isinstance(info.type, OptionalType) else []
-                continue
-            if info.dtype is None or (info.shape is None and info.name not in given):
-                raise InputError(f"the shape of input '{info.name}' is not known; give one")
-            default = tuple(d if isinstance(d, int) else 1 for d in info.shape or ())
-            shape = tuple(given.get(info.name, default))
-            feeds[info.name] = np.broadcast_to(np.zeros((), info.dtype), shape)
-        for name in given:
-            if name not in feeds:
-                raise self._unknown_input(name)
-        feeds = self._check(feeds)
-        wanted = self._default if outputs is None else self._check_outputs(outputs)
-        key, program = self._take(wanted, feeds, known=False)
-        self._give(key, program)
+        shelf, program = self._prepared(shapes, outputs, to)
+        self._lookup.shelves.give(shelf, program)
         return program
+
+    def _prepared(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None,
+        outputs: Iterable[str] | None,
+        to: Place,
+    ) -> tuple[Shelf, Program]:
+        there = to == "device"
+        samples = self._border.samples(shapes or {})
+        return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
 
     def placement(
         self,
@@ -224,31 +355,20 @@ class Model:
     def _described(
         self, shapes: Mapping[str, Sequence[int]] | None, outputs: Iterable[str] | None
     ) -> Program:
-        if not shapes and outputs is None:
-            with self._lock:
-                for programs in reversed(self._idle.values()):
-                    if programs:
-                        return programs[-1]
-        return self.prepare(shapes, outputs)
+        idle = self._lookup.shelves.idle if not shapes and outputs is None else []
+        return idle[-1] if idle else self.prepare(shapes, outputs)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
         """Give back all memory of host and device; the model cannot run afterwards."""
-        with self._lock:
-            self._closed = True
-            idle = [program for programs in self._idle.values() for program in programs]
-            self._idle.clear()
-            busy = bool(self._busy)
-        for program in idle:
-            program.close()
-        if not busy:
-            self._close_stores()
+        self._lookup.shelves.close()
 
     def _close_stores(self) -> None:
         for store in self._stores.values():
             store.close()
-        self._graphs.clear()
+        if self._border.exchange is not None:
+            self._border.exchange.trim()
 
     def __enter__(self) -> Model:
         return self
@@ -260,114 +380,3 @@ class Model:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    # ── checks ───────────────────────────────────────────────────────────────────────────────
-
-    def _unknown_input(self, name: str) -> InputError:
-        known = [v.name for v in self._imported.inputs]
-        return InputError(
-            f"the model has no input '{name}'{did_you_mean(name, known)} "
-            f"(inputs: {', '.join(map(str, self.inputs))})"
-        )
-
-    def _check(self, inputs: Mapping[str, Any]) -> dict[str, HostValue]:
-        symbols: dict[str, tuple[int, str]] = {}
-        feeds: dict[str, HostValue] = {}
-        for info in self._inputs:
-            if info.name in inputs:
-                feeds[info.name] = check_value(info, inputs[info.name], symbols)
-        for name in inputs:
-            if name not in feeds:
-                raise self._unknown_input(name)
-        for info in self._inputs:
-            if info.name not in feeds:
-                raise InputError(f"input '{info.name}' is missing; the model wants {info}")
-        return feeds
-
-    def _check_outputs(self, outputs: Iterable[str]) -> tuple[str, ...]:
-        wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-        for name in wanted:
-            if name not in self._imported.outputs and name not in self._imported.values:
-                known = list(self._imported.values)
-                raise InputError(f"the model has no tensor '{name}'{did_you_mean(name, known)}")
-        return wanted
-
-    # ── plans ────────────────────────────────────────────────────────────────────────────────
-
-    def _optimise(self, graph: Graph, rewrites: Rewrites) -> Graph:
-        optimise(graph, BEFORE_SHAPES, self.options, self._resources.evaluate, rewrites)
-        return graph
-
-    def _graph_for(self, wanted: tuple[str, ...]) -> Graph:
-        if wanted not in self._graphs:
-            outputs = self._imported.outputs
-            values = {n: outputs.get(n) or self._imported.values[n] for n in wanted}
-            self._graphs[wanted] = self._optimise(self._imported.extract(values), Rewrites())
-        return self._graphs[wanted]
-
-    def _take(
-        self, wanted: tuple[str, ...], feeds: Mapping[str, HostValue], *, known: bool = True
-    ) -> tuple[Hashable, Program]:
-        """Return a program for values of these types, which nobody else has, and its key.
-
-        Args:
-            wanted: names of the results.
-            feeds: values of all inputs.
-            known: whether elements count, or types alone.
-        """
-        inputs = self._imported.inputs
-        values = [feeds[v.name] for v in inputs]
-        types = tuple(type_of(feeds[v.name], v.type) for v in inputs)
-        found, full = self._keys.find(types, values) if known else (types, types)
-        key = (wanted, found)
-        with self._lock:
-            if self._closed:
-                raise UsageError("the model is closed")
-            idle = self._idle.get(key)
-            if idle:
-                self._idle.move_to_end(key)
-                program = idle.pop()
-                self._busy.add(program)
-                return key, program
-        try:
-            with self._resources.lock:
-                named = {v.name: type_ for v, type_ in zip(inputs, full, strict=True)}
-                program = self._build(self._graph_for(wanted), named)
-        except UnsupportedError:
-            if not known or not self._keys.learn(types, values):
-                raise
-            return self._take(wanted, feeds)
-        with self._lock:
-            self._busy.add(program)
-        return key, program
-
-    def _build(self, graph: Graph, types: Mapping[str, ValueType | None]) -> Program:
-        bound = specialise(graph, types)
-        log = self.rewrites.copy()
-        optimise(bound, AFTER_SHAPES, self.options, self._resources.evaluate, log)
-        try:
-            return Program(bound, self._resources)
-        except UnsupportedError as error:
-            if self.source.file:
-                error.add_note(f"model: {self.source.file}")
-            raise
-
-    def _give(self, key: Hashable, program: Program) -> None:
-        dropped: list[Program] = []
-        with self._lock:
-            self._busy.discard(program)
-            if self._closed:
-                dropped.append(program)
-            else:
-                self._idle.setdefault(key, []).append(program)
-                self._idle.move_to_end(key)
-                while sum(map(len, self._idle.values())) > self.options.max_plans:
-                    oldest = next(k for k, idle in self._idle.items() if idle)
-                    dropped.append(self._idle[oldest].pop(0))
-                    if not self._idle[oldest]:
-                        del self._idle[oldest]
-            last = self._closed and not self._busy
-        for old in dropped:
-            old.close()
-        if last:
-            self._close_stores()

@@ -6,12 +6,17 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from .errors import UsageError, did_you_mean
+from .op import OPERATORS
+
+if TYPE_CHECKING:
+    from .ir import Graph
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
-#: The names of the ways to convolve that the cuda backend has; docs/algorithms.md describes them.
+#: The names of the ways to convolve, and to multiply matrices, that the cuda backend has;
+#: docs/algorithms.md describes them.
 ALGORITHMS = (
     "naive",
     "direct",
@@ -27,6 +32,8 @@ ALGORITHMS = (
     "depthwise",
     "grouped",
     "tensor_cores",
+    "gemv",
+    "gemm",
 )
 
 
@@ -57,10 +64,13 @@ class Options:
         max_bytes: memory of the host that a plan, or one result, may take; what the machine has
             where None.
         workspace: greatest scratch memory of one step in bytes; None for no limit.
-        tune: measure the vendor libraries' algorithms and keep the fastest, instead of trusting
-            their heuristics; the choices are kept in `cache`.
+        tune: measure the ways to run convolutions and products, the backend's own and those of
+            vendor libraries, and take the fastest instead of trusting estimates; what was measured
+            is kept in `cache`, and without `tune` it is not looked at.
         max_plans: plans that a model keeps, one per set of input shapes.
         check_each: wait after every step, so that a fault names its node.
+        lanes: rows of a plan that may run side by side on a device, where they leave some of it
+            idle; 1 for one after the other.
         cache: folder for compiled kernels and measured choices, a path or its text.
         conv: the way to run every Conv: one of `ALGORITHMS` on the cuda backend, or several with
             commas between, of which each node takes the first that it can; a node that can take
@@ -84,6 +94,7 @@ class Options:
     tune: bool = False
     max_plans: int = 8
     check_each: bool = False
+    lanes: int = 4
     cache: Path = field(default_factory=default_cache)
     conv: str | None = None
     algorithms: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
@@ -104,8 +115,8 @@ class Options:
         for node, ways in self.algorithms.items():
             _check_ways(f"the algorithm of '{node}',", ways)
         object.__setattr__(self, "ranges", {n: _range(n, r) for n, r in self.ranges.items()})
-        for name in ("fold_bytes", "fold_total", "max_plans"):
-            if getattr(self, name) < (1 if name == "max_plans" else 0):
+        for name in ("fold_bytes", "fold_total", "max_plans", "lanes"):
+            if getattr(self, name) < (1 if name in ("max_plans", "lanes") else 0):
                 raise UsageError(f"{name}={getattr(self, name)} is too small")
         if self.max_bytes is not None and self.max_bytes < 0:
             raise UsageError(f"max_bytes={self.max_bytes} is too small")
@@ -120,6 +131,21 @@ class Options:
         own = (self.algorithms[name] for name in (*names, operator) if name in self.algorithms)
         ways = next(own, self.conv if operator == "Conv" else None)
         return () if ways is None else tuple(ways.split(","))
+
+
+def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
+    """Raise UsageError for a name in `Options.algorithms` that no node of a file has.
+
+    Names of operators are as good, whether the file has such nodes or not.
+    """
+    if not algorithms:
+        return
+    known = {name: None for node in graph.walk() for name in (node.name, *node.origin, node.kind)}
+    known |= dict.fromkeys(name for _, name in OPERATORS)
+    for name in algorithms:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise UsageError(f"algorithms: the model has no node '{name}'{hint}")
 
 
 def _check_ways(title: str, ways: str) -> None:

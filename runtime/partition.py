@@ -38,13 +38,19 @@ class Partition:
 
 @dataclass(slots=True)
 class Bars:
-    """What `build` declined earlier: (backend, node) pairs that are not asked again."""
+    """What `build` declined earlier.
+
+    Attributes:
+        pairs: reasons by backend and node, which are not asked about each other again.
+        dense: nodes whose tensors must not be slices with gaps.
+    """
 
     pairs: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    dense: set[Node] = field(default_factory=set[Node])
 
-    def add(self, backend: Backend, node: Node, reason: str) -> None:
-        """Note that `backend` declined `node` while building."""
-        self.pairs[backend.name, node.name] = reason
+    def add(self, backend: str, node: Node, reason: str) -> None:
+        """Note that the backend of this name declined `node` while building."""
+        self.pairs[backend, node.name] = reason
 
     def allows(self, backend: Backend, node: Node) -> bool:
         """Whether `backend` may be asked about `node`."""

@@ -24,7 +24,8 @@ class PlacedRow:
         backend: who runs it; a device for copies, ``plan`` for views, which nobody runs, ``host``
             for control flow; the rows of bodies follow that of the node that owns them.
         kernel: what runs, or what is copied where.
-        inputs: name and type, with the format where it is not plain.
+        inputs: name and type, with the format where it is not plain, and with the tensor that it
+            is a slice of.
         outputs: likewise.
         nbytes: bytes written.
         reason: what the backends that were asked before declined; empty where the first took it.
@@ -88,6 +89,10 @@ def _rows_of(program: Program) -> Iterator[PlacedRow]:
             reasons = _reasons(stage.plan.refusals)
             yield from (_describe(row, reasons) for row in stage.plan.rows)
         for node in stage.nodes:
+            plan = program.plan_of(node)
+            if plan is not None:
+                yield from (_describe(row, _reasons(plan.refusals)) for row in plan.rows)
+                continue
             yield _alone(node)
             for body in program.bodies_of(node):
                 yield from _rows_of(body)
@@ -126,7 +131,7 @@ def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
         nodes=tuple(name for node in row.nodes for name in node.origin),
         operators=" + ".join(node.kind for node in row.nodes),
         backend=row.backend,
-        kernel=row.kernel,
+        kernel=_kernel(row),
         inputs=_texts(row.inputs),
         outputs=_texts(row.outputs),
         nbytes=0 if row.kind == "view" else sum(slot.nbytes for slot in row.outputs),
@@ -134,9 +139,20 @@ def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
     )
 
 
+def _kernel(row: Row) -> str:
+    """Return what a row runs; of a view whose tensors are slices, what they are slices of."""
+    roots = {s.root for s in (*row.inputs, *row.outputs) if s.nbytes != s.root.nbytes}
+    if row.kind != "view" or not roots:
+        return row.kernel
+    return f"slices of {', '.join(repr(root.value.name) for root in roots)}"
+
+
 def _texts(slots: Sequence[Slot]) -> tuple[str, ...]:
     def text(slot: Slot) -> str:
         order = "" if slot.format is Format.PLAIN else f" {slot.format.value}"
-        return f"{slot.value.name}: {slot.type}{order}"
+        root, place = slot.root, ""
+        if slot.nbytes != root.nbytes:
+            place = f" in '{root.value.name}' from byte {slot.offset_in_root}"
+        return f"{slot.value.name}: {slot.type}{order}{place}"
 
     return tuple(text(slot) for slot in slots)

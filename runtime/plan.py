@@ -11,10 +11,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from .arena import Block, aligned, pack, peak
-from .backend import Backend, Buffer, Device, Stream, View
+from .backend import Backend, Buffer, Device, Forking, Stream, View
 from .errors import DeviceError, LimitError
+from .exchange import HOST_ENDS, Ends
 from .host import HOST, array, memory
 from .ir import Graph
+from .lanes import assign, is_capturable, side_by_side, stretches
 from .layout import Layout, Row, Slot, lay_out, lives_of
 from .options import Options
 from .types import Array, TensorType
@@ -29,7 +31,7 @@ class Memory:
         activations: arena by device.
         floor: greatest number of bytes that live at one time, by device: no arena can be smaller.
         tensors: all activations together by device, as if each had memory of its own.
-        workspace: scratch by device: the greatest of all steps.
+        workspace: scratch by device: in each lane the greatest of its steps.
         workspace_sum: scratch of all steps together, had each its own.
         weights: constants by device.
     """
@@ -72,6 +74,12 @@ class Plan:
         rows: what a run does, in order.
         refusals: what backends declined on the way.
         memory: bytes by kind and device.
+        device: the first backend's, of which `ends` speaks.
+        ends: where inputs and results lie.
+        constants: results that are known.
+        inputs: where each input belongs.
+        outputs: where each result is after a run, those that are constants left out.
+        lanes: what runs side by side.
     """
 
     def __init__(
@@ -80,20 +88,26 @@ class Plan:
         backends: Sequence[Backend],
         options: Options,
         stores: Mapping[Device, WeightStore],
+        ends: Ends = HOST_ENDS,
     ) -> None:
-        layout, found = lay_out(graph, backends, options, stores)
+        layout, found = lay_out(graph, backends, options, stores, ends)
         self.graph = graph
+        self.ends = ends
         self.rows = layout.rows
         self.refusals = found.refusals
         self._check_each = options.check_each
         self._limit = memory() if options.max_bytes is None else options.max_bytes
-        self._device = backends[0].device
-        self._stream = self._device.stream()
+        self.device = backends[0].device
+        self._stream = self.device.stream()
+        can_fork = isinstance(self._stream, Forking) and not self._check_each
+        self._most_lanes = options.lanes if can_fork else 1
         self._buffers: list[Buffer] = []
         self._runs: list[Callable[[Stream], None]] = []
+        self.inputs: Mapping[str, View] = {}
+        self.outputs: Mapping[str, View] = {}
         self._inputs: dict[str, Array] = {}
         self._outputs: dict[str, Array] = {}
-        self._constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}
+        self.constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}
         try:
             self._place(layout, stores)
         except BaseException:
@@ -102,19 +116,22 @@ class Plan:
 
     def _place(self, layout: Layout, stores: Mapping[Device, WeightStore]) -> None:
         """Allocate, bind every row to its addresses, and record."""
+        self.lanes = assign(self.rows, self._most_lanes)
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
         for row in self.rows:
             row.run = self._bind(row)
         self.memory = self._measure(stores)
-        self._inputs = {n: array(self._view(s)) for n, s in layout.inputs.items()}
-        self._outputs = {n: array(self._view(s)) for n, s in layout.outputs.items()}
+        self.inputs = {n: self._view(s) for n, s in layout.inputs.items()}
+        self.outputs = {n: self._view(s) for n, s in layout.outputs.items()}
+        self._inputs = {n: array(v) for n, v in self.inputs.items() if v.device is HOST}
+        self._outputs = {n: array(v) for n, v in self.outputs.items() if v.device is HOST}
         self._runs = self._chain()
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
     def _allocate(self, layout: Layout) -> dict[Device, _Arena]:
-        lives = lives_of(layout)
+        lives = lives_of(layout, self.lanes.begins)
         by_device: dict[Device, list[Slot]] = {}
         for slot in layout.slots:
             if slot.alias is None:
@@ -122,13 +139,13 @@ class Plan:
         arenas: dict[Device, _Arena] = {}
         for device, slots in by_device.items():
             for slot in slots:
-                slot.block = Block(aligned(slot.nbytes), slot.first, lives[slot])
+                slot.block = Block(aligned(slot.nbytes), *lives[slot])
             blocks = [slot.block for slot in slots if slot.block is not None]
             size = pack(blocks)
             if device is HOST:
                 self._check_budget(size)
             # The host's arena is what the accelerator copies from and to: it pins it.
-            owner = self._device if device is HOST else device
+            owner = self.device if device is HOST else device
             buffer = owner.staging(size) if device is HOST else device.allocate(size)
             self._buffers.append(buffer)
             total = sum(block.nbytes for block in blocks)
@@ -147,15 +164,17 @@ class Plan:
                 f"its largest step is {row.title}, which gives {made}"
             )
 
-    def _allocate_workspaces(self) -> dict[Device, Buffer]:
-        need: dict[Device, int] = {}
+    def _allocate_workspaces(self) -> dict[tuple[Device, int], Buffer]:
+        """Allocate for each lane of each device the most that one of its steps wants."""
+        need: dict[tuple[Device, int], int] = {}
         for row in self.rows:
             if row.step is not None and row.step.scratch:
-                need[row.device] = max(need.get(row.device, 0), row.step.scratch)
-        found: dict[Device, Buffer] = {}
-        for device, nbytes in need.items():
-            found[device] = device.allocate(aligned(nbytes))
-            self._buffers.append(found[device])
+                key = row.device, row.lane
+                need[key] = max(need.get(key, 0), row.step.scratch)
+        found: dict[tuple[Device, int], Buffer] = {}
+        for key, nbytes in need.items():
+            found[key] = key[0].allocate(aligned(nbytes))
+            self._buffers.append(found[key])
         return found
 
     def _measure(self, stores: Mapping[Device, WeightStore]) -> Memory:
@@ -163,11 +182,14 @@ class Plan:
         for row in self.rows:
             if row.step is not None:
                 scratch[row.device.name] = scratch.get(row.device.name, 0) + row.step.scratch
+        workspace: dict[str, int] = {}
+        for (device, _), buffer in self._workspaces.items():
+            workspace[device.name] = workspace.get(device.name, 0) + buffer.nbytes
         return Memory(
             activations={d.name: a.size for d, a in self._arenas.items()},
             floor={d.name: a.floor for d, a in self._arenas.items()},
             tensors={d.name: a.tensors for d, a in self._arenas.items()},
-            workspace={d.name: b.nbytes for d, b in self._workspaces.items()},
+            workspace=workspace,
             workspace_sum=scratch,
             weights={d.name: s.nbytes for d, s in stores.items()},
         )
@@ -176,8 +198,8 @@ class Plan:
         block = slot.root.block
         if block is None:
             raise ValueError(f"'{slot.value.name}' has no place in the arena")
-        buffer = self._arenas[slot.device].buffer
-        return View(slot.device, buffer, block.offset, slot.type, slot.format)
+        buffer, offset = self._arenas[slot.device].buffer, block.offset + slot.offset_in_root
+        return View(slot.device, buffer, offset, slot.type, slot.format, slot.pitch)
 
     # ── binding ──────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +212,7 @@ class Plan:
             return row.device.copier(outputs[0], inputs[0])
         scratch = None
         if row.step.scratch:
-            buffer = self._workspaces[row.device]
+            buffer = self._workspaces[row.device, row.lane]
             kind = TensorType(np.dtype(np.uint8), (row.step.scratch,))
             scratch = View(row.device, buffer, 0, kind)
         return row.step.bind(inputs, outputs, scratch)
@@ -198,30 +220,37 @@ class Plan:
     def _chain(self) -> list[Callable[[Stream], None]]:
         """Return what a run calls: stretches of device rows recorded, host rows as they are."""
         runs: list[Callable[[Stream], None]] = []
-        stretch: list[Row] = []
-        for row in self.rows:
-            if row.run is None:
-                continue
-            if row.device is HOST:
-                self._close_stretch(stretch, runs)
+        pending = stretches(self.rows)
+        for number, row in enumerate(self.rows):
+            if pending and number == pending[0].start:
+                runs += self._stretch(pending.pop(0))
+            if row.device is HOST and row.run is not None:
                 runs.append(row.run)
-            else:
-                stretch.append(row)
-        self._close_stretch(stretch, runs)
+        if self.ends.on_device and runs and runs[-1] is _synchronize:
+            runs.pop()  # callers wait for the results, if at all, where they read them
         return runs
 
-    def _close_stretch(self, stretch: list[Row], runs: list[Callable[[Stream], None]]) -> None:
-        """Move a stretch of device rows to `runs`, recorded if it may be, with a wait behind it."""
-        if not stretch:
-            return
-        functions = [row.run for row in stretch if row.run is not None]
-        capturable = all(row.step is None or row.step.capturable for row in stretch)
+    def _stretch(self, stretch: range) -> list[Callable[[Stream], None]]:
+        """Return a stretch of device rows, recorded if it may be, and a wait behind it."""
+        rows = [row for row in self.rows[stretch.start : stretch.stop] if row.run is not None]
+        together = self.together(stretch)
         recorded = None
-        if capturable and not self._check_each:
-            recorded = stretch[0].device.record(_sequence(functions))
-        runs.append(recorded or _sequence(functions))
-        runs.append(_synchronize)
-        stretch.clear()
+        if is_capturable(rows) and not self._check_each:
+            recorded = rows[0].device.record(together)
+        return [recorded or together, _synchronize]
+
+    def together(self, stretch: range, *, copies: bool = True) -> Callable[[Stream], None]:
+        """Return what gives a stretch of device rows to a stream, and what it takes beside it.
+
+        Args:
+            stretch: numbers of the rows.
+            copies: whether to run those that move data between devices.
+        """
+        rows = self.rows[stretch.start : stretch.stop]
+        if any(row.lane for row in rows):
+            return side_by_side(self.rows, self.lanes, stretch, copies=copies)
+        wanted = [row for row in rows if copies or row.kind != "copy"]
+        return _sequence([row.run for row in wanted if row.run is not None])
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
@@ -234,16 +263,29 @@ class Plan:
         Returns:
             New arrays by output name.
         """
-        for name, slot in self._inputs.items():
-            np.copyto(slot, feeds[name])
+        for name in self._inputs:
+            self.feed(name, feeds[name])
         self.execute()
-        results = {name: data.copy() for name, data in self._constants.items()}
+        return self.results()
+
+    def feed(self, name: str, data: Array) -> None:
+        """Copy an input that comes from the host to where it belongs."""
+        np.copyto(self._inputs[name], data)
+
+    def results(self) -> dict[str, Array]:
+        """Return copies of the results that lie on the host after a run."""
+        results = {name: data.copy() for name, data in self.constants.items()}
         results |= {name: data.copy() for name, data in self._outputs.items()}
         return {name: results[name] for name in self.graph.outputs}
 
-    def execute(self) -> None:
-        """Run on the inputs that lie in the arena; results stay there."""
-        stream = self._stream
+    def execute(self, stream: Stream | None = None) -> None:
+        """Run on the inputs that lie in the arena; results stay there.
+
+        Args:
+            stream: whose order the work is put in; the plan's own where None. The host waits for
+                the results that lie on it, and for nothing else.
+        """
+        stream = stream or self._stream
         if self._check_each:
             self._execute_each(stream)
             return
@@ -263,6 +305,7 @@ class Plan:
     def close(self) -> None:
         """Give all memory back; the plan cannot run afterwards."""
         self._runs = []
+        self.inputs, self.outputs = {}, {}
         self._inputs, self._outputs = {}, {}
         for row in self.rows:
             row.run = None

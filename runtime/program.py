@@ -9,25 +9,29 @@ becomes a *tail*: a graph of its own, which gets a program for every set of type
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .backend import Interpreter
 from .control import run_control
+from .counting import Counting, counting
 from .dtypes import string
 from .errors import DeviceError, LimitError, ModelError, Refusal, ShapeError, UnsupportedError
+from .exchange import HOST_ENDS, Ends, exchange_of
 from .host import HOST
 from .infer import specialise
 from .ir import Graph, Node, Value
 from .layout import Row
 from .op import Op
 from .ops.control import Loop
+from .ops.counted import within_bounds
 from .partition import obstacle
 from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
 from .plan import Memory, Plan
-from .resources import Keys, Resources, Types
+from .resident import Resident
+from .resources import Keys, Resources, Types, is_deciding
 from .types import Array, HostValue, TensorType, ValueType, type_of
 
 
@@ -51,39 +55,64 @@ class Stage:
 class Program:
     """A graph with known input types that runs again and again, one caller at a time.
 
+    Args:
+        graph: what it runs.
+        resources: what it is made with.
+        is_body: whether its inputs differ from one run to the next, as in a loop.
+        ends: where inputs and results lie; on the host, unless it is one plan.
+
     Attributes:
         graph: what it runs.
         stages: in order.
         tail: the programs of what depends on sizes that the stages find out, or None.
+        resident: runs it for callers with arrays on its device, if it is one plan on a device
+            that exchanges arrays; else None.
     """
 
-    def __init__(self, graph: Graph, resources: Resources) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        resources: Resources,
+        *,
+        is_body: bool = False,
+        ends: Ends = HOST_ENDS,
+    ) -> None:
         self.graph = graph
         self.stages: list[Stage] = []
         self.tail: Programs | None = None
+        self.resident: Resident | None = None
         self._resources = resources
+        self._is_body = is_body
         self._bodies: dict[Node, _Bodies] = {}
+        self._counted: dict[Node, Counting] = {}
         self._interpreter: Interpreter | None = None
         self._only: Plan | None = None
         self._tail_inputs: tuple[Value, ...] = ()
         try:
-            self._build()
+            self._build(ends)
         except BaseException:
             self.close()
             raise
 
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
-    def _build(self) -> None:
+    def _build(self, ends: Ends) -> None:
         self._check_constants()
         late = self._late()
-        levels = _levels(node for node in self.graph.nodes if node not in late)
+        early = [node for node in self.graph.nodes if node not in late]
+        for node in early:
+            if (found := counting(node, self._resources)) is not None:
+                self._counted[node] = found
+        levels = _levels(early, self._counted)
         eager = [node for _, nodes in levels for node in nodes]
-        self._interpreter = self._resources.interpreter(eager)
+        lonely = [node for node in eager if node not in self._counted]
+        self._interpreter = self._resources.interpreter(lonely)
         values = (*self.graph.inputs, *self.graph.outputs.values())
         if not late and not eager and all(map(_is_plannable, values)):
-            self._only = self._plan(self.graph)
+            self._only = self._plan(self.graph, ends)
             self.stages.append(Stage(self._only))
+            exchange = exchange_of(self._only.device)
+            self.resident = Resident(self._only, exchange) if exchange else None
             return
         wanted = {value for value in self.graph.outputs.values() if value.data is None}
         if late:
@@ -106,18 +135,32 @@ class Program:
         On the host that pays only for nodes that multiply matrices, and takes along what depends
         on them: to plan for new sizes takes longer than to run a few cheap nodes one by one. Graph
         inputs without a size belong to bodies of loops, and change from iteration to iteration.
+        Where nobody runs single nodes, one whose size a few elements decide waits for them, too.
         """
         on_host = self._resources.on_host
+        lonely = not any(isinstance(b, Interpreter) for b in self._resources.backends)
         if on_host and any(map(_is_unsized, self.graph.inputs)):
             return set()
         late: set[Node] = set()
         made: set[Value] = set()
         for node in self.graph.nodes:
             waits = any(map(_is_unsized, node.reads)) and (node.op.dense or not on_host)
+            waits = waits or (lonely and self._waits_for_elements(node))
             if waits or not made.isdisjoint(node.reads):
                 late.add(node)
                 made.update(node.outputs)
         return late
+
+    def _waits_for_elements(self, node: Node) -> bool:
+        """Whether elements that only a run tells may decide on the size of a node's results.
+
+        What the graph is given counts in bodies alone: elsewhere `Keys` has looked at it already.
+        """
+        is_counted = within_bounds(node.op) is not None
+        if is_counted or node.op.graphs() or not any(map(_is_unsized, node.outputs)):
+            return False
+        inputs = () if self._is_body else self.graph.inputs
+        return any(is_deciding(v.type) and v.data is None and v not in inputs for v in node.reads)
 
     def _cut_tail(self, late: set[Node]) -> Sequence[Value]:
         """Make the late nodes the tail; return what it reads."""
@@ -149,9 +192,9 @@ class Program:
         """Whether it is one plan and nothing else, whose results are arrays of their own."""
         return self._only is not None
 
-    def _plan(self, graph: Graph) -> Plan:
+    def _plan(self, graph: Graph, ends: Ends = HOST_ENDS) -> Plan:
         resources = self._resources
-        return Plan(graph, resources.backends, resources.options, resources.stores)
+        return Plan(graph, resources.backends, resources.options, resources.stores, ends)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
@@ -193,6 +236,8 @@ class Program:
                 bodies = self._bodies[node]
                 bodies.enter(values)
                 results: Sequence[HostValue] = run_control(node.op, bodies, inputs)
+            elif node in self._counted:
+                results = self._counted[node].run(inputs)
             elif self._interpreter is not None:
                 store = self._resources.stores[HOST]
                 results = self._interpreter.evaluate(node, inputs, store, self._resources.limit)
@@ -222,10 +267,17 @@ class Program:
         """Yield the programs of a node's bodies, as far as they have run."""
         return iter(self._bodies[node]) if node in self._bodies else iter(())
 
+    def plan_of(self, node: Node) -> Plan | None:
+        """Return the plan of a node that a device runs by itself, within bounds; else None."""
+        return self._counted[node].plan if node in self._counted else None
+
     @property
     def plans(self) -> tuple[Plan, ...]:
         """Its plans in the order of execution, those of bodies and tails left out."""
-        return tuple(stage.plan for stage in self.stages if stage.plan is not None)
+        found: list[Plan | None] = []
+        for stage in self.stages:
+            found += [stage.plan, *map(self.plan_of, stage.nodes)]
+        return tuple(plan for plan in found if plan is not None)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -247,9 +299,13 @@ class Program:
     def close(self) -> None:
         """Give all memory back; the program cannot run afterwards."""
         self._only = None
+        if self.resident is not None:
+            self.resident.close()
         for stage in self.stages:
             if stage.plan is not None:
                 stage.plan.close()
+        for counted in self._counted.values():
+            counted.plan.close()
         for bodies in self._bodies.values():
             bodies.close()
         if self.tail is not None:
@@ -289,7 +345,8 @@ class Programs:
         if program is None:
             try:
                 with self._resources.lock:
-                    program = Program(self._bound(known), self._resources)
+                    is_body = self._owner is not None
+                    program = Program(self._bound(known), self._resources, is_body=is_body)
             except UnsupportedError:
                 # What a body gets differs from one iteration to the next.
                 if self._owner is not None or not self._keys.learn(types, values):
@@ -389,13 +446,13 @@ class _Bodies:
             programs.close()
 
 
-def _levels(nodes: Iterable[Node]) -> list[tuple[list[Node], list[Node]]]:
+def _levels(nodes: Iterable[Node], counted: Container[Node]) -> list[tuple[list[Node], list[Node]]]:
     """Return stages: nodes that a plan can run, and those that run one by one behind it."""
     ready: dict[Value, int] = {}
     levels: list[tuple[list[Node], list[Node]]] = []
     for node in nodes:
         at = max((ready[v] for v in node.reads if v in ready), default=0)
-        alone = bool(obstacle(node))
+        alone = node in counted or bool(obstacle(node))
         at = at | 1 if alone else at + at % 2
         ready.update(dict.fromkeys(node.outputs, at))
         while len(levels) <= at // 2:

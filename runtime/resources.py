@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
+from typing import TypeGuard
 
 import numpy as np
 
@@ -107,9 +108,15 @@ class Keys:
         return True
 
 
+def is_deciding(type_: ValueType | None) -> TypeGuard[TensorType]:
+    """Whether it is the type of a small vector or scalar, whose elements may decide on shapes."""
+    if not isinstance(type_, TensorType) or not type_.is_static or type_.dtype == string:
+        return False
+    return len(type_.dims) <= 1 and type_.size <= DECIDING
+
+
 def _with_elements(type_: ValueType | None, value: HostValue) -> ValueType | None:
-    """Return the type with the elements of a small vector or scalar, which may decide on shapes."""
-    if not isinstance(type_, TensorType) or not isinstance(value, np.ndarray):
+    """Return the type with its elements where they may decide on shapes."""
+    if not is_deciding(type_) or not isinstance(value, np.ndarray):
         return type_
-    is_small = value.ndim <= 1 and value.size <= DECIDING and value.dtype != string
-    return replace(type_, value=value.copy()) if is_small else type_
+    return replace(type_, value=value.copy())

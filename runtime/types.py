@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -56,10 +56,10 @@ class TensorType:
         """The shape as integers; raises ValueError where it is not static."""
         if self.shape is None:
             raise ValueError(f"{self} has no static shape")
-        dims = tuple(d for d in self.shape if isinstance(d, int))
-        if len(dims) != len(self.shape):
-            raise ValueError(f"{self} has no static shape")
-        return dims
+        for dim in self.shape:
+            if not isinstance(dim, int):
+                raise ValueError(f"{self} has no static shape")
+        return cast("tuple[int, ...]", self.shape)
 
     @property
     def size(self) -> int:

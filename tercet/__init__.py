@@ -29,21 +29,27 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
     ModelError,
     ShapeError,
     TercetError,
+    TimeLimitError,
     UnsupportedError,
     UsageError,
 )
 
 if _TYPE_CHECKING:
-    from .api import available, load, run_op, to_device
+    from .api import available, load, pinned, run_op, to_device
     from .backends import Availability
+    from .runtime.bound import Bound
     from .runtime.custom import CustomOperator
     from .runtime.model import Model
     from .runtime.options import Options
+    from .runtime.pipeline import Pipeline
     from .tools.bench import Bench, bench
     from .tools.bisection import Bisection, bisect
     from .tools.compare import Comparison, compare
+    from .tools.doctor import Diagnosis, diagnose
     from .tools.export import Exported, export, extract, simplify
+    from .tools.inspection import Inspection, inspect
     from .tools.layers import Layers, compare_layers
+    from .tools.precision import Kept, keep_float32
     from .tools.profiling import Profile, profile
     from .tools.report import Report, report
 
@@ -52,22 +58,28 @@ __all__ = [
     "BackendUnavailable",
     "Bench",
     "Bisection",
+    "Bound",
     "Comparison",
     "CustomOperator",
     "DeviceError",
     "DeviceOutOfMemory",
+    "Diagnosis",
     "Exported",
     "InputError",
+    "Inspection",
+    "Kept",
     "KernelError",
     "Layers",
     "LimitError",
     "Model",
     "ModelError",
     "Options",
+    "Pipeline",
     "Profile",
     "Report",
     "ShapeError",
     "TercetError",
+    "TimeLimitError",
     "UnsupportedError",
     "UsageError",
     "available",
@@ -75,9 +87,13 @@ __all__ = [
     "bisect",
     "compare",
     "compare_layers",
+    "diagnose",
     "export",
     "extract",
+    "inspect",
+    "keep_float32",
     "load",
+    "pinned",
     "profile",
     "report",
     "run_op",
@@ -89,12 +105,17 @@ _LAZY = {
     "Availability": ".backends",
     "Bench": ".tools.bench",
     "Bisection": ".tools.bisection",
+    "Bound": ".runtime.bound",
     "Comparison": ".tools.compare",
     "CustomOperator": ".runtime.custom",
+    "Diagnosis": ".tools.doctor",
     "Exported": ".tools.export",
+    "Inspection": ".tools.inspection",
+    "Kept": ".tools.precision",
     "Layers": ".tools.layers",
     "Model": ".runtime.model",
     "Options": ".runtime.options",
+    "Pipeline": ".runtime.pipeline",
     "Profile": ".tools.profiling",
     "Report": ".tools.report",
     "available": ".api",
@@ -102,9 +123,13 @@ _LAZY = {
     "bisect": ".tools.bisection",
     "compare": ".tools.compare",
     "compare_layers": ".tools.layers",
+    "diagnose": ".tools.doctor",
     "export": ".tools.export",
     "extract": ".tools.export",
+    "inspect": ".tools.inspection",
+    "keep_float32": ".tools.precision",
     "load": ".api",
+    "pinned": ".api",
     "profile": ".tools.profiling",
     "report": ".tools.report",
     "run_op": ".api",

@@ -14,19 +14,24 @@ from .backends import Availability
 from .backends.numpy import evaluate
 from .importers import onnx as importer
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
+from .runtime.backend import Format
 from .runtime.custom import CustomOperator, with_custom
-from .runtime.errors import UsageError, did_you_mean
-from .runtime.feeds import as_texts
+from .runtime.dlpack import place_of
+from .runtime.errors import InputError, UsageError, did_you_mean
+from .runtime.feeds import as_array, as_texts
+from .runtime.freeze import freeze_inputs
 from .runtime.host import HOST
 from .runtime.infer import infer
 from .runtime.ir import Graph
 from .runtime.model import Model, Source
 from .runtime.op import OPERATORS, Op, arity, attributes
-from .runtime.options import Options, Precision
+from .runtime.options import Options, Precision, check_algorithms
+from .runtime.passes.to_half import check_kept
 from .runtime.types import Array, HostValue, TensorType, type_of
 
 if TYPE_CHECKING:
     from .backends.cuda.array import DeviceArray
+    from .backends.cuda.device import CudaDevice
 
 Loadable = str | os.PathLike[str] | bytes | ModelProto
 
@@ -38,6 +43,7 @@ def load(
     fallback: str | None = None,
     precision: Precision = "float32",
     operators: Mapping[tuple[str, str], CustomOperator | Callable[..., Any]] | None = None,
+    freeze: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Model:
     """Load an ONNX model for one backend.
@@ -50,9 +56,12 @@ def load(
             backends that have it, float16 and bfloat16 compute in half precision what bears it.
         operators: operators that ONNX does not have, by domain and name: functions on arrays, see
             `CustomOperator`. They run on the numpy backend.
+        freeze: arrays for inputs that are the same in every run, by name: they become constants,
+            and the model has these inputs no more.
         **options: further fields of `Options`.
 
     Raises:
+        InputError: an array to freeze that does not fit.
         ModelError: the file is no valid model.
         UnsupportedError: the model has an operator that tercet does not know.
         BackendUnavailable: the backend cannot run on this machine.
@@ -69,7 +78,10 @@ def load(
         found.metadata,
         found.warnings,
     )
-    return Model(found.graph, chain, chosen, evaluate, about)
+    check_kept(found.graph, chosen.keep_float32)
+    check_algorithms(found.graph, chosen.algorithms)
+    graph = freeze_inputs(found.graph, freeze) if freeze else found.graph
+    return Model(graph, chain, chosen, evaluate, about)
 
 
 def _options(**given: Any) -> Options:
@@ -85,13 +97,15 @@ def available() -> tuple[Availability, ...]:
     return _backends.available()
 
 
-def to_device(array: Any, backend: str = "cuda") -> DeviceArray:
+def to_device(array: Any, backend: str = "cuda", *, stream: Any = None) -> DeviceArray:
     """Bring an array to the memory of a GPU.
 
     Args:
         array: an array of the host, which is copied, or one that another library has on the GPU
             (``__dlpack__`` or ``__cuda_array_interface__``), which is shared.
         backend: ``cuda`` or ``cudnn``, which share their device.
+        stream: the stream that is going to read a shared array, and waits for its elements; the
+            legacy default one where None.
 
     Returns:
         The array; `numpy` copies it back, other libraries read it through DLPack.
@@ -101,17 +115,57 @@ def to_device(array: Any, backend: str = "cuda") -> DeviceArray:
         UsageError: the backend has no device of its own.
         InputError: the array lies on another device, or not dense in C order.
     """
+    device = _cuda_device(backend, "to_device")
+    from .backends.cuda.array import DeviceArray
+
+    if isinstance(array, DeviceArray):
+        return array
+    try:
+        if place_of(array) is None:
+            return DeviceArray.upload(device, as_array(array))
+        work = device.exchange.stream(stream)
+        lent = device.exchange.take(array, work)
+    except InputError as error:
+        raise InputError(f"the array {error}") from error
+    if lent.view.format is not Format.PLAIN:
+        raise InputError(
+            f"the array of shape {list(lent.type.dims)} has its channels last; give it in C order"
+        )
+    return DeviceArray(lent.view, work)
+
+
+def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda") -> Array:
+    """Return a new array of the host in page-locked memory, its elements undefined.
+
+    A GPU copies from there and back by itself, at full speed and while the host does other work:
+    see `Model.map`. Such memory is slow to get and is taken from all other programs.
+
+    Args:
+        shape: the sizes of its axes.
+        dtype: the type of its elements.
+        backend: ``cuda`` or ``cudnn``.
+
+    Raises:
+        BackendUnavailable: the backend cannot run on this machine.
+        UsageError: the backend has no device of its own.
+        DeviceError: the system has no more memory to lock.
+    """
+    kind = TensorType(np.dtype(dtype), tuple(shape))
+    memory = _cuda_device(backend, "pinned").staging(kind.nbytes).memory
+    return memory.view(kind.dtype).reshape(kind.dims)
+
+
+def _cuda_device(backend: str, caller: str) -> CudaDevice:
     (first, *_) = _backends.open_backends(backend, Options())
     if first.device is HOST:
-        raise UsageError(f"backend '{backend}' works on the host; it needs no arrays elsewhere")
-    from .backends.cuda.array import DeviceArray
+        raise UsageError(
+            f"backend '{backend}' works on the host; {caller} is for memory of a GPU's"
+        )
     from .backends.cuda.device import CudaDevice
 
     if not isinstance(first.device, CudaDevice):
         raise UsageError(f"backend '{backend}' is on {first.device.name}, not on a CUDA device")
-    if isinstance(array, np.ndarray | np.generic):
-        return DeviceArray.upload(first.device, np.asarray(array))
-    return DeviceArray.wrap(first.device, array)
+    return first.device
 
 
 @overload

@@ -20,6 +20,7 @@ from ..runtime.dtypes import (
     string,
 )
 from ..runtime.types import Array
+from .differences import Differences, differences
 
 #: Share of the reference's greatest magnitude by which results may differ. Sums of some thousand
 #: products lose three digits when they are added up in another order.
@@ -33,10 +34,17 @@ class Tolerance:
 
     The measure is one bound for the whole tensor, because rounding errors scale with the numbers
     that were added up, not with the result that happens to be left of them.
+
+    Attributes:
+        relative: share of the reference's greatest magnitude.
+        absolute: what is allowed besides.
+        origin: ``float64`` where it was measured by running the graph in float64, ``dtype`` where
+            it is what the dtype has by default, ``given`` where a caller chose it.
     """
 
     relative: float
     absolute: float
+    origin: str = "dtype"
 
     def bound(self, scale: float) -> float:
         """Return the difference that is allowed where the greatest magnitude is `scale`."""
@@ -66,7 +74,9 @@ def tolerance_for(
         rough = max(RELATIVE.get(kind, _COARSE) for kind in kinds)
         tiny = _smallest_normal(dtype)
     return Tolerance(
-        rough if relative is None else relative, tiny if absolute is None else absolute
+        rough if relative is None else relative,
+        tiny if absolute is None else absolute,
+        "dtype" if relative is None and absolute is None else "given",
     )
 
 
@@ -113,6 +123,7 @@ class Agreement:
         misplaced: elements of which one side is NaN or infinite and the other one is not so.
         first_misplaced: the first of them.
         complaint: why it is not ok, in words; empty if it is.
+        differences: how they are spread; None where that was not asked for, or for texts.
     """
 
     output: str
@@ -129,6 +140,7 @@ class Agreement:
     misplaced: int = 0
     first_misplaced: Difference | None = None
     complaint: str = ""
+    differences: Differences | None = None
 
     @property
     def verdict(self) -> str:
@@ -153,16 +165,20 @@ class Agreement:
             "scale": self.scale,
             "rtol": self.tolerance.relative,
             "atol": self.tolerance.absolute,
+            "bound": self.tolerance.origin,
             "worst": place(self.worst),
             "nan": self.nan,
             "inf": self.inf,
             "misplaced": self.misplaced,
             "first_misplaced": place(self.first_misplaced),
             "complaint": self.complaint,
+            "differences": None if self.differences is None else self.differences.to_dict(),
         }
 
 
-def agreement(output: str, reference: Array, found: Array, tolerance: Tolerance) -> Agreement:
+def agreement(
+    output: str, reference: Array, found: Array, tolerance: Tolerance, *, detailed: bool = False
+) -> Agreement:
     """Compare an output with the reference's.
 
     Args:
@@ -170,6 +186,7 @@ def agreement(output: str, reference: Array, found: Array, tolerance: Tolerance)
         reference: any dtype.
         found: the same dtype and shape, or the verdict is a mismatch.
         tolerance: see there.
+        detailed: whether to tell how the differences are spread, which takes ten times as long.
     """
     make = partial(Agreement, output, type_text(found), tolerance=tolerance)
     if reference.shape != found.shape or reference.dtype != found.dtype:
@@ -178,6 +195,8 @@ def agreement(output: str, reference: Array, found: Array, tolerance: Tolerance)
         return make(False, nan, nan, nan, nan, complaint=complaint)
     if reference.dtype == string:
         return _compare_texts(make, reference, found)
+    if detailed:
+        make = partial(make, differences=differences(reference, found))
     return _compare_numbers(make, reference, found, tolerance)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +57,13 @@ def read_npy(file: Path) -> dict[str, Array]:
             raise InputError(f"{file} is damaged, or cannot be read: {error}") from error
 
 
-def read_archive(file: Path) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name; see `read_array` for the errors."""
+def read_archive(file: Path, leave: Container[str] = ()) -> dict[str, Array]:
+    """Return the arrays of an .npz file by name, but for some; see `read_array` for the errors."""
     if file.exists() and not zipfile.is_zipfile(file):
         raise InputError(f"{file} is no .npz file: numpy.savez writes one")
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            return {name: arrays[name] for name in arrays.files if name not in leave}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{file} is damaged, or cannot be read: {error}") from error
 
@@ -104,7 +104,26 @@ def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> dict[str, A
     if not found and names:
         inner = sorted(path.name for path in folder.glob("test_data_set_*"))
         hint = f"; try {folder / inner[0]}" if inner else ""
-        raise InputError(f"--inputs-from {folder}: there is no {kind}_0.pb in it{hint}")
+        raise InputError(f"{folder}: there is no {kind}_0.pb in it{hint}")
+    return found
+
+
+def read_named(option: str, texts: Sequence[str]) -> dict[str, Array]:
+    """Return arrays by name, of texts such as ``mask=mask.npy``; see `read_array` for the errors.
+
+    Raises:
+        UsageError: a text of another form.
+    """
+    found: dict[str, Array] = {}
+    for text in texts:
+        parts = text.split("=")
+        splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(1, len(parts))]
+        if not splits:
+            raise UsageError(
+                f"{option} {text} cannot be understood; it looks like {option} x=x.npy"
+            )
+        name, file = next((pair for pair in splits if Path(pair[1]).exists()), splits[0])
+        found[name] = read_array(Path(file), name)
     return found
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -41,6 +42,7 @@ from .contestants import (
     default_names,
     open_contestant,
 )
+from .deadline import OutOfTime, time_limit
 from .device_time import device_times
 from .environment import PACKAGES, device_environment
 from .export import model_title
@@ -58,6 +60,8 @@ class Schedule:
         batches: sizes of the batch; None for what the model says, 1 where it is symbolic.
         precisions: of float32 tensors, on tercet's backends.
         streams: callers at a time; 1 measures latency, more measure throughput.
+        pipeline: whether to measure a stream of batches as well, whose copies and work overlap
+            (`Model.map`), on tercet's backends.
         duration: seconds of steady runs of each contestant.
         warm_up: seconds of runs before that do not count.
         accuracy: whether to run every model in float64, too.
@@ -69,6 +73,7 @@ class Schedule:
     duration: float = 2.0
     warm_up: float = 0.5
     accuracy: bool = True
+    pipeline: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batches", "streams"):
@@ -89,6 +94,7 @@ def bench(
     seed: int = 0,
     fallback: str | None = None,
     skip_unavailable: bool = False,
+    timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Bench:
@@ -106,6 +112,7 @@ def bench(
         seed: of random inputs.
         fallback: backend for nodes that one of tercet's backends does not run.
         skip_unavailable: leave out who cannot run here or does not run the model.
+        timeout: seconds after which it ends with the cases that are measured; None for no limit.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -115,6 +122,7 @@ def bench(
         InputError: inputs that do not fit.
         ModelError: a model cannot be read.
         UsageError: an unknown contestant, or a batch that a model does not take.
+        TimeLimitError: the time was up before the first case was measured.
     """
     names = tuple(contestants) if contestants is not None else default_names()
     check_names(names)
@@ -125,12 +133,18 @@ def bench(
     # Each caller at a time has a plan of its own.
     options.setdefault("max_plans", max(Options().max_plans, *chosen.streams))
     series = _Series(names, chosen, Settings((), fallback, "float32", options))
-    series.skip, series.say = skip_unavailable, say
+    series.skip = skip_unavailable
     before = None if old is None else read_bench(old)
-    cases = tuple(case for source in sources for case in series.measure(source, wanted))
+    cases: list[Case] = []
+    with time_limit(timeout, say) as (limit, series.say):
+        for source in sources:
+            for case in series.measure(source, wanted):
+                cases.append(case)
+    if limit.passed and not cases:
+        raise limit.error()
     since = () if before is None else against(before, cases)
     wrong = (*complaints(cases, limits or Limits()), *slower(since, limits or Limits()))
-    return Bench(cases, series.skipped, series.environment(), wrong, since)
+    return Bench(tuple(cases), series.skipped, series.environment(), wrong, since, limit.stopped)
 
 
 @dataclass(slots=True)
@@ -155,6 +169,7 @@ class _Series:
     def __init__(self, names: Sequence[str], schedule: Schedule, settings: Settings) -> None:
         self.skip = False
         self.say: Say = silent
+        self._late = False
         self.skipped: dict[str, str] = {}
         self._names, self._schedule, self._settings = names, schedule, settings
         self._about: dict[str, str] = {}
@@ -192,8 +207,17 @@ class _Series:
             for streams in self._schedule.streams:
                 times = self._latency(runners, feeds) if streams == 1 else {}
                 for runner in runners:
+                    if self._late and runner.name not in times:
+                        raise OutOfTime
                     steady, rate = times.get(runner.name) or self._crowd(runner, feeds, streams)
                     yield _case(model_title(source), runner, feeds, streams, steady, rate)
+                if self._late:
+                    raise OutOfTime
+            for runner in runners if self._schedule.pipeline else ():
+                if runner.model is not None:
+                    steady, rate = self._piped(runner.name, runner.model, feeds)
+                    named = replace(runner, name=f"{runner.name}, pipelined")
+                    yield _case(model_title(source), named, feeds, 1, steady, rate)
 
     def _entered(
         self,
@@ -245,14 +269,25 @@ class _Series:
     def _latency(
         self, runners: Sequence[_Runner], feeds: Inputs
     ) -> dict[str, tuple[Timing, float]]:
-        """Measure all in turn; return their times and the items in a second."""
+        """Measure all in turn; return their times and the items in a second.
+
+        If the time is up meanwhile, what has been measured counts.
+        """
         calls = {runner.name: _call(runner, feeds) for runner in runners}
         for name, call in calls.items():
             self.say(f"{name}: warming up")
             _warm_up(call, self._schedule.warm_up)
-        repeat = Repeat(seconds=self._schedule.duration, least=LEAST, most=MOST)
-        times = interleave(calls, repeat, self.say, dict.fromkeys(calls, 1.0))
-        return {name: (t, _batch(feeds) / float(np.mean(t.samples))) for name, t in times.items()}
+        often = Repeat(seconds=self._schedule.duration, least=LEAST, most=MOST)
+        samples: dict[str, list[float]] = {}
+        try:
+            interleave(calls, often, self.say, dict.fromkeys(calls, 1.0), samples)
+        except OutOfTime:
+            self._late = True
+        return {
+            name: (Timing(tuple(found)), _batch(feeds) / float(np.mean(found)))
+            for name, found in samples.items()
+            if found
+        }
 
     def _crowd(self, runner: _Runner, feeds: Inputs, streams: int) -> tuple[Timing, float]:
         """Let several threads run the model at once; return times and the items in a second."""
@@ -269,6 +304,18 @@ class _Series:
             samples = [sample for loop in loops for sample in loop.result()]
             whole = perf_counter() - begin
         return Timing(tuple(samples)), _batch(feeds) * len(samples) / whole
+
+    def _piped(self, name: str, model: Model, feeds: Inputs) -> tuple[Timing, float]:
+        """Let a model run a stream of batches; return the times between results, and the rate."""
+        self.say(f"{name}: a stream of batches")
+        samples: list[float] = []
+        with closing(model.map(repeat(feeds.arrays))) as results:
+            _warm_up(lambda: next(results), self._schedule.warm_up)
+            next(results)
+            until = perf_counter() + self._schedule.duration
+            while len(samples) < LEAST or perf_counter() < until:
+                samples.append(timed(lambda: next(results)))
+        return Timing(tuple(samples)), _batch(feeds) / float(np.mean(samples))
 
 
 def _call(runner: _Runner, feeds: Inputs) -> Callable[[], object]:
@@ -296,8 +343,9 @@ def _case(
         shapes = {n: a.shape for n, a in feeds.arrays.items() if isinstance(a, np.ndarray)}
         program = runner.model.prepare(shapes)
         rows = [row for part in program.walk() for row in part.rows if row.kind == "step"]
-        alone = sum(len(stage.nodes) for part in program.walk() for stage in part.stages)
-        steps = len(rows) + alone
+        stages = [(part, stage) for part in program.walk() for stage in part.stages]
+        alone = [n for part, stage in stages for n in stage.nodes if part.plan_of(n) is None]
+        steps = len(rows) + len(alone)
         if all(array.dtype.kind == "f" for array in feeds.arrays.values()):
             device = device_times(runner.model, program)
     return Case(

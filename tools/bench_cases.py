@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .bench_check import Against
+from .console import text_of
 from .measure import Timing
 
 
@@ -87,6 +88,7 @@ class Bench:
         environment: machine and versions.
         complaints: limits that were not kept.
         against: the cases that an older benchmark has, too.
+        stopped: why cases are missing; empty if none is.
     """
 
     cases: tuple[Case, ...]
@@ -94,6 +96,7 @@ class Bench:
     environment: Mapping[str, str]
     complaints: tuple[str, ...] = ()
     against: tuple[Against, ...] = ()
+    stopped: str = ""
 
     @property
     def ok(self) -> bool:
@@ -101,9 +104,9 @@ class Bench:
         return not self.complaints
 
     def __str__(self) -> str:
-        from .bench_view import bench_text
+        from .bench_view import show_bench
 
-        return bench_text(self)
+        return text_of(show_bench, self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a case, as `pandas.DataFrame` takes them."""
@@ -126,4 +129,5 @@ class Bench:
             "environment": dict(self.environment),
             "complaints": list(self.complaints),
             "against": [each.to_dict() for each in self.against],
+            "stopped": self.stopped,
         }

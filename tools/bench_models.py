@@ -6,10 +6,19 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from ..runtime.types import Array
-from . import generated_convnets, generated_models, light_models
+from . import generated_convnets, generated_models, generated_transformers, light_models
 
 #: In alphabetical order. GoogLeNet is called inception_v1.
-NAMES = tuple(sorted((*light_models.NAMES, *generated_models.NAMES, *generated_convnets.NAMES)))
+NAMES = tuple(
+    sorted(
+        (
+            *light_models.NAMES,
+            *generated_models.NAMES,
+            *generated_convnets.NAMES,
+            *generated_transformers.NAMES,
+        )
+    )
+)
 
 
 def bench_model(name: str, seed: int = 0) -> ModelProto:
@@ -18,6 +27,8 @@ def bench_model(name: str, seed: int = 0) -> ModelProto:
         return light_models.light_model(name, seed)
     if name in generated_convnets.NAMES:
         return generated_convnets.generated_convnet(name, seed)
+    if name in generated_transformers.NAMES:
+        return generated_transformers.generated_transformer(name, seed)
     return generated_models.generated_model(name, seed)
 
 

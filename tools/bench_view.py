@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -10,16 +9,8 @@ from rich.text import Text
 
 from .bench_cases import Bench, Case
 from .bench_check import Against
-from .console import PIPE_WIDTH, facts, grid, ms_text
+from .console import facts, grid, ms_text
 from .measure import Timing
-
-
-def bench_text(found: Bench) -> str:
-    """Return what `show_bench` prints, without colours."""
-    text = io.StringIO()
-    console = Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False)
-    show_bench(console, found)
-    return text.getvalue().rstrip()
 
 
 def show_bench(console: Console, found: Bench) -> None:
@@ -39,6 +30,8 @@ def show_bench(console: Console, found: Bench) -> None:
     )
     if found.against:
         _show_against(console, found.against)
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     for complaint in found.complaints:
         console.print(Text(complaint, "bold red"))
 

@@ -18,14 +18,15 @@ from typing import Any
 
 from ..api import Loadable, load
 from ..runtime.backend import Backend, Claim, Decline, Device
-from ..runtime.errors import TercetError
+from ..runtime.errors import TercetError, UsageError
 from ..runtime.ir import Graph, Node
 from ..runtime.options import Options
 from ..runtime.passes import Rewrites
 from ..runtime.passes.driver import Rewrite
 from ..runtime.types import Array, HostValue
-from .console import Say, silent
+from .console import Say, silent, text_of
 from .contestants import Settings
+from .deadline import time_limit
 from .export import model_title
 from .inputs import Inputs, Wanted
 from .layers import Match
@@ -36,9 +37,9 @@ from .replay import (
     Player,
     Values,
     input_values,
+    open_players,
     prepared,
     run_all,
-    two_players,
 )
 from .verdict import Finding, Judge
 
@@ -52,14 +53,15 @@ class Bisection:
         reference: who computes what is right.
         contestant: who is held against it.
         inputs: what both were fed.
-        fault: ``none``, ``rewrite``, ``nodes``, or ``together`` where only the whole graph is
-            wrong.
+        fault: ``none``, ``rewrite``, ``nodes``, ``together`` where only the whole graph is wrong,
+            or ``unknown`` where the time was up.
         rewrites: all of them in order.
         rewrite: the first one that makes the result wrong.
         nodes: the file's names of the nodes that do.
         findings: the outputs as they are with the fault.
         runs: how many times the contestant ran.
         reduced: the smallest part that is wrong; None if nothing is.
+        stopped: why the search is not complete; empty if it is.
     """
 
     model: str
@@ -73,16 +75,17 @@ class Bisection:
     findings: tuple[Finding, ...] = ()
     runs: int = 0
     reduced: Reduced | None = None
+    stopped: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.fault == "none"
+        """Whether nothing is known to be wrong."""
+        return self.fault == "none" or (self.fault == "unknown" and not _wrong(self.findings))
 
     def __str__(self) -> str:
-        from .bisection_view import bisection_text
+        from .bisection_view import show_bisection
 
-        return bisection_text(self)
+        return text_of(show_bisection, self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but arrays and graphs, for JSON."""
@@ -102,6 +105,7 @@ class Bisection:
             "outputs": [finding.to_dict() for finding in self.findings],
             "runs": self.runs,
             "reduced": None if self.reduced is None else self.reduced.to_dict(),
+            "stopped": self.stopped,
         }
 
 
@@ -115,6 +119,7 @@ def bisect(
     precision: str = "float32",
     passes: PassList | None = None,
     reduce: bool = True,
+    timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Bisection:
@@ -130,6 +135,7 @@ def bisect(
         precision: arithmetic of float32 tensors on the contestant; the bounds are what it costs.
         passes: others than the usual ones.
         reduce: whether to look for the smallest part of the model that is wrong.
+        timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -140,14 +146,25 @@ def bisect(
         ModelError: the model cannot be read.
     """
     settings = Settings((), fallback, precision, options)
-    reference, contestant = two_players(contestants or ("numpy",), settings, same=True)
-    with load(source, stop_at=0) as model:
-        feeds, graph = input_values(model.inputs, inputs, seed), model.imported
+    chosen = contestants or ("numpy",)
+    if len(chosen) > 2:
+        raise UsageError(f"two contestants are bisected, not {len(chosen)}")
+    reference, contestant = open_players(chosen, settings, same=True)
     wanted = Options(**{"precision": precision, **options})
-    trial = _Trial(reference, contestant, wanted, passes or PassList(), say)
-    with feeds.explained():
-        found = trial.search(graph, feeds.arrays, reduce=reduce)
-    return replace(found, model=model_title(source), inputs=feeds)
+    feeds = Inputs({}, {})
+    trial = _Trial(reference, contestant, wanted, passes or PassList())
+    with time_limit(timeout, say) as (limit, trial.say):
+        with load(source, stop_at=0) as model:
+            feeds, graph = input_values(model.inputs, inputs, seed), model.imported
+        with feeds.explained():
+            trial.search(graph, feeds.arrays, reduce=reduce)
+    return replace(
+        trial.found,
+        model=model_title(source),
+        inputs=feeds,
+        runs=trial.runs,
+        stopped=limit.stopped,
+    )
 
 
 #: Nodes that run as one.
@@ -158,44 +175,53 @@ class _Trial:
     """Runs variants of one model, and says of each whether it is wrong."""
 
     def __init__(
-        self, reference: Player, contestant: Player, options: Options, passes: PassList, say: Say
+        self, reference: Player, contestant: Player, options: Options, passes: PassList
     ) -> None:
         self._reference, self._contestant = reference, contestant
-        self._options, self._passes, self._say = options, passes, say
+        self._options, self._passes = options, passes
+        self.say: Say = silent
+        names = reference.name, contestant.name
+        self.found = Bisection("", *names, Inputs({}, {}), "unknown")
         self.runs = 0
 
-    def search(self, imported: Graph, feeds: Values, *, reduce: bool) -> Bisection:
-        """Return what is wrong with a model; its name and inputs are still to be filled in."""
+    def search(self, imported: Graph, feeds: Values, *, reduce: bool) -> None:
+        """Find out what is wrong with a model; `found` grows by what is known so far."""
         plain = prepared(imported, feeds, replace(self._options, stop_at=0), self._passes)
-        self._say(f"{self._reference.name}: the file as it is")
+        self.say(f"{self._reference.name}: the file as it is")
         values = run_all(self._reference, plain, feeds)
         wanted = {name: _result(plain, name, values) for name in plain.outputs}
+        self.say("running the file in float64")
         judge = Judge(plain, feeds, self._contestant.precision)
         log = Rewrites()
         best = prepared(imported, feeds, self._options, self._passes, log)
-        names = self._reference.name, self._contestant.name
-        blank = Bisection("", *names, Inputs({}, {}), "none", tuple(log))
+        self._note(rewrites=tuple(log))
 
         def findings(graph: Graph, player: Player | None = None) -> list[Finding]:
             self.runs += 1
             return judge.findings(wanted, (player or self._contestant).run(graph, feeds))
 
-        self._say(f"{self._contestant.name}: the file as it is")
+        self.say(f"{self._contestant.name}: the file as it is")
         outputs = findings(plain)
         graph, by_rewrites = plain, False
         if not _wrong(outputs):
+            self.say(f"{self._contestant.name}: the optimised graph")
             graph, outputs = best, findings(best)
             if not _wrong(outputs):
-                return replace(blank, findings=tuple(outputs), runs=self.runs)
+                self._note(fault="none", findings=tuple(outputs))
+                return
             by_rewrites = _wrong(findings(best, self._reference))
+        self._note(findings=tuple(outputs))
         if by_rewrites:
             graph = plain
-            found = self._search_rewrites(imported, feeds, blank, log, findings)
+            self._search_rewrites(imported, feeds, log, findings)
         else:
             values = run_all(self._reference, graph, feeds)
-            found = self._search_nodes(graph, values, blank, findings)
-        reduced = self._reduce(graph, values, found) if reduce else None
-        return replace(found, findings=tuple(outputs), runs=self.runs, reduced=reduced)
+            self._search_nodes(graph, values, findings)
+        if reduce:
+            self._note(reduced=self._reduce(graph, values))
+
+    def _note(self, **changes: Any) -> None:
+        self.found = replace(self.found, **changes)
 
     # ── rewrites ─────────────────────────────────────────────────────────────────────────────
 
@@ -203,22 +229,21 @@ class _Trial:
         self,
         imported: Graph,
         feeds: Values,
-        blank: Bisection,
         log: Rewrites,
         findings: Callable[[Graph], list[Finding]],
-    ) -> Bisection:
+    ) -> None:
         """Halve the number of rewrites, between one that is right and one that is wrong."""
         good, bad = 0, len(log)
         while bad - good > 1:
             middle = (good + bad) // 2
-            self._say(f"{middle} of {len(log)} rewrites: {good} are right, {bad} are wrong")
+            self.say(f"{middle} of {len(log)} rewrites: {good} are right, {bad} are wrong")
             stopped = replace(self._options, stop_at=middle)
             graph = prepared(imported, feeds, stopped, self._passes)
             if _wrong(findings(graph)):
                 bad = middle
             else:
                 good = middle
-        return replace(blank, fault="rewrite", rewrite=log.log[bad - 1])
+        self._note(fault="rewrite", rewrite=log.log[bad - 1])
 
     # ── nodes ────────────────────────────────────────────────────────────────────────────────
 
@@ -226,9 +251,8 @@ class _Trial:
         self,
         graph: Graph,
         values: Values,
-        blank: Bisection,
         findings: Callable[..., list[Finding]],
-    ) -> Bisection:
+    ) -> None:
         """Find every node that makes the result wrong when it alone is the contestant's.
 
         Where a contestant is no backend, its nodes cannot be mixed with others: it replays each
@@ -239,7 +263,7 @@ class _Trial:
             first, second = reference, contestant
 
             def is_wrong(steps: Sequence[Step]) -> bool:
-                self._say(f"{len(steps)} of {len(units)} steps on {second.name}")
+                self.say(f"{len(steps)} of {len(units)} steps on {second.name}")
                 own = frozenset(node.name for nodes in steps for node in nodes)
                 return _wrong(findings(graph, mixed(first, second, own)))
 
@@ -248,20 +272,20 @@ class _Trial:
             found = [] if len(found) == len(units) > 1 else found
             names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
         else:
-            match = Match(contestant, graph, values, say=self._say)
+            match = Match(contestant, graph, values, say=self.say)
             layers = match.alone(graph, contestant.units(graph))
             wrong = (layer for layer in layers if layer.verdict == "wrong")
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
-        return replace(blank, fault="nodes" if names else "together", nodes=tuple(names))
+        self._note(fault="nodes" if names else "together", nodes=tuple(names))
 
     # ── the smallest part ────────────────────────────────────────────────────────────────────
 
-    def _reduce(self, graph: Graph, values: Values, found: Bisection) -> Reduced | None:
-        by_rewrites = found.fault == "rewrite"
+    def _reduce(self, graph: Graph, values: Values) -> Reduced | None:
+        by_rewrites = self.found.fault == "rewrite"
 
         def is_wrong(part: Graph, feeds: Values) -> bool:
             self.runs += 1
-            self._say(f"{len(part.nodes)} nodes: still wrong?")
+            self.say(f"{len(part.nodes)} nodes: still wrong?")
             chosen = self._options if by_rewrites else replace(self._options, stop_at=0)
             try:
                 wanted = self._reference.run(part, feeds)
@@ -270,7 +294,7 @@ class _Trial:
                 return False
             return _wrong(Judge(part, feeds, self._contestant.precision).findings(wanted, theirs))
 
-        names = set(found.nodes)
+        names = set(self.found.nodes)
         suspects = [node for node in graph.nodes if names.intersection(node.origin)]
         return reduce_graph(graph, values, is_wrong, suspects)
 

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 from rich.console import Console
 from rich.text import Text
 
 from .bisection import Bisection
-from .console import PIPE_WIDTH, counted, facts
-
-
-def bisection_text(found: Bisection) -> str:
-    """Return what `show_bisection` prints, without colours."""
-    text = io.StringIO()
-    show_bisection(
-        Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False), found
-    )
-    return text.getvalue().rstrip()
+from .console import counted, facts
 
 
 def show_bisection(console: Console, found: Bisection) -> None:
@@ -38,6 +27,8 @@ def show_bisection(console: Console, found: Bisection) -> None:
         result = finding.agreement
         if not finding.ok:
             console.print(Text(f"{result.output}: {result.complaint}"))
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     console.print(Text(*_verdict(found)))
     if found.reduced is not None:
         part = found.reduced
@@ -46,6 +37,8 @@ def show_bisection(console: Console, found: Bisection) -> None:
 
 
 def _verdict(found: Bisection) -> tuple[str, str]:
+    if found.fault == "unknown":
+        return "what is wrong is not known yet", "bold yellow"
     if found.ok:
         return f"nothing is wrong on {found.contestant}", "bold green"
     if found.rewrite is not None:

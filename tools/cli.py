@@ -14,14 +14,14 @@ import typer
 
 from .. import __version__
 from ..runtime.errors import DeviceError, TercetError, UsageError
-from .commands import files, machine, measuring, running
+from .commands import files, machine, measuring, running, tuning
 from .commands.options import Debug
 
 app = typer.Typer(
     name="tercet",
     epilog=(
         "Exit codes: 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, "
-        "5 backend unavailable, 6 device fault."
+        "5 backend unavailable, 6 device fault, 7 out of time."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -49,7 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except MemoryError as error:
         text = f"the host has too little memory: {error}"
         code = _fail(error, text, DeviceError.exit_code, debug=debug)
+    finally:
+        _call_off_watchdog()
     raise SystemExit(code)
+
+
+def _call_off_watchdog() -> None:
+    """A command has ended; see `deadline.Watchdog`, which is there if it had a --timeout."""
+    deadline = sys.modules.get(f"{__package__}.deadline")
+    if deadline is not None:
+        deadline.WATCHDOG.disarm()
 
 
 def _fail(error: BaseException, text: str, code: int, *, debug: bool) -> int:
@@ -99,6 +108,7 @@ COMMANDS = (
     measuring.profile,
     measuring.bench,
     measuring.report,
+    tuning.tune,
     machine.doctor,
     machine.conformance,
     machine.demo,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -38,6 +39,13 @@ def open_console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
 
 
+def text_of(show: Callable[[Console, Any], None], found: Any) -> str:
+    """Return what a view prints, without colours, in `PIPE_WIDTH` columns."""
+    text = io.StringIO()
+    show(Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False), found)
+    return text.getvalue().rstrip()
+
+
 @contextmanager
 def progress() -> Iterator[Say]:
     """Yield what shows the present stage of long work; only a terminal sees it, after a second."""
@@ -64,7 +72,9 @@ def announce_compiling(model: Model, say: Say) -> None:
 
     def tell(now: Any) -> None:
         done = f"{now.compiled} done, {now.cached} from the cache"
-        say(f"compiling {now.pending} kernels ({done})" if now.pending else "first run")
+        others = f" and {now.pending - 1} more" if now.pending > 1 else ""
+        compiling = f"compiling {now.latest}{others} ({done})"
+        say(now.measuring or (compiling if now.pending else "first run"))
 
     for backend in model.backends:
         compiler = getattr(backend.device, "compiler", None)

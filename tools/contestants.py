@@ -18,6 +18,7 @@ from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ..runtime.types import Array
 from .console import counted
+from .saved import is_saved
 from .threads import usable_cpus
 
 ONNXRUNTIME = "onnxruntime"
@@ -77,11 +78,16 @@ def default_names() -> tuple[str, ...]:
     return (*able, ONNXRUNTIME if find_spec(ONNXRUNTIME) else REFERENCE)
 
 
-def check_names(wanted: Sequence[str]) -> None:
-    """Raise UsageError for a name that nobody has, or that is given twice."""
+def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
+    """Raise UsageError for a name that nobody has, or that is given twice.
+
+    Args:
+        wanted: the names.
+        files: whether files and folders of saved outputs may take part.
+    """
     known = names()
     for i, name in enumerate(wanted):
-        if name not in known:
+        if name not in known and not (files and is_saved(name)):
             hint = did_you_mean(name, known)
             raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
         if name in wanted[:i]:

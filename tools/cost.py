@@ -182,6 +182,60 @@ def operators(graph: Graph, bound: Graph | None = None) -> tuple[OperatorCost, .
     return tuple(sorted(found, key=lambda row: (-row.nodes, row.operator)))
 
 
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """One node of a file.
+
+    Attributes:
+        number: its place in the file, from 1.
+        name: of the node.
+        operator: its operator.
+        output: type of its first result.
+        macs: multiply-accumulates; None where they are not known.
+        parameters: elements of the constants that it is the first to read.
+        nbytes: bytes of inputs, constants and results; None where they are not known.
+    """
+
+    number: int
+    name: str
+    operator: str
+    output: str
+    macs: int | None
+    parameters: int
+    nbytes: int | None
+
+
+def nodes(graph: Graph, bound: Graph | None = None) -> tuple[NodeCost, ...]:
+    """Return the cost of each node of a graph, bodies included, in order.
+
+    Args:
+        graph: what is counted.
+        bound: the same graph with integer shapes, by the names of whose nodes costs are looked up;
+            what it lacks was arithmetic on shapes, and costs nothing.
+    """
+    known = {node.name: node for node in (bound or graph).walk()}
+    seen: set[Value] = set()
+    found: list[NodeCost] = []
+    for number, node in enumerate(graph.walk(), 1):
+        sized = known.get(node.name)
+        own = _parameters(v for v in node.reads if v.is_constant and v not in seen)
+        seen.update(node.reads)
+        values = () if sized is None else (*sized.reads, *sized.outputs)
+        static = all(_is_static(value) for value in values)
+        found.append(
+            NodeCost(
+                number,
+                node.name,
+                node.kind,
+                str((sized or node).output.type or "?"),
+                0 if sized is None else macs(sized),
+                own,
+                sum(value.tensor.nbytes for value in set(values)) if static else None,
+            )
+        )
+    return tuple(found)
+
+
 def _parameters(values: Iterable[Value]) -> int:
     return sum(v.tensor.size for v in values if v.tensor.dtype not in (int64, bool_, string))
 

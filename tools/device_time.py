@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.backend import Stream
 from ..runtime.host import HOST
+from ..runtime.lanes import is_capturable, stretches
 from ..runtime.model import Model
 from ..runtime.program import Program
 from .measure import Timing
@@ -34,16 +35,15 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
     rows = [row for row in program.rows if row.run is not None and row.kind != "copy"]
     if own is HOST or not hasattr(own, "time") or not program.is_plan:
         return None
-    if any(row.device is not own for row in rows):
-        return None
-    if not all(row.step is None or row.step.capturable for row in rows):
+    if any(row.device is not own for row in rows) or not is_capturable(rows):
         return None
     device: CudaDevice = own  # type: ignore[assignment]  # only CUDA's has events
-    present = [row.run for row in rows if row.run is not None]
+    (plan,) = program.plans
+    parts = [plan.together(stretch, copies=False) for stretch in stretches(plan.rows)]
 
     def run_all(stream: Stream) -> None:
-        for run in present:
-            run(stream)
+        for part in parts:
+            part(stream)
 
     replay: Any = device.record(run_all)
     stream = device.stream()

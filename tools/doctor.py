@@ -25,7 +25,7 @@ from ..backends import Availability
 from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import default_cache
-from .console import Say, bytes_text, grid, silent
+from .console import Say, bytes_text, grid, silent, text_of
 from .peaks import Peaks, all_peaks, show_peaks
 from .threads import usable_cpus
 
@@ -76,6 +76,9 @@ class Diagnosis:
         found = self.backends[known.index(name)]
         if not found:
             raise BackendUnavailable(name, found.missing, found.remedy)
+
+    def __str__(self) -> str:
+        return text_of(show_diagnosis, self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""

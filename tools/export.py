@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..runtime.passes import AFTER_SHAPES, Rewrites
 from ..runtime.passes import optimise as run_passes
 from ..runtime.types import Array, Dim, TensorType, ValueType
 from .agreement import Agreement
-from .console import Say, silent
+from .console import Say, silent, text_of
 from .inputs import Inputs, Wanted, input_shapes
 from .replay import input_values
 from .verdict import Judge
@@ -45,6 +45,8 @@ class Exported:
         rewrites: of the graph, by pass.
         inputs: what the result was checked on, None if it was not.
         agreements: each output against the original's; empty if it was not checked.
+        frozen: inputs that became constants.
+        folded: the file's names of the nodes that are gone because they depended on these alone.
     """
 
     model: str
@@ -55,6 +57,13 @@ class Exported:
     rewrites: Mapping[str, int]
     inputs: Inputs | None = None
     agreements: tuple[Agreement, ...] = ()
+    frozen: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from .export_view import show_exported
+
+        return text_of(show_exported, self)
 
     @property
     def opsets(self) -> dict[str, int]:
@@ -84,6 +93,8 @@ class Exported:
             "opsets": {domain or "ai.onnx": v for domain, v in self.opsets.items()},
             "operators": {kind: {"before": b, "after": a} for kind, (b, a) in pairs},
             "rewrites": dict(self.rewrites),
+            "frozen": list(self.frozen),
+            "folded": list(self.folded),
             "ok": self.ok,
             "inputs": None if self.inputs is None else self.inputs.to_dict(),
             "outputs": [found.to_dict() for found in self.agreements],
@@ -99,6 +110,7 @@ def export(
     shapes: Sequence[str] = (),
     dims: Sequence[str] = (),
     external: int | None = None,
+    freeze: Mapping[str, Array] | None = None,
     **options: Any,
 ) -> Exported:
     """Write a model as ONNX, after the graph passes or as it was read.
@@ -113,6 +125,7 @@ def export(
         dims: ``batch=4`` for symbolic dimensions that are to have this size alone.
         external: constants of at least so many bytes go to ``FILE.data``; where None they do so
             only if the model is larger than 2 GB.
+        freeze: arrays for inputs that become constants, by name.
         **options: further fields of `Options`, such as `stop_at`.
 
     Raises:
@@ -121,11 +134,15 @@ def export(
         InputError: `shapes` or `dims` do not fit the model.
         OSError: the file cannot be written.
     """
-    with load(source, **options) as model:
+    with load(source, freeze=freeze, **options) as model:
         graph = model.graph if optimise else model.imported
         if shapes or dims:
             graph = _bound(model, graph, shapes, dims, optimise=optimise)
-        return _write(model, graph, source, file, opset=opset, external=external)
+        found = _write(model, graph, source, file, opset=opset, external=external)
+        if not freeze:
+            return found
+        folded = _folded(model.imported, graph, freeze)
+        return replace(found, frozen=tuple(freeze), folded=folded)
 
 
 def simplify(
@@ -138,6 +155,7 @@ def simplify(
     shapes: Sequence[str] = (),
     dims: Sequence[str] = (),
     external: int | None = None,
+    freeze: Mapping[str, Array] | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Exported:
@@ -153,6 +171,7 @@ def simplify(
         shapes: as for `export`.
         dims: as for `export`.
         external: as for `export`.
+        freeze: as for `export`; the original is fed these arrays.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -164,29 +183,28 @@ def simplify(
     """
     say("optimising")
     found = export(
-        source, file, opset=opset, shapes=shapes, dims=dims, external=external, **options
+        source,
+        file,
+        opset=opset,
+        shapes=shapes,
+        dims=dims,
+        external=external,
+        freeze=freeze,
+        **options,
     )
     say("running the original")
+    with load(source, freeze=freeze, stop_at=0) as held:
+        feeds = input_values(held.inputs, inputs or Wanted(seed=seed, shapes=shapes, dims=dims))
+    everything = {**feeds.arrays, **(freeze or {})}
     with load(source, stop_at=0) as original:
-        wanted = Wanted(seed=seed, shapes=shapes, dims=dims)
-        feeds = input_values(original.inputs, inputs or wanted)
         with feeds.explained():
-            expected = original.run(feeds.arrays)
-        judge = Judge(original.imported, feeds.arrays)
+            expected = original.run(everything)
+        judge = Judge(original.imported, everything)
         say("running what was written")
         with load(found.proto if found.file is None else found.file, stop_at=0) as written:
             results = written.run(feeds.arrays)
         agreements = tuple(judge.outputs(expected, results))
-    return Exported(
-        found.model,
-        found.file,
-        found.proto,
-        found.nbytes,
-        found.operators,
-        found.rewrites,
-        feeds,
-        agreements,
-    )
+    return replace(found, inputs=feeds, agreements=agreements)
 
 
 def extract(
@@ -298,6 +316,22 @@ def _bound_shapes(
             pairs = zip(info.shape, sizes[info.name], strict=True)
             found[info.name] = tuple(size if dim in symbols else dim for dim, size in pairs)
     return found
+
+
+def _folded(imported: Graph, graph: Graph, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the nodes that depend on frozen inputs and constants alone, and are gone."""
+    left = {name for node in graph.walk() for name in node.origin}
+    frozen = {imported.values[name] for name in names}
+    known = set(imported.constants)
+    found: list[str] = []
+    for node in imported.nodes:
+        if not known.issuperset(node.reads):
+            continue
+        known.update(node.outputs)
+        if not frozen.isdisjoint(node.reads):
+            frozen.update(node.outputs)
+            found.extend(name for name in node.origin if name not in left)
+    return tuple(found)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────

@@ -28,6 +28,8 @@ def show_exported(console: Console, found: Exported) -> None:
             "inputs": _values(found.proto.graph.input),
             "outputs": _values(found.proto.graph.output),
             "rewrites": ", ".join(f"{count} {name}" for name, count in found.rewrites.items()),
+            "frozen": ", ".join(found.frozen),
+            "folded into it": ", ".join(found.folded),
         },
     )
     console.print()

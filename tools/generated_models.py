@@ -184,92 +184,9 @@ def _mobilenet_v2(seed: int) -> ModelProto:
     return sheet.model(image(), (sheet.gemm(x, 1280, 1000), ("batch", 1000)), 17)
 
 
-def _vit_tiny(seed: int) -> ModelProto:
-    """Return ViT-Ti/16: 12 blocks of 192 features and 3 heads on 197 tokens, as dynamo writes."""
-    sheet, width, heads, tokens = Sheet("vit_tiny", seed), 192, 3, 197
-    patches = sheet.weight(width, 3, 16, 16, scale=sqrt(1 / 768))
-    bias = sheet.weight(width, scale=0.1, name="bias")
-    x = sheet.node("Conv", "input", patches, bias, kernel_shape=[16, 16], strides=[16, 16])
-    x = sheet.node("Reshape", x, sheet.integers(1, width, tokens - 1))
-    x = sheet.node("Transpose", x, perm=[0, 2, 1])
-    x = sheet.node("Concat", sheet.weight(1, 1, width, scale=1.0), x, axis=1)
-    x = sheet.node("Add", x, sheet.weight(1, tokens, width, scale=0.5))
-    split, joined = sheet.integers(1, tokens, 3, heads, 64), sheet.integers(1, tokens, width)
-    one, half_scale = sheet.integers(0), sheet.scalar(64**-0.25)
-
-    def norm(x: str) -> str:
-        parameters = sheet.norm_parameters(width)
-        return sheet.node("LayerNormalization", x, *parameters, axis=-1, epsilon=1e-6)
-
-    for _ in range(12):
-        y = sheet.node("Reshape", sheet.linear(norm(x), width, 3 * width), split)
-        y = sheet.node("Transpose", y, perm=[2, 0, 3, 1, 4])
-        parts = sheet.nodes_of("Split", (y,), 3, axis=0, num_outputs=3)
-        q, k, v = (sheet.node("Squeeze", part, one) for part in parts)
-        k = sheet.node("Transpose", k, perm=[0, 1, 3, 2])
-        q, k = (sheet.node("Mul", part, half_scale) for part in (q, k))
-        scores = sheet.node("Softmax", sheet.node("MatMul", q, k), axis=-1)
-        y = sheet.node("Transpose", sheet.node("MatMul", scores, v), perm=[0, 2, 1, 3])
-        y = sheet.linear(sheet.node("Reshape", y, joined), width, width)
-        x = sheet.node("Add", x, y)
-        y = sheet.gelu(sheet.linear(norm(x), width, 4 * width))
-        x = sheet.node("Add", x, sheet.linear(y, 4 * width, width))
-    x = sheet.node("Gather", norm(x), sheet.store(np.array(0, np.int64)), axis=1)
-    return sheet.model(image(1), (sheet.gemm(x, width, 1000), (1, 1000)), 18)
-
-
-def _decomposed_norm(sheet: Sheet, x: str, size: int) -> str:
-    """Add a layer normalization as exporters spelled it out before opset 17."""
-    scale, shift = sheet.norm_parameters(size)
-    centred = sheet.node("Sub", x, sheet.node("ReduceMean", x, axes=[-1]))
-    square = sheet.node("Pow", centred, sheet.scalar(2))
-    variance = sheet.node("ReduceMean", square, axes=[-1])
-    deviation = sheet.node("Sqrt", sheet.node("Add", variance, sheet.scalar(1e-12)))
-    normal = sheet.node("Div", centred, deviation)
-    return sheet.node("Add", sheet.node("Mul", normal, scale), shift)
-
-
-def _bert_small(seed: int) -> ModelProto:
-    """Return BERT-small: 4 blocks of 512 features and 8 heads on 128 tokens, as TorchScript writes.
-
-    A vocabulary of 30522; the result is the last hidden state.
-    """
-    sheet, width, heads, tokens = Sheet("bert_small", seed), 512, 8, 128
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    words, kinds = (sheet.weight(n, width, scale=0.5, name="embeddings") for n in (30522, 2))
-    x = sheet.node("Gather", words, "input_ids", axis=0)
-    x = sheet.node("Add", x, sheet.node("Gather", kinds, "token_type_ids", axis=0))
-    x = sheet.node("Add", x, sheet.weight(1, tokens, width, scale=0.5))
-    x = _decomposed_norm(sheet, x, width)
-    mask = sheet.node("Unsqueeze", "attention_mask", sheet.integers(1, 2))
-    mask = sheet.node("Sub", sheet.scalar(1), sheet.node("Cast", mask, to=TensorProto.FLOAT))
-    mask = sheet.node("Mul", mask, sheet.scalar(float(np.finfo(np.float32).min)))
-    split = sheet.integers(1, tokens, heads, width // heads)
-    joined, scale = sheet.integers(1, tokens, width), sheet.scalar(sqrt(width // heads))
-
-    def by_head(y: str, *perm: int) -> str:
-        y = sheet.node("Reshape", sheet.linear(y, width, width), split)
-        return sheet.node("Transpose", y, perm=perm)
-
-    for _ in range(4):
-        q, k, v = by_head(x, 0, 2, 1, 3), by_head(x, 0, 2, 3, 1), by_head(x, 0, 2, 1, 3)
-        scores = sheet.node("Div", sheet.node("MatMul", q, k), scale)
-        scores = sheet.node("Softmax", sheet.node("Add", scores, mask), axis=-1)
-        y = sheet.node("Transpose", sheet.node("MatMul", scores, v), perm=[0, 2, 1, 3])
-        y = sheet.linear(sheet.node("Reshape", y, joined), width, width)
-        x = _decomposed_norm(sheet, sheet.node("Add", y, x), width)
-        y = sheet.gelu(sheet.linear(x, width, 4 * width))
-        y = sheet.linear(y, 4 * width, width)
-        x = _decomposed_norm(sheet, sheet.node("Add", y, x), width)
-    inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, (1, tokens)) for n in names]
-    return sheet.model(inputs, (x, (1, tokens, width)), 16)
-
-
 _MAKERS: dict[str, Callable[[int], ModelProto]] = {
-    "bert_small": _bert_small,
     "mobilenet_v2": _mobilenet_v2,
     "vgg16": _vgg16,
-    "vit_tiny": _vit_tiny,
 }
 NAMES = tuple(_MAKERS)
 

@@ -41,6 +41,11 @@ class Wanted:
     dims: Sequence[str] = ()
     pixels: Pixels = field(default_factory=Pixels)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything but a seed was asked for."""
+        return bool(self.files or self.folder or self.shapes or self.dims)
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -292,7 +297,7 @@ def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, .
         if all(file.suffix.lower() in IMAGE_SUFFIXES for file in files):
             arrays[name] = read_images(files, by_name[name], shapes.get(name), wanted.pixels)
         elif len(files) == 1:
-            arrays[name] = _as_declared(read_array(files[0], name), by_name[name])
+            arrays[name] = as_declared(read_array(files[0], name), by_name[name])
         else:
             raise UsageError(
                 f"--input {name} is given {len(files)} times; only pictures make a batch"
@@ -300,7 +305,7 @@ def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, .
     return Inputs(arrays, {name: ", ".join(paths) for name, paths in given.items()})
 
 
-def _as_declared(data: Array, info: TensorInfo) -> Array:
+def as_declared(data: Array, info: TensorInfo) -> Array:
     """Return elements of types that numpy files have no name for, such as bfloat16 and strings."""
     if info.dtype is None or data.dtype == info.dtype:
         return data
@@ -332,7 +337,7 @@ def _folder_inputs(infos: Infos, folder: Path) -> Inputs:
         arrays = read_test_data(folder, "input", list(by_name))
     elif folder.suffix.lower() == ".npz":
         found = read_archive(folder).items()
-        arrays = {n: _as_declared(data, by_name[n]) for n, data in found if n in by_name}
+        arrays = {n: as_declared(data, by_name[n]) for n, data in found if n in by_name}
     else:
         raise InputError(
             f"--inputs-from {folder}: neither a folder with input_0.pb, input_1.pb, ... "

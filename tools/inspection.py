@@ -13,17 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from ..api import load
-from ..runtime.errors import ModelError
+from ..backends.numpy import evaluate
+from ..runtime.errors import ModelError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
 from ..runtime.model import Model, Source, TensorInfo
+from ..runtime.passes import AFTER_SHAPES, optimise
 from ..runtime.passes.driver import Rewrite
 from ..runtime.placement import Placement
 from ..runtime.plan import Memory
 from ..runtime.types import TensorType, ValueType
-from .console import Say, silent
-from .cost import Constants, OperatorCost, activations, constants, operators
+from .capability import Capability, capabilities_of
+from .console import Say, silent, text_of
+from .cost import (
+    Constants,
+    NodeCost,
+    OperatorCost,
+    activations,
+    constants,
+    nodes,
+    operators,
+)
 from .inputs import input_shapes
+from .pass_texts import PassText, differences_of, pass_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class Passes:
         operators: number of nodes before and after, by operator.
         before: constants of the file.
         after: constants that are left.
+        texts: the graph before the passes, and after each that changed it.
     """
 
     rewrites: tuple[Rewrite, ...]
@@ -43,6 +56,7 @@ class Passes:
     operators: Mapping[str, tuple[int, int]]
     before: Constants
     after: Constants
+    texts: tuple[PassText, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -52,6 +66,12 @@ class Passes:
             "rewrites": [asdict(rewrite) for rewrite in self.rewrites],
             "operators": {kind: {"before": b, "after": a} for kind, (b, a) in pairs},
             "constants": {"before": asdict(self.before), "after": asdict(self.after)},
+            "changes": [
+                {"pass": name, "rewrites": text.rewrites, "diff": difference}
+                for text, (name, difference) in zip(
+                    self.texts[1:], differences_of(self.texts), strict=True
+                )
+            ],
         }
 
 
@@ -74,6 +94,10 @@ class Inspection:
         backend: who placement and memory are of; empty if neither was asked for.
         placement: None if not asked for.
         memory: None if not asked for.
+        nodes: what each node costs; empty if not asked for.
+        capabilities: what becomes of the nodes on the backend; None if not asked for.
+        graph: of the file, with integer shapes where they are known, or after the passes where
+            these were asked for.
     """
 
     model: str
@@ -90,6 +114,14 @@ class Inspection:
     backend: str = ""
     placement: Placement | None = field(default=None, repr=False)
     memory: Memory | None = None
+    nodes: tuple[NodeCost, ...] = field(default=(), repr=False)
+    capabilities: tuple[Capability, ...] | None = field(default=None, repr=False)
+    graph: Graph | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        from .inspection_view import show_inspection
+
+        return text_of(show_inspection, self)
 
     @property
     def macs(self) -> int:
@@ -128,7 +160,15 @@ class Inspection:
             found["placement"] = [asdict(row) for row in self.placement]
         if self.memory is not None:
             found["memory"] = memory_dict(self.memory)
+        if self.nodes:
+            found["nodes"] = [asdict(node) for node in self.nodes]
+        if self.capabilities is not None:
+            found["capabilities"] = [each.to_dict() for each in self.capabilities]
         return found
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row an operator, as `pandas.DataFrame` takes them."""
+        return [asdict(row) for row in self.operators]
 
 
 def inspect(
@@ -137,6 +177,8 @@ def inspect(
     passes: bool = False,
     placement: str | None = None,
     memory: bool = False,
+    cost: bool = False,
+    capability: str | None = None,
     fallback: str | None = None,
     precision: str = "float32",
     shapes: Sequence[str] = (),
@@ -151,6 +193,9 @@ def inspect(
         passes: whether to say what the passes do.
         placement: the backend whose placement is wanted.
         memory: whether to lay out the memory, on the backend of `placement`, else on numpy.
+        cost: whether to list what every node costs.
+        capability: the backend of which it is to be said which operators it runs; it is the same
+            one as that of `placement` where both are given.
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
@@ -163,17 +208,21 @@ def inspect(
         BackendUnavailable: the backend cannot run here.
         UnsupportedError: nodes that it does not run, each with the reason.
     """
+    if placement and capability and placement != capability:
+        raise UsageError(f"one backend at a time: {placement} or {capability}")
     say("loading")
     plan_wanted = placement is not None or memory
     chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
-    if not (passes or plan_wanted):
+    if not (passes or plan_wanted or capability):
         chosen["stop_at"] = 0
-    with load(file, placement or "numpy", **chosen) as model:
+    with load(file, placement or capability or "numpy", **chosen) as model:
         found = input_shapes(model.inputs, shapes, dims)
         bound, note = _bind(model, found, bool(shapes or dims))
         if plan_wanted:
             say("planning")
             model.prepare(found)
+        if capability:
+            say("asking the backends")
         return Inspection(
             model=str(file),
             nbytes=file.stat().st_size,
@@ -185,10 +234,15 @@ def inspect(
             constants=constants(model.imported),
             activations=activations(bound) if bound is not None else None,
             note=note,
-            passes=_passes(model) if passes else None,
-            backend=model.backend if plan_wanted else "",
+            passes=_passes(model, None if bound is None else _types(model, found))
+            if passes
+            else None,
+            backend=model.backend if plan_wanted or capability else "",
             placement=model.placement(found) if placement is not None else None,
             memory=model.memory(found) if memory else None,
+            nodes=nodes(model.imported, bound) if cost else (),
+            capabilities=capabilities_of(model, found) if capability else None,
+            graph=_drawn(model, bound, found) if passes else bound or model.imported,
         )
 
 
@@ -202,11 +256,7 @@ def _bind(
     missing = [info.name for info in model.inputs if info.name not in shapes]
     if missing:
         return None, f"the shape of '{missing[0]}' is not known: give it with --shape"
-    types: dict[str, ValueType] = {
-        info.name: TensorType(info.dtype, shapes[info.name])
-        for info in model.inputs
-        if info.dtype is not None
-    }
+    types = _types(model, shapes)
     if len(types) < len(model.inputs):
         return None, "an input is no tensor"
     try:
@@ -217,7 +267,24 @@ def _bind(
         return None, f"not with every symbolic dimension 1: {error} (--dim or --shape sets them)"
 
 
-def _passes(model: Model) -> Passes:
+def _types(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ValueType]:
+    return {
+        info.name: TensorType(info.dtype, shapes[info.name])
+        for info in model.inputs
+        if info.dtype is not None
+    }
+
+
+def _drawn(model: Model, bound: Graph | None, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """Return the graph after the passes, with integer shapes where they are known."""
+    if bound is None:
+        return model.graph
+    graph = specialise(model.graph, _types(model, shapes))
+    optimise(graph, AFTER_SHAPES, model.options, evaluate, model.rewrites.copy())
+    return graph
+
+
+def _passes(model: Model, types: Mapping[str, ValueType] | None) -> Passes:
     before, after = (Counter(n.kind for n in g.walk()) for g in (model.imported, model.graph))
     return Passes(
         rewrites=tuple(model.rewrites),
@@ -225,6 +292,7 @@ def _passes(model: Model) -> Passes:
         operators={kind: (before[kind], after[kind]) for kind in sorted({*before, *after})},
         before=constants(model.imported),
         after=constants(model.graph),
+        texts=pass_texts(model.imported, model.options, types),
     )
 
 

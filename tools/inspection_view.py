@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from ..runtime.placement import PlacedRow, Placement
+from .capability import LATER, NOBODY, PASSES, Capability
 from .console import bytes_text, count_text, counted, facts, grid
 from .inspection import Inspection, Passes, memory_dict
+from .pass_texts import differences_of
+
+#: Characters of a list of numbers of nodes.
+WIDEST = 40
 
 _NOUNS = {
     "view": ("view",),
@@ -17,12 +24,24 @@ _NOUNS = {
 }
 
 
-def show_inspection(console: Console, found: Inspection) -> None:
-    """Print everything that was asked for."""
+def show_inspection(console: Console, found: Inspection, *, diff: bool = False) -> None:
+    """Print everything that was asked for.
+
+    Args:
+        console: where.
+        found: what is known.
+        diff: whether to show what each pass changed in the graph's text.
+    """
     _show_facts(console, found)
     _show_operators(console, found)
+    if found.nodes:
+        _show_nodes(console, found)
     if found.passes is not None:
         _show_passes(console, found.passes)
+        if diff:
+            _show_texts(console, found.passes)
+    if found.capabilities is not None:
+        _show_capabilities(console, found.backend, found.capabilities)
     if found.placement is not None:
         _show_placement(console, found.backend, found.placement)
     if found.memory is not None:
@@ -77,6 +96,62 @@ def _show_operators(console: Console, found: Inspection) -> None:
     table.add_row("all", str(sum(row.nodes for row in found.operators)), *total)
     console.print(table)
     console.print()
+
+
+def _show_nodes(console: Console, found: Inspection) -> None:
+    table = grid("no.", "node", "operator", "output", "MACs", "share", "params", "bytes", left=4)
+    for row in found.nodes:
+        macs = "?" if row.macs is None else count_text(row.macs) if row.macs else ""
+        table.add_row(
+            str(row.number),
+            Text(row.name),
+            Text(row.operator),
+            Text(row.output.replace("float32", "")),
+            macs,
+            f"{row.macs / found.macs:.1%}" if row.macs else "",
+            count_text(row.parameters) if row.parameters else "",
+            "" if not row.nbytes else bytes_text(row.nbytes),
+        )
+    console.print(table)
+    console.print()
+
+
+def _show_texts(console: Console, passes: Passes) -> None:
+    """Print what each pass changed, as diff does."""
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for name, difference in differences_of(passes.texts):
+        console.print(Text(name, "bold"))
+        for line in difference.splitlines():
+            style = "" if line.startswith(("+++", "---")) else styles.get(line[:1], "dim")
+            console.print(Text(line, style), overflow="fold")
+        console.print()
+
+
+def _show_capabilities(console: Console, backend: str, capabilities: Sequence[Capability]) -> None:
+    """Print who runs which operators, those that nobody runs first."""
+    table = grid("operator", "nodes", "runs on", "numbers", left=4)
+    styles = {NOBODY: "bold red", PASSES: "dim", LATER: "yellow", "plan": "dim"}
+    who = {PASSES: "gone", LATER: "when run", "plan": "a view"}
+    for row in capabilities:
+        runs_on = Text(who.get(row.backend, row.backend), styles.get(row.backend, ""))
+        table.add_row(Text(row.operator), str(row.nodes), runs_on, Text(_shortened(row.where)))
+        if row.reason and row.backend not in (LATER, "host"):
+            table.add_row(Text(f"  {row.reason}", "dim"), "", "", "")
+    console.print(table)
+    missing = sum(row.nodes for row in capabilities if not row.ok)
+    if missing:
+        said = f"{backend}: {counted(missing, 'node')} would not run; --fallback numpy runs them"
+        console.print(Text(said, "bold red"))
+    elif any(row.backend == LATER for row in capabilities):
+        said = f"{backend} runs what is known before a run; bodies are planned in it"
+        console.print(Text(said, "bold yellow"))
+    else:
+        console.print(Text(f"{backend} runs it", "bold green"))
+    console.print()
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: text.rindex(',', 0, WIDEST)]}, …"
 
 
 def _show_passes(console: Console, passes: Passes) -> None:

@@ -1,4 +1,4 @@
-"""Two contestants node by node: which one is the first that computes something wrong?
+"""Contestants node by node: which one is the first that computes something wrong?
 
 *Alone*, every step of the contestant is replayed by itself on what the reference has computed, so
 that neither the steps before it nor the memory plan touch it; nodes that the contestant fuses are
@@ -8,7 +8,7 @@ come. What is wrong and what is rounding is decided by `verdict`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -20,9 +20,10 @@ from ..runtime.errors import InputError, TercetError
 from ..runtime.ir import Graph, Node
 from ..runtime.options import Options
 from ..runtime.types import Array, HostValue, TensorType
-from .console import Say, silent
+from .console import Say, silent, text_of
 from .contestants import Settings
 from .cost import macs
+from .deadline import time_limit
 from .export import model_title
 from .inputs import Inputs, Wanted
 from .replay import (
@@ -30,10 +31,10 @@ from .replay import (
     feeds_of,
     input_values,
     live_values,
+    open_players,
     part_of,
     prepared,
     run_all,
-    two_players,
 )
 from .verdict import Finding, Judge, flat
 
@@ -109,6 +110,8 @@ class Layers:
         cumulative: whether the contestant ran the whole graph, or each step alone.
         inputs: what the model was fed.
         layers: every step.
+        others: the same for the third contestant and those behind it.
+        stopped: why it is not complete; empty if it is.
     """
 
     model: str
@@ -118,6 +121,8 @@ class Layers:
     cumulative: bool
     inputs: Inputs
     layers: tuple[Layer, ...]
+    others: tuple[Layers, ...] = ()
+    stopped: str = ""
 
     @property
     def first(self) -> Layer | None:
@@ -133,20 +138,21 @@ class Layers:
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong, all was run, and what was run twice gave the same bits."""
-        return not any(
+        return all(found.ok for found in self.others) and not any(
             layer.verdict in ("wrong", "not run") or layer.repeatable is False
             for layer in self.layers
         )
 
     def __str__(self) -> str:
-        from .layers_view import layers_text
+        from .layers_view import show_layers
 
-        return layers_text(self)
+        return text_of(show_layers, self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a tensor, as `pandas.DataFrame` takes them."""
         return [
             {
+                "contestant": each.contestant,
                 "number": layer.number,
                 "nodes": layer.name,
                 "operators": layer.operators,
@@ -156,7 +162,8 @@ class Layers:
                 "allowed": finding.agreement.tolerance.absolute,
                 "excess": finding.excess,
             }
-            for layer in self.layers
+            for each in (self, *self.others)
+            for layer in each.layers
             for finding in layer.findings
         ]
 
@@ -172,6 +179,8 @@ class Layers:
             "inputs": self.inputs.to_dict(),
             "first": None if self.first is None else self.first.number,
             "layers": [layer.to_dict() for layer in self.layers],
+            "others": [found.to_dict() for found in self.others],
+            "stopped": self.stopped,
         }
 
 
@@ -187,16 +196,17 @@ def compare_layers(
     optimise: bool = True,
     fallback: str | None = None,
     precision: str = "float32",
+    timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Layers:
-    """Compare two contestants node by node.
+    """Compare contestants with a reference, node by node.
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        contestants: two names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
-            which is the reference; one alone is both where `other` is given. Where None, the first
-            two that can run here, or numpy alone.
+        contestants: names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
+            which is the reference; one alone is both where `other` is given. With `cumulative` an
+            .npz file of tensors may be among the others. Where None, all that can run here.
         inputs: arrays by name; what the command line's options say; random ones where None.
         other: a model that the contestant runs instead, with tensors of the same names: what was
             edited in it is found.
@@ -206,12 +216,16 @@ def compare_layers(
         optimise: compare the graph after the passes; without, as the file has it. With `other` it
             is always the file's.
         fallback: backend for nodes that one of tercet's backends does not run.
-        precision: arithmetic of float32 tensors on the contestant.
+        precision: arithmetic of float32 tensors on the contestants.
+        timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`, such as `stop_at`.
 
+    Returns:
+        What is to be said of the first contestant; the others are in `others`.
+
     Raises:
-        UsageError: contestants that are not two.
+        UsageError: too few contestants.
         BackendUnavailable, UnsupportedError: a contestant cannot run here, or not the model.
         InputError: inputs that do not fit, or models whose tensors have no names in common.
         ModelError: the model cannot be read.
@@ -219,36 +233,42 @@ def compare_layers(
     chosen = Settings((), fallback, precision, options)
     if contestants is None and other is not None:
         contestants = ("numpy",)
-    reference, contestant = two_players(contestants, chosen, same=other is not None)
-    with load(source, stop_at=0) as model:
-        feeds, imported = input_values(model.inputs, inputs, seed), model.imported
+    players = open_players(contestants, chosen, same=other is not None, files=cumulative)
     wanted = Options(**{"precision": precision, **options})
     if other is not None or not optimise:
         wanted = replace(wanted, stop_at=0)
-    with feeds.explained():
-        graph = prepared(imported, feeds.arrays, wanted)
-    say(f"{reference.name}: running everything")
-    values = run_all(reference, graph, feeds.arrays)
-    match = Match(contestant, graph, values, twice=twice, say=say)
-    theirs = graph
-    if other is not None:
-        with load(other, stop_at=0) as edited:
-            theirs = edited.imported
-    if cumulative:
-        layers = match.cumulative(theirs, feeds.arrays)
-    elif other is not None:
-        layers = match.alone(theirs, between(theirs, values))
-    else:
-        layers = match.alone(theirs, contestant.units(theirs))
-    return Layers(
-        model_title(source),
-        "" if other is None else model_title(other),
-        reference.name,
-        contestant.name,
-        cumulative,
-        feeds,
-        tuple(layers),
+    titles = model_title(source), "" if other is None else model_title(other)
+    feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
+    with time_limit(timeout, say) as (limit, tell):
+        with load(source, stop_at=0) as model:
+            feeds, imported = input_values(model.inputs, inputs, seed), model.imported
+        with feeds.explained():
+            graph = prepared(imported, feeds.arrays, wanted)
+        theirs = graph if other is None else _imported(other)
+        tell(f"{players[0].name}: running everything")
+        values = run_all(players[0], graph, feeds.arrays)
+        for player in players[1:]:
+            match = Match(player, graph, values, twice=twice, say=tell)
+            if cumulative:
+                steps = match.cumulative(theirs, feeds.arrays)
+            elif other is not None:
+                steps = match.alone(theirs, between(theirs, values))
+            else:
+                steps = match.alone(theirs, player.units(theirs))
+            for layer in steps:
+                done[player.name].append(layer)
+    if not any(done.values()) and limit.passed:
+        raise limit.error()
+    head = (*titles, players[0].name)
+    first, *others = (
+        Layers(*head, name, cumulative, feeds, tuple(layers)) for name, layers in done.items()
     )
+    return replace(first, others=tuple(others), stopped=limit.stopped)
+
+
+def _imported(source: Loadable) -> Graph:
+    with load(source, stop_at=0) as model:
+        return model.imported
 
 
 class Match:
@@ -274,18 +294,16 @@ class Match:
         self._contestant, self._graph = contestant, graph
         self._values, self._twice, self._say = values, twice, say
 
-    def alone(self, graph: Graph, units: Sequence[tuple[Node, ...]]) -> list[Layer]:
-        """Replay every step by itself.
+    def alone(self, graph: Graph, units: Sequence[tuple[Node, ...]]) -> Iterator[Layer]:
+        """Replay every step by itself, one after the other.
 
         Args:
             graph: what the contestant runs.
             units: the nodes of each step.
         """
-        layers: list[Layer] = []
         for number, nodes in enumerate(units, 1):
             self._say(f"{self._contestant.name}: step {number} of {len(units)}")
-            layers.append(self._replayed(graph, nodes, number))
-        return layers
+            yield self._replayed(graph, nodes, number)
 
     def _replayed(self, graph: Graph, nodes: Sequence[Node], number: int) -> Layer:
         part = part_of(graph, nodes)
@@ -317,7 +335,7 @@ class Match:
         terms = max(map(_terms, part.nodes), default=1)
         return Judge(part, feeds, self._contestant.precision, terms)
 
-    def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> list[Layer]:
+    def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
         """Let the contestant run the whole graph."""
         self._say(f"{self._contestant.name}: running everything")
         found = run_all(self._contestant, graph, feeds)
@@ -326,15 +344,13 @@ class Match:
         every = self._graph.clone()
         every.set_outputs({value.name: value for value in live_values(every)})
         judge = Judge(every, feeds, self._contestant.precision)
-        layers: list[Layer] = []
         for number, node in enumerate(graph.nodes, 1):
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}
             theirs = {name: found[name] for name in wanted}
             repeated = None if again is None else {name: again[name] for name in wanted}
             findings = judge.findings(wanted, theirs) if node.op.deterministic else []
-            layers.append(_layer(number, (node,), findings, _is_same(theirs, repeated)))
-        return layers
+            yield _layer(number, (node,), findings, _is_same(theirs, repeated))
 
 
 def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, ...]]:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .console import PIPE_WIDTH, counted, facts, grid
+from .console import counted, facts, grid
 from .layers import Layer, Layers
 
 SHOWN = 12
 _STYLES = {"wrong": "bold red", "not run": "yellow", "random": "dim", "equal": "dim"}
 
 
-def layers_text(found: Layers) -> str:
-    """Return what `show_layers` prints, without colours."""
-    text = io.StringIO()
-    show_layers(
-        Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False), found
-    )
-    return text.getvalue().rstrip()
-
-
 def show_layers(console: Console, found: Layers) -> None:
     """Print the steps that differ, the worst first, and which one is the first that is wrong."""
-    mode = "the whole graph, tensor by tensor" if found.cumulative else "each step by itself"
     facts(
         console,
         {
@@ -35,9 +25,18 @@ def show_layers(console: Console, found: Layers) -> None:
             "against": found.other,
             "inputs": str(found.inputs),
             "reference": found.reference,
-            "contestant": f"{found.contestant}, {mode}",
         },
     )
+    for each in (found, *found.others):
+        console.print()
+        _show_contestant(console, each)
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+
+
+def _show_contestant(console: Console, found: Layers) -> None:
+    mode = "the whole graph, tensor by tensor" if found.cumulative else "each step by itself"
+    facts(console, {"contestant": f"{found.contestant}, {mode}"})
     console.print()
     refused = [layer for layer in found.layers if layer.refused]
     rows = found.worst[:SHOWN]
@@ -77,6 +76,9 @@ def _number(value: float) -> str:
 
 
 def _show_verdict(console: Console, found: Layers) -> None:
+    if not found.layers:
+        console.print(Text("no step has been compared", "bold yellow"))
+        return
     counts = Counter(layer.verdict for layer in found.layers)
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
@@ -88,7 +90,8 @@ def _show_verdict(console: Console, found: Layers) -> None:
     first = found.first
     if first is None:
         agree = f"{found.contestant} computes nothing that is wrong"
-        console.print(Text(agree, "bold green" if found.ok else "bold yellow"))
+        whole = replace(found, others=()).ok
+        console.print(Text(agree, "bold green" if whole else "bold yellow"))
         return
     console.print(Text(f"FIRST WRONG: {first.name} ({first.operators})", "bold red"))
     for finding in first.findings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -80,6 +80,7 @@ def interleave(
     repeat: Repeat,
     say: Say = silent,
     first: Mapping[str, float] | None = None,
+    samples: dict[str, list[float]] | None = None,
 ) -> dict[str, Timing]:
     """Measure several calls in turn, so that a change of the machine's pace meets all of them.
 
@@ -89,8 +90,10 @@ def interleave(
         say: told of each call.
         first: seconds that a first call has taken already; those that took less than a second
             are warmed up by another one, the others have had theirs.
+        samples: gets the seconds of every run by name, so that they are there if time runs out.
     """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
+    samples = {} if samples is None else samples
+    samples |= {name: [] for name in calls}
     due = [name for name in calls if repeat.wants([])]
     for name in due:
         if (first or {}).get(name, 0.0) < WARM_UP_SECONDS:
@@ -101,4 +104,9 @@ def interleave(
             say(f"{name}: run {len(samples[name]) + 1}")
             samples[name].append(timed(calls[name]))
         due = [name for name in due if repeat.wants(samples[name])]
+    return timings(samples)
+
+
+def timings(samples: Mapping[str, Sequence[float]]) -> dict[str, Timing]:
+    """Return latencies by name."""
     return {name: Timing(tuple(found)) for name, found in samples.items()}

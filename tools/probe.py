@@ -286,6 +286,10 @@ def sites_of(program: Program, owner: str = "") -> list[Site]:
         if stage.plan is not None:
             found += [Site(id(row), row, None, owner) for row in stage.plan.rows]
         for node in stage.nodes:
+            plan = program.plan_of(node)
+            if plan is not None:
+                found += [Site(id(row), row, None, owner) for row in plan.rows]
+                continue
             found.append(Site(id(node), None, node, owner))
             for body in program.bodies_of(node):
                 found += sites_of(body, node.name)

@@ -6,8 +6,10 @@ The module is not called ``profile``, for the reason that `inspection` gives.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
+from time import monotonic
 from typing import Any
 
 from ..api import Loadable, load
@@ -15,7 +17,8 @@ from ..runtime.host import HOST
 from ..runtime.model import Model
 from ..runtime.program import Program
 from ..runtime.types import Array
-from .console import Say, announce_compiling, silent
+from .console import Say, announce_compiling, silent, text_of
+from .deadline import all_or_nothing, time_limit
 from .environment import PACKAGES, device_environment
 from .export import model_title
 from .inputs import Inputs, Wanted
@@ -54,6 +57,7 @@ class Profile:
         environment: machine and versions.
         recording: the watched run of median length.
         keys: numbers of rows by the keys of its spans.
+        stopped: why it did not run as often as it was to; empty if it did.
     """
 
     model: str
@@ -71,6 +75,7 @@ class Profile:
     environment: Mapping[str, str]
     recording: Recording = field(repr=False)
     keys: Mapping[int, int] = field(repr=False)
+    stopped: str = ""
 
     @property
     def rows_seconds(self) -> float:
@@ -86,9 +91,9 @@ class Profile:
         return shares_of(self.rows, shape_key)
 
     def __str__(self) -> str:
-        from .profiling_view import profile_text
+        from .profiling_view import show_profile
 
-        return profile_text(self)
+        return text_of(show_profile, self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row for each row of the run, as `pandas.DataFrame` takes them."""
@@ -127,6 +132,7 @@ class Profile:
             "peaks": [peaks.to_dict() for peaks in self.peaks.values()],
             "arenas": [arena.to_dict() for arena in self.arenas],
             "environment": dict(self.environment),
+            "stopped": self.stopped,
         }
 
 
@@ -143,6 +149,7 @@ def profile(
     peaks: bool = True,
     fallback: str | None = None,
     precision: str = "float32",
+    timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Profile:
@@ -157,6 +164,7 @@ def profile(
         peaks: whether to measure the machine's peaks, which takes about a second a device.
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
+        timeout: seconds after which it runs no more; None for as often as it is to.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -165,15 +173,21 @@ def profile(
         UnsupportedError: nodes that it does not run, or inputs that cannot be watched.
         InputError: inputs that do not fit.
         ModelError: the model cannot be read.
+        TimeLimitError: the time was up before it had run once.
     """
     wanted = repeat if isinstance(repeat, Repeat) else Repeat(repeat, seconds=2.0, most=500)
-    say("loading")
     chosen: dict[str, Any] = {"precision": precision, **options}
-    with load(source, backend, fallback=fallback, **chosen) as model:
-        feeds = input_values(model.inputs, inputs, seed)
+    begin = monotonic()
+    with ExitStack() as stack:
+        with all_or_nothing(timeout, say) as tell:
+            tell("loading")
+            model = stack.enter_context(load(source, backend, fallback=fallback, **chosen))
+            feeds = input_values(model.inputs, inputs, seed)
         announce_compiling(model, say)
         with feeds.explained():
-            return profile_model(model, feeds, model_title(source), wanted, peaks=peaks, say=say)
+            title = model_title(source)
+            limits = {"timeout": timeout, "since": begin}
+            return profile_model(model, feeds, title, wanted, peaks=peaks, say=say, **limits)
 
 
 def profile_model(
@@ -183,15 +197,23 @@ def profile_model(
     repeat: Repeat,
     *,
     peaks: bool = True,
+    timeout: float | None = None,
+    since: float | None = None,
     say: Say = silent,
 ) -> Profile:
     """Profile a model that is loaded; see `profile`. It holds its weights twice meanwhile."""
-    probe = Probe(model)
+    probe, runs = Probe(model), _Runs()
+    best: dict[str, Peaks] = {}
     try:
-        total, runs = _measure(model, probe, feeds, repeat, say)
+        with time_limit(timeout, say, since) as (limit, tell):
+            _measure(model, probe, feeds, repeat, tell, runs)
+            if peaks:
+                _peaks(model, probe.program(feeds.arrays), tell, best)
+        plain, watched = runs.pairs()
+        if not watched:
+            raise limit.error()
         program = probe.program(feeds.arrays)
-        best = _peaks(model, program, say) if peaks else {}
-        middle, sites = middle_of(runs), sites_of(program)
+        middle, sites = middle_of(watched), sites_of(program)
         device = model.backends[0].device
         return Profile(
             model=title,
@@ -200,54 +222,63 @@ def profile_model(
             inputs=feeds,
             rows=rows_of(sites, middle, probe, best),
             phases=phases_of(sites, middle),
-            total=total,
-            watched=Timing(tuple(run.length for run in runs)),
-            overhead=median(r.length / t for r, t in zip(runs, total.samples, strict=True)) - 1,
-            covered=median(r.known / t for r, t in zip(runs, total.samples, strict=True)),
+            total=Timing(plain),
+            watched=Timing(tuple(run.length for run in watched)),
+            overhead=median(r.length / t for r, t in zip(watched, plain, strict=True)) - 1,
+            covered=median(r.known / t for r, t in zip(watched, plain, strict=True)),
             peaks=best,
             arenas=_arenas(program),
             environment=device_environment(device, PACKAGES),
             recording=middle[len(middle) // 2],
             keys={site.key: number for number, site in enumerate(sites)},
+            stopped=limit.stopped,
         )
     finally:
         probe.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs of a model without clocks, in seconds, and with them."""
+
+    plain: list[float] = field(default_factory=list[float])
+    watched: list[Recording] = field(default_factory=list[Recording])
+
+    def pairs(self) -> tuple[tuple[float, ...], list[Recording]]:
+        """Return as many of the ones as of the others: the time may be up in between."""
+        count = min(len(self.plain), len(self.watched))
+        return tuple(self.plain[:count]), self.watched[:count]
+
+
 def _measure(
-    model: Model, probe: Probe, feeds: Inputs, repeat: Repeat, say: Say
-) -> tuple[Timing, list[Recording]]:
+    model: Model, probe: Probe, feeds: Inputs, repeat: Repeat, say: Say, runs: _Runs
+) -> None:
     """Run both models in turn, each first every other time: a change of pace meets both."""
     say("first run")
     for _ in range(2):  # the second one has what the first one made: kernels, plans of bodies
         model.run(feeds.arrays)
         probe.run(feeds.arrays)
-    plain: list[float] = []
-    runs: list[Recording] = []
 
     def run_plain() -> None:
-        plain.append(timed(lambda: model.run(feeds.arrays)))
+        runs.plain.append(timed(lambda: model.run(feeds.arrays)))
 
     def run_watched() -> None:
-        runs.append(probe.run(feeds.arrays))
+        runs.watched.append(probe.run(feeds.arrays))
 
-    while not runs or repeat.wants(plain):
-        say(f"run {len(runs) + 1}")
+    while not runs.watched or repeat.wants(runs.plain):
+        say(f"run {len(runs.watched) + 1}")
         pair = (run_plain, run_watched)
-        for turn in pair if len(runs) % 2 else reversed(pair):
+        for turn in pair if len(runs.watched) % 2 else reversed(pair):
             turn()
-    return Timing(tuple(plain)), runs
 
 
-def _peaks(model: Model, program: Program, say: Say) -> dict[str, Peaks]:
-    """Return the peaks of the devices that take part, each by the first backend on it."""
+def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) -> None:
+    """Measure the peaks of the devices that take part, each by the first backend on it."""
     used = {row.device.name for part in program.walk() for row in part.rows}
-    found: dict[str, Peaks] = {}
     for i, backend in enumerate(model.backends):
         name = backend.device.name
         if name not in found and (name in used or backend.device is HOST):
             found[name] = peaks_of(model.backends[i:], model.options, say)
-    return found
 
 
 def _arenas(program: Program) -> tuple[Arena, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from .console import PIPE_WIDTH, bytes_text, count_text, counted, facts, grid, ms_text
+from .console import bytes_text, count_text, counted, facts, grid, ms_text
 from .memory_map import Arena, arena_text
 from .peaks import Peaks
 from .profile_rows import Row, Share
@@ -18,14 +17,6 @@ from .profiling_diff import Difference
 TOP = 15
 LEGEND = 6
 _BARS = " ▁▂▃▄▅▆▇█"
-
-
-def profile_text(found: Profile) -> str:
-    """Return what `show_profile` prints, without colours."""
-    text = io.StringIO()
-    console = Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False)
-    show_profile(console, found)
-    return text.getvalue().rstrip()
 
 
 def show_profile(console: Console, found: Profile, top: int = TOP) -> None:
@@ -183,6 +174,8 @@ def _show_sum(console: Console, found: Profile) -> None:
             "dim",
         )
     )
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
 
 
 def show_difference(console: Console, found: Difference, top: int = TOP) -> None:

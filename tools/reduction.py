@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from .replay import Values, feeds_of, part_of
 
 #: Tells whether a graph is wrong on some inputs.
 IsWrong = Callable[[Graph, Values], bool]
+
+T = TypeVar("T")
 
 #: The oldest opset that parts are written in.
 _OPSET = 13
@@ -75,7 +77,7 @@ def reduce_graph(
     if not nodes:
         return None
     nodes = _shortest(nodes, attempt)
-    nodes = _thinned(nodes, attempt)
+    nodes = thinned(nodes, attempt)
     part = part_of(graph, nodes)
     names = tuple(dict.fromkeys(name for node in nodes for name in node.origin))
     return Reduced(part, feeds_of(part, values), names)
@@ -83,13 +85,13 @@ def reduce_graph(
 
 def _shortest(nodes: list[Node], attempt: Callable[[Sequence[Node]], bool]) -> list[Node]:
     """Cut nodes off the end, then off the beginning, as long as the rest stays wrong."""
-    end = _least(len(nodes), lambda count: attempt(nodes[:count]))
+    end = least(len(nodes), lambda count: attempt(nodes[:count]))
     nodes = nodes[:end]
-    count = _least(len(nodes), lambda count: attempt(nodes[len(nodes) - count :]))
+    count = least(len(nodes), lambda count: attempt(nodes[len(nodes) - count :]))
     return nodes[len(nodes) - count :]
 
 
-def _least(most: int, holds: Callable[[int], bool]) -> int:
+def least(most: int, holds: Callable[[int], bool]) -> int:
     """Return a small count for which something holds that holds for `most`, by halving."""
     low, high = 0, most
     while high - low > 1:
@@ -101,19 +103,24 @@ def _least(most: int, holds: Callable[[int], bool]) -> int:
     return high
 
 
-def _thinned(nodes: list[Node], attempt: Callable[[Sequence[Node]], bool]) -> list[Node]:
-    """Leave out nodes in between, in ever smaller pieces, as long as the rest stays wrong."""
-    size = len(nodes) // 2
+def thinned(items: list[T], attempt: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Leave out items in between, in ever smaller pieces, as long as something holds of the rest.
+
+    Args:
+        items: those of which it holds.
+        attempt: tells whether it holds of some.
+    """
+    size = len(items) // 2
     while size:
         at = 0
-        while at < len(nodes):
-            rest = nodes[:at] + nodes[at + size :]
+        while at < len(items):
+            rest = items[:at] + items[at + size :]
             if rest and attempt(rest):
-                nodes = rest
+                items = rest
             else:
                 at += size
         size //= 2
-    return nodes
+    return items
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from .. import backends
@@ -19,6 +20,7 @@ from ..runtime.partition import Bars, partition
 from ..runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Pass, Rewrites
 from ..runtime.passes import optimise as run_passes
 from ..runtime.types import HostValue, TensorType, type_of
+from .arrays import read_archive
 from .contestants import (
     ONNXRUNTIME,
     REFERENCE,
@@ -132,31 +134,50 @@ def open_player(name: str, settings: Settings | None = None) -> Player:
     return BackendPlayer(name, backends.open_backends(name, options, fallback), options)
 
 
-def two_players(
-    names: Sequence[str | Player] | None, settings: Settings, *, same: bool
-) -> tuple[Player, Player]:
-    """Return reference and contestant; the reference computes in float32 whatever is asked for.
+@dataclass(frozen=True, slots=True)
+class SavedPlayer:
+    """Tensors in a file: it gives those that the file has, and computes nothing."""
+
+    name: str
+    precision: str = "float32"
+
+    def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+        found = read_archive(Path(self.name))
+        return {name: found[name] for name in graph.outputs if name in found}
+
+    def units(self, graph: Graph) -> list[tuple[Node, ...]]:
+        return [(node,) for node in graph.nodes]
+
+
+def open_players(
+    names: Sequence[str | Player] | None, settings: Settings, *, same: bool, files: bool = False
+) -> list[Player]:
+    """Return a reference and contestants; the reference computes in float32 whatever is asked for.
 
     Args:
-        names: two of them, or one where it may be both; who can run here where None.
-        settings: the contestant's.
-        same: whether it may be both.
+        names: at least two of them, or one where it may be both; who can run here where None.
+        settings: the contestants'.
+        same: whether the reference may be the contestant, too.
+        files: whether .npz files of tensors may be contestants.
 
     Raises:
-        UsageError: they are not two.
+        UsageError: they are too few.
         BackendUnavailable: one of them cannot run here.
     """
-    chosen = list(names) if names is not None else list(default_names()[:2])
+    chosen = list(names) if names is not None else list(default_names())
     if len(chosen) == 1 and same:
         chosen *= 2
-    if len(chosen) != 2:
+    if len(chosen) < 2:
         raise UsageError(f"layers are compared between two contestants, not {len(chosen)}")
-    first, second = chosen
     exact = Settings(settings.outputs, settings.fallback, "float32", settings.options)
-    return (
-        open_player(first, exact) if isinstance(first, str) else first,
-        open_player(second, settings) if isinstance(second, str) else second,
-    )
+    return [
+        name
+        if not isinstance(name, str)
+        else SavedPlayer(name)
+        if files and i and name.lower().endswith(".npz")
+        else open_player(name, settings if i else exact)
+        for i, name in enumerate(chosen)
+    ]
 
 
 def input_values(

@@ -130,7 +130,8 @@ class Cell:
 
 def heat_map(lines: Mapping[str, Sequence[Cell]], label: str) -> Markup:
     """Return errors by layer, from left to right, one line a comparison, on a logarithmic scale."""
-    left, height = 150.0, 30.0
+    longest = max((len(_short(name, 24)) for name in lines), default=0)
+    left, height = max(120.0, 14 + 7.0 * longest), 30.0
     columns = max((len(cells) for cells in lines.values()), default=1)
     width = min(26.0, max(5.0, (WIDTH - left) / columns))
     finite = [c.value for cells in lines.values() for c in cells if c.value and isfinite(c.value)]

@@ -98,8 +98,9 @@ def _layered(
     reads: dict[int, list[int]] = {}
     for first, second in edges:
         reads.setdefault(first, []).append(numbers[second])
+    led_to = {second for _, second in edges}
     for node in range(count):  # what nothing leads to stands right above its first reader
-        if node in reads and not any(second == node for _, second in edges):
+        if node in reads and node not in led_to:
             numbers[node] = min(reads[node]) - 1
     places = [_Place(node, numbers[node]) for node in range(count)]
     layers: list[list[_Place]] = [[] for _ in range(max(numbers, default=-1) + 1)]

@@ -52,24 +52,45 @@ def _comparison(found: Found) -> list[Markup]:
             _number(output["max_abs"], ".1e"),
             _number(output["max_rel"], ".1e"),
             _number(output["rel_l2"], ".1e"),
-            element("span", output["verdict"], class_="good" if contestant["ok"] else "bad"),
+            *_spread(output.get("differences") or {}),
+            element("span", output["verdict"], class_="bad" if output["complaint"] else "good"),
         )
         for contestant in found["contestants"]
         for output in contestant["outputs"]
     ]
     phases = [
-        (c["name"], c["about"], *(_ms(c[name]) for name in ("load_ms", "cold_ms")))
+        (
+            c["name"],
+            c["about"],
+            *(_ms(c[name]) for name in ("load_ms", "cold_ms")),
+            _number(c.get("error"), ".1e"),
+        )
         for c in found["contestants"]
     ]
-    titles = ("output", "against", "max abs", "max rel", "rel L2", "verdict")
+    titles = ("output", "against", "max abs", "max rel", "rel L2", *_SPREAD, "verdict")
     note = "Median, with a whisker from the 10th to the 90th percentile."
     return [
         element("h3", found["model"]),
         facts([("reference", found["reference"]), ("inputs", _inputs(found))]),
         figure("latency", "Latency of a run", bars(latencies, "latency by contestant"), note),
-        table(("contestant", "what it is", "load ms", "cold ms"), phases, left=2),
+        table(("contestant", "what it is", "load ms", "cold ms", "from float64"), phases, left=2),
         table(titles, rows, left=2),
     ]
+
+
+#: Titles of the columns that `_spread` fills.
+_SPREAD = ("median", "99 % below", "cosine", "PSNR", "ulp", "top-1", "top-5")
+
+
+def _spread(found: Found) -> tuple[str, ...]:
+    ulp = found.get("ulp")
+    return (
+        *(_number(found.get(name), ".1e") for name in ("median", "p99")),
+        _number(found.get("cosine"), ".6f"),
+        _number(found.get("psnr"), ".0f"),
+        "-" if ulp is None else count_text(ulp),
+        *(_number(found.get(name), ".1%") for name in ("top1", "top5")),
+    )
 
 
 def _bar(label: str, times: Found, note: str = "", kind: str = "") -> Bar:
@@ -82,6 +103,7 @@ def _bar(label: str, times: Found, note: str = "", kind: str = "") -> Bar:
 
 def layers_section(found: Sequence[Found]) -> Markup:
     """Return a heat map of the errors by layer, and the worst layers of each comparison."""
+    found = [each for one in found for each in (one, *one.get("others", ()))]
     lines = {
         f"{i + 1}. {one['contestant']}, {one['mode']}": _cells(one) for i, one in enumerate(found)
     }
@@ -212,7 +234,7 @@ def _roofline(found: Found, peaks: Found) -> Markup | None:
     ]
     if not dots:
         return None
-    dots.sort(key=lambda dot: -dot.share)
+    dots.sort(key=lambda dot: -(dot.share or 0.0))
     note = (
         "Each row that multiplies, by FLOP for each byte of inputs, outputs and constants; its "
         "area is its share of the time. The roof is what this machine was measured to copy and to "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,6 +22,7 @@ from ..runtime.placement import Placement
 from ..runtime.types import Array, TensorType, ValueType
 from .agreement import type_text
 from .console import Say, announce_compiling, counted, facts, grid, ms_text, silent, value_text
+from .deadline import time_limit
 from .inputs import Inputs, Wanted, make_inputs
 from .measure import Repeat, Timing, interleave, timed
 
@@ -102,6 +104,7 @@ class Run:
         steady: later runs.
         placement: what ran where.
         layers: shapes of every node; empty if not asked for.
+        stopped: why it did not run as often as it was to; empty if it did.
     """
 
     model: str
@@ -114,6 +117,7 @@ class Run:
     steady: Timing
     placement: Placement | None = field(repr=False)
     layers: tuple[Layer, ...] = field(repr=False)
+    stopped: str = ""
 
     def summaries(self) -> tuple[Summary, ...]:
         """Return what is in each output."""
@@ -132,6 +136,7 @@ class Run:
             "steady_ms": self.steady.to_dict(),
             "ran_on": share_of_backends(self.placement) if self.placement else {},
             "layers": [layer.to_dict() for layer in self.layers],
+            "stopped": self.stopped,
         }
 
 
@@ -143,6 +148,7 @@ def run_model(
     *,
     repeat: Repeat | None = None,
     trace_shapes: bool = False,
+    timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Run:
@@ -155,36 +161,44 @@ def run_model(
         outputs: tensors to return, intermediate ones too; the model's outputs where empty.
         repeat: how often it is run again.
         trace_shapes: whether to list the shapes of every node.
+        timeout: seconds after which it runs no more; None for as often as it is to.
         say: told of each stage.
         **options: see `tercet.load`.
+
+    Raises:
+        TimeLimitError: the time was up before the first run had ended.
     """
-    say("loading")
-    start = perf_counter()
-    with load(file, backend, **options) as model:
+    run: Run | None = None
+    samples: dict[str, list[float]] = {backend: []}
+    with time_limit(timeout, say) as (limit, tell), ExitStack() as stack:
+        tell("loading")
+        start = perf_counter()
+        model = stack.enter_context(load(file, backend, **options))
         loaded = perf_counter() - start
         inputs = make_inputs(model.inputs, wanted)
-        say("first run")
+        tell("first run")
         announce_compiling(model, say)
         found: dict[str, Array] = {}
         names = tuple(outputs) or None
         with inputs.explained():
             first = timed(lambda: found.update(model.run(inputs.arrays, names)))
-        calls = {backend: lambda: model.run(inputs.arrays, names)}
-        again = interleave(calls, repeat or Repeat(), say, {backend: first})
-        placement = model.placement()
-        device = model.backends[0].device.name
-        return Run(
+        run = Run(
             model=str(file),
-            backend=f"{model.backend} on {device}",
+            backend=f"{model.backend} on {model.backends[0].device.name}",
             precision=model.precision,
             inputs=inputs,
             outputs=found,
             load=loaded,
             first=first,
-            steady=again[backend],
-            placement=placement,
+            steady=Timing(()),
+            placement=model.placement(),
             layers=layers_of(model, inputs.arrays) if trace_shapes else (),
         )
+        calls = {backend: lambda: model.run(inputs.arrays, names)}
+        interleave(calls, repeat or Repeat(), tell, {backend: first}, samples)
+    if run is None:
+        raise limit.error()
+    return replace(run, steady=Timing(tuple(samples[backend])), stopped=limit.stopped)
 
 
 def layers_of(model: Model, inputs: Mapping[str, Array]) -> tuple[Layer, ...]:
@@ -279,6 +293,8 @@ def show_run(console: Console, run: Run) -> None:
             "steady": again if steady.samples else "",
         },
     )
+    if run.stopped:
+        console.print(Text(f"not complete: {run.stopped}", "bold yellow"))
 
 
 def _share_text(placement: Placement | None) -> str:

@@ -29,6 +29,8 @@ from .agreement import Agreement, Tolerance, agreement, tolerance_for, type_text
 from .oracle import Oracle
 
 SLACK = 16.0
+#: Where such a bound comes from; see `Tolerance.origin`.
+MEASURED = "float64"
 #: Half a unit in the last place, as a share of the number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11}
 UNIT["bfloat16"] = 2.0**-8
@@ -105,6 +107,14 @@ class Judge:
         except TercetError:
             return {}
 
+    def error(self, name: str, found: Array) -> float | None:
+        """Return the relative L2 distance of an output from float64; None where it is not known."""
+        exact = self._exact.get(name)
+        if exact is None or exact.shape != found.shape or exact.dtype == object:
+            return None
+        apart, whole = float(np.linalg.norm(_distance(found, exact))), float(np.linalg.norm(exact))
+        return apart / whole if whole else apart
+
     def outputs(
         self, reference: Mapping[str, HostValue], found: Mapping[str, HostValue]
     ) -> list[Agreement]:
@@ -112,14 +122,20 @@ class Judge:
         return [finding.agreement for finding in self.findings(reference, found)]
 
     def findings(
-        self, reference: Mapping[str, HostValue], found: Mapping[str, HostValue]
+        self,
+        reference: Mapping[str, HostValue],
+        found: Mapping[str, HostValue],
+        *,
+        detailed: bool = False,
     ) -> list[Finding]:
         """Compare all outputs; lists and dictionaries element by element."""
         ours, theirs = flat(reference), flat(found)
         names = list(dict.fromkeys([*ours, *theirs]))
-        return [self._finding(name, ours.get(name), theirs.get(name)) for name in names]
+        return [self._finding(name, ours.get(name), theirs.get(name), detailed) for name in names]
 
-    def _finding(self, name: str, reference: Array | None, found: Array | None) -> Finding:
+    def _finding(
+        self, name: str, reference: Array | None, found: Array | None, detailed: bool
+    ) -> Finding:
         if reference is None or found is None:
             side = "the reference" if reference is None else "the contestant"
             present = reference if reference is not None else found
@@ -129,11 +145,21 @@ class Judge:
                 name, text, False, nan, nan, nan, nan, Tolerance(0, 0), complaint=f"{side} lacks it"
             )
             return Finding(missing, float("inf"))
-        tolerance = self._tolerance(name, reference, found)
-        result = agreement(name, reference, found, tolerance)
+        tolerance = self.tolerance(name, reference, found)
+        result = agreement(name, reference, found, tolerance, detailed=detailed)
         return Finding(result, _excess(result))
 
-    def _tolerance(self, name: str, reference: Array, found: Array) -> Tolerance:
+    def tolerance(
+        self, name: str, reference: Array, found: Array, *, mutual: bool = False
+    ) -> Tolerance:
+        """Return by how much an output may differ; that of its dtype where float64 tells nothing.
+
+        Args:
+            name: the output.
+            reference: one of the two that are compared.
+            found: the other one.
+            mutual: whether either may be wrong: then the noise is that of the more exact one.
+        """
         exact = self._exact.get(name)
         if exact is None or exact.shape != reference.shape or found.shape != reference.shape:
             return tolerance_for(reference.dtype)
@@ -142,11 +168,13 @@ class Judge:
             return _discrete(reference, found, exact, moved)
         scale = max(_most(np.abs(exact)), float(name in self._bounded))
         noise = _most(_distance(reference, exact))
+        if mutual:
+            noise = min(noise, _most(_distance(found, exact)))
         spread = max((_most(_distance(other, exact)) for other in moved), default=0.0)
         unit = max(self._unit, _own_unit(reference.dtype))
         tiny = tolerance_for(reference.dtype).absolute
         growing = self._growth * (spread + unit * scale + tiny)
-        return Tolerance(0.0, SLACK * (noise + growing))
+        return Tolerance(0.0, SLACK * (noise + growing), MEASURED)
 
 
 class _Shake:
@@ -208,9 +236,9 @@ def _discrete(reference: Array, found: Array, exact: Array, moved: Sequence[Arra
         doubtful |= other != exact
     apart = reference != found
     if not apart.any() or (apart & ~doubtful).any() or reference.dtype == object:
-        return Tolerance(0.0, 0.0)
+        return Tolerance(0.0, 0.0, MEASURED)
     wide = np.abs(reference.astype(np.float64) - found.astype(np.float64))
-    return Tolerance(0.0, float(wide.max()))
+    return Tolerance(0.0, float(wide.max()), MEASURED)
 
 
 def _excess(result: Agreement) -> float:

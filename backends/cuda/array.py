@@ -7,120 +7,178 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from cuda.bindings import driver
 from cuda.core import Buffer
 from cuda.core.utils import StridedMemoryView
 
 from ...runtime.backend import View
-from ...runtime.dtypes import DType
-from ...runtime.errors import InputError
+from ...runtime.dlpack import CODES, relabel
+from ...runtime.dtypes import DType, bool_, name_of
+from ...runtime.errors import UsageError
 from ...runtime.types import Array, TensorType
-from .device import CudaDevice
+from .device import CudaDevice, CudaStream
 from .memory import CudaBuffer, pointer
 from .status import check
-
-#: DLPack's numbers for CUDA's device memory and its managed memory.
-_CUDA_MEMORY = (2, 13)
 
 
 class DeviceArray:
     """A dense array, in C order, in the memory of a CUDA device.
 
-    Other libraries read it through DLPack or ``__cuda_array_interface__``. Its elements are
-    complete when it is made, so no stream has to wait for them.
+    Other libraries read it through DLPack or ``__cuda_array_interface__``, without a copy. The
+    memory goes back when neither this array nor anybody it was shared with holds it any more.
 
     Args:
-        view: the elements.
-        owner: what keeps the memory alive, if that is not the view's buffer.
+        elements: where they are.
+        stream: in whose order they are written; None where they are complete.
     """
 
-    def __init__(self, view: View, owner: object = None) -> None:
-        self.view = view
-        self._owner = owner
+    def __init__(self, elements: View, stream: CudaStream | None = None) -> None:
+        self.elements = elements
+        self.stream = stream
 
     @classmethod
     def upload(cls, device: CudaDevice, data: Array) -> DeviceArray:
         """Return a copy of an array of the host; raises `DeviceOutOfMemory`."""
         return cls(device.upload(data))
 
-    @classmethod
-    def wrap(cls, device: CudaDevice, array: Any) -> DeviceArray:
-        """Return the memory of another library's array, uncopied.
-
-        Args:
-            device: where the memory lies.
-            array: has ``__dlpack__`` or ``__cuda_array_interface__`` and lies dense in C order.
-
-        Raises:
-            InputError: it lies elsewhere or in another order.
-        """
-        place = getattr(array, "__dlpack_device__", None)
-        if place is not None and place()[0] not in _CUDA_MEMORY:
-            raise InputError(f"the array does not lie on {device.name}")
-        stream = device.stream()
-        seen = StridedMemoryView.from_any_interface(array, stream_ptr=stream.handle)
-        stream.synchronize()
-        if seen.device_id != device.ordinal:
-            raise InputError(f"the array does not lie on {device.name}")
-        dims = tuple(seen.shape)
-        dense = tuple(prod(dims[i + 1 :]) for i in range(len(dims)))
-        if seen.strides is not None and any(
-            have != want for have, want, n in zip(seen.strides, dense, dims, strict=True) if n > 1
-        ):
-            raise InputError(f"an array of strides {seen.strides} and shape {dims} is not dense")
-        dtype = np.dtype(seen.dtype)
-        nbytes = prod(dims) * dtype.itemsize
-        core = Buffer.from_handle(seen.ptr, nbytes, owner=seen) if nbytes else None
-        buffer = CudaBuffer(core, nbytes, lambda core, nbytes: core.close())
-        return cls(View(device, buffer, 0, TensorType(dtype, dims)), seen)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of its axes."""
-        return self.view.type.dims
+        return self.elements.type.dims
 
     @property
     def dtype(self) -> DType:
         """The type of its elements."""
-        return self.view.type.dtype
+        return self.elements.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return self.elements.nbytes
+
+    @property
+    def device(self) -> str:
+        """Where it lies: ``cuda:0``."""
+        return self.elements.device.name
 
     def __repr__(self) -> str:
-        return f"<DeviceArray {self.view.type} on {self.view.device.name}>"
+        return f"<DeviceArray {self.elements.type} on {self.device}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    # ── elements ─────────────────────────────────────────────────────────────────────────────
 
     def numpy(self) -> Array:
-        """Return a copy on the host."""
+        """Return a copy on the host, once the elements are complete."""
         result = np.empty(self.shape, self.dtype)
-        if result.nbytes:
-            answer = driver.cuMemcpyDtoH(result.ctypes.data, pointer(self.view), result.nbytes)
-            check("cuMemcpyDtoH", answer)
+        if not result.nbytes:
+            return result
+        target, source = result.ctypes.data, self._pointer()
+        if self.stream is None:
+            check("cuMemcpyDtoH", driver.cuMemcpyDtoH(target, source, result.nbytes))
+            return result
+        answer = driver.cuMemcpyDtoHAsync(target, source, result.nbytes, self.stream.handle)
+        check("cuMemcpyDtoHAsync", answer)
+        self.stream.synchronize()
         return result
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
+        raise TypeError(f"{self!r} is not on the host; array.numpy() copies it there")
+
+    def synchronize(self) -> None:
+        """Wait on the host until the elements are complete."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def view(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """Return the same bytes as elements of another type of equal size."""
+        other = np.dtype(dtype)
+        if other.itemsize != self.dtype.itemsize:
+            raise UsageError(
+                f"elements of {name_of(self.dtype)} take {self.dtype.itemsize} bytes, "
+                f"those of {name_of(other)} {other.itemsize}"
+            )
+        return self._as(TensorType(other, self.shape))
+
+    def reshape(self, *shape: int) -> DeviceArray:
+        """Return the same elements under another shape of as many."""
+        if prod(shape) != self.elements.type.size:
+            raise UsageError(f"{self!r} cannot have the shape {list(shape)}")
+        return self._as(TensorType(self.dtype, shape))
+
+    def _as(self, type_: TensorType) -> DeviceArray:
+        old = self.elements
+        return DeviceArray(View(old.device, old.buffer, old.offset, type_), self.stream)
+
+    def _pointer(self) -> int:
+        if not isinstance(self.elements.buffer, CudaBuffer) or not self.elements.buffer.pointer:
+            raise UsageError(f"{self!r} is closed")
+        return pointer(self.elements)
+
+    # ── sharing ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.dtype in CODES and self.dtype != bool_:
+            raise AttributeError(f"the interface does not know {name_of(self.dtype)}; DLPack does")
+        # Not every consumer minds the stream that the interface can name.
+        self.synchronize()
+        self._share(None)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (pointer(self.view), False),
+            "data": (self._pointer() if self.nbytes else 0, False),
             "strides": None,
             "version": 3,
         }
 
-    def __dlpack__(self, **how: Any) -> Any:
-        return self._strided().__dlpack__(**how)
+    def __dlpack__(self, *, stream: int | None = None, **how: Any) -> Any:
+        """Return a DLPack capsule; `stream`, the consumer's, waits for the elements."""
+        if self.dtype not in CODES and self.dtype.kind not in "iufc":
+            name = name_of(self.dtype)
+            raise BufferError(f"DLPack packs {name}; array.view('uint8') gives a byte an element")
+        consumer = stream or 1
+        self.precede(consumer)
+        self._share(consumer)
+        carrier = np.dtype(f"u{self.dtype.itemsize}") if self.dtype in CODES else self.dtype
+        start = self._pointer() if self.nbytes else 0
+        memory = Buffer.from_handle(start, self.nbytes, owner=self.elements.buffer)
+        seen = StridedMemoryView.from_buffer(memory, self.shape, dtype=carrier)
+        # cuda.core knows neither all types nor where an array without elements is.
+        return relabel(seen.__dlpack__(stream=-1, **how), self.dtype, self.__dlpack_device__())
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._strided().__dlpack_device__()
+        device = self.elements.device
+        return (2, device.ordinal if isinstance(device, CudaDevice) else 0)
 
-    def _strided(self) -> StridedMemoryView:
-        buffer = self.view.buffer
-        if not isinstance(buffer, CudaBuffer) or buffer.core is None:
-            raise InputError("an array without elements, or one that is closed, cannot be shared")
-        return StridedMemoryView.from_buffer(buffer.core, self.shape, dtype=self.dtype)
+    def precede(self, handle: int) -> None:
+        """Let what a stream is given from now on wait for the elements; -1 is no stream."""
+        if self.stream is None or handle in (-1, self.stream.handle):
+            return
+        point = self.stream.core.record()
+        check("cuStreamWaitEvent", driver.cuStreamWaitEvent(handle, int(point.handle), 0))
+
+    def _share(self, handle: int | None) -> None:
+        """Note that others read the memory, on a stream that may not be the one it goes back on."""
+        buffer = self.elements.buffer
+        own = None if self.stream is None else self.stream.handle
+        if isinstance(buffer, CudaBuffer) and (handle is None or handle != own):
+            buffer.is_shared = True
 
     def close(self) -> None:
-        """Give the memory back; whoever shares it must not use it any more."""
-        self.view.buffer.close()
-        self._owner = None
+        """Let go of the memory."""
+        old = self.elements
+        nothing = CudaBuffer(None, 0, lambda core, nbytes: None)
+        self.elements = View(old.device, nothing, 0, old.type)
 
     def __enter__(self) -> DeviceArray:
         return self

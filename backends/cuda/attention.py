@@ -10,26 +10,16 @@ import numpy as np
 from ...runtime.dtypes import FLOATS, DType, bool_, float32, float64
 from ...runtime.ops.attention import Attention, FlexAttention, LinearAttention, RotaryEmbedding
 from .compile import arithmetic
-from .launch import Ints32, Ints64, Launch, Scratch, Tensor, each, scalar
-from .layout import Ints, broadcast_strides
-from .registry import Answer, kernel, need_dtypes
+from .flash import Heads, Task, by_head, flash
+from .launch import Ints32, Ints64, Launch, Scratch, Tensor, each, launches_of, scalar
+from .registry import Answer, Setting, kernel, need_dtypes
 from .shape import words_of
 
 WARPS = 4
 NO_SCORES = 4
 
 
-def _by_head(x: Tensor, heads: int | None) -> tuple[Ints, Ints64]:
-    """Return [batch, heads, length, size], and the distances along the first three."""
-    if x.rank == 4:
-        return x.dims, Ints64(x.strides[:3])
-    batch, length, hidden = x.dims
-    count = heads or 1
-    size = hidden // count
-    return (batch, count, length, size), Ints64((length * hidden, size, hidden))
-
-
-@kernel(Attention, outputs=4)
+@kernel(Attention, outputs=4, sized=True)
 def attention(
     op: Attention,
     y: Tensor | None,
@@ -42,60 +32,54 @@ def attention(
     lengths: Tensor | None = None,
     *,
     more: tuple[Tensor | None, ...] = (),
+    setting: Setting,
 ) -> Answer:
-    """Compute row by row; a block a row."""
+    """Keep scores out of memory where only results are wanted; else compute row by row."""
     refused = need_dtypes(FLOATS, q, k, v) or need_dtypes(FLOATS | {bool_}, mask)
     if refused:
         return refused
     present_key, present_value, scores = (*more, None, None, None)[:3]
-    launches: list[Launch] = []
-    for result, past, now in (
-        (present_key, past_key, k),
-        (present_value, past_value, v),
-    ):
-        if result is not None:
-            launches.append(_append(result, past, now, op.kv_num_heads))
-    if y is not None or scores is not None:
-        wide = op.softmax_precision == float64
-        launches.append(
-            _rows(
-                op,
-                (y, scores),
-                (q, k, v),
-                mask=mask,
-                past=(past_key, past_value),
-                lengths=lengths,
-                compute=float64 if wide else arithmetic(q.dtype),
-            )
-        )
-    return tuple(launches)
+    keys, values = by_head(k, op.kv_num_heads), by_head(v, op.kv_num_heads)
+    caches = ((present_key, past_key, keys), (present_value, past_value, values))
+    launches = [_append(y, past, now) for y, past, now in caches if y is not None]
+    if y is None and scores is None:
+        return tuple(launches)
+    queries = by_head(q, op.q_num_heads)
+    result = queries if y is None else by_head(y, op.q_num_heads)
+    pasts = (past_key, past_value)
+    task = Task(op, queries, keys, values, result, mask, pasts, lengths)
+    quick = flash(task, setting.target) if scores is None else "scores are wanted"
+    if isinstance(quick, str):
+        return (*launches, _rows(task, y, scores))
+    return (*launches, *launches_of(quick))
 
 
-@kernel(FlexAttention)
-def flex_attention(op: FlexAttention, y: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Answer:
+@kernel(FlexAttention, sized=True)
+def flex_attention(
+    op: FlexAttention, y: Tensor, q: Tensor, k: Tensor, v: Tensor, *, setting: Setting
+) -> Answer:
     """Compute it where no body modifies scores; a pass writes out those with one."""
     refused = need_dtypes(FLOATS, q, k, v)
     if refused or op.graphs():
         return refused or "bodies that modify scores"
     plain = Attention(scale=op.scale, softmax_precision=op.softmax_precision)
-    wide = op.softmax_precision == float64
-    compute = float64 if wide else arithmetic(q.dtype)
-    return _rows(plain, (y, None), (q, k, v), compute=compute)
+    return attention(plain, y, q, k, v, setting=setting)
 
 
-def _append(y: Tensor, past: Tensor | None, now: Tensor, heads: int | None) -> Launch:
-    (_, count, _, size), steps = _by_head(now, heads)
+def _append(y: Tensor, past: Tensor | None, now: Heads) -> Launch:
+    _, count, _, size = now.dims
     length = 0 if past is None else past.dims[2]
-    return each(
+    launch = each(
         "sequence.cu",
         "append",
         y.size,
-        *(past, now, y, np.int64(y.size)),
+        *(past, now.tensor, y, np.int64(y.size)),
         *map(np.int32, (count, y.dims[2], length, size)),
-        steps,
+        Ints64(now.steps),
         types=(("T", words_of(y.dtype)), ("S", words_of(y.dtype)), ("A", float32)),
         constants=_NOTHING,
     )
+    return replace(launch, pitched=(now.tensor,))
 
 
 def _types(dtype: DType, state: DType) -> tuple[tuple[str, DType], ...]:
@@ -105,55 +89,30 @@ def _types(dtype: DType, state: DType) -> tuple[tuple[str, DType], ...]:
 _NOTHING = (("INTERLEAVED", False), ("DELTA", False), ("DECAYS", 0), ("RATES", 0))
 
 
-def _rows(
-    op: Attention,
-    results: tuple[Tensor | None, Tensor | None],
-    operands: tuple[Tensor, Tensor, Tensor],
-    *,
-    mask: Tensor | None = None,
-    past: tuple[Tensor | None, Tensor | None] = (None, None),
-    lengths: Tensor | None = None,
-    compute: DType,
-) -> Launch:
-    """Return the launch of `attention.cu`; `results` are y and the scores."""
-    (y, scores), (q, k, v) = results, operands
-    (batch, heads, rows, size), of_q = _by_head(q, op.q_num_heads)
-    (_, kv_heads, new, _), of_k = _by_head(k, op.kv_num_heads)
-    (_, _, _, size_v), of_v = _by_head(v, op.kv_num_heads)
-    before = 0 if past[0] is None else past[0].dims[2]
-    total = before + new
-    of_y = Ints64((heads * rows * size_v, rows * size_v, size_v))
-    if q.rank == 3:
-        of_y = Ints64((heads * rows * size_v, size_v, heads * size_v))
-    mask_length, of_mask = 0, (0, 0, 0, 0)
-    if mask is not None:
-        mask_length = mask.dims[-1]
-        of_mask = broadcast_strides(mask.dims, mask.format, (batch, heads, rows, mask_length))
-    bounds = (op.left_window_size, op.right_window_size)
-    sizes = (heads, kv_heads, rows, total, before, size, size_v, mask_length, *bounds)
-    scale = size**-0.5 if op.scale is None else op.scale
-    kind = 0 if mask is None else 1 if mask.dtype == bool_ else 2
+def _rows(task: Task, y: Tensor | None, scores: Tensor | None) -> Launch:
+    """Return the launch of `attention.cu`, a block for a row of queries."""
+    op, dtype = task.op, task.q.tensor.dtype
+    compute = float64 if op.is_wide else arithmetic(dtype)
+    stage = NO_SCORES if scores is None else op.qk_matmul_output_mode
+    batch, heads, rows, _ = task.q.dims
     return Launch(
         "attention.cu",
         "attention",
         grid=(batch * heads * rows, 1, 1),
         block=32 * WARPS,
         args=(
-            *(q, k, v, mask, *past, lengths, y, scores, Scratch(0), Ints32(sizes)),
-            *(of_q, of_k, of_v, of_y, Ints64(of_mask[:3]), np.int64(of_mask[3])),
-            *(scalar(scale, compute), scalar(op.softcap, compute)),
+            *(task.q.tensor, task.k.tensor, task.v.tensor, task.mask, *task.past, task.lengths),
+            *(y, scores, Scratch(0), task.sizes, *task.steps),
+            *(scalar(task.scale, compute), scalar(op.softcap, compute)),
         ),
         types=(
-            *(("T", q.dtype), ("V", v.dtype), ("M", q.dtype if mask is None else mask.dtype)),
-            ("A", compute),
+            *(("T", dtype), ("V", task.v.tensor.dtype), ("A", compute)),
+            ("M", dtype if task.mask is None else task.mask.dtype),
         ),
-        constants=(
-            *(("WARPS", WARPS), ("MASK", kind), ("CAUSAL", bool(op.is_causal))),
-            ("LENGTHS", lengths is not None),
-            ("STAGE", NO_SCORES if scores is None else op.qk_matmul_output_mode),
-        ),
-        scratch=batch * heads * rows * total * compute.itemsize,
-        note=f"{batch * heads} x {rows} x {total}",
+        constants=(*task.constants, ("WARPS", WARPS), ("STAGE", stage)),
+        scratch=batch * heads * rows * task.total * compute.itemsize,
+        note=f"{batch * heads} x {rows} x {task.total}",
+        pitched=task.pitched,
     )
 
 
@@ -170,7 +129,8 @@ def rotary_embedding(
     refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), cos, sin)
     if refused:
         return refused
-    (_, heads, rows, size), steps = _by_head(x, op.num_heads)
+    heads = by_head(x, op.num_heads)
+    _, count, rows, size = heads.dims
     rotated = op.rotary_embedding_dim or size
     batches = cos.dims[0] if positions is None else positions.dims[0]
     return each(
@@ -178,8 +138,8 @@ def rotary_embedding(
         "rotate",
         y.size,
         *(x, cos, sin, positions, y, np.int64(y.size)),
-        *map(np.int32, (heads, rows, size, rotated, max(1, batches))),
-        steps,
+        *map(np.int32, (count, rows, size, rotated, max(1, batches))),
+        Ints64(heads.steps),
         types=_types(x.dtype, x.dtype),
         constants=(("INTERLEAVED", bool(op.interleaved)), *_NOTHING[1:]),
     )

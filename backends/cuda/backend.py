@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from ...runtime.backend import Claim, Decline, Format, Formats, Site
 from ...runtime.ir import Graph, Node, Value
@@ -13,9 +15,16 @@ from .device import CudaDevice
 from .elementwise import chain_of, elementwise
 from .families import KERNELS
 from .fuse import Group, groups, smaller
-from .launch import KernelStep, Tensor
+from .half_conv import half_pooled
+from .launch import KernelStep, Tensor, pitched_by
 from .registry import Answer, Setting
 from .tail import tail_of
+from .tuning import tuner_of, works_of
+
+#: Makes the recipe of a group that ends with a pooling, from any operands, as the registry's do.
+POOLED: Callable[..., Answer] = half_pooled
+NO_PITCHES: Mapping[Value, int] = MappingProxyType({})
+Pairs = tuple[tuple[Value, Value], ...]
 
 
 class CudaBackend:
@@ -36,7 +45,7 @@ class CudaBackend:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield claims of groups; where a group has no recipe, of smaller ones."""
-        setting = Setting(self._device.compiler.target, options)
+        setting = self._setting(graph, free, options)
         for group in groups(graph, free):
             answer = self._claim(graph, group, setting)
             while isinstance(answer, Decline) and len(group.nodes) > 1:
@@ -47,6 +56,19 @@ class CudaBackend:
                 answer = self._claim(graph, group, setting)
             yield answer
 
+    def _setting(self, graph: Graph, free: Set[Node], options: Options) -> Setting:
+        """Return what recipes depend on; with `Options.tune` measured ways are part of it."""
+        setting = Setting(self._device.compiler.target, options)
+        if not options.tune:
+            return setting
+        nodes = (node for node in graph.nodes if node in free)
+        works = [work for work in works_of(nodes, setting) if not work.task.setting.asked]
+        tuner = tuner_of(self._device, options.cache)
+        say = self._device.compiler.announce
+        choices = tuner.choices(works, say)
+        say("")
+        return replace(setting, choices=choices, picks={})
+
     def _claim(self, graph: Graph, group: Group, setting: Setting) -> Claim | Decline:
         results = results_of(graph, group.nodes)
         formats = _formats(group, setting)
@@ -54,14 +76,23 @@ class CudaBackend:
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
         build = partial(self._build, group, setting)
-        return Claim(group.nodes, build, _wanted(group, formats, results), _in_place(group))
+        wanted = _wanted(group, formats, results)
+        if wanted.follows:  # slices with gaps are channels last
+            last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
+            recipe = recipe_of(group, last, results, setting)
+        in_place = _in_place(group)
+        pitched, followed = _pitched(group, recipe, in_place)
+        formats_wanted = replace(wanted, pitched=pitched, followed=followed)
+        return Claim(group.nodes, build, formats_wanted, in_place)
 
     def _build(self, group: Group, setting: Setting, site: Site) -> KernelStep | Decline:
         if Format.CHANNELS_LAST_8 in site.formats.values():
             return Decline(group.nodes[0], "channels padded to a multiple of 8")
-        recipe = recipe_of(group, site.formats, site.outputs, setting)
+        recipe = recipe_of(group, site.formats, site.outputs, setting, site.pitches)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
+        if not pitched_by(recipe).issuperset(site.pitches):
+            return Decline(group.nodes[0], "no kernel for slices")
         step = KernelStep(self._device, site, recipe)
         limit = setting.options.workspace
         if limit is not None and step.scratch > limit:
@@ -70,7 +101,11 @@ class CudaBackend:
 
 
 def recipe_of(
-    group: Group, formats: Mapping[Value, Format], results: Sequence[Value], setting: Setting
+    group: Group,
+    formats: Mapping[Value, Format],
+    results: Sequence[Value],
+    setting: Setting,
+    pitches: Mapping[Value, int] = NO_PITCHES,
 ) -> Answer:
     """Return what runs a group, or why nothing does.
 
@@ -79,35 +114,51 @@ def recipe_of(
         formats: of its tensors; plain where none is given.
         results: the outputs that somebody reads.
         setting: the GPU and the user's choices.
+        pitches: of its tensors, where they have gaps; see `Formats.pitched`.
     """
 
-    def tensor(value: Value | None) -> Tensor | None:
-        return None if value is None else Tensor(value, formats.get(value, Format.PLAIN))
+    def operand(value: Value) -> Tensor:
+        return Tensor(value, formats.get(value, Format.PLAIN), pitches.get(value, 0))
 
-    y = Tensor(group.nodes[-1].output, formats.get(group.nodes[-1].output, Format.PLAIN))
+    def tensor(value: Value | None) -> Tensor | None:
+        return None if value is None else operand(value)
+
+    y = operand(group.nodes[-1].output)
     head = group.head
     if head is None:
         chain = chain_of(group.nodes)
         if isinstance(chain, str):
             return chain
-        operands = [Tensor(v, formats.get(v, Format.PLAIN)) for v in chain.operands]
-        return elementwise(chain, y, operands)
+        return elementwise(chain, y, [operand(v) for v in chain.operands])
     registered = KERNELS[type(head.op)]
+    setting = setting.for_node(head)
+    if setting.asked and registered.menu is None:
+        return f"algorithm '{setting.asked[0]}' cannot be used: {head.kind} has no menu of ways"
     more = tuple(tensor(v if v in results else None) for v in head.outputs[1:])
     extra: dict[str, object] = {}
     if registered.outputs > 1:
         extra["more"] = more
     elif any(more):
         return "only its first output is computed"
+    if registered.tail or registered.sized:
+        extra["setting"] = setting
     if y.value not in results:
         if registered.outputs == 1:
             return "its first output is not read"
         return registered.make(head.op, None, *map(tensor, head.inputs), **extra)
+    if group.pool is not None:
+        if setting.asked and "tensor_cores" not in setting.asked:
+            return f"a pooling behind algorithm '{setting.asked[0]}'"
+        before = Tensor(group.nodes[-2].output, y.format)
+        tail = tail_of(group.tail, before, head.output)
+        if isinstance(tail, str):
+            return tail
+        return POOLED(head.op, y, before, *map(tensor, head.inputs), tail=tail, setting=setting)
     if registered.tail:
         tail = tail_of(group.tail, y, head.output)
         if isinstance(tail, str):
             return tail
-        extra |= {"tail": tail, "setting": setting}
+        extra["tail"] = tail
     return registered.make(head.op, y, *map(tensor, head.inputs), **extra)
 
 
@@ -118,13 +169,17 @@ def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
         return {}
     inputs = [None if value is None else Tensor(value) for value in group.head.inputs]
     y = Tensor(group.head.output)
-    given, result = registered.formats(group.head.op, y, *inputs, setting=setting)
+    given, result = registered.formats(
+        group.head.op, y, *inputs, setting=setting.for_node(group.head)
+    )
     wanted = {
         v: result
         for node in group.nodes
         for v in (*node.reads, *node.outputs)
         if v.tensor.dims == y.dims and (node is not group.head or v is y.value)
     }
+    if group.pool is not None:
+        wanted[group.pool.output] = result
     first = group.head.inputs[0]
     if first is None or wanted.get(first, given) is not given:
         return {}
@@ -142,6 +197,30 @@ def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Val
         {v: formats[v] for v in reads if v in formats},
         {v: formats[v] for v in results if v in formats},
     )
+
+
+def _pitched(
+    group: Group, recipe: Answer, in_place: Pairs
+) -> tuple[frozenset[Value], Mapping[Value, Value]]:
+    """Return what may be slices, and results that may be so only in the place of an operand."""
+    if isinstance(recipe, str):
+        return frozenset(), {}
+    pitched = pitched_by(recipe)
+    if group.head is None:
+        return pitched, {}
+    y = group.nodes[-1].output
+    made = {value for node in group.nodes for value in node.outputs}
+    along = {
+        value
+        for value in reads_of(group.tail)
+        if value not in made and value.tensor.dims == y.tensor.dims
+    }
+    alone = pitched - along
+    if y not in pitched or not along & pitched:
+        return alone, {}
+    (first, *others) = along
+    together = not others and (y, first) in in_place and first in pitched
+    return alone - {y}, {y: first} if together else {}
 
 
 def _in_place(group: Group) -> tuple[tuple[Value, Value], ...]:

@@ -53,7 +53,7 @@ from ...runtime.errors import KernelError
 from .status import NVRTCError
 
 KERNELS = Path(__file__).parent / "kernels"
-FORMAT = b"tercet-1"
+FORMAT = b"tercet-2"
 
 #: The C++ name of every element type that kernels can read and write.
 C_TYPES: Mapping[DType, str] = {
@@ -181,6 +181,11 @@ class Target:
         return int(re.sub(r"\D", "", self.arch)) >= 90
 
     @property
+    def has_tf32(self) -> bool:
+        """Whether its tensor cores take float32 numbers of 11 bits: Ampere and newer."""
+        return int(re.sub(r"\D", "", self.arch)) >= 80
+
+    @property
     def has_wgmma(self) -> bool:
         """Whether it has the products of four warps that only Hopper has."""
         return self.arch == "sm_90a"
@@ -209,15 +214,19 @@ class Statistics:
 
     Attributes:
         pending: kernels that are being compiled.
+        latest: file of the one that was begun last.
         compiled: kernels that NVRTC compiled.
         cached: kernels that lay in the cache on disk.
         milliseconds: time that NVRTC took, all threads together.
+        measuring: what the tuner measures; empty where it does not.
     """
 
     pending: int = 0
+    latest: str = ""
     compiled: int = 0
     cached: int = 0
     milliseconds: float = 0.0
+    measuring: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -275,11 +284,16 @@ class Compiler:
         return code
 
     def _build(self, file: str, text: str) -> bytes:
+        self.statistics.latest = file
         self._note(pending=1)
         start = perf_counter()
         try:
             options = ProgramOptions(
-                name=file, arch=self.target.arch, std="c++17", include_path=toolkit_headers(text)
+                name=file,
+                arch=self.target.arch,
+                std="c++17",
+                lineinfo=True,  # which tells compute-sanitizer and the profilers where they are
+                include_path=toolkit_headers(text),
             )
             code = Program(text, "c++", options).compile(self.target.code).code
         except NVRTCError as error:
@@ -287,6 +301,11 @@ class Compiler:
             raise _kernel_error(file, str(error)) from None
         self._note(pending=-1, compiled=1, milliseconds=1e3 * (perf_counter() - start))
         return bytes(code)
+
+    def announce(self, measuring: str) -> None:
+        """Tell who watches what is measured with the kernels; empty when it is done."""
+        self.statistics.measuring = measuring
+        self._note()
 
     def _note(
         self, pending: int = 0, compiled: int = 0, cached: int = 0, milliseconds: float = 0.0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from cuda.bindings import driver, nvrtc
@@ -14,6 +16,7 @@ from cuda.core import (
     Device,
     DeviceMemoryResource,
     DeviceMemoryResourceOptions,
+    Event,
     EventOptions,
     Kernel,
     LegacyPinnedMemoryResource,
@@ -32,6 +35,9 @@ from .memory import CudaBuffer, PinnedBuffer, address
 from .shape import reformat
 from .status import CUDAError, check, translated
 
+if TYPE_CHECKING:
+    from .exchange import CudaExchange
+
 LEAST_CAPABILITY = (8, 0)
 _LAUNCH = "graph launch"
 
@@ -49,6 +55,14 @@ class CudaStream:
     def __init__(self, core: Stream) -> None:
         self.core = core
         self.handle = int(core.handle)
+
+    def mark(self) -> Event:
+        """Return the moment at which everything given to the stream so far is done."""
+        return self.core.record()
+
+    def wait(self, moment: Event) -> None:
+        """Let what the stream is given from now on wait for a moment of another stream."""
+        self.core.wait(moment)
 
     def synchronize(self) -> None:
         """Wait until everything given to the stream is done; see `runtime.backend.Stream`."""
@@ -96,23 +110,30 @@ class CudaDevice:
             core = self._memory.allocate(nbytes, stream=self._service)
             self._service.sync()
         except CUDAError as error:
-            if "OUT_OF_MEMORY" not in str(error):
-                raise DeviceError(f"allocating {nbytes} bytes failed with {error}") from error
-            free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
-            raise DeviceOutOfMemory(
-                f"{self.name} has no {nbytes} bytes: {free} of {total} are free, "
-                f"{self.allocated} are in use here"
-            ) from error
+            raise self.refusal(nbytes, error) from error
+        self.account(nbytes)
+        return CudaBuffer(core, nbytes, self._release)
+
+    def refusal(self, nbytes: int, error: Exception) -> DeviceError:
+        """Return what to raise where an allocation failed with an error of cuda.core."""
+        if "OUT_OF_MEMORY" not in str(error):
+            return DeviceError(f"allocating {nbytes} bytes failed with {error}")
+        free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
+        return DeviceOutOfMemory(
+            f"{self.name} has no {nbytes} bytes: {free} of {total} are free, "
+            f"{self.allocated} are in use here"
+        )
+
+    def account(self, nbytes: int) -> None:
+        """Note that a buffer has got so many bytes or, where it is negative, given them back."""
         with self._lock:
             self.allocated += nbytes
-        return CudaBuffer(core, nbytes, self._release)
 
     def _release(self, core: Buffer, nbytes: int) -> None:
         with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
             core.close(self._service)
             self._service.sync()
-        with self._lock:
-            self.allocated -= nbytes
+        self.account(-nbytes)
 
     def staging(self, nbytes: int) -> HostBuffer:
         """Return pinned host memory."""
@@ -127,8 +148,11 @@ class CudaDevice:
         data = np.ascontiguousarray(data).reshape(data.shape)
         buffer = self.allocate(data.nbytes)
         if data.nbytes:
-            answer = driver.cuMemcpyHtoD(buffer.pointer, data.ctypes.data, data.nbytes)
-            check("cuMemcpyHtoD", answer)
+            # cuMemcpyHtoD returns while its last part is on its way, which other streams overtake.
+            stream = int(self._service.handle)
+            answer = driver.cuMemcpyHtoDAsync(buffer.pointer, data.ctypes.data, data.nbytes, stream)
+            check("cuMemcpyHtoDAsync", answer)
+            check("cuStreamSynchronize", driver.cuStreamSynchronize(stream))
         return View(self, buffer, 0, TensorType(data.dtype, data.shape))
 
     # ── work ─────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +189,9 @@ class CudaDevice:
         stream = self.stream()
         with translated("recording a CUDA graph"):
             builder = stream.core.create_graph_builder()
-            builder.begin_building("thread_local")
+            # In any other mode a garbage collection that frees what other models have left, here in
+            # the middle of it, would be taken for a mistake and end the recording.
+            builder.begin_building("relaxed")
             try:
                 run(stream)
                 graph = builder.end_building().complete()
@@ -217,6 +243,20 @@ class CudaDevice:
     def ordinal(self) -> int:
         """The GPU's number."""
         return self._core.device_id
+
+    # ── callers ──────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def exchange(self) -> CudaExchange:
+        """What it does for callers with arrays in its memory."""
+        from .exchange import CudaExchange  # it is made of this module's classes
+
+        return CudaExchange(self)
+
+    def enter(self) -> Device:
+        """Make it the current device of this thread; return it as cuda.core knows it."""
+        self._core.set_current()
+        return self._core
 
 
 def _memory_of(core: Device) -> MemoryResource:

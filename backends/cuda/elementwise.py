@@ -76,6 +76,11 @@ def _mod(op: ops.Mod) -> str:
     return "floored_remainder(x, y)"
 
 
+#: What 16-bit results are computed by instead: nothing of the difference is left in them.
+QUICK: dict[type[Op], Callable[[Any], str]] = {
+    ops.Gelu: lambda op: _gelu(op) if op.approximate == "tanh" else "quick_gelu(x)",
+}
+
 _SOFTPLUS = "(x > T(0) ? x : T(0)) + log1p(exp(-fabs(x)))"
 
 #: Comparisons are written so that NaN comes out where ONNX wants it.
@@ -156,6 +161,14 @@ ROWS: dict[type[Op], Row] = {
     ops.Clip: Row("limit(x, y, z)", NUMBERS),
     Binarizer: Row("x > T({threshold}) ? T(1) : T(0)", NUMBERS),
 }
+
+
+#: Operators of one or two instructions: better done anew than read from memory.
+CHEAP = (
+    *(ops.Add, ops.Sub, ops.Mul, ops.Neg, ops.Abs, ops.Max, ops.Min, ops.Relu, ops.Clip, ops.Where),
+    *(ops.Equal, ops.Less, ops.LessOrEqual, ops.Greater, ops.GreaterOrEqual),
+    *(ops.And, ops.Or, ops.Xor, ops.Not, ops.Cast),
+)
 
 
 def is_elementwise(op: Op) -> bool:
@@ -321,6 +334,8 @@ def _function(node: Node, name: str) -> str:
     code = ROWS[type(node.op)].code
     if isinstance(node.op, ops.Cast | ops.CastLike):
         code = _conversion(node.op, node.inputs[0], node.output.tensor.dtype)
+    if node.output.tensor.dtype in (float16, bfloat16):
+        code = QUICK.get(type(node.op), code)
     code = code if isinstance(code, str) else code(node.op)
     for attribute in attributes(type(node.op)):
         code = code.replace(f"{{{attribute}}}", f"T({getattr(node.op, attribute)!r})")
@@ -358,20 +373,20 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
 
     Args:
         chain: what is computed.
-        y: the result; its elements are numbered as they lie in memory.
+        y: the result; threads take its elements in the order in which they lie in memory.
         operands: those of the chain, each in any format, broadcast to `y`.
     """
     axes = order(y.rank, y.format)
-    walks = [broadcast_strides(x.dims, x.format, y.dims) for x in operands]
+    walks = [broadcast_strides(x.dims, x.format, y.dims, x.pitch) for x in operands]
     sizes, moves = merge(
         [y.dims[axis] for axis in axes],
         [tuple(walk[axis] for axis in axes) for walk in (y.strides, *walks)],
     )
-    moves = moves[1:]
     vector = _vector(y, operands, sizes, moves)
+    result, *moves = moves
     index = index_type(y.size, *(x.size for x in operands))
     numbers = range(len(operands))
-    constants = [("RANK", len(sizes)), ("VECTOR", vector)]
+    constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
     constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
     arguments: list[Any] = []
     for x, move in zip(operands, moves, strict=True):
@@ -381,7 +396,10 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
         "elementwise",
         grid=(ceil_div(y.size, THREADS * vector), 1, 1),
         block=THREADS,
-        args=(y, integer(y.size, index), integers(sizes, index), *arguments),
+        args=(
+            *(y, integers(result, index), integer(y.size, index), integers(sizes, index)),
+            *arguments,
+        ),
         types=(
             ("Index", index),
             ("R", y.dtype),
@@ -396,6 +414,7 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
             ]
         ),
         note=chain.title,
+        pitched=(y, *operands),
     )
 
 

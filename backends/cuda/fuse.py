@@ -10,7 +10,10 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from ...runtime.ir import Graph, Node, Value
-from .elementwise import is_elementwise
+from ...runtime.ops.conv import Conv
+from ...runtime.ops.pool import MaxPool
+from .elementwise import CHEAP, is_elementwise
+from .half_words import HALVES
 from .registry import KERNELS
 
 #: Larger chains would need more registers than they save memory.
@@ -26,15 +29,19 @@ class Group:
         nodes: in topological order.
         head: the node whose kernel computes, before the elementwise rest; None for a chain of
             elementwise nodes alone.
+        pool: the last node, where it pools what the others compute.
     """
 
     nodes: tuple[Node, ...]
     head: Node | None
+    pool: Node | None = None
 
     @property
     def tail(self) -> tuple[Node, ...]:
         """The elementwise nodes behind the head, or all of them."""
-        return self.nodes if self.head is None else self.nodes[1:]
+        if self.head is None:
+            return self.nodes
+        return self.nodes[1:] if self.pool is None else self.nodes[1:-1]
 
 
 def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
@@ -45,7 +52,9 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
         if node in free and registered is not None:
             tail = _tail(graph, node, free - taken) if registered.tail else ()
             taken.update((node, *tail))
-            yield Group((node, *tail), node)
+            pool = _pool(graph, node, (node, *tail)[-1].output, free - taken)
+            taken.update(pool)
+            yield Group((node, *tail, *pool), node, *pool)
     position = {node: i for i, node in enumerate(graph.nodes)}
     for node in reversed(graph.nodes):
         if node in free and node not in taken and is_elementwise(node.op):
@@ -69,6 +78,21 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
         value = out
 
 
+def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
+    """Return the pooling of 2 x 2 pixels that alone reads a convolution of 16-bit floats."""
+    follower = graph.sole_consumer(value)
+    if not isinstance(head.op, Conv) or value.tensor.dtype not in HALVES or follower is None:
+        return ()
+    if follower not in free or not isinstance(follower.op, MaxPool) or value.tensor.rank != 4:
+        return ()
+    op, (*_, height, width) = follower.op, value.tensor.dims
+    plain = not any(op.pads or ()) and not any(d != 1 for d in op.dilations or ())
+    squares = op.kernel_shape == op.strides == (2, 2) and height % 2 == width % 2 == 0
+    fits = plain and squares and op.auto_pad in ("NOTSET", "VALID")
+    unread = all(not v.consumers and not graph.is_output(v) for v in follower.outputs[1:])
+    return (follower,) if fits and unread else ()
+
+
 def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
     """Return `root` with the elementwise nodes before it that only the chain reads."""
     chain = [root]
@@ -81,13 +105,21 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
             if source is None or source not in free or not is_elementwise(source.op):
                 continue
             inside = all(reader in chain for reader in value.consumers)
-            if not inside or graph.is_output(value) or value.tensor.dims != shape:
+            if not inside or graph.is_output(value) or not _suits(source, shape):
                 continue
             if len(_operands([*chain, source])) <= MOST_OPERANDS:
                 chain.append(source)
                 grown = True
                 break
     return chain
+
+
+def _suits(source: Node, shape: tuple[int, ...]) -> bool:
+    """Whether a node can be computed anew for every element of `shape`, as little as it costs."""
+    if source.output.tensor.dims == shape:
+        return True
+    ranks = {value.tensor.rank for value in source.reads if not value.is_constant}
+    return isinstance(source.op, CHEAP) and ranks == {len(shape)}
 
 
 def _operands(chain: list[Node]) -> list[Value]:
@@ -103,4 +135,6 @@ def smaller(group: Group) -> tuple[Group, ...]:
     """
     if group.head is None:
         return tuple(Group((node,), None) for node in group.nodes)
+    if group.pool is not None:
+        return Group((group.pool,), group.pool), Group(group.nodes[:-1], group.head)
     return Group(group.nodes[-1:], None), Group(group.nodes[:-1], group.head)

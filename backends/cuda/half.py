@@ -7,17 +7,17 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.dtypes import DType, bfloat16, float16
+from ...runtime.dtypes import DType
 from ...runtime.types import Array
 from .compile import Target
-from .half_tiles import STEP, HalfTile, Task, choose
-from .half_words import ends_of
+from .half_bulk import MARGIN, bulk_product, choose_bulk, matrix_product
+from .half_tiles import STEP, HalfTile, Task, choose, estimate
+from .half_words import ends_of, instructions
 from .launch import Argument, Ints32, Launch, Packed, Scratch, Tensor
 from .layout import ceil_div
 from .registry import Answer, Setting
 from .tail import Tail
 
-_KINDS: dict[DType, str] = {float16: "f16", bfloat16: "bf16"}
 #: What the rows of `a` are in `mma.cu`; and how a split sum comes together.
 MATRIX, PIXELS, WINDOWS = range(3)
 WHOLE, PARTIAL, CLUSTER = range(3)
@@ -33,7 +33,7 @@ class HalfProduct:
 
     Attributes:
         a, c: the operands; `a` may be in the workspace.
-        b: constants [batch][n][ldb], zeros behind column k.
+        b: [batch][n][ldb], zeros behind column k; constants, or in the workspace, or [n][k].
         shape: rows, columns and terms of one product.
         lda, ldb, ldc: distances of rows, in elements.
         batch: how many products, and the distances of their operands: (count, a, b, c).
@@ -45,7 +45,7 @@ class HalfProduct:
     """
 
     a: Tensor | Scratch
-    b: Packed
+    b: Packed | Tensor | Scratch
     c: Tensor
     shape: tuple[int, int, int]
     lda: int
@@ -77,6 +77,13 @@ class HalfProduct:
         """Results that are stored at once."""
         return 8 if all(n % 8 == 0 for n in (self.shape[1], self.ldc, self.batch[3])) else 1
 
+    def pitched(self, tail: Tail) -> tuple[Tensor, ...]:
+        """Return the operands of a convolution that may be slices; see `Launch.pitched`."""
+        if self.rows == MATRIX:
+            return ()
+        image = (self.a,) if isinstance(self.a, Tensor) else ()
+        return (*image, self.c, *tail.along)
+
 
 def multiply_halves(
     product: HalfProduct,
@@ -102,6 +109,11 @@ def multiply_halves(
     partial_sums = Scratch(ceil_div(used, 256) * 256)
     first = _tiles(product, tail, tile, PARTIAL, splits, partial_sums)
     return first, _sum_of_splits(product, tail, splits, partial_sums)
+
+
+def expected(product: HalfProduct, target: Target) -> float:
+    """Return the microseconds that a product should take."""
+    return estimate(product.task, *choose(product.task, target), target)
 
 
 def _tiles(
@@ -136,31 +148,15 @@ def _tiles(
         shared=tile.shared(steps),
         scratch=partial_sums.offset + 4 * splits * count * m * n if partial_sums else 0,
         cluster=(1, 1, splits if split == CLUSTER else 1),
-        early=True,
+        early=isinstance(p.b, Packed),  # it is read before the kernel in front has ended
         note=f"{tile.title}{f' split {splits}' if splits > 1 else ''} {tail.title}".strip(),
+        pitched=p.pitched(tail),
     )
 
 
 def _instructions(dtype: DType, tile: HalfTile) -> str:
     """Return the macros of the element type, and the product of wgmma for this tile's width."""
-    kind = _KINDS[dtype]
-    lines = [f'#define KIND "{kind}"', f"#define WGMMA_CODE {int(tile.wgmma)}"]
-    if tile.wgmma:
-        n = tile.bn // tile.warps_n
-        count = n // 2
-        names = ", ".join(f"%{i}" for i in range(count))
-        sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
-        lines += [
-            f"__device__ __forceinline__ void wgmma(float (&sums)[{n // 8}][4], "
-            "unsigned long long a, unsigned long long b)",
-            "{",
-            '    asm volatile("{ .reg .pred p; setp.eq.u32 p, 1, 1; "',
-            f'        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "',
-            f'        "{{{names}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"',
-            f'        : {sums} : "l"(a), "l"(b));',
-            "}",
-        ]
-    return "\n".join(lines)
+    return instructions(dtype, tile.bn // tile.warps_n if tile.wgmma else 0)
 
 
 def _sum_of_splits(p: HalfProduct, tail: Tail, splits: int, partial_sums: Scratch) -> Launch:
@@ -181,6 +177,7 @@ def _sum_of_splits(p: HalfProduct, tail: Tail, splits: int, partial_sums: Scratc
         ),
         code=tail.code,
         note=tail.title,
+        pitched=p.pitched(tail),
     )
 
 
@@ -215,9 +212,10 @@ def half_linear(
         return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is no constant'}"
     ldb = ceil_div(k, 8) * 8
     pack = partial(pack_columns, alpha=alpha, transposed=transposed)
+    columns = Packed((b.value,), ("half columns", *form), pack)
     product = HalfProduct(
         a=a,
-        b=Packed((b.value,), ("half columns", *form), pack),
+        b=columns,
         c=y,
         shape=(m, n, k),
         lda=k,
@@ -226,6 +224,11 @@ def half_linear(
         bias=bias,
         vector=next(v for v in (8, 4, 2) if k % v == 0),
     )
+    if k % 8 == 0 and setting.target.has_wgmma:
+        rows = matrix_product(y, a, columns, shape, bias)
+        found = choose_bulk(rows, setting.target)
+        if found is not None and found[0] < MARGIN * expected(product, setting.target):
+            return bulk_product(rows, tail, *found[1:], setting.target)
     return multiply_halves(product, tail, setting.target)
 
 

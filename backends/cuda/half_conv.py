@@ -13,16 +13,19 @@ from math import prod
 import numpy as np
 
 from ...runtime.backend import Format
-from ...runtime.dtypes import uint16
-from ...runtime.ops.window import Window
+from ...runtime.ops.conv import Conv
+from ...runtime.ops.window import Window, window
 from ...runtime.types import Array
-from .half import PIXELS, WINDOWS, HalfProduct, in_eights, multiply_halves
+from .half import PIXELS, WINDOWS, HalfProduct, expected, in_eights, multiply_halves
+from .half_bulk import MARGIN, BulkProduct, Way, bulk_product, choose_bulk
+from .half_first import first_layer, packed_image
+from .half_tiles import LAUNCH, MEMORY, BulkTile
 from .half_words import half_depthwise
 from .launch import Ints32, Launch, Packed, Scratch, Tensor
 from .layout import Ints, ceil_div
 from .registry import Answer, Setting
 from .tail import Tail
-from .windows import image_of, pack_table
+from .windows import divisor, image_of, pack_table
 
 #: Greatest extent of an image: sums of rows and of columns are 15-bit numbers.
 MOST_EXTENT = 1 << 13
@@ -65,6 +68,28 @@ def half_convolution(
         return f"{max(x.size, y.size)} elements"
     if 1 < group == x.dims[1] == w.dims[0]:
         return half_depthwise(y, x, w, b, view, tail, setting)
+    product, packing = _product(group, y, x, w, b, view)
+    fed = _fed(y, x, w, b, view, setting) if group == 1 else None
+    if fed is not None and fed.time < MARGIN * expected(product, setting.target):
+        return fed.launches(tail, setting)
+    used = max((launch.scratch for launch in packing), default=0)
+    return _sharing(*packing, *multiply_halves(product, tail, setting.target, used))
+
+
+def half_time(group: int, y: Tensor, x: Tensor, w: Tensor, view: Window, setting: Setting) -> float:
+    """Return the microseconds that `half_convolution` should take; see there."""
+    if 1 < group == x.dims[1] == w.dims[0] or max(x.size, y.size) >= 2**29:
+        return LAUNCH + 2 * (x.size + y.size) / MEMORY
+    product, _ = _product(group, y, x, w, None, view)
+    fed = _fed(y, x, w, None, view, setting) if group == 1 else None
+    time = expected(product, setting.target)
+    return time if fed is None else min(fed.time, time)
+
+
+def _product(
+    group: int, y: Tensor, x: Tensor, w: Tensor, b: Tensor | None, view: Window
+) -> tuple[HalfProduct, tuple[Launch, ...]]:
+    """Return a convolution as `mma.cu` does it, and what brings the image there."""
     source = _source(x, w, view, group)
     view, channels = source.view, source.channels
     taps, filters = prod(view.kernel), w.dims[0] // group
@@ -78,7 +103,7 @@ def half_convolution(
         shape=(prod(y.dims) // y.dims[1], filters, terms),
         lda=0,
         ldb=ldb,
-        ldc=y.dims[1],
+        ldc=y.row,
         batch=(group, channels, filters * ldb, filters),
         bias=b,
         rows=PIXELS if pixels else WINDOWS,
@@ -86,9 +111,113 @@ def half_convolution(
         table=None if pixels else source.table(w),
         image=_image(source, y),
     )
-    used = max((launch.scratch for launch in source.launches), default=0)
-    launches = (*source.launches, *multiply_halves(product, tail, setting.target, used))
+    return product, source.launches
+
+
+def half_pooled(
+    op: Conv,
+    y: Tensor,
+    before: Tensor,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    """Return a convolution whose greatest results of every 2 x 2 pixels are kept.
+
+    Args:
+        op: the convolution.
+        y: what is kept.
+        before: the results.
+        x: the input.
+        w: constant weights.
+        b: the bias.
+        tail: applied to every result.
+        setting: the GPU.
+    """
+    if setting.asked or setting.choices or op.group > 1:
+        return "the pooling is a step of its own"
+    if not all(t.is_channels_last for t in (y, before, x)) or w.data is None:
+        return "images that do not lie channels last"
+    if tail.reads_along:
+        return "an operand that is not pooled"
+    view = window(op, x.dims[2:], w.dims[2:])
+    pooled = _fed(before, x, w, b, view, setting, y)
+    apart = half_time(1, before, x, w, view, setting) + 2 * (before.size + y.size) / MEMORY
+    if pooled is None or pooled.time > apart:
+        return "to pool it at once takes longer, or cannot be done"
+    return pooled.launches(tail, setting)
+
+
+def _sharing(*launches: Launch) -> tuple[Launch, ...]:
+    """Return launches that have the workspace in common."""
     return tuple(replace(each, scratch=max(one.scratch for one in launches)) for each in launches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fed:
+    """A convolution as `mma_bulk.cu` does it.
+
+    Attributes:
+        time: expected microseconds.
+        product: what it multiplies.
+        tile: what a block computes.
+        way: how the image is read.
+        packing: what brings the image there.
+    """
+
+    time: float
+    product: BulkProduct
+    tile: BulkTile
+    way: Way
+    packing: tuple[Launch, ...]
+
+    def launches(self, tail: Tail, setting: Setting) -> tuple[Launch, ...]:
+        """Return the recipe."""
+        last = bulk_product(self.product, tail, self.tile, self.way, setting.target)
+        return _sharing(*self.packing, last)
+
+
+def _fed(
+    y: Tensor,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    view: Window,
+    setting: Setting,
+    pooled: Tensor | None = None,
+) -> _Fed | None:
+    """Return how `mma_bulk.cu` does a convolution, or one that is pooled; None if it cannot."""
+    if not setting.target.has_wgmma or x.rank != 4 or not y.is_channels_last:
+        return None
+    packing: tuple[Launch, ...] = ()
+    if x.is_channels_last:
+        if w.dims[1] % 8 or x.row % 8:
+            return None
+        image, _, *moves = x.strides
+        product = BulkProduct(
+            a=x,
+            spatial=x.dims[2:],
+            moves=(image, *moves),
+            channels=w.dims[1],
+            b=_filters(w, 1, w.dims[1]),
+            filters=w.dims[0],
+            c=pooled or y,
+            ldc=(pooled or y).row,
+            images=x.dims[0],
+            view=view,
+            bias=b,
+            pooled=pooled is not None,
+        )
+    else:
+        made = first_layer(y, x, w, b, view)
+        if made is None or pooled is not None:
+            return None
+        product, packing = made[0], (made[1],)
+    found = choose_bulk(product, setting.target)
+    return None if found is None else _Fed(found[0], product, *found[1:], packing)
 
 
 def _image(source: _Source, y: Tensor) -> Ints32:
@@ -96,13 +225,6 @@ def _image(source: _Source, y: Tensor) -> Ints32:
     output = y.dims[2:]
     image = image_of(source.spatial, output, source.view, source.moves)
     return Ints32((*image.values, *divisor(prod(output)), *divisor(output[-1])))
-
-
-def divisor(d: int) -> tuple[int, int]:
-    """Return the factor, as a signed number, and the shift that divide 31-bit numbers by `d`."""
-    shift = 31 + (d - 1).bit_length()
-    factor = ceil_div(1 << shift, d)
-    return factor - (1 << 32 if factor >= 1 << 31 else 0), shift
 
 
 # ── images as they lie in memory ─────────────────────────────────────────────────────────────────
@@ -153,7 +275,7 @@ def _source(x: Tensor, w: Tensor, view: Window, group: int) -> _Source:
     if channels <= 4 and x.rank == 4 and view.strides[1] % 2 == 0 and view.dilations[1] == 1:
         return _strips(x, w, view)
     channels = 4 if channels <= 4 else ceil_div(channels, 8) * 8
-    packed, launch = _packed_image(x, channels, x.dims[-1], 0)
+    packed, launch = packed_image(x, channels, x.dims[-1], 0)
     moves = _strides(x.dims[2:], channels)
     filters = _filters(w, 1, channels)
     return _Source(packed, channels, view, x.dims[2:], moves, min(channels, 8), filters, (launch,))
@@ -168,7 +290,7 @@ def _strips(x: Tensor, w: Tensor, view: Window) -> _Source:
     columns, left = ceil_div(view.kernel[1], 2) * 2, view.pads_begin[1]
     needed = (view.output[1] - 1) * view.strides[1] + columns
     width = ceil_div(max(needed, x.dims[3] + left), 2) * 2
-    packed, launch = _packed_image(x, 4, width, left)
+    packed, launch = packed_image(x, 4, width, left)
     strip = replace(
         view,
         kernel=(view.kernel[0], 1),
@@ -191,31 +313,6 @@ def _strides(spatial: Ints, channels: int) -> Ints:
     """Return the strides of an image, channels last, with so many channels in memory."""
     steps = [channels * prod(spatial[axis + 1 :]) for axis in range(len(spatial))]
     return (channels * prod(spatial), 1, *steps)
-
-
-def _packed_image(x: Tensor, channels: int, width: int, left: int) -> tuple[Scratch, Launch]:
-    """Return an image in the workspace, channels last and padded, and what brings it there.
-
-    Args:
-        x: the image, in the plain order.
-        channels: in the workspace.
-        width: likewise.
-        left: columns of zeros before the first.
-    """
-    images, rows = x.dims[0], prod(x.dims[2:-1])
-    target, count = Scratch(0), images * rows * width
-    sizes = (count, x.dims[1], rows, x.dims[-1], width, left)
-    return target, Launch(
-        "pack_image.cu",
-        "pack_image",
-        grid=(ceil_div(count, 256), 1, 1),
-        block=256,
-        args=(x, target, *map(np.int32, sizes)),
-        types=(("T", uint16),),
-        constants=(("PADDED", channels),),
-        scratch=2 * count * channels,
-        early=True,
-    )
 
 
 # ── packing, on the host ─────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...runtime.dtypes import bfloat16, float16
+from ...runtime.dtypes import DType, bfloat16, float16
 from ...runtime.ops.window import Window
 from ...runtime.types import Array
 from .launch import Ints32, Launch, Packed, Tensor
@@ -17,6 +17,8 @@ from .tail import Tail
 
 HALVES = frozenset({float16, bfloat16})
 THREADS = 128
+#: PTX names.
+KINDS: dict[DType, str] = {float16: "f16", bfloat16: "bf16"}
 
 
 def ends_of(
@@ -29,6 +31,27 @@ def ends_of(
     ]
     first, second = (*kinds, 0, 0)[:2]
     return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
+
+
+def instructions(dtype: DType, n: int) -> str:
+    """Return the macros of the element type, and the product of wgmma with `n` columns, if any."""
+    kind = KINDS[dtype]
+    lines = [f'#define KIND "{kind}"', f"#define WGMMA_CODE {int(n > 0)}"]
+    if n:
+        count = n // 2
+        names = ", ".join(f"%{i}" for i in range(count))
+        sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
+        lines += [
+            f"__device__ __forceinline__ void wgmma(float (&sums)[{n // 8}][4], "
+            "unsigned long long a, unsigned long long b)",
+            "{",
+            '    asm volatile("{ .reg .pred p; setp.eq.u32 p, 1, 1; "',
+            f'        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "',
+            f'        "{{{names}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"',
+            f'        : {sums} : "l"(a), "l"(b));',
+            "}",
+        ]
+    return "\n".join(lines)
 
 
 # ── depthwise convolution ────────────────────────────────────────────────────────────────────────
@@ -58,7 +81,8 @@ def half_depthwise(
     if rows * ceil_div(out_width, per) < 512 * setting.target.processors:
         per = 1
     count = rows * ceil_div(out_width, per)
-    plane = (channels, height, width, out_height, out_width, stride_h, spread_h, pad_h, pad_w)
+    sizes = (channels, height, width, out_height, out_width)
+    plane = (*sizes, stride_h, spread_h, pad_h, pad_w, x.row, y.row)
     weights = Packed((w.value,), "depthwise", pack_channels)
     return Launch(
         "depthwise_words.cu",
@@ -74,6 +98,7 @@ def half_depthwise(
         code=tail.code,
         early=True,
         note=f"{kernel_h}x{kernel_w} {tail.title}".strip(),
+        pitched=(x, y),
     )
 
 
@@ -124,7 +149,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
     count = y.size // 8
     plane = (
         *(x.dims[1], *x.dims[2:], *y.dims[2:], *view.strides, *view.dilations),
-        *(*view.pads_begin, *view.pads_end),
+        *(*view.pads_begin, *view.pads_end, x.row, y.row),
     )
     return Launch(
         "pool_words.cu",
@@ -137,8 +162,10 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
             *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
             ("UNROLL", 8 if kernel_h * kernel_w <= MOST_UNROLLED else 4),
         ),
+        code=instructions(x.dtype, 0),
         early=True,
         note=f"{kernel_h}x{kernel_w}",
+        pitched=(x, y),
     )
 
 
@@ -150,11 +177,13 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
         "pool_images",
         grid=(ceil_div(channels, 64), images, 1),
         block=256,
-        args=(x, y, np.int32(channels), np.int32(pixels)),
+        args=(x, y, np.int32(channels), np.int32(pixels), np.int32(x.row)),
         types=(("T", x.dtype),),
         constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("UNROLL", 1)),
+        code=instructions(x.dtype, 0),
         early=True,
         note=f"of {pixels}",
+        pitched=(x,),
     )
 
 

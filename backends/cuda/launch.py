@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from ...runtime.backend import Format, Site, View
 from ...runtime.dtypes import DType, float32, float64, int32, int64
 from ...runtime.ir import Value
 from ...runtime.types import Array
-from .compile import C_TYPES, Source
+from .compile import C_TYPES, Source, Target
 from .layout import Ints, strides
 from .memory import pointer
 from .status import check
+from .tensor_map import encoded
 
 if TYPE_CHECKING:
     from cuda.core import Kernel, ObjectCode
@@ -35,10 +37,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An operand: a value, and the order in which its elements lie."""
+    """An operand: a value, and how its elements lie.
+
+    Attributes:
+        value: what it is.
+        format: the order of its elements.
+        pitch: see `View.pitch`; only launches that name the value as `pitched` meet one.
+    """
 
     value: Value
     format: Format = Format.PLAIN
+    pitch: int = 0
 
     @property
     def dims(self) -> Ints:
@@ -78,7 +87,12 @@ class Tensor:
     @property
     def strides(self) -> Ints:
         """The distance in elements of neighbours along each logical axis."""
-        return strides(self.dims, self.format)
+        return strides(self.dims, self.format, self.pitch)
+
+    @property
+    def row(self) -> int:
+        """Elements from one pixel of a channels-last image, or row of a matrix, to the next."""
+        return self.pitch or self.format.physical(self.dims)[-1]
 
     @property
     def is_channels_last(self) -> bool:
@@ -129,6 +143,30 @@ class Numbers64:
     values: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """How the copy engine of Hopper sees a tensor, by value: 128 bytes.
+
+    Attributes:
+        base: where it lies.
+        dtype: of its elements.
+        dims: extents, the innermost first; of an image channel, column, row, image.
+        strides: distances in elements, without the innermost, which is 1.
+        box: extents of what is copied at once; of `corners` channels and pixels.
+        corners: the box in which windows begin, less the image: the distances of its first and of
+            its last place from the image's, (column, row) each; pixels are copied row by row of it.
+        steps: distances of what is copied, along every axis; 1 where left out.
+    """
+
+    base: Tensor | Packed | Scratch
+    dtype: DType
+    dims: Ints
+    strides: Ints
+    box: Ints
+    corners: tuple[Ints, Ints] | None = None
+    steps: Ints = ()
+
+
 #: A pointer (None is the null pointer), an integer or float of the dtype given, or a struct.
 Argument = (
     Tensor
@@ -141,6 +179,7 @@ Argument = (
     | Ints32
     | Ints64
     | Numbers64
+    | TensorMap
     | None
 )
 
@@ -184,6 +223,9 @@ class Launch:
         cluster: blocks along x, y and z that reach each other's memory (Hopper and newer).
         early: it calls `begin_early`, so that it may begin while the kernel before it runs.
         note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
+        pitched: operands whose `Tensor.row` or `Tensor.strides` it goes by, so that they may be
+            slices of tensors with more channels; it is a promise, that nothing else tells. Those
+            of its tail are read by the row of the result, and so can only be the same slice.
     """
 
     file: str
@@ -199,6 +241,7 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     early: bool = False
     note: str = ""
+    pitched: tuple[Tensor, ...] = ()
 
     @property
     def title(self) -> str:
@@ -244,6 +287,29 @@ def launches_of(recipe: Recipe) -> tuple[Launch, ...]:
     return (recipe,) if isinstance(recipe, Launch) else recipe
 
 
+def pitched_by(recipe: Recipe) -> frozenset[Value]:
+    """Return the values that may be slices: all launches that touch them name them so."""
+    named: set[Value] = set()
+    refused: set[Value] = set()
+    for launch in launches_of(recipe):
+        able = {operand.value for operand in launch.pitched}
+        named |= able
+        touched = (base_of(argument) for argument in launch.args)
+        refused |= {base.value for base in touched if isinstance(base, Tensor)} - able
+    return frozenset(named - refused)
+
+
+#: Threads and blocks that a multiprocessor holds at most.
+MOST_THREADS, MOST_BLOCKS = 2048, 32
+
+
+def fill_of(launch: Launch, target: Target) -> float:
+    """Return the blocks of a launch by those that a GPU holds, as threads and memory allow."""
+    memory = (target.shared + 1024) // (launch.shared + 1024)
+    resident = max(1, min(MOST_THREADS // launch.block, MOST_BLOCKS, memory))
+    return prod(launch.grid) / (target.processors * resident)
+
+
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -252,6 +318,7 @@ class KernelStep:
 
     Attributes:
         launches: what it launches, in order.
+        fill: see `runtime.backend.Filling`.
     """
 
     capturable = True
@@ -263,6 +330,8 @@ class KernelStep:
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
         self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
+        target = device.compiler.target
+        self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
@@ -273,9 +342,9 @@ class KernelStep:
         runs: list[Callable[[CudaStream], None]] = []
         for launch, code in zip(self.launches, self._codes, strict=True):
             pointers = {
-                i: self._pointer(argument, views, scratch)
+                i: self._pointer(base, views, scratch)
                 for i, argument in enumerate(launch.args)
-                if isinstance(argument, Tensor | Packed | Scratch)
+                if isinstance(base := base_of(argument), Tensor | Packed | Scratch)
             }
             runs.append(bound(self._device, launch, code, pointers))
         if len(runs) == 1:
@@ -300,6 +369,11 @@ class KernelStep:
         if argument.value.is_constant:
             return pointer(self._site.weights.view(argument.value))
         return pointer(views[argument.value])
+
+
+def base_of(argument: Argument) -> Argument:
+    """Return what an argument points to; of numbers and structs the argument itself."""
+    return argument.base if isinstance(argument, TensorMap) else argument
 
 
 def bound(
@@ -388,6 +462,8 @@ def cell(argument: Argument, address: int | None) -> Any:
         return (ctypes.c_int64 * len(argument.values))(*argument.values)
     if isinstance(argument, Numbers64):
         return (ctypes.c_double * len(argument.values))(*argument.values)
+    if isinstance(argument, TensorMap):
+        return (ctypes.c_uint64 * 16)(*(encoded(argument, address) if address else ()))
     return ctypes.c_void_p(address)
 
 

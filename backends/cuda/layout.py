@@ -17,18 +17,26 @@ def order(rank: int, format: Format) -> Ints:
     return (0, *range(2, rank), 1)
 
 
-def strides(dims: Ints, format: Format) -> Ints:
-    """Return the distance in elements of neighbours along each logical axis."""
+def strides(dims: Ints, format: Format, pitch: int = 0) -> Ints:
+    """Return the distance in elements of neighbours along each logical axis.
+
+    Args:
+        dims: the logical shape.
+        format: the order in memory.
+        pitch: see `View.pitch`.
+    """
     physical = format.physical(dims)
+    if pitch:
+        physical = (*physical[:-1], pitch)
     found = [0] * len(dims)
     for place, axis in enumerate(order(len(dims), format)):
         found[axis] = prod(physical[place + 1 :])
     return tuple(found)
 
 
-def broadcast_strides(dims: Ints, format: Format, shape: Ints) -> Ints:
+def broadcast_strides(dims: Ints, format: Format, shape: Ints, pitch: int = 0) -> Ints:
     """Return the strides of a tensor read as if it had `shape`: 0 where it is repeated."""
-    own = strides(dims, format)
+    own = strides(dims, format, pitch)
     padded = (1,) * (len(shape) - len(dims)) + dims
     moves = (0,) * (len(shape) - len(dims)) + own
     return tuple(0 if d == 1 else s for d, s in zip(padded, moves, strict=True))

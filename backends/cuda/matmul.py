@@ -9,16 +9,17 @@ from math import prod
 import numpy as np
 
 from ...runtime.dtypes import float32
-from ...runtime.ops.matmul import Gemm, MatMul
+from ...runtime.ops.matmul import Gemm
 from ...runtime.types import Array
 from .half import half_linear
+from .half_product import half_product
 from .half_words import HALVES
 from .launch import Argument, Ints32, Launch, Packed, Recipe, Scratch, Tensor
 from .layout import ceil_div
-from .product import general_product, stacked_product
-from .registry import Answer, Setting, kernel, need_dtypes
+from .registry import Answer, Setting, need_dtypes
+from .split import linear_time, split_linear
 from .tail import NO_TAIL, Tail
-from .tiles import Tile, choose
+from .tiles import Tile, choose, estimate, tile_named
 
 MATRIX, PIXELS, WINDOWS = range(3)
 TILED = frozenset({float32}) | HALVES
@@ -44,9 +45,9 @@ class Product:
         image: geometry (PIXELS, WINDOWS).
     """
 
-    a: Tensor
+    a: Tensor | Scratch
     b: Tensor | Packed
-    c: Tensor
+    c: Tensor | Scratch
     m: int
     n: int
     k: int
@@ -71,6 +72,13 @@ class Product:
         """Results that can be stored at once."""
         return 4 if all(n % 4 == 0 for n in (self.n, self.ldc, self.batch[3])) else 1
 
+    def pitched(self, tail: Tail) -> tuple[Tensor, ...]:
+        """Return the operands of a convolution that may be slices; see `Launch.pitched`."""
+        if self.rows == MATRIX:
+            return ()
+        images = (self.a, self.c, *tail.along)
+        return tuple(image for image in images if isinstance(image, Tensor))
+
 
 def multiply(
     product: Product, tail: Tail, setting: Setting, way: tuple[Tile, int] | None = None
@@ -84,6 +92,8 @@ def multiply(
         way: tile and number of splits; chosen by `tiles` where None.
     """
     count = product.batch[0]
+    if way is None and setting.form:
+        way = tile_named(setting.form)
     tile, splits = way or choose(product.m, product.n, product.k, count, setting.target)
     if splits == 1:
         return _tiles(product, tail, tile)
@@ -118,6 +128,7 @@ def _tiles(p: Product, tail: Tail, tile: Tile, splits: int = 1) -> Launch:
         shared=tile.shared,
         scratch=4 * count * splits * p.m * p.n if split else 0,
         note=f"{tile.title} split {splits}" if split else f"{tile.title} {tail.title}".strip(),
+        pitched=p.pitched(tail),
     )
 
 
@@ -141,6 +152,7 @@ def _sum_of_splits(p: Product, tail: Tail, splits: int) -> Launch:
         ),
         code=tail.code,
         note=tail.title,
+        pitched=p.pitched(tail),
     )
 
 
@@ -188,14 +200,8 @@ def multiply_rows(
 # ── operators ────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel(MatMul, tail=True)
-def matmul(op: MatMul, y: Tensor, a: Tensor, b: Tensor, *, tail: Tail, setting: Setting) -> Answer:
-    """Multiply a matrix, or a stack of them, with a matrix or a stack."""
-    answer = _tiled_matmul(y, a, b, tail, setting)
-    return stacked_product(y, a, b, tail) if isinstance(answer, str) else answer
-
-
-def _tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> Answer:
+def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> Answer:
+    """Multiply a matrix, or a stack of them, with a matrix or a stack, as `Setting.way` says."""
     refused = need_dtypes(TILED, y, a, b)
     if refused:
         return refused
@@ -205,38 +211,23 @@ def _tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting)
         return _product(
             y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, tail, setting
         )
-    if a.rank < 2:
-        return "a vector times a stack of matrices"
+    if a.rank < 2 or setting.way == "gemv":
+        return "a stack of matrices on the right"
     if y.dtype != float32:
-        return "16-bit floats in stacks"
+        return half_product(y, a, b, tail, setting)
     return _stacked(y, a, b, tail, setting)
 
 
-@kernel(Gemm, tail=True)
-def gemm(
-    op: Gemm,
-    y: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    *,
-    tail: Tail,
-    setting: Setting,
-) -> Answer:
-    """Multiply two matrices, scale, and add a third."""
-    answer = _tiled_gemm(op, y, a, b, c, tail, setting)
-    return general_product(op, y, a, b, c, tail) if isinstance(answer, str) else answer
-
-
-def _tiled_gemm(
+def tiled_gemm(
     op: Gemm, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, tail: Tail, setting: Setting
 ) -> Answer:
+    """Multiply two matrices, scale, and add constants, as `Setting.way` says."""
     refused = need_dtypes(TILED, y, a, b, c)
     if refused:
         return refused
     if op.transA:
         return "transA=1"
-    if b.data is None and (op.alpha != 1 or op.transB):
+    if b.data is None and (op.alpha != 1 or (op.transB and y.dtype == float32)):
         return f"alpha={op.alpha}, transB={op.transB} with a second operand of run time"
     m, n = y.dims
     bias: Tensor | Packed | None = None
@@ -262,7 +253,7 @@ def _product(
     alpha, transposed = form
     if k == 0 or y.size >= 2**31 or a.size >= 2**31:
         return f"{m} x {n} x {k} elements"
-    if b.data is not None and m <= MOST_GEMV_ROWS:
+    if setting.takes("gemv") and b.data is not None and m <= MOST_GEMV_ROWS:
         plain = transposed and alpha == 1
         w = (
             b
@@ -272,8 +263,14 @@ def _product(
             )
         )
         return multiply_rows(w, a, y, shape, bias, tail, setting)
+    if setting.way == "gemv":
+        return f"{m} rows, more than {MOST_GEMV_ROWS}"
     if y.dtype != float32:
+        if b.data is None:
+            return half_product(y, a, b, tail, setting, transposed=form[1], bias=bias)
         return half_linear(y, a, b, shape, form, bias, tail, setting)
+    if split_pays(shape, 1, b, setting):
+        return split_linear(y, a, b, shape, form, bias, tail, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
@@ -302,7 +299,21 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
         return f"a stack of {count}"
     of_a, of_b = m * k if stacks[0] == count else 0, k * n if stacks[1] == count else 0
     batch = (count, of_a, of_b, m * n)
+    if setting.way == "tensor_cores" and not of_b:
+        return "a stack times one matrix of run time"
+    if of_b and split_pays((m, n, k), count, b, setting):
+        form = (1.0, False)
+        return split_linear(y, a, b, (m, n, k), form, None, tail, setting, batch)
     return multiply(Product(a, b, y, m, n, k, k, n, n, batch, vector_a=vector_of(k)), tail, setting)
+
+
+def split_pays(shape: tuple[int, int, int], count: int, b: Tensor, setting: Setting) -> bool:
+    """Whether tensor cores are wanted, or expected to be the faster ones."""
+    if setting.way:
+        return setting.way == "tensor_cores"
+    tile, splits = choose(*shape, count, setting.target)
+    plain = estimate(*shape, count, tile, splits, setting.target.processors)
+    return linear_time(shape, count, b.data is not None, setting) < plain
 
 
 def vector_of(*steps: int) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import is_finalizing
 
 import numpy as np
+from cuda.bindings import driver
 from cuda.core import Buffer
 
 from ...runtime.backend import View
@@ -18,25 +20,32 @@ class CudaBuffer:
         core: the buffer as cuda.core knows it; None where it has no bytes, and once it is closed.
         nbytes: its size.
         pointer: its address; 0 where it has no bytes.
+        is_shared: whether others have read it on streams of their own, which may still do so when
+            they let go of it.
     """
 
-    __slots__ = ("_release", "core", "nbytes", "pointer")
+    __slots__ = ("_release", "core", "is_shared", "nbytes", "pointer")
 
     def __init__(
         self, core: Buffer | None, nbytes: int, release: Callable[[Buffer, int], None]
     ) -> None:
         self.core, self.nbytes, self._release = core, nbytes, release
         self.pointer = int(core.handle) if core is not None else 0
+        self.is_shared = False
 
     def __del__(self) -> None:
-        self.close()
+        if not is_finalizing():  # the driver takes everything back by itself then
+            self.close()
 
     def close(self) -> None:
         """Give the memory back; a second call does nothing."""
         core, nbytes = self.core, self.nbytes
         self.core, self.nbytes, self.pointer = None, 0, 0
-        if core is not None:
-            self._release(core, nbytes)
+        if core is None:
+            return
+        if self.is_shared:
+            driver.cuCtxSynchronize()
+        self._release(core, nbytes)
 
 
 class PinnedBuffer(HostBuffer):

@@ -28,6 +28,7 @@ from .compile import arithmetic
 from .half_words import half_lrn, pools_words
 from .launch import Ints64, Launch, Packed, Tensor
 from .layout import Ints, ceil_div, merge, order, strides
+from .norm_rows import normalize_rows
 from .registry import Answer, Setting, kernel, need_dtypes
 from .tail import Tail
 
@@ -73,12 +74,14 @@ def batch_normalization(
         args=(
             *(x, y, *((packed,) if fixed else statistics), *tail.pointers),
             *(np.int64(y.size), np.int32(channels), np.int32(inner)),
+            *(np.int32(x.pitch or channels), np.int32(y.pitch or channels)),
             *(() if fixed else (np.float64(op.epsilon),)),
         ),
         types=(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
         constants=(("VECTOR", vector), ("CHANNELS_LAST", inner == 1)),
         code=tail.code,
         note=tail.title,
+        pitched=(x, y),
     )
 
 
@@ -226,6 +229,11 @@ def layer_normalization(
 ) -> Answer:
     """Normalize the last axes."""
     mean, deviation = (*more, None, None)[:2]
+    axis = normalize_axis(op.axis, x.rank)
+    if y is not None and mean is None and deviation is None:
+        quick = normalize_rows(y, x, scale, b, axis, op.epsilon, centred=True)
+        if quick is not None:
+            return quick
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
     return standardize(y, x, _last_axes(op.axis, x.rank), how, scale, b)
 
@@ -233,6 +241,10 @@ def layer_normalization(
 @kernel(RMSNormalization)
 def rms_normalization(op: RMSNormalization, y: Tensor, x: Tensor, scale: Tensor) -> Answer:
     """Divide the last axes by their root mean square."""
+    axis = normalize_axis(op.axis, x.rank)
+    quick = normalize_rows(y, x, scale, None, axis, op.epsilon, centred=False)
+    if quick is not None:
+        return quick
     how = Statistic(centred=False, epsilon=op.epsilon)
     return standardize(y, x, _last_axes(op.axis, x.rank), how, scale)
 

@@ -115,7 +115,8 @@ def _pool(
         grid=(ceil_div(result.size, THREADS), 1, 1),
         block=THREADS,
         args=(
-            *(x, y, positions, np.int64(result.size), np.int32(x.dims[1]), np.float64(p)),
+            *(x, y, positions, np.int64(result.size), np.int32(x.dims[1])),
+            *(np.int32(y.row if y else x.dims[1]), np.float64(p)),
             *(spatial_strides(x), geometry(x, result, view, pads_end=True)),
         ),
         types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
@@ -127,6 +128,7 @@ def _pool(
         ),
         code=f"#define LOWEST {lowest(x.dtype)}",
         note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
+        pitched=(x, y) if y else (x,),
     )
 
 

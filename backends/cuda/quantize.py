@@ -31,7 +31,7 @@ from ...runtime.ops.quantize import (
 )
 from ...runtime.ops.shapes import normalize_axis
 from .compile import C_TYPES, arithmetic
-from .conv import direct_sums
+from .direct import direct_sums
 from .elementwise import SMALL_FLOATS
 from .launch import Argument, Ints64, Launch, Scratch, Tensor, each, launches_of
 from .layout import Ints

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...runtime.backend import Format
 from ...runtime.dtypes import DType, float32, name_of
+from ...runtime.ir import Node
 from ...runtime.op import Op
 from ...runtime.options import Options
 from .compile import Target
 from .launch import Recipe, Tensor
 
+if TYPE_CHECKING:
+    from .menu import Menu
+
 Answer = Recipe | str
 Function = TypeVar("Function", bound=Callable[..., Answer])
 #: Physical formats of (the first input, the first output), given operator, output and inputs.
 FormatRule = Callable[..., tuple[Format, Format]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way of a menu that was measured to be the fastest.
+
+    Attributes:
+        way: its name.
+        variant: its form, such as the size of a tile; empty for its own choice.
+        microseconds: what it took.
+    """
+
+    way: str
+    variant: str = ""
+    microseconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +45,31 @@ class Setting:
     Attributes:
         target: the GPU that it is sized for.
         options: the user's choices.
+        asked: ways of a menu that the user wants for this node, the first that can be used.
+        way: the way that a recipe must be of, where its menu has chosen; empty for any.
+        form: the form of that way, such as the size of a tile; empty for the best guess.
+        choices: what was measured, by the signature of a task; empty where nothing was.
+        picks: what menus have taken so far, so that nobody has to compare again.
     """
 
     target: Target
     options: Options
+    asked: tuple[str, ...] = ()
+    way: str = ""
+    form: str = ""
+    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice], hash=False)
+    picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
+        default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
+    )
+
+    def takes(self, way: str) -> bool:
+        """Whether a recipe may be of this way."""
+        return self.way in ("", way)
+
+    def for_node(self, node: Node) -> Setting:
+        """Return the setting for one node, with the ways that the user asked for."""
+        asked = self.options.ways_for(node.kind, (node.name, *node.origin))
+        return replace(self, asked=asked) if asked != self.asked else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +85,8 @@ class Kernel:
         formats: the formats that it wants, where they are not plain.
         tail: it applies an elementwise chain to its results before it stores them.
         outputs: how many outputs it computes at most.
+        menu: the ways that users and the tuner may choose from.
+        sized: it gets the keyword ``setting`` also without `tail`.
     """
 
     make: Callable[..., Answer]
@@ -52,6 +94,8 @@ class Kernel:
     formats: FormatRule | None = None
     tail: bool = False
     outputs: int = 1
+    menu: Menu[Any] | None = None
+    sized: bool = False
 
 
 KERNELS: dict[type[Op], Kernel] = {}
@@ -63,6 +107,8 @@ def kernel(
     formats: FormatRule | None = None,
     tail: bool = False,
     outputs: int = 1,
+    menu: Menu[Any] | None = None,
+    sized: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function for operators; see `Kernel`."""
 
@@ -70,7 +116,7 @@ def kernel(
         for operator in operators:
             if operator in KERNELS:
                 raise TypeError(f"{operator.__name__} has two kernels")
-            KERNELS[operator] = Kernel(make, follows, formats, tail, outputs)
+            KERNELS[operator] = Kernel(make, follows, formats, tail, outputs, menu, sized)
         return make
 
     return register

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import isqrt, prod
 
 import numpy as np
 
@@ -12,15 +15,19 @@ from ...runtime.ops.search import TopK
 from ...runtime.ops.shapes import normalize_axis
 from .compile import C_TYPES, arithmetic
 from .elementwise import NUMBERS
-from .launch import Ints64, Tensor, each
+from .launch import THREADS, Ints64, Launch, Scratch, Tensor
+from .layout import Ints, ceil_div
 from .registry import Answer, kernel, need_dtypes
+
+#: Lines of so many elements are thinned out before they are ranked, by blocks of so many threads.
+THINNED, SELECTING = 512, 1024
 
 
 @kernel(TopK, outputs=2)
 def top_k(
     op: TopK, y: Tensor | None, x: Tensor, k: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Rank every element by comparing it with all others of its line."""
+    """Rank every element by comparing it with all others, of its line or of what is left of it."""
     refused = need_dtypes(NUMBERS, x)
     if refused:
         return refused
@@ -29,44 +36,106 @@ def top_k(
     if result is None:
         return "none of its outputs is read"
     axis = normalize_axis(op.axis, x.rank)
-    sizes = (x.dims[axis], result.dims[axis], prod(x.dims[axis + 1 :]))
-    return each(
+    size, kept, inner = x.dims[axis], result.dims[axis], prod(x.dims[axis + 1 :])
+    make = partial(
+        Launch,
         "topk.cu",
-        "top_k",
-        x.size if result.size else 0,
-        *(x, y, places, np.int64(x.size), *map(np.int32, sizes)),
         types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
-        constants=(("LARGEST", bool(op.largest)),),
-        note=f"{sizes[1]} of {sizes[0]}",
+        note=f"{kept} of {size}",
     )
+
+    def rank(source: Tensor | Scratch, origins: Scratch | None, count: int, size: int) -> Launch:
+        sizes = map(np.int32, (size, kept, inner))
+        return make(
+            "top_k",
+            grid=(ceil_div(count, THREADS) if kept else 0, 1, 1),
+            block=THREADS,
+            args=(source, origins, y, places, np.int64(count), *sizes),
+            constants=(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
+        )
+
+    if size < THINNED or 2 * kept > size or not kept:
+        return rank(x, None, x.size, size)
+    values, origins = Scratch(0), Scratch(ceil_div(result.size * x.dtype.itemsize, 256) * 256)
+    thin = make(
+        "thin_out",
+        grid=(x.size // size, 1, 1),
+        block=SELECTING,
+        args=(x, values, origins, *map(np.int32, (size, kept, inner))),
+        constants=(("LARGEST", bool(op.largest)), ("WARPS", SELECTING // 32)),
+    )
+    nbytes = origins.offset + 4 * result.size
+    last = rank(values, origins, result.size, kept)
+    return replace(thin, scratch=nbytes), replace(last, scratch=nbytes)
+
+
+# ── running totals ───────────────────────────────────────────────────────────────────────────────
+
+#: Elements that a block of `accumulate_rows` adds up at once; and from how many it gets a line.
+TILE, LONG = 2048, 256
+#: Blocks and threads that keep a GPU busy: lines are cut into chunks until there are so many.
+BLOCKS, ENOUGH = 1024, 1 << 18
 
 
 @kernel(CumSum, CumProd)
 def cumulative(op: Cumulative, y: Tensor, x: Tensor, axis: Tensor) -> Answer:
-    """Go along every line."""
+    """Go along every line, or along chunks of it once the total of each chunk is known."""
     refused = need_dtypes(NUMBERS, x) or need_dtypes((int32, int64), axis)
     if refused or not x.rank:
         return refused or "a scalar has no axis"
-    along = axis.ints[0] if axis.known is not None else 0
-    compute, sums = arithmetic(x.dtype), isinstance(op, CumSum)
-    lines = x.size // max(1, min(x.dims)) if axis.known is None else x.size // max(1, x.dims[along])
-    kind = C_TYPES[compute]
-    sign = "+" if sums else "*"
-    start = "0" if sums else "1"
-    return each(
+    compute = arithmetic(x.dtype)
+    kind, sums = C_TYPES[compute], isinstance(op, CumSum)
+    make = partial(
+        Launch,
         "cumulative.cu",
-        "accumulate",
-        lines,
-        *(x, None if axis.known is not None else axis, y, np.int64(x.size), np.int32(along)),
-        Ints64(x.dims),
+        block=THREADS,
         types=(("T", x.dtype), ("I", axis.dtype), ("A", compute)),
         constants=(
-            *(("RANK", x.rank), ("REVERSE", bool(op.reverse))),
-            ("EXCLUSIVE", bool(op.exclusive)),
+            *(("WARPS", THREADS // 32), ("RANK", x.rank)),
+            *(("REVERSE", bool(op.reverse)), ("EXCLUSIVE", bool(op.exclusive))),
         ),
         code=(
-            f"constexpr {kind} START = {start};\n"
+            f"constexpr {kind} START = {int(not sums)};\n"
             f"__device__ __forceinline__ {kind} combine({kind} a, {kind} b)"
-            f" {{ return a {sign} b; }}"
+            f" {{ return a {'+' if sums else '*'} b; }}"
         ),
     )
+    if axis.known is None:
+        lines = x.size // max(1, min(x.dims))
+        args = (x, axis, y, np.int64(x.size), Ints64(x.dims))
+        return make("accumulate", grid=(ceil_div(lines, THREADS), 1, 1), args=args)
+    along = normalize_axis(axis.ints[0], x.rank)
+    return _along(make, y, x, (prod(x.dims[:along]), x.dims[along], prod(x.dims[along + 1 :])))
+
+
+def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> Answer:
+    """Return the launches for lines [outer][size][inner].
+
+    Args:
+        make: makes a launch of an entry of `cumulative.cu`.
+        y: the totals.
+        x: the elements.
+        sizes: outer, size and inner.
+    """
+    outer, size, inner = sizes
+    if inner == 1 and size > LONG:
+        tiles = ceil_div(size, TILE)
+        chunk = TILE * ceil_div(tiles, max(1, min(tiles, BLOCKS // max(1, outer))))
+        name, counted = "rows", ()
+        blocks = threads = outer * ceil_div(size, chunk)
+    else:
+        most = min(ceil_div(ENOUGH, max(1, outer * inner)), isqrt(size))
+        chunk = ceil_div(size, max(1, most))
+        name, threads = "columns", outer * inner * ceil_div(size, max(1, chunk))
+        blocks, counted = ceil_div(threads, THREADS), (np.int64(threads),)
+    chunks = ceil_div(size, max(1, chunk))
+    lines, grid = Ints64((size, inner, chunk, chunks)), (blocks, 1, 1)
+    note = f"{size} by {chunk}" if chunks > 1 else f"{size}"
+    last = make(
+        f"accumulate_{name}", grid=grid, args=(x, Scratch(0), y, *counted, lines), note=note
+    )
+    nbytes = threads * arithmetic(x.dtype).itemsize
+    if chunks == 1:
+        return replace(last, args=(x, None, *last.args[2:]))
+    first = make(f"total_{name}", grid=grid, args=(x, Scratch(0), *counted, lines))
+    return replace(first, scratch=nbytes), replace(last, scratch=nbytes)

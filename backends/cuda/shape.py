@@ -47,41 +47,43 @@ def reformat(dst: View, src: View) -> Launch:
     """Return the launch that changes the order of elements; its first two arguments are addresses.
 
     Args:
-        dst: where to.
+        dst: where to; either may be a slice of an image with more channels.
         src: where from, of the same type.
     """
     dims = src.type.dims
     images, channels, pixels = dims[0], dims[1], prod(dims[2:])
     word = words_of(src.type.dtype)
-    source, target = src.format.physical(dims), dst.format.physical(dims)
+    source, target = src.format.physical(dims)[-1], dst.format.physical(dims)[-1]
+    of_source, of_target = src.pitch or source, dst.pitch or target
     if Format.PLAIN not in (src.format, dst.format):
-        count = images * pixels * target[-1]
+        count = images * pixels * target
+        sizes = (channels, target, of_source, of_target)
         return Launch(
             "transpose.cu",
             "repitch",
             grid=(ceil_div(count, THREADS), 1, 1),
             block=THREADS,
-            args=(None, None, np.int64(count), *map(np.int32, (channels, source[-1], target[-1]))),
+            args=(None, None, np.int64(count), *map(np.int32, sizes)),
             types=(("T", word),),
         )
     if src.format is Format.PLAIN:
-        rows, columns, pitch_x, pitch_y = channels, pixels, pixels, target[-1]
-    else:
-        rows, columns, pitch_x, pitch_y = pixels, channels, source[-1], pixels
-    launch = _transpose(images, rows, columns, (pitch_x, pitch_y), word)
-    return launch
+        return transposition(images, channels, pixels, (pixels, of_target), word, target)
+    return transposition(images, pixels, channels, (of_source, pixels), word, pixels)
 
 
-def _transpose(batch: int, rows: int, columns: int, pitches: Ints, word: DType) -> Launch:
+def transposition(
+    batch: int, rows: int, columns: int, pitches: Ints, word: DType, width: int
+) -> Launch:
+    """Return the transposition of matrices, into rows of `width` elements, zeros behind `rows`."""
     pitch_x, pitch_y = pitches
     tiles = ceil_div(columns, SIDE)
     return Launch(
         "transpose.cu",
         "transpose",
-        grid=(tiles * ceil_div(max(rows, pitch_y), SIDE), batch, 1),
+        grid=(tiles * ceil_div(width, SIDE), batch, 1),
         block=THREADS,
         args=(
-            *(None, None, *map(np.int32, (rows, columns, pitch_x, pitch_y, tiles))),
+            *(None, None, *map(np.int32, (rows, columns, pitch_x, pitch_y, width, tiles))),
             *(np.int64(rows * pitch_x), np.int64(columns * pitch_y)),
         ),
         types=(("T", word),),
@@ -103,7 +105,8 @@ def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
         rows, columns = sizes[-1], sizes[-2]
         contiguous = walk[-1] == columns and (batch == 1 or walk[0] == rows * columns)
         if contiguous and batch <= 65535:
-            launch = _transpose(batch, rows, columns, (columns, rows), words_of(x.dtype))
+            word = words_of(x.dtype)
+            launch = transposition(batch, rows, columns, (columns, rows), word, rows)
             return _with_operands(launch, y, x)
     return copy_strided(y, x, moves)
 
@@ -118,7 +121,7 @@ def expand(op: Expand, y: Tensor, x: Tensor, shape: Tensor) -> Answer:
     return copy_strided(y, x, broadcast_strides(x.dims, x.format, y.dims))
 
 
-@kernel(Slice)
+@kernel(Slice, follows=True)
 def slice_(
     op: Slice,
     y: Tensor,
@@ -139,14 +142,14 @@ def slice_(
         begin, _ = bounds_of_slice(a, b, step, x.dims[axis])
         offset += begin * x.strides[axis]
         moves[axis] *= step
-    return copy_strided(y, x, tuple(moves), offset)
+    return replace(copy_strided(y, x, tuple(moves), offset), pitched=(x, y))
 
 
 def _ints(operand: Tensor | None) -> Ints:
     return () if operand is None else operand.ints
 
 
-@kernel(Split, outputs=64)
+@kernel(Split, outputs=64, follows=True)
 def split(
     op: Split,
     y: Tensor | None,
@@ -167,7 +170,8 @@ def split(
     offset = 0
     for i, part in enumerate(outputs):
         if part is not None:
-            launches.append(copy_strided(part, x, x.strides, offset * x.strides[axis]))
+            launch = copy_strided(part, x, x.strides, offset * x.strides[axis])
+            launches.append(replace(launch, pitched=(x, part)))
         offset += given[i] if given else equal if part is None else part.dims[axis]
     return tuple(launches)
 
@@ -176,25 +180,41 @@ def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
     """Return the launch that fills `y` with elements of `x`.
 
     Args:
-        y: the result, in the plain format.
+        y: the result, in any format; it may be a slice.
         x: where from.
         moves: distance in `x` of neighbours along each axis of `y`; may be 0 or negative.
         offset: where in `x` the first element lies.
     """
-    return _copied(y, x, y.dims, moves, offset)
+    axes = order(y.rank, y.format)
+    places = tuple(y.strides[axis] for axis in axes) if y.pitch else None
+    ordered = tuple(moves[axis] for axis in axes)
+    return _copied(y, x, tuple(y.dims[axis] for axis in axes), ordered, offset, places)
 
 
-def _copied(y: Tensor, x: Tensor, dims: Ints, moves: Ints, offset: int = 0) -> Launch:
-    """Return `copy_strided` for a result whose axes may be cut into several: `dims`."""
-    sizes, (walk,) = merge(dims, (moves,))
-    word = words_of(x.dtype)
+def _copied(
+    y: Tensor, x: Tensor, dims: Ints, moves: Ints, offset: int = 0, places: Ints | None = None
+) -> Launch:
+    """Return `copy_strided` with all axes as they lie in the result: `dims`, some perhaps cut.
+
+    Args:
+        y: the result.
+        x: where from.
+        dims: sizes of the axes, outermost first.
+        moves: strides of x along them.
+        offset: where in `x` the first element lies.
+        places: strides of y, where it is a slice.
+    """
+    sizes, walks = merge(dims, (moves, places) if places else (moves,))
+    walk, word = walks[0], words_of(x.dtype)
     index = index_type(x.size, y.size)
     vector = 1
-    if walk[-1] == 1:
+    if all(steps[-1] == 1 for steps in walks):
+        outer = (step for steps in walks for step in steps[:-1])
+        needed = (sizes[-1], offset, *outer)
         vector = next(
             v
             for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
-            if v >= 1 and all(n % v == 0 for n in (sizes[-1], offset, *walk[:-1]))
+            if v >= 1 and all(n % v == 0 for n in needed)
         )
     return Launch(
         "shape.cu",
@@ -203,10 +223,10 @@ def _copied(y: Tensor, x: Tensor, dims: Ints, moves: Ints, offset: int = 0) -> L
         block=THREADS,
         args=(
             *(x, y, integer(y.size, index), integer(offset, index)),
-            *(integers(sizes, index), integers(walk, index)),
+            *(integers(n, index) for n in (sizes, walk, walks[-1])),
         ),
         types=(("Index", index), ("T", word)),
-        constants=(("RANK", len(sizes)), ("VECTOR", vector)),
+        constants=(("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", places is not None)),
         note=f"{len(sizes)} axes",
     )
 
@@ -298,7 +318,7 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
     index = index_type(y.size)
     arguments: list[Any] = []
     for x, width, start in zip(present, widths, starts, strict=True):
-        arguments += [x, integer(width, index), integer(start, index)]
+        arguments += [x, *(integer(n, index) for n in (width, x.pitch or width, start))]
     blocks = ceil_div(rows * max(widths, default=0), THREADS * vector)
     numbers = " ".join(f"X({i})" for i in range(len(present)))
     return Launch(
@@ -306,9 +326,10 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
         "concat",
         grid=(blocks, len(present), 1),
         block=THREADS,
-        args=(y, integer(rows, index), integer(sum(widths), index), *arguments),
+        args=(y, integer(rows, index), integer(y.pitch or sum(widths), index), *arguments),
         types=(("Index", index), ("T", word)),
         constants=(("VECTOR", vector),),
         code=f"#define INPUTS(X) {numbers}",
         note=f"{len(present)} inputs",
+        pitched=(y, *present) if place == len(axes) - 1 else (),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...runtime.dtypes import DType, float32
 from ...runtime.ir import Node, Value
+from ...runtime.ops.matmul import Gemm, MatMul
 from .compile import C_TYPES, arithmetic
 from .elementwise import Chain, chain_of
 from .launch import Packed, Tensor
@@ -27,6 +28,16 @@ class Tail:
     code: str
     operands: tuple[Tensor | Packed, ...] = ()
     title: str = ""
+
+    @property
+    def reads_along(self) -> bool:
+        """Whether an operand is read at the place where the result is stored: `i` counts both."""
+        return bool(self.along)
+
+    @property
+    def along(self) -> tuple[Tensor, ...]:
+        """The operands that lie like the result; of a slice, they are read as the same slice."""
+        return tuple(o for o in self.operands if isinstance(o, Tensor) and o.data is None)
 
     @property
     def pointers(self) -> tuple[Tensor | Packed | None, ...]:
@@ -63,10 +74,11 @@ def tail_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Tail | str:
     chain = chain_of(nodes, "tail", first)
     if isinstance(chain, str):
         return chain
-    return _finish(chain, y)
+    is_product = first.producer is not None and isinstance(first.producer.op, MatMul | Gemm)
+    return _finish(chain, y, -1 if is_product or y.rank < 3 else 1)
 
 
-def _finish(chain: Chain, y: Tensor) -> Tail | str:
+def _finish(chain: Chain, y: Tensor, axis: int) -> Tail | str:
     arguments = ["value"]
     operands: list[Tensor] = []
     for value in chain.operands[1:]:
@@ -75,7 +87,7 @@ def _finish(chain: Chain, y: Tensor) -> Tail | str:
             return f"operand of {operand.dtype.name}"
         if operand.dims == y.dims and value.data is None:
             index = "i"
-        elif value.data is not None and _is_per_channel(operand.dims, y.dims):
+        elif value.data is not None and _is_per_channel(operand.dims, y.dims, axis):
             operand, index = Tensor(value), "channel"
         else:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
@@ -87,8 +99,8 @@ def _finish(chain: Chain, y: Tensor) -> Tail | str:
     return Tail(f"{chain.code}\n{call}", tuple(operands), chain.title)
 
 
-def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    axis = 1 if len(shape) > 2 else len(shape) - 1
+def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:
+    axis %= max(1, len(shape))
     padded = (1,) * (len(shape) - len(dims)) + dims
     return all(
         d == (s if i == axis else 1) for i, (d, s) in enumerate(zip(padded, shape, strict=True))

@@ -75,8 +75,9 @@ TILES = (
     Tile(32, 16, 4, 4, 32, 4, 3, resident=7, time=0.15, latency=0.145),
 )
 #: Microseconds, from the same measurement: of a launch, of the start of each wave of blocks, of a
-#: second pass, and of each partial sum in it.
+#: second pass, and of each partial sum in it. A result takes some time of the memory, too.
 LAUNCH, WAVE, SECOND_PASS, PARTIAL_SUM = 1.05, 1.27, 1.54, 1.27e-6
+RESULT = 7.5e-7
 MOST_SPLITS = 64
 #: Blocks for each multiprocessor beyond which a sum is not split.
 MOST_BLOCKS = 10
@@ -103,6 +104,17 @@ def choose(m: int, n: int, k: int, batch: int, target: Target) -> tuple[Tile, in
     return TILES[i], splits
 
 
+def title_of(tile: Tile, splits: int) -> str:
+    """Return such as ``64x64x16/2 split 4``."""
+    return f"{tile.title} split {splits}" if splits > 1 else tile.title
+
+
+def tile_named(form: str) -> tuple[Tile, int]:
+    """Return what `title_of` names; raises KeyError where there is no such tile."""
+    title, _, splits = form.partition(" split ")
+    return {tile.title: tile for tile in TILES}[title], int(splits or 1)
+
+
 def _splits(m: int, n: int, k: int, batch: int, tile: Tile, target: Target) -> range:
     """Return the numbers of splits that leave three steps for each and not too many blocks."""
     blocks = ceil_div(m, tile.bm) * ceil_div(n, tile.bn) * batch
@@ -116,7 +128,8 @@ def estimate(m: int, n: int, k: int, batch: int, tile: Tile, splits: int, proces
     blocks = ceil_div(m, tile.bm) * ceil_div(n, tile.bn) * batch * splits
     steps = ceil_div(ceil_div(k, tile.bk), splits)
     waves, rest = divmod(ceil_div(blocks, processors), tile.resident)
-    total = LAUNCH + waves * (WAVE + steps * (tile.latency + tile.resident * tile.time))
+    total = LAUNCH + RESULT * m * n * batch
+    total += waves * (WAVE + steps * (tile.latency + tile.resident * tile.time))
     if rest:
         total += WAVE + steps * (tile.latency + rest * tile.time)
     if splits > 1:

@@ -7,7 +7,7 @@ import numpy as np
 from ...runtime.ops.window import Window
 from ...runtime.types import Array
 from .launch import Ints32
-from .layout import Ints
+from .layout import Ints, ceil_div
 
 
 def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> Ints32:
@@ -49,3 +49,10 @@ def pack_table(
     rows, columns = places if len(kernel) == 2 else (np.zeros_like(places[0]), places[0])
     corner = np.broadcast_to((rows | columns << 16)[:, None], offsets.shape)
     return np.stack([offsets, corner], axis=-1).astype(np.int32).reshape(-1, 2)
+
+
+def divisor(d: int) -> tuple[int, int]:
+    """Return the factor, as a signed number, and the shift that divide 31-bit numbers by `d`."""
+    shift = 31 + (d - 1).bit_length()
+    factor = ceil_div(1 << shift, d)
+    return factor - (1 << 32 if factor >= 1 << 31 else 0), shift

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
 from ...runtime.errors import DeviceOutOfMemory
+from ..cuda.records import Records
 from .conv import Convolution, Epilogue
 from .graph import ConvolutionGraph, Engine
 from .session import Session
@@ -114,7 +111,7 @@ class Chooser:
 
     def __init__(self, session: Session, folder: Path) -> None:
         self.session = session
-        self._folder = folder
+        self._records = Records(folder)
         self._known: dict[tuple[Task, bool], Choice] = {}
         self._lock = Lock()
 
@@ -140,44 +137,37 @@ class Chooser:
 
     def _tuned(self, task: Task, judge: Judge) -> Choice:
         key = f"cuDNN {self.session.vendor.version} on {self.session.target}: {task}"
-        file = self._folder / f"{sha256(key.encode()).hexdigest()[:40]}.json"
-        stored = self._load(file, key, task, judge)
+        stored = self._load(key, task, judge)
         if stored is None:
             stored = _fastest(self.session, task, judge)
-            _store(file, key, stored)
+            self._records.store(key, _entry(stored))
         return stored
 
-    def _load(self, file: Path, key: str, task: Task, judge: Judge) -> Choice | None:
-        """Build what a file remembers; None if there is none or it is of no use."""
+    def _load(self, key: str, task: Task, judge: Judge) -> Choice | None:
+        """Build what is remembered; None if there is nothing or it is of no use."""
+        entry = self._records.load(key)
+        if entry is None:
+            return None
         try:
-            entry: dict[str, Any] = json.loads(file.read_text("utf-8"))
-            if entry["key"] != key:
-                return None
             divisions = {str(graph.epilogue): (graph, rest) for graph, rest in task.divisions()}
             convolution, rest = divisions[entry["fused"]]
             graph = ConvolutionGraph(self.session, convolution, task.limit)
             time, among = float(entry["microseconds"]), int(entry["among"])
             choice = Choice(graph.engine(str(entry["engine"])), rest, time, among)
             judge.trial(choice)
-        except (OSError, ValueError, LookupError, TypeError, NoPlan):
+        except (ValueError, LookupError, TypeError, NoPlan):
             return None
         return choice
 
 
-def _store(file: Path, key: str, choice: Choice) -> None:
-    """Write a choice so that others see all of it or nothing; a full disk is no error."""
-    entry = {
-        "key": key,
+def _entry(choice: Choice) -> dict[str, Any]:
+    """Return what is remembered of a choice."""
+    return {
         "fused": str(choice.engine.graph.convolution.epilogue),
         "engine": choice.engine.name,
         "microseconds": choice.microseconds,
         "among": choice.among,
     }
-    scrap = file.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        scrap.write_text(json.dumps(entry, indent=1), "utf-8")
-        scrap.replace(file)
 
 
 # ── choosing ─────────────────────────────────────────────────────────────────────────────────────

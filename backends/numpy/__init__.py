@@ -6,6 +6,7 @@ from ...runtime.backend import Backend
 from ...runtime.options import Options
 from . import (
     attention,
+    attention_rows,
     boxes,
     conv,
     conv_transpose,
@@ -38,6 +39,7 @@ from .backend import NumpyBackend, evaluate
 #: Importing them is what registers their implementations.
 FAMILIES = (
     attention,
+    attention_rows,
     boxes,
     conv,
     conv_transpose,

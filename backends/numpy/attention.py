@@ -15,11 +15,12 @@ from ...runtime.types import Array
 from .registry import kernel
 
 
-def _arithmetic(dtype: DType) -> DType:
+def arithmetic(dtype: DType) -> DType:
+    """Return the dtype that attention is computed in."""
     return float64 if dtype == float64 else float32
 
 
-def _by_head(x: Array, heads: int | None) -> Array:
+def by_head(x: Array, heads: int | None) -> Array:
     """Return [batch, heads, length, size] of what may be [batch, length, heads * size]."""
     if x.ndim == 4:
         return x
@@ -52,14 +53,14 @@ def attention(
     nonpad_kv_seqlen: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """Return the results, the keys and values with the past, and the scores."""
-    queries = _by_head(q, op.q_num_heads)
-    keys, values = (_by_head(x, op.kv_num_heads) for x in (k, v))
+    queries = by_head(q, op.q_num_heads)
+    keys, values = (by_head(x, op.kv_num_heads) for x in (k, v))
     past = 0
     if past_key is not None and past_value is not None:
         past = past_key.shape[2]
         keys = np.concatenate([past_key, keys], 2)
         values = np.concatenate([past_value, values], 2)
-    dtype = float64 if op.softmax_precision == float64 else _arithmetic(q.dtype)
+    dtype = float64 if op.is_wide else arithmetic(q.dtype)
     scale = queries.shape[3] ** -0.5 if op.scale is None else op.scale
     transposed = keys.astype(dtype, copy=False).swapaxes(2, 3)
     stages = [_products(queries.astype(dtype) * dtype.type(scale), transposed)]
@@ -85,23 +86,30 @@ def _bias(
     batch, _, rows, total = shape
     queries = np.arange(rows)[:, np.newaxis] + past
     keys = np.arange(total)
-    seen = np.ones((1, 1, rows, total), bool)
+    seen = np.ones((1, 1, 1, 1), bool)
     if nonpad_kv_seqlen is not None:
         valid = nonpad_kv_seqlen.reshape(batch, 1, 1, 1)
         queries = queries + valid - rows
-        seen = seen & (keys < valid)
-    if op.is_causal:
-        seen = seen & (keys <= queries)
-    if op.left_window_size >= 0:
-        seen = seen & (queries - keys <= op.left_window_size)
-    if op.right_window_size >= 0:
-        seen = seen & (keys - queries <= op.right_window_size)
+        seen = keys < valid
+    seen = np.broadcast_to(seen & seen_keys(op, queries, keys), (len(seen), 1, rows, total))
     bias = np.where(seen, 0.0, -np.inf)
     if mask is None:
         return bias
     added = np.where(mask, 0.0, -np.inf) if mask.dtype == bool_ else mask.astype(float64)
     short = [(0, 0)] * (mask.ndim - 1) + [(0, total - mask.shape[-1])]
     return bias + np.pad(added, short, constant_values=-np.inf)
+
+
+def seen_keys(op: Attention, queries: Array, keys: Array) -> Array:
+    """Return which keys a query sees, by where both of them stand: [..., rows, keys]."""
+    seen = np.ones(np.broadcast_shapes(queries.shape, keys.shape), bool)
+    if op.is_causal:
+        seen &= keys <= queries
+    if op.left_window_size >= 0:
+        seen &= queries - keys <= op.left_window_size
+    if op.right_window_size >= 0:
+        seen &= keys - queries <= op.right_window_size
+    return seen
 
 
 def _softmax(scores: Array, bias: Array) -> Array:
@@ -117,7 +125,7 @@ def _softmax(scores: Array, bias: Array) -> Array:
 def flex_attention(op: FlexAttention, q: Array, k: Array, v: Array) -> Array:
     """Return the results where no body modifies scores; a pass writes out those with one."""
     assert not op.graphs()
-    dtype = float64 if op.softmax_precision == float64 else _arithmetic(q.dtype)
+    dtype = float64 if op.is_wide else arithmetic(q.dtype)
     scale = q.shape[3] ** -0.5 if op.scale is None else op.scale
     transposed = k.astype(dtype, copy=False).swapaxes(2, 3)
     scores = _products(q.astype(dtype) * dtype.type(scale), transposed)
@@ -130,8 +138,8 @@ def rotary_embedding(
     op: RotaryEmbedding, x: Array, cos: Array, sin: Array, position_ids: Array | None = None
 ) -> Array:
     """Rotate the pairs of every head."""
-    dtype = _arithmetic(x.dtype)
-    heads = _by_head(x, op.num_heads)
+    dtype = arithmetic(x.dtype)
+    heads = by_head(x, op.num_heads)
     size = op.rotary_embedding_dim or heads.shape[3]
     if position_ids is not None:
         cos, sin = cos[position_ids], sin[position_ids]
@@ -159,12 +167,12 @@ def linear_attention(
     beta: Array | None = None,
 ) -> tuple[Array, Array]:
     """Update a state per head with every position, and read it."""
-    dtype = _arithmetic(query.dtype)
+    dtype = arithmetic(query.dtype)
     heads = op.kv_num_heads
-    q = _by_head(query, op.q_num_heads).astype(dtype)
-    k, v = (_by_head(x, heads).astype(dtype) for x in (key, value))
-    factors = None if decay is None else np.exp(_by_head(decay, heads).astype(dtype))
-    rates = None if beta is None else _by_head(beta, beta.shape[2]).astype(dtype)
+    q = by_head(query, op.q_num_heads).astype(dtype)
+    k, v = (by_head(x, heads).astype(dtype) for x in (key, value))
+    factors = None if decay is None else np.exp(by_head(decay, heads).astype(dtype))
+    rates = None if beta is None else by_head(beta, beta.shape[2]).astype(dtype)
     shape = (len(q), heads, k.shape[3], v.shape[3])
     state = np.zeros(shape, dtype) if past_state is None else past_state.astype(dtype)
     result = np.empty((*q.shape[:3], shape[3]), dtype)

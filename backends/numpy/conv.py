@@ -67,7 +67,7 @@ def conv(chain: Chain, site: Site, options: Options) -> HostStep | str:
     while options.workspace is not None and made.nbytes > options.workspace and limit:
         limit //= 2
         made = _Convolution(chain, limit, 1)
-    if options.conv is None and Winograd.applies(chain):
+    if options.conv not in ("direct", "naive") and Winograd.applies(chain):
         other = Winograd(chain)
         fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
         if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds / other.workers:

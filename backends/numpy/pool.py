@@ -273,14 +273,15 @@ def lp_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
 @kernel(GlobalAveragePool)
 def global_average_pool(op: GlobalAveragePool, x: Array, *, out: Array) -> None:
     """Take the mean of each channel."""
-    rows = x.reshape(*x.shape[:2], -1)
+    rows = x.reshape(*x.shape[:2], prod(x.shape[2:]))
     np.mean(rows, axis=2, dtype=_sums_of(x.dtype), out=out.reshape(x.shape[:2]))
 
 
 @kernel(GlobalMaxPool)
 def global_max_pool(op: GlobalMaxPool, x: Array, *, out: Array) -> None:
     """Take the greatest element of each channel."""
-    np.max(x.reshape(*x.shape[:2], -1), axis=2, out=out.reshape(x.shape[:2]))
+    rows = x.reshape(*x.shape[:2], prod(x.shape[2:]))
+    np.max(rows, axis=2, out=out.reshape(x.shape[:2]))
 
 
 @kernel(GlobalLpPool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import DType
+from ..dtypes import DType, float64
 from ..errors import ShapeError
 from ..ir import Graph
 from ..op import Op, op
@@ -40,6 +40,11 @@ def _heads(x: TensorType | None, heads: int | None, name: str) -> Heads:
     return b, heads, length, quotient(hidden, heads, f"hidden size of {name} by its heads")
 
 
+def _is_float64(dtype: DType | None) -> bool:
+    """Whether an attribute asks for float64; numpy calls None equal to it."""
+    return dtype is not None and dtype == float64
+
+
 def _need_grouped(queries: Dim, keys: Dim) -> None:
     quotient(queries, keys, "heads of the queries by heads of the keys")
 
@@ -67,6 +72,11 @@ class Attention(Op):
     scale: float | None = None
     softcap: float = 0.0
     softmax_precision: DType | None = None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether scores are computed in float64 whatever the inputs are."""
+        return _is_float64(self.softmax_precision)
 
     def infer(
         self,
@@ -165,6 +175,11 @@ class FlexAttention(Op):
     scale: float | None = None
     score_mod: Graph | None = None
     softmax_precision: DType | None = None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether scores are computed in float64 whatever the inputs are."""
+        return _is_float64(self.softmax_precision)
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType) -> TensorType:
         same_dtype(q, k, v)

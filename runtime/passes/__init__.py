@@ -16,14 +16,20 @@ from . import (
     fold_pad,
     fold_zero_weights,
     fuse_activation,
+    fuse_attention,
     fuse_norm,
     inline_bodies,
+    join_heads,
+    lower_einsum,
     merge_duplicates,
     merge_linear,
+    merge_products,
     remove_dead,
     remove_identity,
     sink_transposes,
     to_half,
+    unflatten_softmax,
+    unfold_patches,
 )
 from .driver import Context, Evaluate, Pass, Rewrite, Rewrites, run_passes
 
@@ -60,6 +66,16 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "before the patterns below, which want a tensor to have one reader and not two equal ones",
     ),
     Pass(
+        "unflatten_softmax",
+        unflatten_softmax.run,
+        "before the patterns below, which want it along an axis of the tensor itself",
+    ),
+    Pass(
+        "lower_einsum",
+        lower_einsum.run,
+        "before the patterns below, which know products of matrices as MatMul",
+    ),
+    Pass(
         "fuse_activation",
         fuse_activation.run,
         "while the constants of a formula are as the exporter wrote them, before they are folded",
@@ -68,6 +84,26 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "fuse_norm",
         fuse_norm.run,
         "likewise; the scale behind it is a normalization's own before it is anybody else's",
+    ),
+    Pass(
+        "fuse_attention",
+        fuse_attention.run,
+        "before transposes move, which it knows keys by",
+    ),
+    Pass(
+        "join_heads",
+        join_heads.run,
+        "behind it: the transposes around an Attention are in nobody else's way",
+    ),
+    Pass(
+        "merge_products",
+        merge_products.run,
+        "behind it, when an Attention reads the products themselves",
+    ),
+    Pass(
+        "unfold_patches",
+        unfold_patches.run,
+        "before transposes move: the one behind a convolution is how it is recognised",
     ),
     Pass(
         "sink_transposes",
@@ -133,6 +169,10 @@ AFTER_SHAPES: tuple[Pass, ...] = (
         remove_identity.run,
         "a Reshape, Slice, Expand or Pad may turn out to change nothing",
     ),
+    Pass("unflatten_softmax", unflatten_softmax.run, "sizes tell whether a shape is kept"),
+    Pass("lower_einsum", lower_einsum.run, "it needs the sizes of axes that it joins"),
+    Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
+    Pass("join_heads", join_heads.run, "and how many heads a Reshape makes"),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),

@@ -6,20 +6,22 @@ stays float32, above all:
 
 - Exp, Pow, Log, Sqrt, Reciprocal, sums and norms: their range is wider than that of their operands
 - Softmax and the normalizations follow, because every backend computes them in float32 inside
-- BatchNormalization (where nothing took it over) and the losses: their statistics are sums
+- the losses, and the statistics of a BatchNormalization that nothing took over: they are sums
 - RNN, GRU, LSTM, CumSum, CumProd: what they round they carry on from step to step
 - Range, GridSample, AffineGrid, RoiAlign and the scales of Resize: positions need more than 11 bits
 - comparisons, ArgMax, TopK, NonMaxSuppression: rounding makes ties
 - whatever reads a constant that half precision has no number for, such as the -3e38 of a mask
+- the nodes in `Options.keep_float32`
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from ..dtypes import DType, bfloat16, float16, float32
+from ..errors import UsageError, did_you_mean
 from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..op import Op
@@ -45,7 +47,8 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(elementwise.Softsign, elementwise.Swish, elementwise.SwiGLU, elementwise.Tanh),
         *(elementwise.ThresholdedRelu, elementwise.Erf),
         *(norm.Softmax, norm.LogSoftmax, norm.LayerNormalization, norm.RMSNormalization),
-        *(norm.InstanceNormalization, norm.GroupNormalization, norm.LRN, norm.Dropout),
+        *(norm.BatchNormalization, norm.InstanceNormalization, norm.GroupNormalization),
+        *(norm.LRN, norm.Dropout),
         *(pool.MaxPool, pool.AveragePool, pool.GlobalAveragePool, pool.GlobalMaxPool),
         *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, resize.Resize, gather.Gather),
         *(shape.Identity, shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze),
@@ -54,7 +57,9 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
     }
 )
 #: Operators of whose inputs only the first so many become half.
-_FIRST: dict[type[Op], int] = {resize.Resize: 1}
+_FIRST: dict[type[Op], int] = {norm.BatchNormalization: 1, resize.Resize: 1}
+#: And the input that stays as it is: float16 has no number for the -3e38 in a mask.
+_KEPT: dict[type[Op], int] = {attention.Attention: 3}
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -66,11 +71,20 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     half = _HALVES.get(context.options.precision)
     if half is None:
         return
-    narrow = _Narrow(graph, half)
+    narrow, kept = _Narrow(graph, half), set(context.options.keep_float32)
     for node in list(graph.nodes):
-        if narrow.suits(node):
+        if kept.isdisjoint((node.name, *node.origin)) and narrow.suits(node):
             narrow.rewrite(node)
             yield f"{node.kind} '{node.name}' computes in {half.name}"
+
+
+def check_kept(graph: Graph, names: Iterable[str]) -> None:
+    """Raise UsageError for a name in `Options.keep_float32` that no node of a file has."""
+    known = {name: None for node in graph.walk() for name in (node.name, *node.origin)}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise UsageError(f"keep_float32: the model has no node '{name}'{hint}")
 
 
 class _Narrow:
@@ -100,11 +114,13 @@ class _Narrow:
         )
 
     def _wide_inputs(self, node: Node) -> list[Value]:
-        first = node.inputs[: _FIRST.get(type(node.op), len(node.inputs))]
+        kind = type(node.op)
+        first = node.inputs[: _FIRST.get(kind, len(node.inputs))]
         return [
             value
-            for value in first
+            for place, value in enumerate(first)
             if value is not None
+            and place != _KEPT.get(kind)
             and isinstance(value.type, TensorType)
             and value.type.dtype == float32
         ]

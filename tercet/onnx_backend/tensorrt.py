@@ -1,4 +1,4 @@
-"""ONNX's backend interface with TensorRT before own kernels: a module as ONNX's `Runner` takes it."""
+"""ONNX's backend interface with TensorRT before own kernels: a module as its `Runner` takes it."""
 
 from .base import TercetBackend
 

@@ -317,3 +317,13 @@ def test_a_gpu_is_named_with_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None
     assert found["GPU now"].startswith("1980 MHz of 1980 MHz, memory 3201 MHz, 98.51 W, 31 C")
     answer.returncode = 9
     assert "GPU now" not in device_environment(device, ())
+
+
+def test_a_stream_of_batches(tercet: Tercet) -> None:
+    chosen = "-b", "numpy", "-b", "onnxruntime", "--pipeline", "--duration", 0.1, "--warm-up", 0
+    found = tercet("bench", "classifier.onnx", *chosen, "--batch", 4, "--json").json["cases"]
+    assert [case["contestant"] for case in found] == ["numpy", "onnxruntime", "numpy, pipelined"]
+    piped = found[2]
+    assert piped["batch"] == 4
+    assert piped["steady_ms"]["runs"] >= 5
+    assert piped["items_per_second"] == pytest.approx(4e3 / piped["steady_ms"]["p50"], rel=0.9)

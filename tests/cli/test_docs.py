@@ -55,8 +55,26 @@ def examples(folder: Path, saved: dict[str, str]) -> None:
     x = np.random.default_rng(0).random((1, 3, 8, 8), np.float32)
     np.save("x.npy", x)
     Image.fromarray((x[0].transpose(1, 2, 0) * 255).astype(np.uint8)).save("cat.png")
+    _save_tensors(x)
+
+
+def _save_tensors(x: np.ndarray) -> None:
+    """What commands save: tensors, outputs, comparisons, and names of nodes."""
+    with api.load("model.onnx") as model:
+        scores = model.run({"image": x})["scores"]
+        np.savez("tensors.npz", **model.run({"image": random_image()}, ["r", "scores"]))
+    np.savez("out.npz", scores=scores)
     Path("test_data_set_0").mkdir()
-    Path("test_data_set_0/input_0.pb").write_bytes(numpy_helper.from_array(x).SerializeToString())
+    for kind, data in (("input", x), ("output", scores)):
+        held = numpy_helper.from_array(data).SerializeToString()
+        Path(f"test_data_set_0/{kind}_0.pb").write_bytes(held)
+    compare("model.onnx", ["numpy", "onnxruntime"], {"image": x}, repeat=0).save("saved.npz")
+    Path("keep.txt").write_text("conv\n", encoding="utf-8")
+
+
+def random_image() -> np.ndarray:
+    """What the command line feeds if nothing is asked for."""
+    return np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
 
 
 @pytest.mark.usefixtures("examples")
@@ -101,7 +119,7 @@ def _heirs(kind: type[api.TercetError]) -> list[type[api.TercetError]]:
 def fields(data: Any) -> set[str]:
     """The keys of all objects in JSON, those that are a model's own names left out."""
     own = {"metadata", "shapes", "opsets", "by_dtype", "counts", "skipped", "ran_on", "rewrites"}
-    own |= {"environment", "phases_ms"}
+    own |= {"environment", "phases_ms", "alone"}
     if isinstance(data, list):
         return {name for item in data for name in fields(item)}
     if not isinstance(data, dict):
@@ -123,7 +141,8 @@ def fields(data: Any) -> set[str]:
         "compare model.onnx -b numpy -b onnxruntime --rtol 0 --repeat 1",
         "compare model.onnx --layers -b numpy -b onnxruntime --twice",
         "export model.onnx out.onnx",
-        "inspect model.onnx --passes --placement numpy --memory",
+        "inspect model.onnx --passes --placement numpy --memory --cost --capability numpy",
+        "bisect model.onnx --precision float16 --tolerance 1e-9",
         "doctor",
         "profile model.onnx --repeat 2 --no-peaks",
         "profile --diff before.json after.json",

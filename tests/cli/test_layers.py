@@ -14,7 +14,7 @@ from tercet import backends
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.options import Options
 
-from ..faults.test_kernels import FaultyBackend, one_percent
+from ..faults.faulty import FaultyBackend, one_percent
 from .conftest import Tercet
 
 
@@ -72,6 +72,21 @@ def test_options_of_layers(tercet: Tercet, option: str) -> None:
     done = tercet("compare", "classifier.onnx", option)
     assert done.code == 2
     assert "belong to --layers" in done.err
+
+
+def test_layers_of_several_contestants(tercet: Tercet, faulty: str) -> None:
+    three = "-b", "numpy", "-b", "onnxruntime", "-b", faulty
+    done = tercet("compare", "classifier.onnx", "--layers", *three)
+    assert done.code == 1
+    assert "onnxruntime computes nothing that is wrong" in done.out
+    assert "FIRST WRONG: conv" in done.out
+    found = tercet("compare", "classifier.onnx", "--layers", *three, "--json").json
+    assert found["contestant"] == "onnxruntime"
+    assert found["first"] is None
+    (other,) = found["others"]
+    assert other["contestant"] == faulty
+    assert other["layers"][other["first"] - 1]["nodes"][0] == "conv"
+    assert found["ok"] is False
 
 
 def test_layers_take_two_contestants(tercet: Tercet) -> None:

@@ -2,119 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.runtime.backend import Claim, Decline, Device, Run, Site, Step, View
-from tercet.runtime.host import logical
-from tercet.runtime.ir import Graph, Node
 from tercet.runtime.options import Options
 from tercet.tools.bisection import bisect
 from tercet.tools.layers import compare_layers
 from tercet.tools.replay import BackendPlayer
 
+from ..plan.fakes import FakeBackend, FakeDevice
+from .faulty import (
+    Damage,
+    FaultyBackend,
+    exchanged_rows,
+    half_precision,
+    last_element,
+    not_a_number,
+    one_percent,
+    one_step,
+    tail_is_zero,
+)
 from .networks import Array, inputs_of, network
-
-Damage = Callable[[Array], None]
-
-
-class FaultyBackend:
-    """numpy, but for some nodes, whose results are damaged before anybody reads them.
-
-    Args:
-        nodes: names of the nodes.
-        damage: changes a result in place.
-    """
-
-    name = "faulty"
-
-    def __init__(self, nodes: Set[str], damage: Damage) -> None:
-        self._inner = NumpyBackend()
-        self._nodes, self._damage = nodes, damage
-
-    @property
-    def device(self) -> Device:
-        return self._inner.device
-
-    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        for answer in self._inner.claim(graph, free, options):
-            if isinstance(answer, Claim) and any(n.name in self._nodes for n in answer.nodes):
-                yield Claim(answer.nodes, self._builder(answer), answer.formats, answer.in_place)
-            else:
-                yield answer
-
-    def _builder(self, claim: Claim) -> Callable[[Site], Step | Decline]:
-        def build(site: Site) -> Step | Decline:
-            step = claim.build(site)
-            return step if isinstance(step, Decline) else _FaultyStep(step, self._damage)
-
-        return build
-
-
-@dataclass
-class _FaultyStep:
-    step: Step
-    damage: Damage
-
-    @property
-    def kernel(self) -> str:
-        return self.step.kernel
-
-    @property
-    def scratch(self) -> int:
-        return self.step.scratch
-
-    @property
-    def capturable(self) -> bool:
-        return False
-
-    def bind(
-        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
-    ) -> Run:
-        play = self.step.bind(inputs, outputs, scratch)
-        result = logical(outputs[0])
-
-        def run(stream: object) -> None:
-            play(stream)
-            self.damage(result)
-
-        return run
-
-
-def one_percent(data: Array) -> None:
-    data *= data.dtype.type(1.01)
-
-
-def last_element(data: Array) -> None:
-    """As a kernel does whose grid is a block too small."""
-    data.reshape(-1)[-1:] += data.dtype.type(3)
-
-
-def tail_is_zero(data: Array) -> None:
-    """As a kernel does that forgets the rest behind its vectors of four."""
-    flat = data.reshape(-1)
-    flat[len(flat) // 4 * 4 - 4 :] = 0
-
-
-def not_a_number(data: Array) -> None:
-    data.reshape(-1)[0] = np.nan
-
-
-def half_precision(data: Array) -> None:
-    data[...] = data.astype(np.float16)
-
-
-def exchanged_rows(data: Array) -> None:
-    data[...] = data[..., ::-1].copy()
-
-
-def one_step(data: Array) -> None:
-    """As a quantization does that cuts off instead of rounding."""
-    data.reshape(-1)[::7] -= data.dtype.type(1)
 
 
 @dataclass(frozen=True)
@@ -220,3 +132,15 @@ def test_cumulative_mode_shows_where_a_fault_begins() -> None:
     verdicts = [layer.verdict for layer in found.layers]
     assert "wrong" not in verdicts[: found.first.number - 1]
     assert verdicts.count("wrong") > 3
+
+
+def test_a_fault_on_a_device_is_found() -> None:
+    """As `tests/gpu` plants them: the result is fetched, damaged, and put back."""
+    device = FaultyBackend({"gelu_add"}, one_percent, FakeBackend(FakeDevice()))
+    planted = BackendPlayer("faulty", (device, NumpyBackend()), Options())
+    contestants = ["numpy", planted]
+    feeds = inputs_of("transformer")
+    found = compare_layers(network("transformer"), contestants, feeds, optimise=False)
+    assert [layer.nodes for layer in found.layers if layer.verdict == "wrong"] == [("gelu_add",)]
+    halved = bisect(network("transformer"), contestants, feeds, reduce=False)
+    assert halved.nodes == ("gelu_add",)

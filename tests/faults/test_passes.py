@@ -179,7 +179,7 @@ PLANTED = (
     alien("classifier", "bypassed-relu", bypass("Relu"), "fold_batchnorm"),
     alien("classifier", "rectified", rectify, "merge_duplicates"),
     alien("transformer", "swapped-sub", swap("Sub"), "fold_affine"),
-    alien("transformer", "bypassed-softmax", bypass("Softmax"), "fold_batchnorm"),
+    alien("transformer", "bypassed-softmax", bypass("Softmax"), "merge_duplicates"),
     alien("transformer", "merged-products", merge_equal_operators, "remove_identity"),
     alien("recurrent", "bypassed-tanh", bypass("Tanh"), "fold_affine"),
     alien("detector", "swapped-concat", swap("Concat"), "merge_duplicates"),

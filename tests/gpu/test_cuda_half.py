@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
+from tercet.backends.cuda import half_conv
+from tercet.backends.cuda.compile import Target
+from tercet.backends.cuda.half_bulk import BulkProduct, Way, way_of
+from tercet.backends.cuda.half_tiles import BULK_TILES, BulkTile, Layout
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import DType, bfloat16, float16
 from tercet.runtime.infer import infer
@@ -74,9 +78,115 @@ def test_real_layers(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[st
     check_half("Conv", [normal(*x), normal(*w), normal(w[0])], (1, 2), **attributes)
 
 
+# ── what the copy engine brings ──────────────────────────────────────────────────────────────────
+
+
+def forced(layout: Layout, patch: pytest.MonkeyPatch) -> list[BulkTile]:
+    """Let convolutions be done in one layout by one tile after the other; return those left."""
+    left = [tile for tile in BULK_TILES if layout in tile.layouts]
+
+    def take(p: BulkProduct, target: Target) -> tuple[float, BulkTile, Way] | None:
+        way = way_of(p, left[0], layout)
+        if way is None or not left[0].fits(way.stage(p.chunk), p.chunk, target):
+            return None
+        return 0.0, left[0], way
+
+    patch.setattr(half_conv, "choose_bulk", take)
+    return left
+
+
+@pytest.mark.parametrize(
+    ("layout", "x", "w", "attributes"),
+    [
+        (Layout.MATRIX, (5, 72, 14, 13), (200, 72, 1, 1), {}),
+        (Layout.RUN, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
+        (Layout.RUN, (3, 24, 9, 20), (40, 24, 5, 3), {"pads": (0, 2, 3, 1), "dilations": (2, 1)}),
+        (Layout.RUN, (3, 128, 7, 9), (33, 128, 3, 3), {}),
+        (Layout.SQUARES, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
+        (Layout.SQUARES, (2, 16, 9, 20), (64, 16, 3, 5), {"pads": (0, 2, 3, 1)}),
+        (Layout.TAPWISE, (5, 72, 14, 13), (200, 72, 3, 3), {"strides": (2, 2)}),
+        (Layout.TAPWISE, (3, 96, 15, 15), (64, 96, 1, 1), {"strides": (2, 1)}),
+        (Layout.TAPWISE, (3, 40, 15, 17), (96, 40, 3, 3), {"pads": (2, 1, 0, 3)}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_layouts(
+    layout: Layout,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    attributes: dict[str, Any],
+    dtype: DType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = forced(layout, monkeypatch)
+    while left:
+        check_half("Conv", [normal(*x), normal(*w), normal(w[0])], (1, 2), dtype, **attributes)
+        del left[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 3, 40, 44), (64, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((2, 1, 33, 31), (40, 1, 3, 3), {"strides": (2, 1)}),
+        ((2, 4, 40, 41), (72, 4, 5, 5), {"strides": (1, 3), "pads": (2, 2, 2, 2)}),
+        ((2, 3, 65, 67), (64, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
+        ((2, 3, 65, 67), (64, 3, 3, 2), {"strides": (3, 4), "pads": (0, 1, 1, 0)}),
+    ],
+)
+@pytest.mark.parametrize("layout", list(Layout)[1:], ids=lambda layout: layout.name)
+def test_first_layers(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    attributes: dict[str, Any],
+    layout: Layout,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = forced(layout, monkeypatch)
+    while left:
+        check_half("Conv", [normal(*x), normal(*w), normal(w[0])], (1, 2), **attributes)
+        del left[0]
+
+
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(1, 1, 2), (1, 1000, 2048), (7, 33, 30), (32, 4096, 6272), (197, 77, 192)]
+    ("x", "filters"), [((2, 64, 224, 224), 64), ((4, 128, 112, 112), 128), ((16, 72, 64, 96), 40)]
+)
+def test_pooled(x: tuple[int, ...], filters: int, dtype: DType) -> None:
+    """A max-pooling by 2 x 2 is part of the convolution before it; NaN goes through both."""
+    data, weights = normal(*x).astype(dtype), normal(filters, x[1], 3, 3).astype(dtype)
+    data[0, 3, 17, 20] = np.nan
+    got, kernels = pooled_convolution("cuda", data, weights)
+    assert "pool_words" not in kernels
+    want, _ = pooled_convolution("numpy", data.astype(np.float32), weights.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    there = ~np.isnan(want)
+    error = np.linalg.norm(got.astype(np.float64)[there] - want[there])
+    assert error <= BOUNDS[dtype] * np.linalg.norm(want[there])
+
+
+def pooled_convolution(backend: str, x: Array, w: Array) -> tuple[Array, str]:
+    """Return MaxPool(Relu(Conv(x, w))), by 2 x 2, and the kernels that computed it."""
+    graph = Graph()
+    value = graph.add_input("x", TensorType(x.dtype, x.shape))
+    convolved = OPERATORS["", "Conv"](pads=(1, 1, 1, 1))
+    value = graph.insert(convolved, [value, graph.constant(w)]).output
+    value = graph.insert(OPERATORS["", "Relu"](), [value]).output
+    pool = OPERATORS["", "MaxPool"](kernel_shape=(2, 2), strides=(2, 2))
+    graph.set_outputs({"y": graph.insert(pool, [value]).output})
+    infer(graph)
+    options = Options(conv="direct" if backend == "numpy" else None)
+    with Model(graph, open_backends(backend, options), options, evaluate) as model:
+        return model.run({"x": x})["y"], " ".join(row.kernel for row in model.prepare().rows)
+
+
+# ── matrix products ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 1, 2), (1, 1000, 2048), (7, 33, 30), (32, 4096, 6272), (197, 77, 192), (4100, 520, 776)],
 )
 def test_linear(m: int, n: int, k: int, dtype: DType) -> None:
     inputs = [normal(m, k), normal(k, n), normal(n)]

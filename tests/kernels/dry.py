@@ -12,6 +12,7 @@ import numpy as np
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Source, Target
 from tercet.backends.cuda.launch import KernelStep, Launch
+from tercet.runtime.counting import bounded
 from tercet.runtime.host import HOST
 from tercet.runtime.infer import infer, specialise
 from tercet.runtime.ir import Graph
@@ -19,6 +20,7 @@ from tercet.runtime.layout import Layout, lay_out
 from tercet.runtime.model import Model
 from tercet.runtime.op import OPERATORS
 from tercet.runtime.options import Options
+from tercet.runtime.partition import obstacle
 from tercet.runtime.passes import AFTER_SHAPES, optimise
 from tercet.runtime.types import Array, TensorType
 from tercet.runtime.weights import WeightStore
@@ -69,8 +71,10 @@ def single(
 
 
 def planned(graph: Graph, device: DryDevice | None = None, **options: Any) -> Layout:
-    """Lay out a graph of static shapes for the cuda backend alone."""
+    """Lay out a graph of static shapes for the cuda backend alone, or a node within bounds."""
     device = device or DryDevice()
+    if len(graph.nodes) == 1 and obstacle(graph.nodes[0]):
+        graph = bounded(graph.nodes[0]) or graph
     backend: Any = CudaBackend(device)  # type: ignore[arg-type]  # dry
     layout, _ = lay_out(graph, [backend], Options(**options), stores(device))
     return layout

@@ -76,11 +76,15 @@ inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
 inline unsigned __float_as_uint(float x) { return (unsigned)__float_as_int(x); }
+inline long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
+inline int atomicAdd(int* p, int x) { const int old = *p; *p += x; return old; }
 inline double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
 inline size_t __cvta_generic_to_shared(const void* p) { return (size_t)p; }
 template <typename T> T __ldg(const T* p) { return *p; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float rsqrt(float x) { return 1 / std::sqrt(x); }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
@@ -108,18 +112,48 @@ inline ucontext_t scheduler;
 inline unsigned current;
 inline unsigned long long exchanged[1024];
 
-// Lets all other threads of the block come this far.
-inline void __syncthreads() { swapcontext(&fibers[current].context, &scheduler); }
-inline void __syncwarp(unsigned = ~0u) { __syncthreads(); }
+// Threads that wait for each other: those of the block, or of one warp.
+struct Meeting {
+    unsigned waiting, number;
+};
+inline Meeting meetings[1 + 32];
+
+inline unsigned alive(unsigned first, unsigned last)
+{
+    unsigned count = 0;
+    for (unsigned t = first; t < last && t < blockDim.x; ++t) count += !fibers[t].done;
+    return count;
+}
+
+// Waits until all threads from `first` to `last` that have not ended have come.
+inline void meet(Meeting& at, unsigned first, unsigned last)
+{
+    const unsigned own = current, number = at.number;
+    ++at.waiting;
+    while (at.number == number) {
+        if (at.waiting >= alive(first, last)) {
+            at.waiting = 0;
+            ++at.number;
+            break;
+        }
+        swapcontext(&fibers[own].context, &scheduler);
+    }
+}
+inline void __syncthreads() { meet(meetings[0], 0, blockDim.x); }
+inline void __syncwarp(unsigned = ~0u)
+{
+    const unsigned warp = current / 32;
+    meet(meetings[1 + warp], warp * 32, warp * 32 + 32);
+}
 
 template <typename T> T exchange(T value, unsigned lane)
 {
     static_assert(sizeof(T) <= 8);
     const unsigned own = current;
     memcpy(&exchanged[own], &value, sizeof(T));
-    __syncthreads();
+    __syncwarp();
     memcpy(&value, &exchanged[own / 32 * 32 + lane % 32], sizeof(T));
-    __syncthreads();
+    __syncwarp();
     return value;
 }
 template <typename T> T __shfl_sync(unsigned, T value, int lane) { return exchange(value, lane); }
@@ -170,6 +204,7 @@ inline void run_block(bool barriers)
         return;
     }
     if (fibers.size() < threads) fibers.resize(threads);
+    memset(meetings, 0, sizeof(meetings));
     for (unsigned t = 0; t < threads; ++t) {
         Fiber& fiber = fibers[t];
         fiber.stack.resize(256 << 10);

@@ -20,7 +20,7 @@ import numpy as np
 
 from tercet.backends.cuda import launch as launching
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import H200, Source, Target
+from tercet.backends.cuda.compile import A100, Source, Target
 from tercet.backends.cuda.launch import Launch, cell
 from tercet.backends.cuda.memory import CudaBuffer, address
 from tercet.backends.cuda.shape import reformat
@@ -31,6 +31,12 @@ from tercet.runtime.types import Array, TensorType
 
 COMPILER = shutil.which("g++")
 _HEADER = Path(__file__).with_name("emulator.hpp")
+#: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
+_PTX = re.compile(
+    r'#line 1 "(tensor_cores|barriers|greater)\.cuh"\n.*?(?=^#line )', re.DOTALL | re.MULTILINE
+)
+#: A generated function that is one instruction.
+_WGMMA = re.compile(r"^__device__ __forceinline__ void wgmma\(.*?^}$", re.DOTALL | re.MULTILINE)
 _FLAGS = (
     "-std=c++17",
     "-O1",
@@ -42,7 +48,7 @@ _FLAGS = (
 _ENTRY = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(')
 #: Dynamic shared memory, and the two functions of copy.cuh that are assembly.
 _REPLACED = (
-    (re.compile(r"extern __shared__ ([^;]*)\[\];"), r"static \1[1 << 16];"),
+    (re.compile(r"extern __shared__ ([^;]*)\[\];"), r"static \1[1 << 17];"),
     (
         re.compile(r'asm volatile\("cp\.async\.ca[^;]*;[^;]*;'),
         "copy_now(target, source, bytes, 4 * N);",
@@ -80,7 +86,7 @@ class HostCompiler:
     """Compiles sources with the host's C++ compiler, each once a folder."""
 
     folder: Path
-    target: Target = H200
+    target: Target = A100  # of Hopper's own instructions there is none here
     sources: dict[Source, Future[Library]] = field(default_factory=dict)
 
     def submit(self, source: Source) -> Future[Library]:
@@ -119,6 +125,8 @@ class HostCompiler:
 
 def _text(source: Source) -> str:
     kernel = re.sub(r"^#include <\w+\.h>$", "", source.text(), flags=re.MULTILINE)
+    kernel = _PTX.sub(lambda found: _HEADER.with_name(f"{found[1]}.hpp").read_text(), kernel)
+    kernel = _WGMMA.sub("", kernel)
     for pattern, replacement in _REPLACED:
         kernel = pattern.sub(replacement, kernel)
     waits = "true" if re.search(r"__syncthreads|__shfl|__syncwarp", kernel) else "false"

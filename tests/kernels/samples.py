@@ -52,14 +52,16 @@ ERROR = {float16: 2e-3, bfloat16: 2e-2, float32: 1e-5, float64: 1e-12}
 OPTIONS = Options(skip=("fold_constants",))
 
 
-def compare(sample: Sample, *backends: Backend) -> None:
-    """Run a sample, and compare what comes out with what numpy gives."""
-    reference = open_backends("numpy", OPTIONS)
-    for a, b in zip(_results(sample, backends), _results(sample, reference), strict=True):
+def compare(
+    sample: Sample, *backends: Backend, options: Options = OPTIONS, error: float | None = None
+) -> None:
+    """Run a sample, and compare what comes out with what numpy gives; see `ERROR`."""
+    found = _results(sample, backends, options)
+    for a, b in zip(found, _results(sample, open_backends("numpy", OPTIONS)), strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         if a.dtype in ERROR:
             wide = b.astype(float64)
-            limit = ERROR[a.dtype] * np.abs(wide).max(initial=0, where=np.isfinite(wide))
+            limit = (error or ERROR[a.dtype]) * np.abs(wide).max(initial=0, where=np.isfinite(wide))
             np.testing.assert_allclose(a.astype(float64), wide, rtol=0, atol=limit)
         elif a.dtype.isbuiltin != 1:
             np.testing.assert_array_equal(a.astype(float32), b.astype(float32))
@@ -67,8 +69,10 @@ def compare(sample: Sample, *backends: Backend) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def _results(sample: Sample, backends: Sequence[Backend]) -> list[Array]:
-    with Model(sample.graph.clone(), backends, OPTIONS, evaluate) as model:
+def _results(
+    sample: Sample, backends: Sequence[Backend], options: Options = OPTIONS
+) -> list[Array]:
+    with Model(sample.graph.clone(), backends, options, evaluate) as model:
         return [np.asarray(a) for a in model.run(sample.feeds).values()]
 
 
@@ -152,8 +156,48 @@ def _reductions() -> Iterator[Sample]:
     yield sample("ArgMax", [normal(3, 900)], axis=1, select_last_index=1)
     yield sample("TopK", [X, np.array([4])], (1,), 2, axis=2)
     yield sample("TopK", [WHOLE, np.array([2])], (1,), 2, axis=1, largest=0)
+    tied = np.round(4 * normal(2, 1500, 2))
+    for dtype in (float32, float64, float16, np.dtype(np.int8), np.dtype(np.int64)):
+        yield sample("TopK", [tied.astype(dtype), np.array([70])], (1,), 2, axis=1)
+    yield sample("TopK", [np.abs(tied).astype(np.uint8), np.array([9])], (1,), 2, axis=1)
+    yield sample("TopK", [tied - tied.max(), np.array([70])], (1,), 2, axis=1, largest=0)
+    odd = normal(3, 3000)
+    odd[:, ::7], odd[1, 1::7], odd[2, 5::7] = 0, -0.0, np.inf
+    yield sample("TopK", [odd, np.array([1400])], (1,), 2)
     yield sample("CumSum", [X, scalar(2, np.int64)])
     yield sample("CumProd", [LINE, scalar(-1, np.int64)], (1,), exclusive=1, reverse=1)
+    yield from _counted()
+    for how in ({}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}):
+        yield sample("CumSum", [normal(2, 5000), scalar(1, np.int64)], (1,), **how)
+        yield sample("CumSum", [normal(2, 900, 3), scalar(1, np.int32)], (1,), **how)
+    yield sample("CumSum", [np.arange(7000), scalar(0, np.int64)], (1,))
+    yield sample("CumSum", [normal(40, 700).astype(float16), scalar(0, np.int64)], (1,))
+
+
+def _counted() -> Iterator[Sample]:
+    """Yield nodes whose results have sizes that the data decide."""
+    sparse = np.round(normal(3, 50, 41) / 2)
+    for dtype in (float32, float16, np.dtype(np.int8), np.dtype(np.bool_)):
+        yield sample("NonZero", [sparse.astype(dtype)])
+    yield sample("NonZero", [np.zeros((2, 100), np.float32)])
+    condition = normal(50) > 0
+    yield sample("Compress", [sparse, condition], axis=1)
+    yield sample("Compress", [sparse, normal(2) > -9])
+    yield sample("Compress", [sparse, condition], (1,), axis=-2)
+    yield sample("Compress", [sparse.astype(np.int8).ravel(), normal(6000) > 1])
+    for how in ({}, {"sorted": 0}):
+        yield sample("Unique", [sparse[0]], outputs=4, **how)
+        yield sample("Unique", [np.round(normal(3, 60, 1) / 2)], outputs=4, axis=1, **how)
+    yield sample("Unique", [(8 * sparse).astype(np.int8)], outputs=2)
+    yield sample("Unique", [normal(2, 3).astype(bfloat16)])
+    corners = np.cumsum(np.abs(normal(2, 300, 2, 2)), 2).reshape(2, 300, 4)
+    scores = np.round(8 * normal(2, 3, 300)) / 8
+    limits = [scalar(40, np.int64), np.float32([0.4]), scalar(0.1, np.float32)]
+    for centred in (0, 1):
+        found = {"center_point_box": centred}
+        yield sample("NonMaxSuppression", [corners, scores, *limits], (2, 3, 4), **found)
+        yield sample("NonMaxSuppression", [corners, scores, *limits[:1]], **found)
+    yield sample("NonMaxSuppression", [corners, scores])
 
 
 def _norms() -> Iterator[Sample]:
@@ -318,10 +362,14 @@ def edges(n: int) -> Iterator[Sample]:
         yield sample("Softmax", [flipped], axis=axis)
         yield sample("ReduceMax" if n else "ReduceSum", [flipped, np.array([axis])], (1,))
         yield sample("CumSum", [flipped, scalar(axis, np.int64)])
+        yield sample("CumSum", [flipped, scalar(axis, np.int64)], (1,), reverse=1)
         yield sample("LpNormalization", [flipped], axis=axis)
         if n:
             yield sample("ArgMax", [flipped], axis=axis)
+            yield sample("Compress", [flipped, normal(flipped.shape[axis]) > 0], axis=axis)
             yield sample("TopK", [flipped, np.array([(n + 1) // 2])], (1,), 2, axis=axis)
+    yield sample("CumSum", [normal(2, 8 * n), scalar(1, np.int64)], (1,), exclusive=1)
+    yield sample("NonZero", [np.round(square)])
     yield sample("LayerNormalization", [normal(4, n), normal(n), normal(n)])
     yield sample("Transpose", [columns], perm=(2, 1, 0))
     yield sample("Concat", [line, normal(1), line], axis=0)

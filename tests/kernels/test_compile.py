@@ -94,7 +94,7 @@ def test_products(target: Target, cache: Path) -> None:
 
 
 #: Files that other tests compile, in more variants than one: float32 products, 16-bit floats.
-ELSEWHERE = re.compile(r"gemm|elementwise|mma|mma_reduce|pack_image|\w+_words")
+ELSEWHERE = re.compile(r"gemm|elementwise|mma|mma_reduce|pack_image|\w+_words|split_\w+")
 
 
 def other_sources() -> list[Source]:

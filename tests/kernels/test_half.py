@@ -13,17 +13,36 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet import api
+from tercet.backends import open_backends
 from tercet.backends.cuda import half_conv
 from tercet.backends.cuda.compile import A100, H200, Source, Target
 from tercet.backends.cuda.half import multiply_halves
-from tercet.backends.cuda.half_conv import divisor, pack_filters, pack_strips
-from tercet.backends.cuda.half_tiles import TILES, HalfTile, Task, choose, estimate
-from tercet.backends.cuda.launch import Launch, sizes
+from tercet.backends.cuda.half_bulk import BulkProduct, bulk_product, way_of
+from tercet.backends.cuda.half_conv import pack_filters, pack_strips
+from tercet.backends.cuda.half_first import pack_spans
+from tercet.backends.cuda.half_tiles import (
+    BULK_TILES,
+    TILES,
+    HalfTile,
+    Layout,
+    Task,
+    choose,
+    estimate,
+)
+from tercet.backends.cuda.launch import Ints32, Launch, Packed, Tensor, TensorMap, sizes
+from tercet.backends.cuda.tail import no_tail
+from tercet.backends.cuda.windows import divisor
+from tercet.runtime import layout as planning
 from tercet.runtime.backend import Format
 from tercet.runtime.dtypes import DType, bfloat16, float16
-from tercet.runtime.ir import Graph
-from tercet.runtime.layout import Layout
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.pool import MaxPool
+from tercet.runtime.ops.window import Window
 from tercet.runtime.options import Options
+from tercet.runtime.types import TensorType
 from tercet.tools.light_models import light_file
 
 from .dry import DryDevice, launches, normal, planned, planned_model, single
@@ -44,6 +63,20 @@ def conv(*w: int, x: tuple[int, ...], dtype: DType = float16, **attributes: Any)
     return single("Conv", inputs, (1, 2), **attributes)
 
 
+def pooled(filters: int, channels: int, x: tuple[int, ...], dtype: DType = float16) -> Graph:
+    """Return max-pooling by 2 x 2 of a 3 x 3 convolution with relu."""
+    graph = Graph()
+    w = graph.constant(half(filters, channels, 3, 3, dtype=dtype), "w")
+    value = graph.insert(
+        Conv(pads=(1,) * 4), [graph.add_input("x", TensorType(dtype, x)), w]
+    ).output
+    value = graph.insert(Relu(), [value]).output
+    value = graph.insert(MaxPool(kernel_shape=(2, 2), strides=(2, 2)), [value]).output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    return graph
+
+
 def graphs(dtype: DType = float16) -> list[Graph]:
     """Everything that has a kernel of its own in 16 bits."""
     x = half(2, 16, 9, 11, dtype=dtype)
@@ -62,6 +95,11 @@ def graphs(dtype: DType = float16) -> list[Graph]:
             single("Gemm", [half(m, 256, dtype=dtype), half(256, 77, dtype=dtype)], (1,))
             for m in (1, 32)
         ),
+        pooled(64, 64, x=(32, 64, 32, 32), dtype=dtype),
+        pooled(64, 64, x=(1, 64, 31, 32), dtype=dtype),
+        conv(512, 512, 3, 3, x=(32, 512, 14, 14), pads=(1,) * 4, dtype=dtype),
+        conv(64, 3, 3, 3, x=(32, 3, 112, 112), pads=(1,) * 4, dtype=dtype),
+        conv(256, 64, 1, 1, x=(32, 64, 56, 56), dtype=dtype),
     ]
 
 
@@ -73,7 +111,10 @@ def graphs(dtype: DType = float16) -> list[Graph]:
     [
         (conv(64, 64, 3, 3, x=(1, 64, 56, 56)), ["mma"]),
         (conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2)), ["pack_image", "mma"]),
-        (conv(512, 512, 3, 3, x=(32, 512, 28, 28)), ["mma"]),
+        (conv(512, 512, 3, 3, x=(32, 512, 28, 28)), ["mma_bulk"]),
+        (conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4), ["pack_image", "mma_bulk"]),
+        (pooled(64, 64, x=(32, 64, 224, 224)), ["mma_bulk"]),
+        (pooled(64, 64, x=(32, 64, 15, 16)), ["mma", "pool_words"]),
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_words"]),
         (single("Conv", [half(1, 8, 5, 5), half(4, 8, 3, 3)]), ["conv_naive"]),
         (single("Gemm", [half(1, 256), half(256, 10)], (1,)), ["gemv"]),
@@ -126,13 +167,17 @@ def test_tiles_fit() -> None:
     for tile in TILES:
         assert tile.threads % 32 == 0
         assert tile.shared(tile.stages) + 1024 <= H200.shared
+    for tile in BULK_TILES:
+        assert tile.bn % 32 == 0
+        assert tile.fits(tile.bm * 64, 32, H200)
 
 
-def half_resnet() -> Layout:
+def half_resnet() -> planning.Layout:
     with tercet.load(light_file("resnet50")) as model:
         imported = model.imported
     options = Options(precision="float16")
-    model = tercet.runtime.model.Model(imported, (), options, api.evaluate)
+    host = open_backends("numpy", options)
+    model = tercet.runtime.model.Model(imported, host, options, api.evaluate)
     return planned_model(model, DryDevice())
 
 
@@ -208,6 +253,78 @@ def tile_sources(target: Target) -> Iterator[Source]:
         if tile.wgmma <= target.has_wgmma:
             for j, graph in enumerate(kinds):
                 yield from with_tile(tile, graph, 1 + (i + j) % 2, target)
+
+
+def bulk_sources() -> Iterator[Source]:
+    """Every tile that the copy engine feeds, in each of its layouts, and a pooled one."""
+    for i, tile in enumerate(BULK_TILES):
+        channels = (64, 32, 16)[i % 3]
+        x = Tensor(value(32, channels, 32, 32), Format.CHANNELS_LAST)
+        for layout in tile.layouts:
+            whole = layout is Layout.MATRIX
+            view = Window(
+                *(((1, 1) if whole else (3, 3)),), *((1, 1),) * 2, *((0, 0),) * 2, (30, 30)
+            )
+            product = BulkProduct(
+                a=x,
+                spatial=x.dims[2:],
+                moves=(x.strides[0], *x.strides[2:]),
+                channels=channels,
+                b=Packed((), "none", np.asarray),
+                filters=256,
+                c=Tensor(value(32, 256, 30, 30), Format.CHANNELS_LAST),
+                ldc=256,
+                images=32,
+                view=view,
+                pooled=layout is Layout.SQUARES and i % 2 == 0,
+            )
+            way = way_of(product, tile, layout)
+            assert way is not None
+            yield bulk_product(product, no_tail(float16), tile, way, H200).source
+
+
+def value(*dims: int) -> Value:
+    return Value("x", TensorType(float16, dims))
+
+
+@pytest.mark.slow
+def test_every_tile_of_the_copy_engine_compiles(cache: Path) -> None:
+    all_compile(list(bulk_sources()), H200, cache)
+
+
+def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
+    """A run of pixels is the image with its padding; a tap lies so many of them further on."""
+    graph = conv(512, 512, 3, 3, x=(32, 512, 14, 14), pads=(1,) * 4)
+    (launch,) = launches(planned(graph))
+    image, weights = launch.args[:2]
+    assert isinstance(image, TensorMap)
+    assert isinstance(weights, TensorMap)
+    assert image.dims == (512, 14, 14, 32)
+    assert image.strides == (512, 14 * 512, 14 * 14 * 512)
+    assert image.corners == ((-1, -1), (0, 0))  # rows of 15: the last zero is the next one's first
+    assert image.box == (64, 128 + 2 * 15 + 2)
+    assert weights.dims == (512, 9, 512)
+    windows = launch.args[-1]
+    assert isinstance(windows, Ints32)
+    assert windows.values[:4] == (9, 3, 15, 1)
+
+
+def test_rows_of_windows_may_overlap() -> None:
+    graph = conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4)
+    _, launch = launches(planned(graph))
+    image = launch.args[0]
+    assert isinstance(image, TensorMap)
+    assert image.dims == (16, 224, 224, 32)
+    assert image.strides[0] == 8  # elements from one window to its neighbour: 16 bytes
+
+
+def test_spans_hold_the_rows_of_windows() -> None:
+    w = normal(6, 3, 7, 3)
+    packed = pack_spans(w, 16, 2).reshape(6, 7, 2, 2, 4)
+    for column, (place, pixel) in enumerate([(0, 0), (1, 0), (1, 1)]):
+        np.testing.assert_array_equal(packed[:, 2, place, pixel, :3], w[:, :, 2, column])
+    assert not packed[:, :, 0, 1].any()
+    assert not packed[..., 3].any()
 
 
 @pytest.mark.slow

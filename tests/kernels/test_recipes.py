@@ -111,14 +111,14 @@ def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
 @pytest.mark.parametrize(
     ("graph", "expected"),
     [
-        (conv(64, 64, 1, 1, x=(1, 64, 56, 56)), ["gemm"]),
-        (conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4), ["gemm", "gemm_reduce"]),
-        (conv(64, 3, 7, 7, x=(1, 3, 224, 224), strides=(2, 2)), ["gemm"]),
+        (conv(64, 64, 1, 1, x=(1, 64, 56, 56)), ["split_wgmma"]),
+        (conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4), ["split_wgmma"]),
+        (conv(64, 3, 7, 7, x=(1, 3, 224, 224), strides=(2, 2)), ["pack_image", "split_wgmma"]),
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise"]),
         (conv(8, 4, 3, 3, 3, x=(1, 4, 6, 6, 6)), ["conv_naive"]),
         (single("Conv", [normal(1, 8, 5, 5), normal(4, 8, 3, 3)]), ["conv_naive"]),
         (single("Gemm", [normal(1, 256), normal(256, 10)], (1,)), ["gemv"]),
-        (single("MatMul", [normal(100, 256), normal(256, 10)], (1,)), ["gemm"]),
+        (single("MatMul", [normal(100, 256), normal(256, 10)], (1,)), ["split_wgmma"]),
         (single("MatMul", [normal(8, 64, 32), normal(8, 32, 64)]), ["gemm"]),
     ],
     ids=lambda value: value if isinstance(value, list) else None,
@@ -149,7 +149,8 @@ def test_images_lie_channels_last_except_before_the_first_layer() -> None:
 
 
 def test_split_sums_need_workspace_for_each_split() -> None:
-    first, second = launches(planned(conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4)))
+    graph = conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4)
+    first, second = launches(planned(graph, conv="implicit_precomp_gemm"))
     splits = first.grid[2]
     assert splits > 1
     assert first.scratch == 4 * splits * 49 * 512
@@ -241,13 +242,13 @@ def test_light_models_run_natively(name: str) -> None:
     with tercet.load(light_file(name)) as model:
         layout = planned_model(model, DryDevice())
         kernels = {launch.entry for launch in launches(layout)}
-        assert "gemm" in kernels
+        assert kernels & {"gemm", "split_wgmma"}
         assert "conv_naive" not in kernels
 
 
 def test_resnet50_has_one_row_per_convolution() -> None:
     with tercet.load(light_file("resnet50")) as model:
         rows = [row for row in planned_model(model, DryDevice()).rows if row.kind == "step"]
-    gemms = [row for row in rows if row.kernel.startswith("gemm ")]
-    assert len(gemms) == 53
+    products = [row for row in rows if "split_wgmma" in row.kernel]
+    assert len(products) == 53
     assert len(rows) == 53 + 4  # MaxPool, AveragePool, Gemm, Softmax

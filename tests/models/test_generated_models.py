@@ -12,9 +12,15 @@ from tercet.tools.oracle import Oracle
 
 #: Without VGG-16, whose half gigabyte of weights only benchmarks are worth.
 REWRITES: dict[str, dict[str, int]] = {
-    "bert_small": {"fuse_activation": 4, "fuse_norm": 9},
+    "bert_small": {
+        "fuse_activation": 4,
+        "fuse_attention": 4,
+        "fuse_norm": 9,
+        "join_heads": 4,
+        "merge_products": 4,
+    },
     "mobilenet_v2": {},
-    "vit_tiny": {"fuse_activation": 12},
+    "vit_tiny": {"fuse_activation": 12, "fuse_attention": 12, "join_heads": 12},
 }
 
 

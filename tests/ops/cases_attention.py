@@ -70,6 +70,13 @@ ATTENTION = [
     attention(outputs=4, qk_matmul_output_mode=0),
     attention(mask=ADDED, outputs=4, qk_matmul_output_mode=3),
     attention(dtype=FLOAT16),
+    attention((6, 2), dtype=FLOAT16, flat=True, size=16, size_v=16),
+    attention(mask=BOOLEAN, dtype=FLOAT16, size=12),
+    attention(dtype=FLOAT16, is_causal=1, lengths=(5, 5), past=2, outputs=3),
+    *(attention(lengths=(70, 130), size=size, size_v=size) for size in (64, 80, 128)),
+    attention(lengths=(70, 130), size=33, size_v=20),
+    attention(mask=draw(9, (2, 1, 70, 130)), lengths=(70, 130), size=64),
+    attention(is_causal=1, lengths=(130, 130), size=32, softcap=3.0),
 ]
 ROTARY = [
     rotary((2, 4, 3, 8), 4),

@@ -2,12 +2,17 @@
 
 The device keeps its bytes apart from the host's, has formats and streams, records, counts its
 allocations and can refuse them. So plans for a GPU are tested where there is none.
+
+Its streams work in the order in which they are given work, but nothing relies on that: for every
+byte it is noted who has read and written it, and two streams that touch one without waiting for
+each other are a race.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +23,7 @@ from tercet.runtime.ir import Graph, Node, Value
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.shape import Concat, Split
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 
@@ -26,6 +32,8 @@ class FakeBuffer:
     def __init__(self, device: FakeDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes
         self.memory: Array = np.full(nbytes, 0xFF, np.uint8)
+        self.written = np.zeros((2, nbytes), np.int64)  # stream and its moment, by byte
+        self.read: dict[int, Array] = {}  # moments by stream
 
     def close(self) -> None:
         if self.nbytes:
@@ -34,11 +42,45 @@ class FakeBuffer:
 
 
 class FakeStream:
-    def __init__(self) -> None:
-        self.waits = 0
+    """A stream with a clock: how much of the work of each stream is done when its own begins."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device, self.number, self.waits = device, len(device.streams), 0
+        self.clock: dict[int, int] = dict(device.settled)
+        device.streams.append(self)
+
+    def mark(self) -> dict[int, int]:
+        return dict(self.clock)
+
+    def wait(self, moment: dict[int, int]) -> None:
+        for number, time in moment.items():
+            self.clock[number] = max(self.clock.get(number, 0), time)
 
     def synchronize(self) -> None:
         self.waits += 1
+        self.device.settled.update(self.clock)
+
+    def touch(self, reads: Sequence[View], writes: Sequence[View]) -> None:
+        """Note what the next piece of work reads and writes."""
+        self.wait(self.device.settled)
+        now = self.clock.get(self.number, 0) + 1
+        done = np.array([self.clock.get(i, 0) for i in range(len(self.device.streams))])
+        for view in (*reads, *writes):
+            if isinstance(view.buffer, FakeBuffer):
+                who, when = view.buffer.written[:, places(view)]
+                self.device.races += int((when > done[who]).sum())
+        for view in writes:
+            if isinstance(view.buffer, FakeBuffer):
+                at = places(view)
+                for number, moments in view.buffer.read.items():
+                    if number != self.number:
+                        self.device.races += int((moments[at] > done[number]).sum())
+                view.buffer.written[0, at], view.buffer.written[1, at] = self.number, now
+        for view in reads:
+            if isinstance(view.buffer, FakeBuffer):
+                moments = np.zeros(view.buffer.nbytes, np.int64)
+                view.buffer.read.setdefault(self.number, moments)[places(view)] = now
+        self.clock[self.number] = now
 
 
 @dataclass
@@ -49,7 +91,10 @@ class FakeDevice:
     allocations: int = 0
     recordings: int = 0
     replays: int = 0
+    races: int = 0
     pinned: list[HostBuffer] = field(default_factory=list)
+    streams: list[FakeStream] = field(default_factory=list)
+    settled: dict[int, int] = field(default_factory=dict)
 
     __hash__ = object.__hash__
 
@@ -66,7 +111,7 @@ class FakeDevice:
         return self.pinned[-1]
 
     def stream(self) -> FakeStream:
-        return FakeStream()
+        return FakeStream(self)
 
     def upload(self, data: Array) -> View:
         buffer = self.allocate(data.nbytes)
@@ -77,12 +122,20 @@ class FakeDevice:
         assert dst.device is self or src.device is self
         target, source = elements(dst), elements(src)
         if dst.format is src.format:
-            return lambda stream: np.copyto(target, source)
+            assert not dst.pitch
+            assert not src.pitch
+
+            def copy(stream: Any) -> None:
+                stream.touch((src,), (dst,))
+                np.copyto(target, source)
+
+            return copy
         assert dst.device is src.device, "a copy between devices keeps the format"
         padded = dst.format is Format.CHANNELS_LAST_8
         logical = _logical(target, dst), _logical(source, src)
 
-        def reformat(stream: Stream) -> None:
+        def reformat(stream: Any) -> None:
+            stream.touch((src,), (dst,))
             if padded:
                 target[...] = 0
             np.copyto(*logical)
@@ -102,8 +155,26 @@ class FakeDevice:
 def elements(view: View) -> Array:
     """Return the elements as they lie in memory."""
     assert isinstance(view.buffer, FakeBuffer | HostBuffer)
-    memory = view.buffer.memory[view.offset : view.offset + view.nbytes]
-    return memory.view(view.type.dtype).reshape(view.format.physical(view.type.dims))
+    return _shaped(view.buffer.memory[view.offset : view.offset + view.extent], view)
+
+
+def _shaped(memory: Array, view: View) -> Array:
+    data, shape = memory.view(view.type.dtype), view.format.physical(view.type.dims)
+    if not view.pitch:
+        return data.reshape(shape)
+    outer = [view.pitch * int(np.prod(shape[i + 1 : -1])) for i in range(len(shape) - 1)]
+    moves = [step * data.itemsize for step in (*outer, 1)]
+    return np.lib.stride_tricks.as_strided(data, shape, moves)
+
+
+def places(view: View) -> Array:
+    """Return the numbers of the bytes that a view covers in its buffer."""
+    first = np.arange(view.extent)
+    if view.pitch:
+        itemsize = view.type.dtype.itemsize
+        row = view.format.physical(view.type.dims)[-1] * itemsize
+        first = first[first % (view.pitch * itemsize) < row]
+    return view.offset + first
 
 
 def _logical(data: Array, view: View) -> Array:
@@ -119,18 +190,35 @@ class FakeStep:
     scratch: int
     capturable: bool = True
     kernel: str = "fake"
+    fill: float = 0.5
+    followed: Mapping[Value, Value] = field(default_factory=dict)
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Callable[[Stream], None]:
         assert all(v.device.name.startswith("fake") for v in (*inputs, *outputs))
         assert [v.type for v in inputs] == [v.tensor.without_value() for v in self.site.inputs]
-        if scratch is not None:
-            elements(scratch)[:] = 0
+        used = () if scratch is None else (scratch,)
+        for view in used:
+            elements(view)[:] = 0
         known = dict(zip(self.site.inputs, (elements(v) for v in inputs), strict=True))
         target = elements(outputs[0])
+        pitches = {v: view.pitch for v, view in zip(self.site.inputs, inputs, strict=True)}
+        pitches |= {v: view.pitch for v, view in zip(self.site.outputs, outputs, strict=True)}
+        assert {v: pitch for v, pitch in pitches.items() if pitch} == self.site.pitches
+        for out, value in self.followed.items():
+            given = dict(zip(self.site.inputs, inputs, strict=True))[value]
+            place = (outputs[0].buffer, outputs[0].offset, outputs[0].pitch)
+            assert self.site.outputs == (out,)
+            if outputs[0].pitch or given.pitch:
+                assert place == (given.buffer, given.offset, given.pitch)
+        moving = self.nodes[0].op
+        if isinstance(moving, Concat | Split):
+            wholes, parts = (outputs, inputs) if isinstance(moving, Concat) else (inputs, outputs)
+            return _moved(moving, wholes[0], parts, self.nodes[0], self.site)
 
-        def run(stream: Stream) -> None:
+        def run(stream: Any) -> None:
+            stream.touch(inputs, (*outputs, *used))
             result = None
             for node in self.nodes:
                 arrays = [
@@ -145,6 +233,34 @@ class FakeStep:
         return run
 
 
+def _moved(
+    op: Concat | Split, whole: View, parts: Sequence[View], node: Node, site: Site
+) -> Callable[[Stream], None]:
+    """Return what copies between a tensor and its parts."""
+    joins = isinstance(op, Concat)
+    listed, found = (node.inputs, site.inputs) if joins else (node.outputs, site.outputs)
+    by_value = dict(zip(found, parts, strict=True))
+    axis, begin = op.axis % len(whole.type.dims), 0
+    pairs: list[tuple[Array, Array]] = []
+    for value in listed:
+        assert value is not None
+        size = value.tensor.dims[axis]
+        place = (slice(None),) * axis + (slice(begin, begin + size),)
+        begin += size
+        if value in by_value or value.is_constant:
+            view = site.weights.view(value) if value.is_constant else by_value[value]
+            slices = _logical(elements(whole), whole)[place], _logical(elements(view), view)
+            pairs.append(slices if joins else slices[::-1])
+    written = (whole,) if joins else tuple(parts)
+
+    def run(stream: Any) -> None:
+        stream.touch(tuple(parts) if joins else (whole,), written)
+        for target, source in pairs:
+            np.copyto(target, source)
+
+    return run
+
+
 def _compute(op: Op, arrays: list[Array]) -> Array:
     if isinstance(op, Relu):
         return np.maximum(arrays[0], 0)
@@ -155,19 +271,34 @@ def _compute(op: Op, arrays: list[Array]) -> Array:
 
 
 class FakeBackend:
-    """Claims Add, Relu, Add + Relu, and 1x1 Conv in channels-last format."""
+    """Claims Add, Relu, Add + Relu, Concat, Split, and 1x1 Conv in channels-last format.
 
-    def __init__(self, device: FakeDevice, name: str = "fake", *, scratch: int = 0) -> None:
-        self.name, self.device, self.scratch = name, device, scratch
+    All of them take slices, but for those of the operators that `dense` names. With `follows` an
+    Add gives a slice only in the place of an input.
+    """
+
+    def __init__(
+        self,
+        device: FakeDevice,
+        name: str = "fake",
+        *,
+        scratch: int = 0,
+        dense: tuple[str, ...] = (),
+        follows: bool = False,
+    ) -> None:
+        self.name, self.device, self.scratch, self.dense = name, device, scratch, dense
+        self.follows = follows
         self.declines_while_building: set[str] = set()
+        self.declines_slices: set[str] = set()
         self.capturable = True
+        self.fill = 0.5
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         taken: set[Node] = set()
         for node in graph.nodes:
             if node not in free or node in taken:
                 continue
-            if not isinstance(node.op, Add | Relu | Conv):
+            if not isinstance(node.op, Add | Relu | Conv | Concat | Split):
                 yield Decline(node, f"fake runs no {node.kind}")
                 continue
             follower = graph.sole_consumer(node.output)
@@ -178,24 +309,37 @@ class FakeBackend:
             yield Claim(chain, self._builder(chain), self._formats(chain), _in_place(chain))
 
     def _formats(self, chain: tuple[Node, ...]) -> Formats:
+        values = frozenset(v for node in chain for v in (*node.reads, *node.outputs))
+        pitched = frozenset[Value]() if chain[0].kind in self.dense else values
+        if isinstance(chain[0].op, Concat | Split):
+            return Formats(follows=True, pitched=pitched)
         if not isinstance(chain[0].op, Conv):
             shapes = {v.tensor.shape for n in chain for v in n.reads}
-            return Formats(follows=len(shapes) == 1)
+            if self.follows and isinstance(chain[0].op, Add):
+                places = dict(_in_place(chain)[-1:])
+                pitched -= {*places, *places.values(), chain[-1].output}
+                return Formats(follows=len(shapes) == 1, pitched=pitched, followed=places)
+            return Formats(follows=len(shapes) == 1, pitched=pitched)
         last = Format.CHANNELS_LAST
-        return Formats({chain[0].reads[0]: last}, {chain[0].output: last})
+        return Formats({chain[0].reads[0]: last}, {chain[0].output: last}, pitched=pitched)
 
     def _builder(self, chain: tuple[Node, ...]) -> Callable[[Site], Step | Decline]:
         def build(site: Site) -> Step | Decline:
             for node in chain:
                 if node.name in self.declines_while_building:
                     return Decline(node, "no engine for this one")
-            return FakeStep(chain, site, self.scratch, self.capturable)
+                if node.name in self.declines_slices and site.pitches:
+                    return Decline(node, "no engine for slices")
+            followed = self._formats(chain).followed
+            return FakeStep(
+                chain, site, self.scratch, self.capturable, fill=self.fill, followed=followed
+            )
 
         return build
 
 
 def _in_place(chain: tuple[Node, ...]) -> tuple[tuple[Value, Value], ...]:
-    if isinstance(chain[0].op, Conv):
+    if isinstance(chain[0].op, Conv | Concat | Split):
         return ()
     out = chain[-1].output
     same = [v for v in chain[0].reads if v.tensor.shape == out.tensor.shape]

@@ -130,8 +130,8 @@ def vector(size: int, seed: int = 0) -> Array:
 
 
 def program_of(model: Model) -> Program:
-    (programs,) = model._idle.values()
-    return programs[0]
+    (program,) = model._lookup.shelves.idle
+    return program
 
 
 @pytest.mark.parametrize("cond", [True, False])
@@ -251,7 +251,30 @@ def test_sizes_that_a_run_tells_give_plans_on_the_device() -> None:
 def test_without_a_host_backend_the_nodes_are_named() -> None:
     model, _ = accelerated(SELECTED, fallback=False)
     with pytest.raises(tercet.UnsupportedError, match=r"(?s)NonZero 'found'.*--fallback numpy"):
-        model(np.ones((6, 4), np.float32), vector(8).reshape(4, 2))
+        model(np.ones((100, 4), np.float32), vector(8).reshape(4, 2))
+
+
+def test_a_few_elements_that_a_run_tells_decide_on_sizes_on_the_device() -> None:
+    text = """
+    g (float[n] x, int64[k] a, int64[k] b) => (y, z) {
+      shape = Add (a, b)
+      folded = Reshape (x, shape)
+      y = Relu (folded)
+      z = Add (shape, shape)
+    }"""
+    model, device = accelerated(text, fallback=False)
+    x = vector(24)
+    for a, b in (([1, 2], [3, 4]), ([5, 2], [3, 1]), ([1, 2], [1, 10]), ([1, 2], [3, 4])):
+        shape = np.add(a, b)
+        y, z = model(x, np.array(a), np.array(b))
+        np.testing.assert_array_equal(y, np.maximum(x, 0).reshape(shape))
+        np.testing.assert_array_equal(z, 2 * shape)
+    tail = program_of(model).tail
+    assert tail is not None
+    assert len(list(tail)) == 3, "one for every shape that it has met"
+    assert "fake" in {row.backend for row in model.placement() if row.kind == "step"}
+    model.close()
+    assert device.allocated == 0
 
 
 def test_a_model_that_contradicts_itself_is_refused_while_it_runs() -> None:
@@ -343,7 +366,7 @@ def test_sizes_that_come_in_as_inputs_are_known_to_a_device() -> None:
     for shape in ((3, 4), (12, 1), (3, 4), (2, 6)):
         (y,) = model(x, np.array(shape))
         np.testing.assert_array_equal(y, np.maximum(x.reshape(shape), 0))
-    assert len(model._idle) == 3
+    assert len(model._lookup.shelves.idle) == 3
     with pytest.raises(tercet.UnsupportedError):
         model.prepare({"x": (12,), "shape": (2,)})
     model.close()

@@ -15,6 +15,7 @@ import tercet
 from tercet.importers.onnx import load
 from tercet.runtime.backend import Format
 from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import specialise
 from tercet.runtime.model import TensorInfo
 from tercet.tools.bench_models import bench_model
 from tercet.tools.cost import constants, operators
@@ -28,9 +29,14 @@ def model_of(text: str) -> ModelProto:
 
 
 def work(name: str) -> tuple[float, int]:
-    """Return the multiply-accumulates in millions, and the parameters."""
+    """Return the multiply-accumulates of one picture in millions, and the parameters."""
     graph = load(bench_model(name)).graph
-    macs = sum(row.macs or 0 for row in operators(graph))
+    types = {value.name: value.tensor for value in graph.inputs}
+    single = {
+        input_: type_.with_shape(tuple(d if isinstance(d, int) else 1 for d in type_.shape or ()))
+        for input_, type_ in types.items()
+    }
+    macs = sum(row.macs or 0 for row in operators(graph, specialise(graph, single)))
     return macs / 1e6, constants(graph).parameters
 
 

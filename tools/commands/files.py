@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from ...runtime.errors import UsageError
 from .options import (
+    Algorithms,
     Convolution,
     Debug,
     Dims,
@@ -15,13 +18,18 @@ from .options import (
     File,
     Files,
     Folder,
+    Freeze,
     Json,
+    KeepFloat32,
     Opset,
     Precision,
     Seed,
     Shapes,
     Target,
+    Timeout,
     Tune,
+    algorithms_of,
+    names_of,
     show,
     split,
     wanted_inputs,
@@ -37,27 +45,33 @@ def export(
     stop_at: Annotated[
         int | None, typer.Option(metavar="N", help="Stop after so many graph rewrites.")
     ] = None,
+    freeze: Freeze = None,
     opset: Opset = None,
     external: External = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write the optimised graph as an ONNX model."""
+    from ..arrays import read_named
+    from ..deadline import all_or_nothing
     from ..export import export as export_model
     from ..export_view import show_exported
 
-    found = export_model(
-        model,
-        out,
-        optimise=not as_it_is,
-        opset=opset,
-        external=external,
-        shapes=shapes or (),
-        dims=dims or (),
-        stop_at=stop_at,
-    )
+    with all_or_nothing(timeout):
+        found = export_model(
+            model,
+            out,
+            optimise=not as_it_is,
+            opset=opset,
+            external=external,
+            shapes=shapes or (),
+            dims=dims or (),
+            freeze=read_named("--freeze-input", freeze or ()),
+            stop_at=stop_at,
+        )
     show(found, show_exported, json=json)
 
 
@@ -67,20 +81,24 @@ def simplify(
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
+    freeze: Freeze = None,
     opset: Opset = None,
     external: External = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write the optimised graph as an ONNX model, and check it against the original."""
+    from ..arrays import read_named
     from ..console import progress
+    from ..deadline import all_or_nothing
     from ..export import simplify as simplify_model
     from ..export_view import show_exported
 
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
-    with progress() as say:
+    with progress() as say, all_or_nothing(timeout, say) as tell:
         found = simplify_model(
             model,
             out,
@@ -89,7 +107,8 @@ def simplify(
             external=external,
             shapes=shapes or (),
             dims=dims or (),
-            say=say,
+            freeze=read_named("--freeze-input", freeze or ()),
+            say=tell,
         )
     show(found, show_exported, json=json)
     raise typer.Exit(0 if found.ok else 1)
@@ -106,21 +125,24 @@ def extract(
     ] = "",
     opset: Opset = None,
     external: External = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write the part of a model between some tensors as a model of its own."""
+    from ..deadline import all_or_nothing
     from ..export import extract as extract_part
     from ..export_view import show_exported
 
-    found = extract_part(
-        model,
-        out,
-        inputs=split(inputs),
-        outputs=split(outputs),
-        opset=opset,
-        external=external,
-    )
+    with all_or_nothing(timeout):
+        found = extract_part(
+            model,
+            out,
+            inputs=split(inputs),
+            outputs=split(outputs),
+            opset=opset,
+            external=external,
+        )
     show(found, show_exported, json=json)
 
 
@@ -129,39 +151,102 @@ def inspect(
     passes: Annotated[
         bool, typer.Option("--passes", help="What the graph passes do: nodes and bytes.")
     ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="With --passes: what each changed in the graph's text.")
+    ] = False,
+    ir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="With --passes: write the graph's text after each."),
+    ] = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="MACs, parameters and bytes of every node.")
+    ] = False,
+    capability: Annotated[
+        str | None,
+        typer.Option(metavar="BACKEND", help="Which operators it runs, which not, and why."),
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw the graph to an .svg, .html or .dot file; see --passes."
+        ),
+    ] = None,
     placement: Annotated[
         str | None,
         typer.Option(metavar="BACKEND", help="Which backend and kernel run each node, and why."),
     ] = None,
+    algorithms: Annotated[
+        bool, typer.Option("--algorithms", help="The ways to run each Conv on cuda, and why not.")
+    ] = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="The memory plan, on numpy or the --placement backend.")
     ] = False,
     fallback: Fallback = None,
     precision: Precision = "float32",
+    keep: KeepFloat32 = "",
     tune: Tune = False,
     conv: Convolution = None,
+    algorithm: Algorithms = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show what is in a model, its cost, placement and memory."""
     from ..console import progress
+    from ..deadline import all_or_nothing
+    from ..graph_file import check_graph_name, write_graph
     from ..inspection import inspect as inspect_model
     from ..inspection_view import show_inspection
+    from ..pass_texts import write_texts
 
-    with progress() as say:
+    if (diff or ir) and not passes:
+        raise UsageError("--diff and --ir belong to --passes")
+    if graph is not None:
+        check_graph_name(graph)
+    if algorithms:
+        _inspect_algorithms(
+            model,
+            json=json,
+            precision=precision,
+            tune=tune,
+            conv=conv,
+            algorithms=algorithms_of(algorithm),
+            shapes=shapes or (),
+            dims=dims or (),
+        )
+        return
+    with progress() as say, all_or_nothing(timeout, say) as tell:
         found = inspect_model(
             model,
             passes=passes,
             placement=placement,
             memory=memory,
+            cost=cost,
+            capability=capability,
             fallback=fallback,
             precision=precision,
+            keep_float32=names_of(keep),
             tune=tune,
             conv=conv,
+            algorithms=algorithms_of(algorithm),
             shapes=shapes or (),
             dims=dims or (),
-            say=say,
+            say=tell,
         )
-    show(found, show_inspection, json=json)
+    if ir is not None and found.passes is not None:
+        write_texts(ir, found.passes.texts)
+    if graph is not None and found.graph is not None:
+        write_graph(graph, found.graph, str(model))
+    show(found, lambda console, each: show_inspection(console, each, diff=diff), json=json)
+
+
+def _inspect_algorithms(model: Path, *, json: bool, **options: Any) -> None:
+    from ..algorithms import algorithms
+    from ..algorithms_view import show_algorithms
+    from ..console import progress
+
+    with progress() as say:
+        found = algorithms(model, say=say, **options)
+    show(found, show_algorithms, json=json)

@@ -11,6 +11,7 @@ from .options import (
     Debug,
     Fallback,
     Json,
+    Timeout,
     show,
 )
 
@@ -23,15 +24,17 @@ def doctor(
     peaks: Annotated[
         bool, typer.Option("--peaks", help="Measure bytes and FLOP a second, on every device.")
     ] = False,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show what is here, what is missing, and how to install it."""
     from ..console import progress
+    from ..deadline import all_or_nothing
     from ..doctor import diagnose, show_diagnosis
 
-    with progress() as say:
-        found = diagnose(peaks=peaks, say=say)
+    with progress() as say, all_or_nothing(timeout, say) as tell:
+        found = diagnose(peaks=peaks, say=tell)
     show(found, show_diagnosis, json=json)
     if require is not None:
         found.require(require)

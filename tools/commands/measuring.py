@@ -9,6 +9,7 @@ import typer
 
 from ...runtime.errors import UsageError
 from .options import (
+    Algorithms,
     Convolution,
     Debug,
     Dims,
@@ -16,13 +17,18 @@ from .options import (
     Files,
     Folder,
     Json,
+    KeepFloat32,
     Precision,
     Repeats,
     Seed,
     Shapes,
     Threads,
+    Timeout,
     Tune,
+    algorithms_of,
+    exit_code,
     integers,
+    names_of,
     show,
     split,
     wanted_inputs,
@@ -39,8 +45,10 @@ def profile(
     ] = "numpy",
     fallback: Fallback = None,
     precision: Precision = "float32",
+    keep: KeepFloat32 = "",
     tune: Tune = False,
     conv: Convolution = None,
+    algorithm: Algorithms = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -62,6 +70,7 @@ def profile(
         tuple[Path, Path] | None,
         typer.Option(metavar="A.json B.json", help="Compare two saved profiles; runs nothing."),
     ] = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -89,13 +98,17 @@ def profile(
             peaks=peaks,
             fallback=fallback,
             precision=precision,
+            timeout=timeout,
             say=say,
+            keep_float32=names_of(keep),
             tune=tune,
             conv=conv,
+            algorithms=algorithms_of(algorithm),
         )
     if trace is not None:
         write_trace(found, trace)
     show(found, lambda c, f: show_profile(c, f, top), json=json)
+    raise typer.Exit(exit_code(True, found.stopped))
 
 
 def bench(
@@ -120,11 +133,15 @@ def bench(
         str, typer.Option(metavar="1,8", help="Batches; else what the model says, 1 if nothing.")
     ] = "",
     precision: Annotated[
-        str, typer.Option(metavar="A,B", help="Arithmetics of float32 tensors: float32, tf32.")
+        str, typer.Option(metavar="A,B", help="Arithmetics of float32 tensors, as for run.")
     ] = "float32",
+    keep: KeepFloat32 = "",
     streams: Annotated[
         str, typer.Option(metavar="1,4", help="Callers at a time: 1 for latency, more for rate.")
     ] = "1",
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="A stream of batches, too, whose copies overlap.")
+    ] = False,
     duration: Annotated[
         float, typer.Option(metavar="SECONDS", help="Steady runs of each contestant.")
     ] = 2.0,
@@ -136,6 +153,7 @@ def bench(
     ] = True,
     tune: Tune = False,
     conv: Convolution = None,
+    algorithm: Algorithms = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -165,6 +183,7 @@ def bench(
         float | None,
         typer.Option("--assert-ratio", metavar="X", help="Most of median by older median."),
     ] = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -185,6 +204,7 @@ def bench(
         duration=duration,
         warm_up=warm_up,
         accuracy=accuracy,
+        pipeline=pipeline,
     )
     with progress() as say, use_threads(threads):
         found = bench_models(
@@ -196,12 +216,15 @@ def bench(
             old=old,
             fallback=fallback,
             skip_unavailable=skip_unavailable,
+            timeout=timeout,
             say=say,
+            keep_float32=names_of(keep),
             tune=tune,
             conv=conv,
+            algorithms=algorithms_of(algorithm),
         )
     show(found, show_bench, json=json)
-    raise typer.Exit(0 if found.ok else 1)
+    raise typer.Exit(exit_code(found.ok, found.stopped))
 
 
 def report(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...runtime.errors import UsageError
+from ...runtime.errors import TimeLimitError, UsageError
 
 if TYPE_CHECKING:
     from ..inputs import Wanted
@@ -22,13 +22,31 @@ Precision = Annotated[
     str,
     typer.Option(metavar="KIND", help="For float32 tensors: float32, tf32, float16, bfloat16."),
 ]
+KeepFloat32 = Annotated[
+    str,
+    typer.Option(
+        "--keep-float32",
+        metavar="A,B|@FILE",
+        help="Nodes that stay float32 whatever the precision; bisect --tolerance finds them.",
+    ),
+]
 Tune = Annotated[
-    bool, typer.Option("--tune", help="Measure cuDNN's algorithms and keep the fastest, once.")
+    bool,
+    typer.Option("--tune", help="Measure the ways to run each node, once, and take the fastest."),
 ]
 Convolution = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", help="direct: no Winograd on numpy; naive: cuda with one thread an output."
+        metavar="WAY",
+        help="Way to run every Conv: naive, direct, fft, ...; or several with commas between.",
+    ),
+]
+Algorithms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--algorithm",
+        metavar="NODE=WAY",
+        help="Way to run a node, or all of an operator, on cuda; repeat it for more.",
     ),
 ]
 Files = Annotated[
@@ -46,6 +64,14 @@ Folder = Annotated[
         "--inputs-from",
         metavar="PATH",
         help="A folder of ONNX test data (input_0.pb, ...), or an .npz file of all inputs.",
+    ),
+]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--freeze-input",
+        metavar="NAME=FILE",
+        help="An input that is this in every run: it becomes a constant; repeat it for more.",
     ),
 ]
 Seed = Annotated[
@@ -92,8 +118,32 @@ External = Annotated[
     int | None,
     typer.Option(metavar="BYTES", help="Constants of so many bytes go to a file beside it."),
 ]
+
+
+def arm_watchdog(seconds: float | None) -> float | None:
+    """Have the process ended if a command cannot be interrupted; returns `seconds`."""
+    if seconds is not None:
+        from ..deadline import WATCHDOG
+
+        WATCHDOG.arm(seconds)
+    return seconds
+
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="End after so long, with what is done by then.",
+        callback=arm_watchdog,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error, too.")]
+
+
+def exit_code(ok: bool, stopped: str) -> int:
+    """Return 1 for what is wrong, 7 for what is not complete, else 0."""
+    return 1 if not ok else TimeLimitError.exit_code if stopped else 0
 
 
 def wanted_inputs(
@@ -111,6 +161,17 @@ def wanted_inputs(
     scale, mean, std, crop, bgr = pixels
     chosen = Pixels(scale, numbers("--mean", mean), numbers("--std", std), crop, bgr)
     return Wanted(files or (), folder, seed, shapes or (), dims or (), chosen)
+
+
+def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return the way wanted by node or operator, as --algorithm NODE=WAY gives them."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        node, equals, way = text.rpartition("=")
+        if not (node and equals and way):
+            raise UsageError(f"--algorithm {text}: NODE=WAY, such as Conv=winograd_f2")
+        found[node] = way
+    return found
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
@@ -134,6 +195,14 @@ def integers(option: str, text: str) -> tuple[int, ...]:
 def split(names: str) -> tuple[str, ...]:
     """Return the names in a list with commas."""
     return tuple(name for name in names.split(",") if name)
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Return names with commas between, or the lines of a file after an @."""
+    if not text.startswith("@"):
+        return split(text)
+    lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def show(found: Any, view: Any, *, json: bool) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ...runtime.errors import UsageError
 from .options import (
+    Algorithms,
     Bgr,
     Convolution,
     Crop,
@@ -18,7 +19,9 @@ from .options import (
     File,
     Files,
     Folder,
+    Freeze,
     Json,
+    KeepFloat32,
     Mean,
     Outputs,
     Precision,
@@ -28,7 +31,11 @@ from .options import (
     Shapes,
     Std,
     Threads,
+    Timeout,
     Tune,
+    algorithms_of,
+    exit_code,
+    names_of,
     show,
     split,
     wanted_inputs,
@@ -42,8 +49,10 @@ def run(
     ] = "numpy",
     fallback: Fallback = None,
     precision: Precision = "float32",
+    keep: KeepFloat32 = "",
     tune: Tune = False,
     conv: Convolution = None,
+    algorithm: Algorithms = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -54,6 +63,7 @@ def run(
     std: Std = "1",
     crop: Crop = False,
     bgr: Bgr = False,
+    freeze: Freeze = None,
     outputs: Outputs = "",
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outputs to an .npz file.")
@@ -67,11 +77,12 @@ def run(
         bool,
         typer.Option("--check-each", help="Wait after every step, so that a fault names its node."),
     ] = False,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run a model; show its outputs and how long it takes."""
-    from ..arrays import check_archive_name, write_archive
+    from ..arrays import check_archive_name, read_named, write_archive
     from ..console import progress
     from ..measure import Repeat
     from ..run import run_model, show_run
@@ -90,13 +101,18 @@ def run(
             say=say,
             fallback=fallback,
             precision=precision,
+            keep_float32=names_of(keep),
             tune=tune,
             conv=conv,
+            algorithms=algorithms_of(algorithm),
             check_each=check_each,
+            freeze=read_named("--freeze-input", freeze or ()),
+            timeout=timeout,
         )
     if save is not None:
         write_archive(save, found.outputs)
     show(found, show_run, json=json)
+    raise typer.Exit(exit_code(True, found.stopped))
 
 
 def compare(
@@ -108,15 +124,18 @@ def compare(
             "-b",
             metavar="BACKEND",
             help=(
-                "Who takes part, the reference first: a backend, onnxruntime or onnx.reference. "
-                "Without any: every backend that can run here, and onnxruntime."
+                "Who takes part, the reference first: a backend, onnxruntime, onnx.reference, an "
+                ".npz file of outputs or a folder of test data. Without any: every backend that "
+                "can run here, and onnxruntime."
             ),
         ),
     ] = None,
     fallback: Fallback = None,
     precision: Precision = "float32",
+    keep: KeepFloat32 = "",
     tune: Tune = False,
     conv: Convolution = None,
+    algorithm: Algorithms = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -129,15 +148,32 @@ def compare(
     bgr: Bgr = False,
     outputs: Outputs = "",
     rtol: Annotated[
-        float | None,
+        list[str] | None,
         typer.Option(
-            metavar="X",
-            help="Difference allowed, as a share of max |reference|; float32: 1e-4.",
+            metavar="[NAME=]X",
+            help="Difference allowed, as a share of max |reference|; else measured in float64.",
             show_default=False,
         ),
     ] = None,
     atol: Annotated[
-        float | None, typer.Option(metavar="X", help="Difference allowed besides.")
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]X",
+            help="Difference allowed besides; both also for an output or a dtype by its name.",
+            show_default=False,
+        ),
+    ] = None,
+    stats: Annotated[
+        bool,
+        typer.Option("--stats", help="Show quantiles, cosine, PSNR, ulp, top-1 and top-5, too."),
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write inputs and everybody's outputs to an .npz file."),
+    ] = None,
+    load: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What --save wrote: its contestants take part, too."),
     ] = None,
     repeat: Repeats = None,
     threads: Threads = None,
@@ -147,7 +183,7 @@ def compare(
     ] = False,
     layers: Annotated[
         bool,
-        typer.Option("--layers", help="Compare two contestants node by node, each by itself."),
+        typer.Option("--layers", help="Compare node by node, each by itself."),
     ] = False,
     cumulative: Annotated[
         bool, typer.Option("--cumulative", help="With --layers: in one run of the whole model.")
@@ -162,10 +198,12 @@ def compare(
     as_it_is: Annotated[
         bool, typer.Option("--no-optimise", help="With --layers: leave out the graph passes.")
     ] = False,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run a model on several backends; compare outputs and latencies, or all tensors in between."""
+    from ..arrays import check_archive_name
     from ..compare import compare as compare_all
     from ..compare_view import show_comparison
     from ..console import progress
@@ -173,7 +211,9 @@ def compare(
     from ..layers_view import show_layers
     from ..measure import Repeat
     from ..threads import use_threads
+    from ..tolerances import parse_tolerances
 
+    check_archive_name(save)
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop, bgr))
     if not layers and (cumulative or twice or other or as_it_is):
         raise UsageError("--cumulative, --twice, --other and --no-optimise belong to --layers")
@@ -189,30 +229,39 @@ def compare(
                 optimise=not as_it_is,
                 fallback=fallback,
                 precision=precision,
+                keep_float32=names_of(keep),
                 tune=tune,
                 conv=conv,
+                algorithms=algorithms_of(algorithm),
+                timeout=timeout,
                 say=say,
             )
         show(steps, show_layers, json=json)
-        raise typer.Exit(0 if steps.ok else 1)
+        raise typer.Exit(exit_code(steps.ok, steps.stopped))
     with progress() as say, use_threads(threads):
         found = compare_all(
             model,
             backends,
             wanted,
             outputs=split(outputs),
-            rtol=rtol,
-            atol=atol,
+            rtol=parse_tolerances("--rtol", rtol),
+            atol=parse_tolerances("--atol", atol),
             repeat=Repeat(repeat),
             fallback=fallback,
             precision=precision,
+            keep_float32=names_of(keep),
             tune=tune,
             conv=conv,
+            algorithms=algorithms_of(algorithm),
             skip_unavailable=skip_unavailable,
+            load=load,
+            timeout=timeout,
             say=say,
         )
-    show(found, show_comparison, json=json)
-    raise typer.Exit(0 if found.ok else 1)
+    if save is not None:
+        found.save(save)
+    show(found, lambda console, each: show_comparison(console, each, stats=stats), json=json)
+    raise typer.Exit(exit_code(found.ok, found.stopped))
 
 
 def bisect(
@@ -228,8 +277,10 @@ def bisect(
     ] = None,
     fallback: Fallback = None,
     precision: Precision = "float32",
+    keep: KeepFloat32 = "",
     tune: Tune = False,
     conv: Convolution = None,
+    algorithm: Algorithms = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -241,24 +292,62 @@ def bisect(
             metavar="FOLDER", help="Write the smallest part that is wrong, and a script, there."
         ),
     ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="With --precision float16 or bfloat16: find the nodes that must stay float32 for "
+            "the outputs to stay so near to float64, as a share of max |output|.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --tolerance: write their names, one a line."),
+    ] = None,
     threads: Threads = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Find the graph rewrite, or the nodes, that make a model's outputs wrong."""
+    """Find the rewrite, or the nodes, that make outputs wrong, or that must stay float32."""
     from ..bisection import bisect as bisect_model
     from ..bisection_view import show_bisection
     from ..console import progress
+    from ..precision import keep_float32 as find_kept
+    from ..precision_view import show_kept
     from ..reduction import write_reduced
     from ..threads import use_threads
 
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
-    chosen = {"fallback": fallback, "precision": precision, "tune": tune, "conv": conv}
+    options = {"tune": tune, "conv": conv, "algorithms": algorithms_of(algorithm)}
+    if tolerance is None and save is not None:
+        raise UsageError("--save belongs to --tolerance")
+    if tolerance is not None:
+        if reduce is not None or keep or len(backends or ()) > 1:
+            raise UsageError("--tolerance takes one --backend, and neither --reduce nor a list")
+        with progress() as say, use_threads(threads):
+            kept = find_kept(
+                model,
+                tolerance,
+                precision,
+                (backends or ["numpy"])[0],
+                wanted,
+                fallback=fallback,
+                timeout=timeout,
+                say=say,
+                **options,
+            )
+        if save is not None:
+            kept.save(save)
+        show(kept, show_kept, json=json)
+        raise typer.Exit(exit_code(kept.ok, kept.stopped))
+    chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
+    chosen["keep_float32"] = names_of(keep)
     with progress() as say, use_threads(threads):
-        found = bisect_model(model, backends, wanted, say=say, **chosen)
+        found = bisect_model(model, backends, wanted, timeout=timeout, say=say, **chosen)
     if reduce is not None and found.reduced is not None:
         names = found.reference, found.contestant
         given = {name: value for name, value in chosen.items() if value}
         write_reduced(found.reduced, reduce, model=str(model), contestants=names, options=given)
     show(found, show_bisection, json=json)
-    raise typer.Exit(0 if found.ok else 1)
+    raise typer.Exit(exit_code(found.ok, found.stopped))

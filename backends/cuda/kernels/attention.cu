@@ -2,35 +2,17 @@
 // row stay in the workspace. T is the type of queries, keys and results, V that of values, M that
 // of the mask, A the arithmetic.
 //
-// Compile-time: MASK, how a mask is there: not, as flags, as numbers to add; CAUSAL; LENGTHS,
-// whether samples have lengths of their own; STAGE, which scores go out; WARPS of a block.
+// Compile-time, besides what heads.cuh wants: STAGE, which scores go out; WARPS of a block.
 
 #include "block.cuh"
+#include "heads.cuh"
 
-enum { NO_MASK, FLAGS, NUMBERS };
 enum { PRODUCTS, CAPPED, MASKED, WEIGHTS, NO_SCORES };
-
-struct Steps {  // distances of batch entries, heads and positions, in elements
-    long long batch, head, row;
-};
-
-struct Sizes {
-    int heads, kv_heads, rows, total, past, size_k, size_v, mask_length, left, right;
-};
-
-// Position `t` of a head's keys or values: the past, then what is new.
-template <typename E>
-__device__ __forceinline__ const E* position(const E* past, const E* now, int t, int n, int head,
-                                             int size, const Sizes& s, const Steps& by)
-{
-    if (t < s.past) return past + (((long long)n * s.kv_heads + head) * s.past + t) * size;
-    return now + n * by.batch + head * by.head + (t - s.past) * by.row;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention(const T* q, const T* k, const V* v, const M* mask, const T* past_k, const V* past_v,
           const long long* lengths, T* y, T* scores, A* work, Sizes s, Steps of_q, Steps of_k,
-          Steps of_v, Steps of_y, Steps of_mask, long long of_mask_key, A scale, A softcap)
+          Steps of_v, Steps of_y, MaskSteps of_mask, A scale, A softcap)
 {
     const int row = blockIdx.x % s.rows, head = blockIdx.x / s.rows % s.heads;
     const int n = blockIdx.x / s.rows / s.heads, kv_head = head / (s.heads / s.kv_heads);
@@ -39,6 +21,9 @@ attention(const T* q, const T* k, const V* v, const M* mask, const T* past_k, co
     T* out = STAGE == NO_SCORES ? nullptr : scores + (long long)blockIdx.x * s.total;
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int place = row + s.past + (LENGTHS ? valid - s.rows : 0);
+    const M* shown = MASK == NO_MASK ? nullptr
+                                     : mask + n * of_mask.batch + head * of_mask.head
+                                           + row * of_mask.row;
     A peak = -A(INFINITY), seen = -A(INFINITY);
     for (int t = threadIdx.x; t < s.total; t += THREADS) {
         const T* key = position(past_k, k, t, n, kv_head, s.size_k, s, of_k);
@@ -47,17 +32,8 @@ attention(const T* q, const T* k, const V* v, const M* mask, const T* past_k, co
         if (STAGE == PRODUCTS) out[t] = T(score);
         if (softcap > A(0)) score = softcap * tanh(score / softcap);
         if (STAGE == CAPPED) out[t] = T(score);
-        const bool hidden = t >= valid || (CAUSAL && t > place)
-                            || (s.left >= 0 && place - t > s.left)
-                            || (s.right >= 0 && t - place > s.right);
-        A bias = hidden ? -A(INFINITY) : A(0);
-        if (MASK != NO_MASK) {
-            const long long at = n * of_mask.batch + head * of_mask.head + row * of_mask.row
-                                 + t * of_mask_key;
-            if (t >= s.mask_length) bias = -A(INFINITY);
-            else if (MASK == NUMBERS) bias += A(mask[at]);
-            else if (!bool(mask[at])) bias = -A(INFINITY);
-        }
+        A bias = is_hidden(t, place, valid, s) ? -A(INFINITY) : A(0);
+        if (MASK != NO_MASK) bias += added<A>(shown, t, s, of_mask);
         score += bias;
         if (STAGE == MASKED) out[t] = T(score);
         own[t] = score;

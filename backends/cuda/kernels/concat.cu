@@ -1,5 +1,6 @@
 // Joins rows: each row of y is a row of every input, one after the other. One launch for all
-// inputs; blockIdx.y says which. VECTOR elements at a time where all lengths allow it.
+// inputs; blockIdx.y says which. VECTOR elements at a time where all lengths allow it. Rows lie
+// `pitch` elements apart, in y and in every input.
 //
 // Generated: INPUTS(X), which is X(0) X(1) ... for all inputs. T is an unsigned integer of the
 // elements' size.
@@ -8,11 +9,12 @@ struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
-#define PARAMETER(i) , const T *x##i, Index width##i, Index start##i
+#define PARAMETER(i) , const T *x##i, Index width##i, Index pitch##i, Index start##i
 #define CHOICE(i)       \
     if (blockIdx.y == i) { \
         x = x##i;       \
         width = width##i; \
+        from = pitch##i; \
         start = start##i; \
     }
 
@@ -20,12 +22,12 @@ extern "C" __global__ void __launch_bounds__(256)
 concat(T* y, Index rows, Index pitch INPUTS(PARAMETER))
 {
     const T* x = nullptr;
-    Index width = 1, start = 0;
+    Index width = 1, from = 1, start = 0;
     INPUTS(CHOICE)
     const Index count = rows * width;
     const Index step = gridDim.x * (Index)256 * VECTOR;
     for (Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR; i < count; i += step) {
-        const Index row = i / width;
-        *(Words*)(y + row * pitch + start + i - row * width) = *(const Words*)(x + i);
+        const Index row = i / width, place = i - row * width;
+        *(Words*)(y + row * pitch + start + place) = *(const Words*)(x + row * from + place);
     }
 }

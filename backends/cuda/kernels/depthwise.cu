@@ -8,6 +8,7 @@ struct Plane {
     int channels, height, width, out_height, out_width;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
     int of_image, of_channel, of_row, of_column;  // distances of neighbours in the input
+    int row;                                      // and of pixels in the result, channels last
 };
 
 struct Words {
@@ -31,9 +32,11 @@ depthwise(const T* x, const T* w, T* y, const T* bias, const T* z0, const T* z1,
     const int i = (blockIdx.x * 128 + threadIdx.x) * VECTOR;
     if (i >= count) return;
     int channel, row, column, n, rest = i;
+    long long place = i;
     if (CHANNELS_LAST) {
         channel = rest % p.channels;
         rest /= p.channels;
+        place = (long long)rest * p.row + channel;
     }
     column = rest % p.out_width;
     rest /= p.out_width;
@@ -68,8 +71,8 @@ depthwise(const T* x, const T* w, T* y, const T* bias, const T* z0, const T* z1,
         results.at[q] = finish(sum, i + q, n, channel + q, z0, z1);
     }
     if constexpr (VECTOR == 4) {
-        *(float4*)(y + i) = *(const float4*)results.at;
+        *(float4*)(y + place) = *(const float4*)results.at;
     } else {
-        y[i] = results.at[0];
+        y[place] = results.at[0];
     }
 }

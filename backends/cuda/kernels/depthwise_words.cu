@@ -11,6 +11,7 @@
 struct Plane {
     int channels, height, width, out_height, out_width;
     int stride_h, dilation_h, pad_h, pad_w;
+    int row_x, row_y;  // elements from one pixel to the next
 };
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -28,7 +29,7 @@ depthwise_words(const T* x, const T* w, T* y, const T* bias, const T* z0, const 
     if (i >= count) return;
 
     constexpr int SPAN = (PER - 1) * STEP + (KW - 1) * SPREAD + 1;  // inputs of a row
-    const T* image = x + (long long)n * p.height * p.width * p.channels + channel;
+    const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
     float sums[PER][8] = {};
 #pragma unroll
     for (int r = 0; r < KH; ++r) {
@@ -42,7 +43,7 @@ depthwise_words(const T* x, const T* w, T* y, const T* bias, const T* z0, const 
             const int u = first * STEP - p.pad_w + j;
             Words values = {};
             if (u >= 0 && u < p.width)
-                values = *(const Words*)(image + (long long)(v * p.width + u) * p.channels);
+                values = *(const Words*)(image + (long long)(v * p.width + u) * p.row_x);
 #pragma unroll
             for (int o = 0; o < PER; ++o)
 #pragma unroll
@@ -57,7 +58,7 @@ depthwise_words(const T* x, const T* w, T* y, const T* bias, const T* z0, const 
     for (int o = 0; o < PER; ++o) {
         if (first + o >= p.out_width) break;
         const long long pixel = ((long long)n * p.out_height + row) * p.out_width + first + o;
-        const long long at = pixel * p.channels + channel;
-        finish_all(y, sums[o], operands_at(at, channel, 8, bias, z0, z1), at, n, 8);
+        const Operands with = operands_at(pixel * p.channels + channel, channel, 8, bias, z0, z1);
+        finish_all(y, sums[o], with, pixel * p.row_y + channel, n, 8);
     }
 }

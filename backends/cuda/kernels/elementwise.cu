@@ -1,5 +1,6 @@
 // A chain of elementwise operators in one pass over memory. A thread computes VECTOR neighbouring
-// results; operands are read in place, however they are broadcast.
+// results; operands are read in place, however they are broadcast. GAPS says whether the result has
+// gaps between its rows, as a slice of a larger tensor has; else it is written from end to end.
 //
 // Generated: R, the type of the result; A0, A1, ... the types of the operands; chain(a0, a1, ...),
 // the arithmetic; OPERANDS(X), which is X(0) X(1) ...; CHAIN_ARGUMENTS, the elements of one result;
@@ -35,16 +36,17 @@ __device__ __forceinline__ Words<A> words(const A* from)
 #define READ(i) const Words<A##i> words##i = words<INNER##i>(a##i + offset##i);
 
 extern "C" __global__ void __launch_bounds__(256)
-elementwise(R* y, Index count, Ints sizes OPERANDS(PARAMETER))
+elementwise(R* y, Ints strides, Index count, Ints sizes OPERANDS(PARAMETER))
 {
     const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
     if (i >= count) return;
     OPERANDS(OFFSET)
-    Index rest = i;
+    Index offset = 0, rest = i;
 #pragma unroll
     for (int axis = RANK - 1; axis >= 0; --axis) {
         const Index next = axis ? rest / sizes.at[axis] : 0;
         const Index position = rest - next * sizes.at[axis];
+        offset += position * strides.at[axis];
         OPERANDS(MOVE)
         rest = next;
     }
@@ -52,5 +54,5 @@ elementwise(R* y, Index count, Ints sizes OPERANDS(PARAMETER))
     Words<R> results;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) results.at[q] = chain(CHAIN_ARGUMENTS);
-    *(Words<R>*)(y + i) = results;
+    *(Words<R>*)(y + (GAPS ? offset : i)) = results;
 }

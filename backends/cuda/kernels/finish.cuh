@@ -38,9 +38,8 @@ __device__ __forceinline__ Operands operands_at(long long at, int channel, int r
             operand<Z1>(z1, at, channel, room)};
 }
 
-// Stores finish(values + bias) at place `at` of the result.
-__device__ __forceinline__ void finish_all(T* c, const float (&values)[8], const Operands& with,
-                                           long long at, int row, int room)
+// Returns finish(values + bias).
+__device__ __forceinline__ Words finished(const float (&values)[8], const Operands& with, int row)
 {
     Words results;
 #pragma unroll
@@ -48,11 +47,24 @@ __device__ __forceinline__ void finish_all(T* c, const float (&values)[8], const
         const float sum = BIAS ? values[q] + float(with.shift.at[q]) : values[q];
         results.at[q] = finish(sum, q, row, q, with.first.at, with.second.at);
     }
+    return results;
+}
+
+// Stores eight neighbours, or as many as there is room for.
+__device__ __forceinline__ void keep(T* to, const Words& results, int room)
+{
     if constexpr (VECTOR_C == 8) {
-        *(Words*)(c + at) = results;
+        *(Words*)to = results;
     } else {
 #pragma unroll
         for (int q = 0; q < 8; ++q)
-            if (q < room) c[at + q] = results.at[q];
+            if (q < room) to[q] = results.at[q];
     }
+}
+
+// Stores finish(values + bias) at place `at` of the result.
+__device__ __forceinline__ void finish_all(T* c, const float (&values)[8], const Operands& with,
+                                           long long at, int row, int room)
+{
+    keep(c + at, finished(values, with, row), room);
 }

@@ -21,7 +21,7 @@
 
 #include "early.cuh"
 
-constexpr int THREADS = WARPS_M * WARPS_N * 32;
+constexpr int THREADS = WARPS_M * WARPS_N * 32, LOADERS = THREADS;
 constexpr int WM = WGMMA ? 16 : BM / WARPS_M;  // rows of a warp's results
 constexpr int TM = WM / 16;
 constexpr int AHEAD = STAGES - 1;
@@ -97,7 +97,7 @@ mma(const T* a, const T* b, void* c, const Window* table, const T* bias, const T
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step)
         if (step < count) load_b(step);
-    LoaderA loader(m0, m, lda, image);
+    LoaderA loader(threadIdx.x, m0, m, lda, image);
     loader.fetch(first * BK, k, table);
     const auto load_a = [&](int step) {
         loader.copy(tiles + step % STAGES * BYTES_STAGE, a, (first + step) * BK, k, table);

@@ -1,109 +1,18 @@
-// What the matrix products on tensor cores share: where rows of `a` and windows of an image lie, how
-// tiles come to shared memory, and what happens with the sums. mma.cu says what the constants are.
+// What the matrix products on tensor cores share: how tiles come to shared memory, and what happens with
+// the sums. mma.cu says what the constants are.
 //
 // THREADS is the number of threads, and a warp has TM times 16 rows of results.
 
 #include "finish.cuh"
 #include "tensor_cores.cuh"
+#include "rows.cuh"
 
-enum { MATRIX, PIXELS, WINDOWS };
 enum { WHOLE, PARTIAL, CLUSTER };
 
 constexpr int TN = BN / WARPS_N / 8;  // columns of a warp's results, in eights
 constexpr int BYTES_A = BM * BK * 2, BYTES_STAGE = (BM + BN) * BK * 2;
 constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats
 constexpr int ITEMS = BM * BN / 8;
-
-struct Divisor {  // n / d is n * factor >> shift, for n below 2^31
-    u32 factor;
-    int shift;
-};
-
-__device__ __forceinline__ int divide(int n, const Divisor& d)
-{
-    return (int)((uint64)(u32)n * d.factor >> d.shift);
-}
-
-struct Image {
-    int height, width;           // of the input
-    int out_height, out_width;   // of the result
-    int stride_h, stride_w, pad_h, pad_w;
-    int of_image, of_row, of_column;  // distances of neighbours in the input, in elements
-    Divisor pixels, columns;          // of the result
-};
-
-struct Window {  // some neighbouring elements of a window
-    int offset;   // from the element at its first corner
-    u32 place;    // row, and column << 16
-};
-
-struct Row {  // where row m of `a` begins
-    int offset;
-    u32 place;  // of the window's first corner: INSIDE + row + (column << 16); 0 where there is none
-};
-
-// The highest bits of two 16-bit numbers. They stay set while the numbers below them are not negative,
-// so that one addition moves a row and a column, and one subtraction compares both with their limits.
-constexpr u32 INSIDE = 0x80008000;
-
-__device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& image)
-{
-    if (m >= count) return {0, 0};
-    if constexpr (ROWS == MATRIX) return {m * lda, INSIDE};
-    const int pixels = image.out_height * image.out_width;
-    const int n = divide(m, image.pixels), pixel = m - n * pixels;
-    const int y = divide(pixel, image.columns), x = pixel - y * image.out_width;
-    const int row = y * image.stride_h - image.pad_h, column = x * image.stride_w - image.pad_w;
-    return {n * image.of_image + row * image.of_row + column * image.of_column,
-            INSIDE + (u32)row + ((u32)column << 16)};
-}
-
-// Copies the tile of `a` that begins at column k0, zeros where there is nothing.
-struct LoaderA {
-    static constexpr int PER_ROW = BK / VECTOR;
-    static constexpr int LANES_M = THREADS / PER_ROW;
-    static constexpr int COPIES = BM / LANES_M;
-    static_assert(BM % LANES_M == 0, "every thread copies alike");
-
-    Row rows[COPIES];
-    Window window;  // of the next tile; fetched early, because its address depends on it
-    u32 limit;      // the last row and column, see `copy`
-    int m, k;       // of this thread's first copy
-
-    __device__ __forceinline__ LoaderA(int m0, int count, int lda, const Image& image)
-    {
-        m = threadIdx.x / PER_ROW;
-        k = threadIdx.x % PER_ROW * VECTOR;
-        limit = (u32)(image.height - 1) + ((u32)image.width << 16);
-#pragma unroll
-        for (int i = 0; i < COPIES; ++i) rows[i] = row_of(m0 + m + i * LANES_M, count, lda, image);
-    }
-
-    __device__ __forceinline__ void fetch(int k0, int k_end, const Window* table)
-    {
-        if constexpr (ROWS == WINDOWS) window = table[min(k0 + k, k_end - 1) / VECTOR];
-    }
-
-    __device__ __forceinline__ void copy(u32 tile, const T* a, int k0, int k_end,
-                                         const Window* table)
-    {
-        const bool is_term = k0 + k < k_end;
-        const int offset = ROWS == WINDOWS ? window.offset : k0 + k;
-#pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            bool inside = is_term && rows[i].place;
-            if constexpr (ROWS == WINDOWS) {
-                const u32 place = rows[i].place + window.place, rest = limit - place;
-                inside = is_term && (place & rest & INSIDE) == INSIDE;
-            }
-            // Rows that are a multiple of eight apart are swizzled alike.
-            const u32 to = LANES_M % 8 ? swizzled(m + i * LANES_M, k / 8)
-                                       : swizzled(m, k / 8) + i * LANES_M * BK * 2;
-            copy_async<VECTOR>(tile + to + k % 8 * 2, a + rows[i].offset + offset, inside);
-        }
-        fetch(k0 + BK, k_end, table);
-    }
-};
 
 __device__ __forceinline__ void copy_b(u32 tile, const T* b, int k0, int n0, int n, int ldb)
 {

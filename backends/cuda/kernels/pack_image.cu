@@ -1,8 +1,9 @@
 // Brings an image of few channels from the plain order to channels last, its channels padded with zeros
 // to PADDED and its rows to `padded_width`, `left` pixels of them before the first. So a convolution
-// can read whole words. A thread moves one pixel.
+// can read whole words. A thread moves one pixel, and with PIXELS 2 its neighbour as well: then windows
+// begin at multiples of 16 bytes, whatever their stride.
 //
-// Compile-time: T, an unsigned integer of the elements' size; PADDED.
+// Compile-time: T, an unsigned integer of the elements' size; PADDED; PIXELS.
 
 #include "early.cuh"
 
@@ -23,13 +24,16 @@ pack_image(const T* x, T* y, int count, int channels, int height, int width, int
     if (i >= count) return;
     const long long plane = (long long)height * width;
     const T* from = x + n * channels * plane + (long long)rest * width + column;
-    const bool inside = column >= 0 && column < width;
 #pragma unroll
-    for (int c = 0; c < PADDED; c += WORD) {
-        Words words = {};
+    for (int p = 0; p < PIXELS; ++p) {
+        const bool inside = column + p >= 0 && column + p < width;
 #pragma unroll
-        for (int q = 0; q < WORD; ++q)
-            if (inside && c + q < channels) words.at[q] = from[(c + q) * plane];
-        *(Words*)(y + (long long)i * PADDED + c) = words;
+        for (int c = 0; c < PADDED; c += WORD) {
+            Words words = {};
+#pragma unroll
+            for (int q = 0; q < WORD; ++q)
+                if (inside && c + q < channels) words.at[q] = from[p + (c + q) * plane];
+            *(Words*)(y + ((long long)i * PIXELS + p) * PADDED + c) = words;
+        }
     }
 }

@@ -1,5 +1,6 @@
 // Poolings over windows. One thread computes one result; results are numbered as they lie in
-// memory, so neighbouring threads read neighbouring elements in either order of the channels.
+// memory, so neighbouring threads read neighbouring elements in either order of the channels. Pixels
+// of y lie `row` elements apart where channels are innermost.
 //
 // X is the type of the elements, A the arithmetic, LOWEST the least element. Compile-time: KIND;
 // CHANNELS_LAST; KD KH KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports
@@ -27,15 +28,16 @@ template <typename V> __device__ __forceinline__ V raised(V x, V p)
 }
 
 extern "C" __global__ void pool(const X* x, X* y, long long* positions, long long count,
-                                int channels, double power, Strides from, Geometry g)
+                                int channels, int row, double power, Strides from, Geometry g)
 {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= count) return;
     int at[3], channel;
-    long long rest = i;
+    long long rest = i, place = i;
     if (CHANNELS_LAST) {
         channel = rest % channels;
         rest /= channels;
+        place = rest * row + channel;
     }
     for (int axis = 2; axis >= 0; --axis) {
         at[axis] = rest % g.out[axis];
@@ -79,7 +81,7 @@ extern "C" __global__ void pool(const X* x, X* y, long long* positions, long lon
             }
     if (KIND == AVERAGE || KIND == AVERAGE_PADDED) result /= A(elements);
     if (KIND == NORM) result = raised(result, A(1) / A(power));
-    if (y) y[i] = X(result);
+    if (y) y[place] = X(result);
     if (POSITIONS) {
         const long long plane = (long long)g.in[0] * g.in[1] * g.in[2];
         positions[i] = (rest * channels + channel) * plane + found;

@@ -11,11 +11,14 @@ enum { MAX, AVERAGE, AVERAGE_PADDED };
 struct Plane {
     int channels, height, width, out_height, out_width;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w, pad_bottom, pad_right;
+    int row_x, row_y;  // elements from one pixel to the next
 };
 
 struct alignas(16) Words {
     T at[8];
 };
+
+#include "greater.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
 pool_words(const T* x, T* y, int count, Plane p)
@@ -30,10 +33,11 @@ pool_words(const T* x, T* y, int count, Plane p)
     begin_early();
     if (i >= count) return;
 
-    const T* image = x + (long long)n * p.height * p.width * p.channels + channel;
-    float results[8];
+    const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
+    Words found;
+    float sums[8] = {};
 #pragma unroll
-    for (int q = 0; q < 8; ++q) results[q] = KIND_OF == MAX ? -INFINITY : 0.f;
+    for (int q = 0; q < 8; ++q) found.at[q] = T(-INFINITY);
     int elements = 0;
 #pragma unroll UNROLL
     for (int r = 0; r < KH; ++r)
@@ -44,25 +48,23 @@ pool_words(const T* x, T* y, int count, Plane p)
             if (KIND_OF == AVERAGE_PADDED)
                 elements += v < p.height + p.pad_bottom && u < p.width + p.pad_right;
             if (v < 0 || v >= p.height || u < 0 || u >= p.width) continue;
-            const Words values = *(const Words*)(image + (long long)(v * p.width + u) * p.channels);
+            const Words values = *(const Words*)(image + (long long)(v * p.width + u) * p.row_x);
             if (KIND_OF == AVERAGE) ++elements;
+            if constexpr (KIND_OF == MAX) {
+                found = greater(found, values);
+            } else {
 #pragma unroll
-            for (int q = 0; q < 8; ++q) {
-                const float value = float(values.at[q]);
-                if (KIND_OF == MAX)
-                    results[q] = value > results[q] || value != value ? value : results[q];
-                else
-                    results[q] += value;
+                for (int q = 0; q < 8; ++q) sums[q] += float(values.at[q]);
             }
         }
-    Words found;
+    if constexpr (KIND_OF != MAX)
 #pragma unroll
-    for (int q = 0; q < 8; ++q) found.at[q] = T(KIND_OF == MAX ? results[q] : results[q] / elements);
-    *(Words*)(y + (long long)i * 8) = found;
+        for (int q = 0; q < 8; ++q) found.at[q] = T(sums[q] / elements);
+    *(Words*)(y + (long long)(i / chunks) * p.row_y + channel) = found;
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-pool_images(const T* x, T* y, int channels, int pixels)
+pool_images(const T* x, T* y, int channels, int pixels, int row_x)
 {
     __shared__ float parts[8][8][8];  // of each warp, chunk of channels and channel
     const int chunk = threadIdx.x % 8, lane = threadIdx.x / 8, first = blockIdx.x * 8 + chunk;
@@ -77,10 +79,10 @@ pool_images(const T* x, T* y, int channels, int pixels)
             result += value;
     };
     if (first * 8 < channels) {
-        const T* image = x + (long long)blockIdx.y * pixels * channels + first * 8;
+        const T* image = x + (long long)blockIdx.y * pixels * row_x + first * 8;
 #pragma unroll 4
         for (int pixel = lane; pixel < pixels; pixel += 32) {
-            const Words values = *(const Words*)(image + (long long)pixel * channels);
+            const Words values = *(const Words*)(image + (long long)pixel * row_x);
 #pragma unroll
             for (int q = 0; q < 8; ++q) add(results[q], float(values.at[q]));
         }

@@ -6,22 +6,25 @@ struct Ints {  // one number an axis, outermost first
 };
 
 // y, in the order of its memory, = x[offset + sum of position * stride]: transposed, sliced,
-// repeated. VECTOR elements at a time where both run along the innermost axis.
+// repeated. VECTOR elements at a time where both run along the innermost axis. GAPS says whether y is a
+// slice of a larger tensor, so that its strides tell where its elements are.
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-copy_strided(const T* x, T* y, Index count, Index offset, Ints sizes, Ints strides)
+copy_strided(const T* x, T* y, Index count, Index offset, Ints sizes, Ints strides, Ints places)
 {
     const Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
     if (i >= count) return;
-    Index rest = i, from = offset;
+    Index rest = i, from = offset, to = 0;
 #pragma unroll
     for (int axis = RANK - 1; axis >= 0; --axis) {
         const Index next = axis ? rest / sizes.at[axis] : 0;
-        from += (rest - next * sizes.at[axis]) * strides.at[axis];
+        const Index position = rest - next * sizes.at[axis];
+        from += position * strides.at[axis];
+        to += position * places.at[axis];
         rest = next;
     }
-    *(Words*)(y + i) = *(const Words*)(x + from);
+    *(Words*)(y + (GAPS ? to : i)) = *(const Words*)(x + from);
 }

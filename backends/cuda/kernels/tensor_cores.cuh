@@ -1,20 +1,20 @@
 // What tensor-core kernels are made of, as PTX: copies that run beside the arithmetic, fragments,
 // products, and blocks that share their memory.
 //
-// Tiles in shared memory have rows of 64 elements (128 bytes, eight chunks of 16). Chunk c of row r
-// lies at place c ^ (r % 8), so that eight rows of a column of chunks lie in different banks; that is
-// also the order that wgmma calls the 128-byte swizzle.
+// Tiles in shared memory have rows of 128 bytes, eight chunks of 16. Chunk c of row r lies at place
+// c ^ (r % 8), so that eight rows of a column of chunks lie in different banks; that is also the order
+// that wgmma calls the 128-byte swizzle.
 //
-// Compile-time: T, __half or __nv_bfloat16; KIND, its PTX name as a string.
+// Compile-time: T, the elements' type; KIND, the PTX name as a string of what is multiplied.
 
 typedef unsigned int u32;
-constexpr int BK = 64;
+constexpr int BK = 128 / sizeof(T);  // elements of a row
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 __device__ __forceinline__ u32 swizzled(int row, int chunk)
 {
-    return row * (BK * 2) + ((chunk ^ (row & 7)) << 4);
+    return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
 
 // ── copies ──────────────────────────────────────────────────────────────────────────────────────
@@ -22,13 +22,13 @@ __device__ __forceinline__ u32 swizzled(int row, int chunk)
 // Copies N elements to shared memory, or writes zeros where `inside` is false.
 template <int N> __device__ __forceinline__ void copy_async(u32 to, const T* from, bool inside)
 {
-    const int bytes = inside ? 2 * N : 0;
-    if constexpr (N == 8)
+    const int bytes = inside ? N * sizeof(T) : 0;
+    if constexpr (N * sizeof(T) == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                      :: "r"(to), "l"(from), "r"(bytes));
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                     :: "r"(to), "l"(from), "n"(2 * N), "r"(bytes));
+                     :: "r"(to), "l"(from), "n"(N * sizeof(T)), "r"(bytes));
 }
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -49,10 +49,43 @@ __device__ __forceinline__ void fragments(u32 (&found)[4], u32 address)
                  : "r"(address));
 }
 
+// The same, each matrix transposed.
+__device__ __forceinline__ void fragments_across(u32 (&found)[4], u32 address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
+                 : "r"(address));
+}
+
+// Two numbers, rounded, as neighbours; the first one has the lower place.
+__device__ __forceinline__ u32 pair_of(float first, float second)
+{
+    u32 found;
+    asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
+    return found;
+}
+
+// 2 to the power of x.
+__device__ __forceinline__ float exp2_of(float x)
+{
+    float found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+    return found;
+}
+
 // sums[16][8] += a[16][16] * b[8][16]'
 __device__ __forceinline__ void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// sums[16][8] += a[16][8] * b[8][8]', numbers of tf32
+__device__ __forceinline__ void multiply_16x8x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

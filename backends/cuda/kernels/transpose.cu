@@ -1,11 +1,12 @@
 // y[batch][j][i] = x[batch][i][j] through a tile in shared memory, so that both sides are read and
-// written along memory. Rows of either may be longer than what they hold (padded channels); what
-// lies behind in a row of y becomes zero. T is an unsigned integer of the elements' size.
+// written along memory. Rows of either may lie further apart than they are long: as slices of larger
+// images do, whose gaps belong to others, and as padded channels, which are part of the `width` of a
+// row of y and become zero. T is an unsigned integer of the elements' size.
 
 constexpr int SIDE = 32, LANES = 8;
 
 extern "C" __global__ void __launch_bounds__(SIDE * LANES)
-transpose(T* y, const T* x, int rows, int columns, int pitch_x, int pitch_y, int tiles,
+transpose(T* y, const T* x, int rows, int columns, int pitch_x, int pitch_y, int width, int tiles,
           long long batch_x, long long batch_y)
 {
     __shared__ T tile[SIDE][SIDE + 1];  // a column of it touches every bank
@@ -20,17 +21,17 @@ transpose(T* y, const T* x, int rows, int columns, int pitch_x, int pitch_y, int
     __syncthreads();
     for (int k = first; k < SIDE; k += LANES) {
         const int j = j0 + k, i = i0 + lane;
-        if (j < columns && i < pitch_y) y[(long long)j * pitch_y + i] = tile[lane][k];
+        if (j < columns && i < width) y[(long long)j * pitch_y + i] = tile[lane][k];
     }
 }
 
-// Copies rows into rows of another length, with zeros behind what they hold.
+// Copies rows of `columns` elements into rows of `width`, with zeros behind.
 extern "C" __global__ void __launch_bounds__(256)
-repitch(T* y, const T* x, long long count, int columns, int pitch_x, int pitch_y)
+repitch(T* y, const T* x, long long count, int columns, int width, int pitch_x, int pitch_y)
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
     if (i >= count) return;
-    const long long row = i / pitch_y;
-    const int column = i - row * pitch_y;
-    y[i] = column < columns ? x[row * pitch_x + column] : T(0);
+    const long long row = i / width;
+    const int column = i - row * width;
+    y[row * pitch_y + column] = column < columns ? x[row * pitch_x + column] : T(0);
 }

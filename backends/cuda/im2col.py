@@ -1,0 +1,235 @@
+"""Explicit GEMM: the windows of an image as the rows of a matrix in the workspace (im2col).
+
+A transposed convolution goes the other way: the product comes first, and every result collects what
+belongs to it (col2im).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ...runtime.dtypes import float32
+from ...runtime.types import Array
+from .compile import arithmetic
+from .convolution import MOST_ELEMENTS, Convolution, image_formats
+from .half import HalfProduct, multiply_halves
+from .half_conv import half_time, pack_filters
+from .half_words import HALVES
+from .implicit import LEAST_CHANNELS, pack_windows, product_time, unsplit
+from .launch import (
+    Ints32,
+    Launch,
+    Packed,
+    Recipe,
+    Scratch,
+    index_type,
+    integer,
+    launches_of,
+)
+from .layout import ceil_div
+from .matmul import Product, multiply, vector_of
+from .menu import LAST, Formats
+from .registry import Answer
+from .tail import NO_TAIL
+from .windows import image_of
+
+THREADS = 256
+
+
+# ── convolution ──────────────────────────────────────────────────────────────────────────────────
+
+
+def explicit_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of `explicit_gemm`, or why it cannot be used."""
+    refused = _refused(conv)
+    if refused:
+        return refused
+    terms = conv.taps * conv.channels
+    if conv.x.dtype in HALVES and terms % 2:
+        return f"rows of {terms} 16-bit elements, an odd number"
+    if conv.pixels * terms >= 2**40:
+        return f"a matrix of {conv.pixels} x {terms} elements"
+    return image_formats(conv, LEAST_CHANNELS)
+
+
+def _refused(conv: Convolution) -> str:
+    one = conv.need_one_group() or conv.need_plane() or conv.need_constants()
+    if one or conv.x.dtype in HALVES:
+        return one
+    return conv.need_float32()
+
+
+def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
+    """Return the windows written as a matrix, and its product with the filters.
+
+    The workspace is this matrix: kernel * c * n * output elements.
+    """
+    x, terms = conv.x, conv.taps * conv.channels
+    used = conv.pixels * terms * x.dtype.itemsize
+    vector = vector_of(conv.channels, x.row) if x.is_channels_last else 1
+    words = terms // vector
+    index = index_type(conv.pixels * words)
+    write = Launch(
+        "im2col.cu",
+        "im2col",
+        grid=(ceil_div(conv.pixels * words, THREADS), 1, 1),
+        block=THREADS,
+        args=(x, Scratch(0), integer(conv.pixels * words, index), np.int32(words), _plane(conv)),
+        types=(("T", x.dtype), ("A", arithmetic(x.dtype)), ("Index", index)),
+        constants=(("BIAS", False), ("VECTOR", vector)),
+        code=NO_TAIL.code if x.dtype == float32 else conv.tail.code,
+        scratch=used,
+        note="im2col",
+        pitched=(x,),
+    )
+    rest = _half_product(conv, used) if x.dtype in HALVES else _product(conv)
+    launches = (write, *launches_of(rest))
+    most = max(used, *(launch.scratch for launch in launches))
+    return tuple(replace(launch, scratch=most) for launch in launches)
+
+
+def _product(conv: Convolution) -> Recipe:
+    m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
+    pack = partial(pack_windows, groups=1)
+    product = Product(
+        a=Scratch(0),
+        b=Packed((conv.w.value,), ("windows", 1), pack),
+        c=conv.y,
+        m=m,
+        n=n,
+        k=k,
+        lda=k,
+        ldb=ceil_div(n, 4) * 4,
+        ldc=conv.y.row,
+        bias=conv.b,
+        vector_a=vector_of(k),
+    )
+    tile = unsplit(m, n, k, 1, conv.setting.target)
+    return multiply(product, conv.tail, conv.setting, (tile, 1))
+
+
+def _half_product(conv: Convolution, used: int) -> Recipe:
+    m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
+    pack = partial(pack_filters, groups=1, channels=conv.channels)
+    product = HalfProduct(
+        a=Scratch(0),
+        b=Packed((conv.w.value,), ("filters", 1, conv.channels), pack),
+        c=conv.y,
+        shape=(m, n, k),
+        lda=k,
+        ldb=ceil_div(k, 8) * 8,
+        ldc=conv.y.row,
+        bias=conv.b,
+        vector=next(v for v in (8, 4, 2) if k % v == 0),
+    )
+    return multiply_halves(product, conv.tail, conv.setting.target, used)
+
+
+def _plane(conv: Convolution) -> Ints32:
+    """Return struct `Plane` of im2col.cu; one spatial axis counts as the width."""
+    x, y, view = conv.x, conv.y, conv.view
+    image = image_of(x.dims[2:], y.dims[2:], view, x.strides).values
+    flat = x.rank == 3
+    kernel = (1, *view.kernel) if flat else view.kernel
+    dilations = (1, *view.dilations) if flat else view.dilations
+    of_image, *of_pixel = image[8:]
+    return Ints32(
+        (*(x.dims[1], *image[:4], *kernel, *image[4:8], *dilations),
+         *(of_image, x.strides[1], *of_pixel))
+    )  # fmt: skip
+
+
+def explicit_time(conv: Convolution) -> float:
+    """Return the microseconds that writing, reading and multiplying are expected to take."""
+    m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
+    matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
+    if conv.x.dtype in HALVES:
+        product = half_time(1, conv.y, conv.x, conv.w, conv.view, conv.setting)
+        return 2.0 + matrix + product
+    return 2.0 + matrix + product_time(m, n, k, 1, conv.setting.target)
+
+
+# ── transposed convolution ───────────────────────────────────────────────────────────────────────
+
+
+def transposed_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of a transposed `explicit_gemm`, or why it cannot be used."""
+    refused = _refused(conv) or conv.need_float32()
+    if refused:
+        return refused
+    pixels = conv.x.size // conv.channels
+    if pixels * conv.taps * conv.filters >= MOST_ELEMENTS:
+        return f"a matrix of {pixels} x {conv.taps * conv.filters} elements"
+    return LAST
+
+
+def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
+    """Return the product of pixels and weights, and its sum by results (col2im).
+
+    The workspace is this product: n * spatial * kernel * m elements.
+    """
+    x, y, k = conv.x, conv.y, conv.channels
+    m, n = conv.x.size // k, conv.taps * conv.filters
+    used = 4 * m * n
+    product = Product(
+        a=x,
+        b=Packed((conv.w.value,), "transposed columns", pack_transposed),
+        c=Scratch(0),
+        m=m,
+        n=n,
+        k=k,
+        lda=x.row,
+        ldb=ceil_div(n, 4) * 4,
+        ldc=n,
+        vector_a=vector_of(k, x.row),
+    )
+    tile = unsplit(m, n, k, 1, conv.setting.target)
+    first = multiply(product, NO_TAIL, conv.setting, (tile, 1))
+    index = index_type(y.size)
+    second = Launch(
+        "im2col.cu",
+        "col2im",
+        grid=(ceil_div(y.size, THREADS), 1, 1),
+        block=THREADS,
+        args=(
+            *(Scratch(0), y, conv.b, *conv.tail.pointers, integer(y.size, index), np.int32(n)),
+            _transposed_plane(conv),
+        ),
+        types=(("T", float32), ("A", float32), ("Index", index)),
+        constants=(("BIAS", conv.b is not None), ("VECTOR", 1)),
+        code=conv.tail.code,
+        note=f"col2im {conv.tail.title}".strip(),
+    )
+    return tuple(replace(launch, scratch=used) for launch in (*launches_of(first), second))
+
+
+def _transposed_plane(conv: Convolution) -> Ints32:
+    """Return struct `Plane` for col2im, where the image is the result."""
+    x, y, view = conv.x, conv.y, conv.view
+    image = image_of(y.dims[2:], x.dims[2:], view, y.strides).values
+    flat = x.rank == 3
+    kernel = (1, *view.kernel) if flat else view.kernel
+    dilations = (1, *view.dilations) if flat else view.dilations
+    of_image, *of_pixel = image[8:]
+    return Ints32(
+        (*(y.dims[1], *image[:4], *kernel, *image[4:8], *dilations),
+         *(of_image, y.strides[1], *of_pixel))
+    )  # fmt: skip
+
+
+def pack_transposed(w: Array) -> Array:
+    """Return weights [c, m, *kernel] as [c, kernel * m], zeros behind up to a multiple of four."""
+    columns = w.reshape(*w.shape[:2], -1).transpose(0, 2, 1).reshape(w.shape[0], -1)
+    packed = np.zeros((w.shape[0], ceil_div(columns.shape[1], 4) * 4), w.dtype)
+    packed[:, : columns.shape[1]] = columns
+    return packed
+
+
+def transposed_time(conv: Convolution) -> float:
+    """Return the microseconds that product and sums are expected to take."""
+    m, n = conv.x.size // conv.channels, conv.taps * conv.filters
+    traffic = 4 * (2 * m * n + conv.y.size)
+    return 2.0 + traffic / 2.5e6 + product_time(m, n, conv.channels, 1, conv.setting.target)

@@ -1,0 +1,277 @@
+// softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on tensor cores, without a matrix of
+// scores in memory: sums, and exponentials of scores less the greatest one so far, in float32.
+//
+// A block has 16 * TM * WARPS_M rows of queries of one head. It goes over the keys in tiles, which
+// cp.async brings to shared memory one ahead. WARPS_N groups of warps share the keys of a tile and add
+// up their results in the end: few rows need that to keep a GPU busy. Where the greatest score grows,
+// what has been summed up is scaled down. Rows that see no key give 0.
+//
+// Compile-time, besides what heads.cuh wants: SIZE_K and SIZE_V, sizes of heads rounded up to 16;
+// VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4, 8), VECTOR_Y, results stored at once (1, 8);
+// KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; SOFTCAP; MASK_ROWS, whether rows of the mask
+// differ.
+
+#include "heads.cuh"
+#include "early.cuh"
+#include "tensor_cores.cuh"
+
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int ROWS = 16 * TM * WARPS_M;
+constexpr int TILE = KEYS * WARPS_N;
+// Eight more elements a row put the rows of a column in different banks.
+constexpr int PITCH_K = SIZE_K + 8, PITCH_V = SIZE_V + 8;
+constexpr int STAGE = TILE * (PITCH_K + PITCH_V);
+constexpr int PITCH_Y = SIZE_V + 4;  // of sums in shared memory, in floats
+constexpr float LOG2E = 1.4426950408889634f;
+
+struct alignas(16) Eight {
+    T at[8];
+};
+
+// Copies N elements to shared memory, or writes zeros.
+template <int N> __device__ __forceinline__ void bring(T* to, const T* from, bool inside)
+{
+    if constexpr (N == 1) *to = inside ? *from : T(0.0f);
+    else copy_async<N>(shared_address(to), from, inside);
+}
+
+// Copies TILE keys or values, zeros behind the last one.
+template <int N, int SIZE>
+__device__ __forceinline__ void load(T* tile, const T* past, const T* now, int t0, int n, int head,
+                                     int size, const Sizes& s, const Steps& by)
+{
+    constexpr int PER_ROW = SIZE / N;
+    for (int item = threadIdx.x; item < TILE * PER_ROW; item += THREADS) {
+        const int row = item / PER_ROW, column = item % PER_ROW * N;
+        const bool inside = t0 + row < s.total && column < size;
+        const T* from = position(past, now, inside ? t0 + row : 0, n, head, size, s, by);
+        bring<N>(tile + row * (SIZE + 8) + column, from + (inside ? column : 0), inside);
+    }
+}
+
+// Two neighbouring queries' elements as the products want them.
+__device__ __forceinline__ u32 two_of(const T* row, int column, int size, bool inside)
+{
+    if constexpr (VECTOR_K > 1) return inside && column < size ? *(const u32*)(row + column) : 0;
+    return pair_of(inside && column < size ? float(row[column]) : 0.0f,
+                   inside && column + 1 < size ? float(row[column + 1]) : 0.0f);
+}
+
+__device__ __forceinline__ float over_quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k, const T* past_v,
+              const long long* lengths, T* y, Sizes s, Steps of_q, Steps of_k, Steps of_v,
+              Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    T* const buffers = (T*)shared;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp_m = warp / WARPS_N, warp_n = warp % WARPS_N;
+    const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
+    const int head = pair % s.heads, n = pair / s.heads, kv_head = head / (s.heads / s.kv_heads);
+    const int m0 = tile * ROWS;
+    begin_early();
+
+    const int valid = LENGTHS ? int(lengths[n]) : s.total;
+    const int shift = s.past + (LENGTHS ? valid - s.rows : 0);  // position of the first query
+    const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
+    const int begin = range.begin / TILE * TILE;
+    const int count = max(0, (range.end - begin + TILE - 1) / TILE);
+    const auto load_tile = [&](int step) {
+        T* const to = buffers + step % STAGES * STAGE;
+        load<VECTOR_K, SIZE_K>(to, past_k, k, begin + step * TILE, n, kv_head, s.size_k, s, of_k);
+        load<VECTOR_V, SIZE_V>(to + TILE * PITCH_K, past_v, v, begin + step * TILE, n, kv_head,
+                               s.size_v, s, of_v);
+    };
+    if (count > 0) load_tile(0);
+    copy_commit();
+
+    u32 queries[TM][SIZE_K / 16][4];
+    int rows[TM][2];
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = m0 + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
+            const T* from = q + n * of_q.batch + head * of_q.head + row * of_q.row;
+            rows[i][half] = row;
+#pragma unroll
+            for (int c = 0; c < SIZE_K / 16; ++c)
+#pragma unroll
+                for (int side = 0; side < 2; ++side)
+                    queries[i][c][half + 2 * side] =
+                        two_of(from, c * 16 + side * 8 + lane % 4 * 2, s.size_k, row < s.rows);
+        }
+
+    float results[TM][SIZE_V / 8][4] = {}, peak[TM][2], sum[TM][2] = {};
+#pragma unroll
+    for (int i = 0; i < TM; ++i) peak[i][0] = peak[i][1] = -INFINITY;
+
+    for (int step = 0; step < count; ++step) {
+        if (STAGES > 1 && step + 1 < count) load_tile(step + 1);
+        copy_commit();
+        copy_wait<STAGES - 1>();
+        __syncthreads();
+        const T* const keys = buffers + step % STAGES * STAGE + warp_n * KEYS * PITCH_K;
+        const T* const values = buffers + step % STAGES * STAGE + TILE * PITCH_K
+                                + warp_n * KEYS * PITCH_V;
+        const int t0 = begin + step * TILE + warp_n * KEYS;
+        // Sixteens of keys that are there at all; warps without rows have none.
+        const int there = m0 + warp_m * TM * 16 < s.rows ? (range.end - t0 + 15) / 16 : 0;
+
+        float scores[TM][KEYS / 8][4] = {};
+#pragma unroll
+        for (int j = 0; j < KEYS / 16; ++j) {
+            if (j >= there) break;
+#pragma unroll
+            for (int c = 0; c < SIZE_K / 16; ++c) {
+                u32 b[4];
+                const int row = j * 16 + lane % 8 + lane / 16 * 8;
+                fragments(b, shared_address(keys + row * PITCH_K + c * 16 + lane / 8 % 2 * 8));
+#pragma unroll
+                for (int i = 0; i < TM; ++i) {
+                    multiply_16x8(scores[i][2 * j], queries[i][c], b[0], b[1]);
+                    multiply_16x8(scores[i][2 * j + 1], queries[i][c], b[2], b[3]);
+                }
+            }
+        }
+
+        const bool whole = t0 + KEYS <= valid && !CAUSAL && !WINDOW && !LENGTHS;
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const M* row_of[2] = {mask, mask};
+            if (MASK != NO_MASK)
+                for (int half = 0; half < 2; ++half)
+                    row_of[half] += n * of_mask.batch + head * of_mask.head
+                                    + min(rows[i][half], s.rows - 1) * of_mask.row;
+            float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; ++j) {
+                if (j / 2 >= there) break;
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    const int t = t0 + j * 8 + lane % 4 * 2 + side;
+                    float bias = 0;
+                    if (MASK != NO_MASK && !MASK_ROWS) bias = added<float>(row_of[0], t, s, of_mask);
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        float& score = scores[i][j][half * 2 + side];
+                        score *= scale;
+                        if (SOFTCAP) score = softcap * tanhf(score / softcap);
+                        if (MASK != NO_MASK && MASK_ROWS)
+                            bias = added<float>(row_of[half], t, s, of_mask);
+                        if (MASK != NO_MASK) score += bias;
+                        if (!whole && is_hidden(t, rows[i][half] + shift, valid, s))
+                            score = -INFINITY;
+                        top[half] = fmaxf(top[half], score);
+                    }
+                }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float most = fmaxf(peak[i][half], over_quad_max(top[half]));
+                const float base = most == -INFINITY ? 0.0f : most;
+                const float by = exp2_of((peak[i][half] - base) * LOG2E);
+                peak[i][half] = most;
+                float total = 0;
+#pragma unroll
+                for (int j = 0; j < KEYS / 8; ++j) {
+                    if (j / 2 >= there) break;
+#pragma unroll
+                    for (int side = 0; side < 2; ++side) {
+                        float& score = scores[i][j][half * 2 + side];
+                        // The difference first: beside the numbers that masks add, scores are lost.
+                        score = MASK == NUMBERS ? exp2_of((score - base) * LOG2E)
+                                                : exp2_of(fmaf(score, LOG2E, -base * LOG2E));
+                        total += score;
+                    }
+                }
+                sum[i][half] = sum[i][half] * by + total;
+#pragma unroll
+                for (int j = 0; j < SIZE_V / 8; ++j) {
+                    results[i][j][half * 2] *= by;
+                    results[i][j][half * 2 + 1] *= by;
+                }
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < KEYS / 16; ++c) {
+            if (c >= there) break;
+            u32 weights[TM][4];
+#pragma unroll
+            for (int i = 0; i < TM; ++i)
+#pragma unroll
+                for (int part = 0; part < 4; ++part) {
+                    const float* two = &scores[i][2 * c + part / 2][part % 2 * 2];
+                    weights[i][part] = pair_of(two[0], two[1]);
+                }
+#pragma unroll
+            for (int j = 0; j < SIZE_V / 16; ++j) {
+                u32 b[4];
+                const T* from = values + (c * 16 + lane % 16) * PITCH_V + j * 16 + lane / 16 * 8;
+                fragments_across(b, shared_address(from));
+#pragma unroll
+                for (int i = 0; i < TM; ++i) {
+                    multiply_16x8(results[i][2 * j], weights[i], b[0], b[1]);
+                    multiply_16x8(results[i][2 * j + 1], weights[i], b[2], b[3]);
+                }
+            }
+        }
+        __syncthreads();
+        if (STAGES == 1 && step + 1 < count) load_tile(step + 1);
+    }
+
+    // Groups of warps meet in shared memory: what each has summed up, and beside what greatest score.
+    copy_wait<0>();
+    __syncthreads();
+    float* const sums = (float*)shared;
+    float* const peaks = sums + WARPS_N * ROWS * PITCH_Y;
+    float* const totals = peaks + WARPS_N * ROWS;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = warp_n * ROWS + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
+            float total = sum[i][half];
+            total += __shfl_xor_sync(~0u, total, 1);
+            total += __shfl_xor_sync(~0u, total, 2);
+            peaks[row] = peak[i][half];
+            totals[row] = total;
+#pragma unroll
+            for (int j = 0; j < SIZE_V / 8; ++j)
+                *(float2*)(sums + row * PITCH_Y + j * 8 + lane % 4 * 2) =
+                    make_float2(results[i][j][half * 2], results[i][j][half * 2 + 1]);
+        }
+    __syncthreads();
+    for (int item = threadIdx.x; item < ROWS * (SIZE_V / 8); item += THREADS) {
+        const int row = item / (SIZE_V / 8), column = item % (SIZE_V / 8) * 8;
+        if (m0 + row >= s.rows || column >= s.size_v) continue;
+        float most = -INFINITY, total = 0, found[8] = {};
+        for (int w = 0; w < WARPS_N; ++w) most = fmaxf(most, peaks[w * ROWS + row]);
+        if (most == -INFINITY) most = 0;
+        for (int w = 0; w < WARPS_N; ++w) {
+            const float by = exp2_of((peaks[w * ROWS + row] - most) * LOG2E);
+            const float* from = sums + (w * ROWS + row) * PITCH_Y + column;
+            total += totals[w * ROWS + row] * by;
+#pragma unroll
+            for (int e = 0; e < 8; ++e) found[e] += from[e] * by;
+        }
+        const float by = total == 0 ? 0.0f : 1 / total;
+        Eight out;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) out.at[e] = T(found[e] * by);
+        T* to = y + n * of_y.batch + head * of_y.head + (m0 + row) * of_y.row + column;
+        if constexpr (VECTOR_Y == 8) {
+            *(Eight*)to = out;
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; ++e)
+                if (column + e < s.size_v) to[e] = out.at[e];
+        }
+    }
+}

@@ -1,0 +1,14 @@
+// The greater of eight pairs of 16-bit floats; a NaN is greater than anything.
+//
+// Compile-time: KIND, the PTX name of the type as a string.
+
+__device__ __forceinline__ Words greater(const Words& a, const Words& b)
+{
+    Words found;
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+        asm("max.NaN." KIND "x2 %0, %1, %2;"
+            : "=r"(((unsigned*)&found)[q])
+            : "r"(((const unsigned*)&a)[q]), "r"(((const unsigned*)&b)[q]));
+    return found;
+}

@@ -1,0 +1,63 @@
+// im2col: writes the windows of an image as rows of a matrix, columns[pixel][tap][channel], zeros
+// where a window lies outside. A matrix product does the rest (explicit GEMM).
+//
+// And its counterpart for transposed convolutions, col2im: the product of pixels and weights gives
+// columns[input pixel][tap][filter], of which every result collects what belongs to it.
+//
+// T is the type of elements, A the arithmetic, Index the integers that elements are counted with.
+// Compile-time: BIAS; VECTOR, elements of one copy: 4, or 1 where they are no neighbours.
+
+struct alignas(VECTOR * sizeof(T)) Word {
+    T at[VECTOR];
+};
+
+struct Plane {
+    int channels, height, width;                  // of the input
+    int out_height, out_width;
+    int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+    int of_image, of_channel, of_row, of_column;  // strides of the image
+};
+
+// A thread copies VECTOR neighbouring channels; `words` is the number of such groups in a row.
+extern "C" __global__ void im2col(const T* x, T* columns, Index count, int words, Plane p)
+{
+    const Index i = blockIdx.x * (Index)blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const int word = i % words, groups = p.channels / VECTOR;
+    const Index pixel = i / words;
+    const int channel = word % groups * VECTOR, tap = word / groups;
+    const int column = pixel % p.out_width, row = pixel / p.out_width % p.out_height;
+    const int u = row * p.stride_h - p.pad_h + tap / p.kernel_w * p.dilation_h;
+    const int v = column * p.stride_w - p.pad_w + tap % p.kernel_w * p.dilation_w;
+    const bool inside = (unsigned)u < (unsigned)p.height && (unsigned)v < (unsigned)p.width;
+    const long long image = pixel / (p.out_height * p.out_width) * (long long)p.of_image;
+    const T* from = x + image + (long long)u * p.of_row + (long long)v * p.of_column
+                    + (long long)channel * p.of_channel;
+    *(Word*)(columns + (long long)i * VECTOR) = inside ? *(const Word*)from : Word{};
+}
+
+// Here the image of struct Plane is the result, and out_height, out_width are those of the input.
+extern "C" __global__ void col2im(const T* columns, T* y, const T* bias, const T* z0, const T* z1,
+                                  Index count, int pitch, Plane p)
+{
+    const Index i = blockIdx.x * (Index)blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const int channel = i % p.channels;
+    const Index pixel = i / p.channels;
+    const int column = pixel % p.width, row = pixel / p.width % p.height;
+    const long long image = pixel / (p.height * p.width);
+    A sum = BIAS ? A(bias[channel]) : A(0);
+    for (int a = 0; a < p.kernel_h; ++a)
+        for (int b = 0; b < p.kernel_w; ++b) {
+            const int u = row + p.pad_h - a * p.dilation_h;
+            const int v = column + p.pad_w - b * p.dilation_w;
+            if (u < 0 || v < 0 || u % p.stride_h || v % p.stride_w) continue;
+            const int at_h = u / p.stride_h, at_w = v / p.stride_w;
+            if (at_h >= p.out_height || at_w >= p.out_width) continue;
+            const long long from = (image * p.out_height + at_h) * p.out_width + at_w;
+            sum += A(columns[from * pitch + (a * p.kernel_w + b) * p.channels + channel]);
+        }
+    const long long at = image * p.of_image + (long long)row * p.of_row
+                         + (long long)column * p.of_column + (long long)channel * p.of_channel;
+    y[at] = finish(sum, at, (int)image, channel, z0, z1);
+}

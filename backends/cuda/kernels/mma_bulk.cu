@@ -1,0 +1,297 @@
+// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper: as mma.cu, but tiles come by
+// the copy engine, which two threads keep busy while GROUPS times four warps multiply. A block stays
+// and does one tile after the other; what it needs next arrives while it stores.
+//
+// Rows of `a` are rows of a matrix or pixels of an image, channels last; b is [n][tap][channel]. The
+// sum goes over chunks of CHUNK channels and, within each, over the taps of a window. What lies in
+// shared memory as tile of `a` serves all taps of a window where it can: they are the same pixels a few
+// rows further on, and wgmma reads its operand from wherever it is told to. The ways to lay it out:
+//
+// MATRIX   one row for each row of c; no windows.
+// RUN      the pixels of the padded image one after the other, as im2col loads them. Rows of c run
+//          over the padded image, so a few of them are results of nothing.
+// SQUARES  blocks of 8 x 8 pixels with what their windows reach: 64 rows of c each, and where POOL
+//          the greatest of every 2 x 2 of them is what is stored.
+// TAPWISE  the pixels of one tap: for strides, or where RUN would waste too much.
+//
+// A tile of b is one tap of CHUNK channels. Rows have CHUNK elements and lie in swizzled order.
+//
+// Compile-time: LAYOUT; GROUPS; BLOCKS, of 64 rows that a group of four warps has; BN; CHUNK;
+// STAGES_A STAGES_B, tiles in shared memory; KEPT, whether all of `b` is there and stays; RESIDENT,
+// blocks of a multiprocessor; POOL; VECTOR_C, BIAS, Z0 and Z1 as in mma.cu; and the product of wgmma.
+
+#include "early.cuh"
+#include "finish.cuh"
+#include "greater.cuh"
+#include "tensor_cores.cuh"
+#include "bulk.cuh"
+#include "divide.cuh"
+
+enum { MATRIX, RUN, SQUARES, TAPWISE };
+
+constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 64;
+constexpr int BM = GROUPS * BLOCKS * 64, TN = BN / 8;
+constexpr int ROW = CHUNK * 2;  // bytes
+constexpr int BYTES_B = BN * ROW;
+
+struct Windows {
+    int taps, columns;                // of a window; columns in a row of it
+    int tap_h, tap_w;                 // distances of taps: rows of the tile of `a`, or pixels (TAPWISE)
+    int stride_h, stride_w;           // of windows
+    int first_h, first_w;             // where the first window begins
+    int height, width;                // of the rows of c of an image: pixels, or squares
+    int out_height, out_width;        // of the result, before POOL
+    int next;                         // from one square to the one below its rows: 8 rows of `a`
+    int loaded;                       // bytes of a tile of `a`
+    Divisor plane, row;               // height * width, and width
+};
+
+struct Pixel {
+    int n, y, x;
+};
+
+__device__ __forceinline__ Pixel pixel_of(int m, const Windows& w)
+{
+    const int n = divide(m, w.plane), rest = m - n * w.height * w.width;
+    const int y = divide(rest, w.row);
+    return {n, y, rest - y * w.width};
+}
+
+// ── what two threads fetch ──────────────────────────────────────────────────────────────────────
+
+struct Ring {  // stages that are filled and emptied in turn
+    int stage = 0, phase = 0;
+    template <int STAGES> __device__ __forceinline__ void next()
+    {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+};
+
+// What there is to do: tiles, those of the same rows one after the other.
+struct Work {
+    int tiles, tiles_n, chunks, taps;
+};
+
+// Where barriers lie: of each stage of `a` that it is full, that it is empty; then of `b`.
+struct Barriers {
+    u32 full_a, empty_a, full_b, empty_b;
+    __device__ __forceinline__ explicit Barriers(u32 at)
+        : full_a(at), empty_a(at + STAGES_A * 8), full_b(at + STAGES_A * 16),
+          empty_b(at + (2 * STAGES_A + STAGES_B) * 8) {}
+};
+
+__device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int stage_bytes,
+                                        const Barriers& barriers, const Work& work, const Windows& w)
+{
+    Ring ring;
+    for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
+        const int m0 = tile / work.tiles_n * BM;
+        const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? m0 / 64 : m0, w);
+        for (int chunk = 0; chunk < work.chunks; ++chunk)
+            for (int tap = 0, row = 0, column = 0; tap < (LAYOUT == TAPWISE ? work.taps : 1); ++tap) {
+                const u32 full = barriers.full_a + ring.stage * 8, to = tiles + ring.stage * stage_bytes;
+                barrier_wait(barriers.empty_a + ring.stage * 8, ring.phase ^ 1);
+                barrier_expect(full, w.loaded);
+                if constexpr (LAYOUT == MATRIX) {
+                    bulk_2d(to, map, full, chunk * CHUNK, m0);
+                } else if constexpr (LAYOUT == SQUARES) {
+#pragma unroll
+                    for (int i = 0; i < GROUPS * BLOCKS; ++i) {
+                        const Pixel at = pixel_of(m0 / 64 + i, w);
+                        bulk_4d(to + i * (stage_bytes / (GROUPS * BLOCKS)), map, full, chunk * CHUNK,
+                                at.x * 8 + w.first_w, at.y * 8 + w.first_h, at.n);
+                    }
+                } else {
+                    bulk_windows(to, map, full, chunk * CHUNK, first.x * w.stride_w + w.first_w,
+                                 first.y * w.stride_h + w.first_h, first.n, column * w.tap_w,
+                                 row * w.tap_h);
+                }
+                if (++column == w.columns) column = 0, ++row;
+                ring.next<STAGES_A>();
+            }
+    }
+}
+
+__device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const Barriers& barriers,
+                                        const Work& work)
+{
+    Ring ring;
+    for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
+        const int n0 = tile % work.tiles_n * BN;
+        for (int chunk = 0; chunk < work.chunks; ++chunk)
+            for (int tap = 0; tap < work.taps; ++tap) {
+                const u32 full = barriers.full_b + ring.stage * 8;
+                barrier_wait(barriers.empty_b + ring.stage * 8, ring.phase ^ 1);
+                barrier_expect(full, BYTES_B);
+                bulk_3d(tiles + ring.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
+                ring.next<STAGES_B>();
+            }
+        if constexpr (KEPT) return;
+    }
+}
+
+// ── the end of a tile ───────────────────────────────────────────────────────────────────────────
+
+// Four neighbouring threads hold two columns each of four eights; makes each hold one whole eight.
+__device__ __forceinline__ void exchange(float (&values)[8], const float (*sums)[4], int half, int lane)
+{
+    float pairs[4][2];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) pairs[j][0] = sums[j][2 * half], pairs[j][1] = sums[j][2 * half + 1];
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit *= 2)
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+            const int low = bit == 1 ? 2 * t : t, high = low + bit;
+            const bool upper = lane & bit;
+#pragma unroll
+            for (int q = 0; q < 2; ++q) {
+                const float sent = upper ? pairs[low][q] : pairs[high][q];
+                const float found = __shfl_xor_sync(~0u, sent, bit);
+                if (upper) pairs[low][q] = found;
+                else pairs[high][q] = found;
+            }
+        }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) values[2 * j] = pairs[j][0], values[2 * j + 1] = pairs[j][1];
+}
+
+// Where row m of c lies in the result, in pixels; -1 where it is none.
+__device__ __forceinline__ int place_of(int m, int count, const Windows& w)
+{
+    if constexpr (LAYOUT == MATRIX) return m < count ? m : -1;
+    Pixel at = pixel_of(LAYOUT == SQUARES ? m / 64 : m, w);
+    if constexpr (LAYOUT == SQUARES) at.y = at.y * 8 + m % 64 / 8, at.x = at.x * 8 + m % 8;
+    if (m >= count || at.y >= w.out_height || at.x >= w.out_width) return -1;
+    if constexpr (POOL) return (at.n * (w.out_height / 2) + at.y / 2) * (w.out_width / 2) + at.x / 2;
+    return (at.n * w.out_height + at.y) * w.out_width + at.x;
+}
+
+// Stores the 16 rows of a warp that begin at row m.
+__device__ __forceinline__ void store(const float (&sums)[TN][4], T* c, const T* bias, const T* z0,
+                                      const T* z1, int m, int count, int n0, int n, int ldc,
+                                      const Windows& w)
+{
+    const int lane = threadIdx.x % 32;
+    const int places[2] = {place_of(m + lane / 4, count, w), place_of(m + lane / 4 + 8, count, w)};
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+        const int column = n0 + j * 8 + lane % 4 * 8, room = n - column;
+        Operands operands[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            if (places[half] >= 0 && room > 0)
+                operands[half] = operands_at((long long)places[half] * ldc + column, column, room,
+                                             bias, z0, z1);
+        Words results[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float values[8];
+            exchange(values, sums + j, half, lane);
+            results[half] = finished(values, operands[half], places[half]);
+        }
+        if constexpr (POOL) {
+            Words best = greater(results[0], results[1]), other;
+#pragma unroll
+            for (int q = 0; q < 4; ++q)
+                ((u32*)&other)[q] = __shfl_xor_sync(~0u, ((u32*)&best)[q], 4);
+            if (places[0] >= 0 && room > 0 && lane / 4 % 2 == 0)
+                keep(c + (long long)places[0] * ldc + column, greater(best, other), room);
+        } else {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                if (places[half] >= 0 && room > 0)
+                    keep(c + (long long)places[half] * ldc + column, results[half], room);
+        }
+    }
+}
+
+// Says that sums are used from here on, not before.
+__device__ __forceinline__ void settle(float (&sums)[BLOCKS][TN][4])
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS * TN * 4; ++i) asm volatile("" : "+f"((&sums[0][0][0])[i]) :: "memory");
+}
+
+// ── the kernel ──────────────────────────────────────────────────────────────────────────────────
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, T* c,
+         const T* bias, const T* z0, const T* z1, int m, int n, int ldc, int tiles, int tiles_n,
+         int chunks, int stage_a, const __grid_constant__ Windows w)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES_A * stage_a;
+    const Barriers barriers(tiles_b + STAGES_B * BYTES_B);
+    const Work work = {tiles, tiles_n, chunks, w.taps};
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES_A; ++i) {
+            barrier_begin(barriers.full_a + i * 8, 1);
+            barrier_begin(barriers.empty_a + i * 8, CONSUMERS / 32);
+        }
+        for (int i = 0; i < STAGES_B; ++i) {
+            barrier_begin(barriers.full_b + i * 8, 1);
+            barrier_begin(barriers.empty_b + i * 8, CONSUMERS / 32);
+        }
+        show_to_products();
+    }
+    __syncthreads();
+    if (threadIdx.x == CONSUMERS) fetch_b(&b, tiles_b, barriers, work);  // constants: without waiting
+    begin_early();
+    if (threadIdx.x == CONSUMERS + 32) fetch_a(&a, tiles_a, stage_a, barriers, work, w);
+    if (threadIdx.x >= CONSUMERS) return;
+
+    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    const u32 block = LAYOUT == SQUARES ? stage_a / (GROUPS * BLOCKS) : 64 * ROW;
+    const uint64 form_a = described_as<CHUNK>(w.next), form_b = described_as<CHUNK>(8);
+    const int taps_of_a = LAYOUT == TAPWISE ? 1 : w.taps, steps = chunks * w.taps;
+    Ring of_a, of_b;
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        float sums[BLOCKS][TN][4] = {};
+        int left_a = -1, left_b = -1;  // stages that the products under way still read
+        const auto leave = [&] {
+            if (lane == 0 && !KEPT && left_b >= 0) barrier_arrive(barriers.empty_b + left_b * 8);
+            if (lane == 0 && left_a >= 0) barrier_arrive(barriers.empty_a + left_a * 8);
+            left_a = left_b = -1;
+        };
+#pragma unroll 1
+        for (int step = 0, tap = 0, row = 0, column = 0; step < steps; ++step) {
+            barrier_wait(barriers.full_a + of_a.stage * 8, of_a.phase);
+            barrier_wait(barriers.full_b + of_b.stage * 8, of_b.phase);
+            const u32 from_a = tiles_a + of_a.stage * stage_a + group * BLOCKS * block
+                               + (LAYOUT == TAPWISE ? 0 : row * w.tap_h + column * w.tap_w) * ROW;
+            const u32 from_b = tiles_b + of_b.stage * BYTES_B;
+            settle(sums);
+            products_begin();
+#pragma unroll
+            for (int k = 0; k < CHUNK / 16; ++k)
+#pragma unroll
+                for (int i = 0; i < BLOCKS; ++i)
+                    wgmma(sums[i], form_a | (from_a + i * block + k * 32) >> 4,
+                          form_b | (from_b + k * 32) >> 4);
+            products_commit();
+            products_wait<1>();
+            leave();
+            left_b = of_b.stage;
+            of_b.next<STAGES_B>();
+            if (++column == w.columns) column = 0, ++row;
+            if (++tap == taps_of_a) {
+                tap = row = column = 0, left_a = of_a.stage;
+                of_a.next<STAGES_A>();
+                if constexpr (STAGES_A == 1) {  // the next one arrives when this one is left
+                    products_wait<0>();
+                    leave();
+                }
+            }
+        }
+        products_wait<0>();
+        settle(sums);
+        leave();
+        if constexpr (KEPT) of_b = {};
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+            store(sums[i], c, bias, z0, z1,
+                  tile / tiles_n * BM + (group * BLOCKS + i) * 64 + warp * 16, m,
+                  tile % tiles_n * BN, n, ldc, w);
+    }
+}

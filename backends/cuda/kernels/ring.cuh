@@ -1,0 +1,36 @@
+// Places in shared memory that are filled and emptied in turn.
+
+#include "barriers.cuh"
+
+// Two barriers for each of N places that are filled and emptied in turn.
+template <int N> struct Ring {
+    u32 start;
+
+    __device__ __forceinline__ explicit Ring(u32 start) : start(start) {}
+    __device__ __forceinline__ u32 full(int place) const { return start + place * 8; }
+    __device__ __forceinline__ u32 empty(int place) const { return start + (N + place) * 8; }
+
+    // Makes the barriers, for so many that fill and so many that empty a place.
+    __device__ __forceinline__ void begin(int fillers, int emptiers) const
+    {
+        for (int place = 0; place < N; ++place) {
+            barrier_begin(full(place), fillers);
+            barrier_begin(empty(place), emptiers);
+        }
+        barriers_begun();
+    }
+};
+
+// Whose turn it is, and the parity of its phase.
+template <int N> struct Turn {
+    int stage = 0;
+    u32 parity = 0;
+
+    __device__ __forceinline__ void next()
+    {
+        if (++stage == N) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};

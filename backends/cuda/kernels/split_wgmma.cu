@@ -1,0 +1,277 @@
+// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper:
+// split_product.cuh says how, and what the constants are.
+//
+// The last four warps of a block load: windows of `a` by cp.async, tiles of the constants by one bulk
+// copy a step, STAGES steps ahead. Each other group of four warps multiplies 64 rows of `a`: it reads
+// them into registers, cuts them in two there, and leaves them to wgmma with the tiles of `b`. Barriers
+// in shared memory tell what is full and what is empty, so that groups fall out of step and one
+// multiplies while another one adds up or stores. Where registers allow it (OVERLAP), a group reads and
+// cuts the rows of a step while it multiplies those of the step before. Blocks stay and take one tile
+// after the other.
+//
+// Few tiles do not fill the GPU: then the `splits` blocks of a cluster share the sum of one tile, and
+// add their sums from each other's shared memory, in a fixed order.
+//
+// The kernel begins while the one before it still runs: it fetches constants, and then waits.
+//
+// Compile-time, besides: GROUPS, which multiply; STAGES; RESIDENT, the blocks of a multiprocessor;
+// REGISTERS and LOADER_REGISTERS of a thread; OVERLAP; CONSTANT, whether `b` was there before the kernels in
+// front began.
+
+constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
+
+#include "split_product.cuh"
+#include "ring.cuh"
+
+constexpr int TN = BN / 8, EIGHTS = BK / 8;
+constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats
+
+struct Work {  // what all blocks do
+    int m, n, k, lda, tiles_n, tiles, items, batch_a, batch_c, rows_b, splits;
+};
+
+struct Item {  // what a block does at a time
+    int m0, n0, batch, first, count;
+
+    __device__ __forceinline__ Item(int item, const Work& work)
+    {
+        const int share = item / work.splits, split = item - share * work.splits;
+        batch = share / work.tiles;
+        const int tile = share - batch * work.tiles, tile_m = tile / work.tiles_n;
+        m0 = tile_m * BM, n0 = (tile - tile_m * work.tiles_n) * BN;
+        const int steps = (work.k + BK - 1) / BK;
+        first = (int)((long long)steps * split / work.splits);
+        count = (int)((long long)steps * (split + 1) / work.splits) - first;
+    }
+};
+
+// ── loading ─────────────────────────────────────────────────────────────────────────────────────
+
+__device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const Window* table,
+                                     const Work& work, const Image& image)
+{
+    const Ring<STAGES> barriers(shared + STAGES * BYTES_STAGE);
+    const int thread = threadIdx.x - GROUPS * 128;
+    const int steps = (work.k + BK - 1) / BK;
+    const long long of_step = (long long)PARTS * work.rows_b * BK;
+    const auto load_b = [&](const Item& item, int step, int stage) {
+        const int rows = min(BN, work.rows_b - item.n0);
+        const T* from = b + (item.batch * (long long)steps + item.first + step) * of_step
+                        + item.n0 * BK;
+        const u32 to = shared + stage * BYTES_STAGE + BYTES_A, full = barriers.full(stage);
+        barrier_expect(full, PARTS * rows * 128);
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+            bulk_copy(to + part * BYTES_B, from + (long long)part * work.rows_b * BK, rows * 128,
+                      full);
+    };
+
+    Item item(blockIdx.x, work);
+    int early = CONSTANT ? min(item.count, STAGES) : 0;
+    if (thread == 0)
+        for (int step = 0; step < early; ++step) load_b(item, step, step);
+    begin_early();
+    Turn<STAGES> turn;
+    for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
+        item = Item(next, work);
+        const T* rows = a + (long long)item.batch * work.batch_a;
+        LoaderA loader(thread, item.m0, work.m, work.lda, image);
+        loader.fetch(item.first * BK, work.k, table);
+        for (int step = 0; step < item.count; ++step) {
+            barrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            if (early > 0) --early;
+            else if (thread == 0) load_b(item, step, turn.stage);
+            loader.copy(shared + turn.stage * BYTES_STAGE, rows, (item.first + step) * BK, work.k,
+                        table);
+            barrier_arrive_copied(barriers.full(turn.stage));
+            turn.next();
+        }
+    }
+    copy_commit();
+    copy_wait<0>();
+}
+
+// ── multiplying ─────────────────────────────────────────────────────────────────────────────────
+
+__device__ __forceinline__ void read_rows(Parts& parts, u32 tile, int row, int k)
+{
+    const int lane = threadIdx.x % 32;
+    u32 found[4];
+    fragments(found, tile + swizzled(row + lane % 16, k * 2 + lane / 16));
+    cut(parts, found);
+}
+
+// Begins the small products of eight terms. They come first, while the sums are small.
+__device__ __forceinline__ void multiply_small(float (&sums)[TN][4], const Parts& parts, u32 tile_b,
+                                               int k)
+{
+    if constexpr (PARTS == 2) {
+        wgmma(sums, parts.low, described(tile_b) + k * 2, k > 0);
+        wgmma(sums, parts.cross, described(tile_b + BYTES_B) + k * 2, true);
+    }
+}
+
+__device__ __forceinline__ void multiply_great(float (&sums)[TN][4], const Parts (&parts)[EIGHTS],
+                                               u32 tile_b, bool add)
+{
+#pragma unroll
+    for (int k = 0; k < EIGHTS; ++k)
+        wgmma(sums, parts[k].high, described(tile_b) + k * 2, k > 0 || PARTS == 2 || add);
+    products_commit();
+}
+
+// Adds up the steps of one item after the other.
+struct Steps {
+    u32 shared;
+    int row;
+    Ring<STAGES> barriers;
+    Turn<STAGES> reading, adding;
+
+    __device__ __forceinline__ Steps(u32 shared, int row)
+        : shared(shared), row(row), barriers(shared + STAGES * BYTES_STAGE)
+    {
+    }
+
+    __device__ __forceinline__ u32 begin_reading()
+    {
+        barrier_wait(barriers.full(reading.stage), reading.parity);
+        const u32 tile = shared + reading.stage * BYTES_STAGE;
+        reading.next();
+        return tile;
+    }
+
+    // Adds the sums of a step to the total, once they are there, and lets the step be overwritten.
+    __device__ __forceinline__ void end(float (&totals)[TN][4], const float (&sums)[TN][4])
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(barriers.empty(adding.stage));
+        adding.next();
+        if constexpr (PARTS == 2) {
+#pragma unroll
+            for (int j = 0; j < TN; ++j)
+#pragma unroll
+                for (int q = 0; q < 4; ++q) totals[j][q] += sums[j][q];
+        }
+    }
+
+    // Multiplies each eight terms as soon as they are read.
+    __device__ __forceinline__ void add(float (&totals)[TN][4], bool more)
+    {
+        const u32 tile = begin_reading();
+        float own[TN][4];
+        auto& sums = PARTS == 2 ? own : totals;
+        Parts parts[EIGHTS];
+#pragma unroll
+        for (int k = 0; k < EIGHTS; ++k) {
+            read_rows(parts[k], tile, row, k);
+            products_begin();
+            multiply_small(sums, parts[k], tile + BYTES_A, k);
+        }
+        multiply_great(sums, parts, tile + BYTES_A, more);
+        products_wait<0>();
+        end(totals, own);
+    }
+
+    __device__ __forceinline__ void read(Parts (&parts)[EIGHTS])
+    {
+        const u32 tile = begin_reading();
+#pragma unroll
+        for (int k = 0; k < EIGHTS; ++k) read_rows(parts[k], tile, row, k);
+    }
+
+    // Multiplies a step that was read, and meanwhile reads the `following` one, if there is any.
+    __device__ __forceinline__ void add_read(float (&totals)[TN][4], const Parts (&parts)[EIGHTS],
+                                             Parts (&following)[EIGHTS], bool more, bool last)
+    {
+        const u32 tile_b = shared + adding.stage * BYTES_STAGE + BYTES_A;
+        float own[TN][4];
+        auto& sums = PARTS == 2 ? own : totals;
+        products_begin();
+#pragma unroll
+        for (int k = 0; k < EIGHTS; ++k) multiply_small(sums, parts[k], tile_b, k);
+        multiply_great(sums, parts, tile_b, more);
+        if (!last) read(following);
+        products_wait<0>();
+        end(totals, own);
+    }
+
+    __device__ __forceinline__ void add_all(float (&totals)[TN][4], int count)
+    {
+        if constexpr (OVERLAP) {
+            Parts even[EIGHTS], odd[EIGHTS];
+            read(even);
+            for (int step = 0; step < count; step += 2) {
+                add_read(totals, even, odd, step > 0, step + 1 == count);
+                if (step + 1 < count) add_read(totals, odd, even, true, step + 2 == count);
+            }
+        } else {
+            for (int step = 0; step < count; ++step) add(totals, step > 0);
+        }
+    }
+};
+
+// Adds up the sums of a cluster, a share of the tile in each block, and stores them.
+__device__ __forceinline__ void add_blocks(const Results& results, u32 shared, const Item& item,
+                                           int split, int splits)
+{
+    constexpr int ITEMS = BM * BN / 4;
+    const int end = ITEMS * (split + 1) / splits;
+    for (int i = ITEMS * split / splits + threadIdx.x; i < end; i += GROUPS * 128) {
+        const int row = i / (BN / 4), column = i % (BN / 4) * 4;
+        if (item.m0 + row >= results.m || item.n0 + column >= results.n) continue;
+        const auto with = results.operands<4>(item.m0 + row, item.n0 + column);
+        float sums[4] = {};
+#pragma unroll 4
+        for (int block = 0; block < splits; ++block) {
+            const float4 found = read_of(shared + (row * PITCH + column) * 4, block);
+            sums[0] += found.x, sums[1] += found.y, sums[2] += found.z, sums[3] += found.w;
+        }
+        results.store<4>(sums, with, item.m0 + row, item.n0 + column);
+    }
+}
+
+__device__ __forceinline__ void multiply_all(u32 shared, Results results, const Work& work)
+{
+    const int row = threadIdx.x / 32 * 16;
+    Steps steps(shared, row);
+    begin_early();
+    for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
+        const Item item(next, work);
+        float totals[TN][4] = {};
+        steps.add_all(totals, item.count);
+        results.start = (long long)item.batch * work.batch_c;
+        results.channels = ROWS == MATRIX ? 0 : item.batch * work.n;
+        if constexpr (SPLIT == CLUSTER) {
+            group_wait<1, GROUPS * 128>();  // nobody reads tiles any more
+            const u32 at = shared + ((row + threadIdx.x % 32 / 4) * PITCH + threadIdx.x % 4 * 2) * 4;
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                write_pair(at + j * 32, totals[j][0], totals[j][1]);
+                write_pair(at + j * 32 + PITCH * 32, totals[j][2], totals[j][3]);
+            }
+            cluster_wait();
+            add_blocks(results, shared, item, next % work.splits, work.splits);
+        } else {
+            store_sums(results, totals, item.m0 + row, item.n0);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+split_wgmma(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* z0,
+            const T* z1, int ldc, Work work, Image image)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const u32 shared = shared_address(memory);
+    if (threadIdx.x == 0) Ring<STAGES>(shared + STAGES * BYTES_STAGE).begin(LOADERS + 1, GROUPS * 4);
+    __syncthreads();
+    if (threadIdx.x >= GROUPS * 128) {
+        registers_down<LOADER_REGISTERS>();
+        load(shared, a, b, table, work, image);
+        if constexpr (SPLIT == CLUSTER) cluster_wait();
+    } else {
+        registers_up<REGISTERS>();
+        multiply_all(shared, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, work);
+    }
+    if constexpr (SPLIT == CLUSTER) cluster_wait();  // others may still read what is here
+}

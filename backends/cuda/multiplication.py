@@ -1,0 +1,198 @@
+"""Matrix products: two menus, of ways to run MatMul and Gemm; see docs/algorithms.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...runtime.dtypes import float32, name_of
+from ...runtime.ops.matmul import Gemm, MatMul
+from .convolution import times
+from .half_words import HALVES
+from .implicit import forms_of, product_time
+from .launch import Tensor
+from .matmul import MOST_GEMV_ROWS, tiled_gemm, tiled_matmul
+from .menu import PLAIN, Formats, Menu, Way
+from .product import general_product, stacked_product
+from .registry import Answer, Setting, kernel
+from .split import linear_time, parts_of, task_of
+from .split_tiles import title_of, ways_of
+from .tail import Tail, no_tail
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplication:
+    """A matrix product, or a stack of them.
+
+    Attributes:
+        op: its attributes.
+        y: the result.
+        a, b: what is multiplied.
+        c: what Gemm adds, or None.
+        tail: what follows on every result.
+        setting: the GPU and the user's choices.
+    """
+
+    op: MatMul | Gemm
+    y: Tensor
+    a: Tensor
+    b: Tensor
+    c: Tensor | None
+    tail: Tail
+    setting: Setting
+
+    @property
+    def formats(self) -> Formats:
+        """Always the plain order."""
+        return PLAIN
+
+    def within(self, formats: Formats) -> Multiplication:
+        """Return the same task, whose tensors have one order only."""
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and terms of one product."""
+        terms = self.a.dims[0] if self._is_turned else self.a.dims[-1]
+        columns = self.y.dims[-1] if self.b.rank > 1 else 1
+        rows = self.y.size // max(columns, 1)
+        return (rows // self.count, columns, terms)
+
+    @property
+    def _is_turned(self) -> bool:
+        return isinstance(self.op, Gemm) and bool(self.op.transA)
+
+    @property
+    def count(self) -> int:
+        """How many products with right matrices of their own."""
+        return max(prod(self.y.dims[:-2]), 1) if self.b.rank > 2 else 1
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the right matrix is a constant, which can be packed."""
+        return self.b.data is not None
+
+    @property
+    def signature(self) -> str:
+        """What the speed depends on: ``Gemm float32 1x2048 2048x1000 constant to 1x1000``."""
+        parts = [
+            type(self.op).__name__,
+            name_of(self.y.dtype),
+            times(self.a.dims),
+            times(self.b.dims),
+        ]
+        if self.is_constant:
+            parts.append("constant")
+        parts += ["to", times(self.y.dims)]
+        if isinstance(self.op, Gemm):
+            parts.append(f"trans {self.op.transA} {self.op.transB}")
+        return " ".join(parts)
+
+
+def multiplication(
+    op: MatMul | Gemm,
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    setting: Setting,
+    tail: Tail | None = None,
+) -> Multiplication | str:
+    """Return the task of an operator and its operands."""
+    return Multiplication(op, y, a, b, c, tail or no_tail(y.dtype), setting)
+
+
+# ── ways ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _gemv_formats(task: Multiplication) -> Formats | str:
+    if not task.is_constant:
+        return "a right matrix of run time, which cannot be packed"
+    rows = task.shape[0]
+    return f"{rows} rows, more than {MOST_GEMV_ROWS}" if rows > MOST_GEMV_ROWS else PLAIN
+
+
+def _gemv_time(task: Multiplication) -> float:
+    _, n, k = task.shape
+    return 1.5 + n * k * task.y.dtype.itemsize / 3.5e6
+
+
+def _tensor_formats(task: Multiplication) -> Formats | str:
+    if task.y.dtype in HALVES:
+        return PLAIN
+    if task.y.dtype != float32:
+        return f"dtype {name_of(task.y.dtype)}"
+    if not task.setting.target.has_tf32:
+        return f"{task.setting.target.arch} has no tensor cores for float32"
+    return PLAIN
+
+
+def _tensor_time(task: Multiplication) -> float:
+    if task.y.dtype in HALVES:
+        m, n, k = task.shape
+        traffic = 2 * task.count * (m * k + n * k + m * n)
+        return 3.0 + max(m * n * k * task.count / 2e8, traffic / 3e6)
+    return linear_time(task.shape, task.count, task.is_constant, task.setting)
+
+
+def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
+    if task.y.dtype in HALVES:
+        return ()
+    parts = parts_of(task.setting)
+    found = ways_of(task_of(task.shape, task.count, False, parts), parts, task.setting.target)
+    least = found[0][0]
+    return tuple(title_of(tile, splits) for time, tile, splits in found if time < 1.7 * least)
+
+
+def _tile_formats(task: Multiplication) -> Formats | str:
+    return PLAIN if task.y.dtype == float32 else f"dtype {name_of(task.y.dtype)}"
+
+
+def _tile_time(task: Multiplication) -> float:
+    return product_time(*task.shape, task.count, task.setting.target)
+
+
+def _tile_forms(task: Multiplication) -> tuple[str, ...]:
+    return forms_of(*task.shape, task.count, task.setting.target)
+
+
+def _naive_time(task: Multiplication) -> float:
+    """Return a guess: whatever else there is, is faster."""
+    return 5.0 + prod(task.shape) * task.count / 5e5 + 0.05 * task.shape[2]
+
+
+def _by(name: str) -> Way[Multiplication]:
+    """Return one of the three ways of `matmul`."""
+    formats, time, forms = {
+        "gemv": (_gemv_formats, _gemv_time, lambda task: ()),
+        "tensor_cores": (_tensor_formats, _tensor_time, _tensor_forms),
+        "gemm": (_tile_formats, _tile_time, _tile_forms),
+    }[name]
+
+    def make(task: Multiplication, variant: str) -> Answer:
+        setting = replace(task.setting, way=name, form=variant)
+        if isinstance(task.op, Gemm):
+            return tiled_gemm(task.op, task.y, task.a, task.b, task.c, task.tail, setting)
+        return tiled_matmul(task.y, task.a, task.b, task.tail, setting)
+
+    return Way(name, make, formats, time, forms)
+
+
+def _naive(task: Multiplication, variant: str) -> Answer:
+    if isinstance(task.op, Gemm):
+        return general_product(task.op, task.y, task.a, task.b, task.c, task.tail)
+    return stacked_product(task.y, task.a, task.b, task.tail)
+
+
+WAYS = (
+    _by("gemv"),
+    _by("tensor_cores"),
+    _by("gemm"),
+    Way("naive", _naive, lambda task: PLAIN, _naive_time),
+)
+MATMUL = Menu("MatMul", WAYS, multiplication)
+GEMM = Menu("Gemm", WAYS, multiplication)
+
+kernel(MatMul, tail=True, menu=MATMUL)(MATMUL.recipe)
+kernel(Gemm, tail=True, menu=GEMM)(GEMM.recipe)

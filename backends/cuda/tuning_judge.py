@@ -1,0 +1,189 @@
+"""Tries ways on the GPU: on tensors of a task's shapes, by events around a recorded graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from ...runtime.backend import Format, View
+from ...runtime.errors import DeviceError
+from ...runtime.types import Array, TensorType
+from .device import CudaDevice, CudaStream
+from .launch import Launch, Packed, Scratch, Tensor, bound, launches_of
+from .layout import order
+from .memory import CudaBuffer, pointer
+from .menu import Offer, Task
+from .status import check
+
+#: Microseconds that one recorded graph of calls should take, and how often it is replayed.
+RECORDED, REPLAYS, MOST_CALLS = 300.0, 5, 50
+#: A way that takes so many times the best is measured once.
+FAR = 3.0
+
+
+class DeviceJudge:
+    """The tensors of one task, and what tries ways on them.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._task: Task | None = None
+        self._held: list[CudaBuffer] = []
+        self._at: dict[Any, int] = {}
+        self._expected = np.zeros(0)
+
+    def prepare(self, offers: Sequence[Offer]) -> None:
+        """Have kernels compiled; see `Judge`."""
+        for offer in offers:
+            if offer.recipe is not None:
+                for launch in launches_of(offer.recipe):
+                    self._device.compiler.submit(launch.source)
+
+    def begin(self, task: Task, reference: Offer) -> None:
+        """Make the result that others are compared with; see `Judge`."""
+        self.end()
+        self._task = task
+        self._stream = self._device.stream()
+        self._result = self._hold(self._device.allocate(_nbytes(task.y)))
+        self._run_once(reference)
+        self._expected = self._read(reference.formats[1])
+
+    def end(self) -> None:
+        """Give the tensors back."""
+        for buffer in self._held:
+            buffer.close()
+        self._held.clear()
+        self._at.clear()
+        self._task = None
+
+    def judge(self, offer: Offer, least: float) -> tuple[float, float]:
+        """Return the microseconds and the relative error of a way; see `Judge`."""
+        scratch = self._device.allocate(offer.workspace)
+        try:
+            run = self._bound(offer, scratch)
+            status = driver.cuMemsetD8Async(
+                self._result.pointer, 0xFF, self._result.nbytes, self._stream.handle
+            )
+            check("cuMemsetD8Async", status)
+            run(self._stream)
+            self._stream.synchronize()
+            error = self._difference(self._read(offer.formats[1]))
+            return self._microseconds(run, least), error
+        finally:
+            scratch.close()
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def _microseconds(self, run: Any, least: float) -> float:
+        once = min(1e6 * self._device.time(run, self._stream) for _ in range(2))
+        if once > FAR * least + 50:
+            return once
+        calls = max(1, min(MOST_CALLS, round(RECORDED / max(once, 1.0))))
+
+        def repeat(stream: CudaStream) -> None:
+            for _ in range(calls):
+                run(stream)
+
+        recorded = self._device.record(repeat)
+        self._device.time(recorded, self._stream)
+        times = [self._device.time(recorded, self._stream) for _ in range(REPLAYS)]
+        return 1e6 * median(times) / calls
+
+    # ── launches ─────────────────────────────────────────────────────────────────────────────
+
+    def _run_once(self, offer: Offer) -> None:
+        scratch = self._device.allocate(offer.workspace)
+        try:
+            self._bound(offer, scratch)(self._stream)
+            self._stream.synchronize()
+        finally:
+            scratch.close()
+
+    def _bound(self, offer: Offer, scratch: CudaBuffer) -> Any:
+        if offer.recipe is None:
+            raise DeviceError(f"{offer.way} has no recipe")
+        runs = [self._launch(launch, scratch) for launch in launches_of(offer.recipe)]
+
+        def run(stream: CudaStream) -> None:
+            for one in runs:
+                one(stream)
+
+        return run
+
+    def _launch(self, launch: Launch, scratch: CudaBuffer) -> Any:
+        pointers: dict[int, int] = {}
+        for i, argument in enumerate(launch.args):
+            if isinstance(argument, Scratch):
+                pointers[i] = scratch.pointer + argument.offset
+            elif isinstance(argument, Tensor | Packed):
+                pointers[i] = self._address(argument)
+        code = self._device.compiler.submit(launch.source)
+        return bound(self._device, launch, code, pointers)
+
+    # ── tensors ──────────────────────────────────────────────────────────────────────────────
+
+    def _address(self, operand: Tensor | Packed) -> int:
+        task = self._task
+        if isinstance(operand, Tensor) and task is not None and operand.value is task.y.value:
+            return self._result.pointer
+        if isinstance(operand, Packed):
+            key: Any = (operand.sources, operand.layout)
+        else:
+            key = (operand.value, operand.format)
+        if key not in self._at:
+            self._at[key] = self._upload(_elements(operand))
+        return self._at[key]
+
+    def _upload(self, data: Array) -> int:
+        view: View = self._device.upload(data)
+        if isinstance(view.buffer, CudaBuffer):
+            self._hold(view.buffer)
+        return pointer(view)
+
+    def _hold(self, buffer: CudaBuffer) -> CudaBuffer:
+        self._held.append(buffer)
+        return buffer
+
+    def _read(self, format: Format) -> Array:
+        """Return the result as float64, in its logical order."""
+        if self._task is None:
+            raise DeviceError("no task has been begun")
+        y = self._task.y
+        dims = format.physical(y.dims)
+        found = np.empty(dims, y.dtype)
+        answer = driver.cuMemcpyDtoH(found.ctypes.data, self._result.pointer, found.nbytes)
+        check("cuMemcpyDtoH", answer)
+        return found.astype(np.float64).transpose(np.argsort(order(len(dims), format)))
+
+    def _difference(self, got: Array) -> float:
+        """Return the relative L2 norm of a result's error."""
+        norm = float(np.linalg.norm(self._expected)) or 1.0
+        return float(np.linalg.norm(got - self._expected)) / norm
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return TensorType(tensor.dtype, tensor.dims).dtype.itemsize * tensor.size
+
+
+def _elements(operand: Tensor | Packed) -> Array:
+    """Return what a kernel reads: constants, or random numbers for what is only known in a run."""
+    if isinstance(operand, Packed):
+        return operand.pack(*(_constant(value.data) for value in operand.sources))
+    if operand.data is not None:
+        return operand.data
+    numbers = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
+    data = np.resize(numbers, operand.dims).astype(operand.dtype)
+    return np.ascontiguousarray(data.transpose(order(operand.rank, operand.format)))
+
+
+def _constant(data: Array | None) -> Array:
+    if data is None:
+        raise DeviceError("weights of run time cannot be packed")
+    return data

@@ -1,0 +1,157 @@
+"""Finds or makes the program for what a caller gives and wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from .backend import Format, Stream
+from .border import Border
+from .errors import UnsupportedError
+from .exchange import HOST_ENDS, Ends, Lent
+from .feeds import Feed
+from .infer import specialise
+from .ir import Graph
+from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from .program import Program
+from .resources import Keys, Resources, is_deciding
+from .shelves import Shelf, Shelves
+from .types import TensorType, ValueType, type_of
+
+
+class Lookup:
+    """The programs of one model, by results wanted, types of inputs, and where tensors lie.
+
+    Args:
+        graph: as it was imported.
+        border: of the model.
+        resources: what programs are made with.
+        closed: called when the last program is closed, after `Shelves.close`.
+        file: where the graph comes from, for errors.
+
+    Attributes:
+        rewrites: what the passes did to the graph of all results.
+        shelves: the programs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        border: Border,
+        resources: Resources,
+        closed: Callable[[], None],
+        file: str | None = None,
+    ) -> None:
+        self._imported, self._file = graph, file
+        self._border, self._resources = border, resources
+        self._graphs: dict[tuple[str, ...], Graph] = {}
+        self._keys = Keys()
+        self._on_closed = closed
+        self.shelves = Shelves(resources.options.max_plans, self._close)
+        self.rewrites = Rewrites()
+        self.default = tuple(graph.outputs)
+        self._graphs[self.default] = self._optimise(graph.clone(), self.rewrites)
+
+    def _close(self) -> None:
+        self._graphs.clear()
+        self._on_closed()
+
+    # ── graphs ───────────────────────────────────────────────────────────────────────────────
+
+    def _optimise(self, graph: Graph, rewrites: Rewrites) -> Graph:
+        resources = self._resources
+        optimise(graph, BEFORE_SHAPES, resources.options, resources.evaluate, rewrites)
+        return graph
+
+    def graph_for(self, wanted: tuple[str, ...]) -> Graph:
+        """Return the graph that gives these tensors, after the passes, before shapes are bound."""
+        if wanted not in self._graphs:
+            outputs = self._imported.outputs
+            values = {n: outputs.get(n) or self._imported.values[n] for n in wanted}
+            self._graphs[wanted] = self._optimise(self._imported.extract(values), Rewrites())
+        return self._graphs[wanted]
+
+    def _build(self, graph: Graph, types: Mapping[str, ValueType | None], ends: Ends) -> Program:
+        bound = specialise(graph, types)
+        resources, log = self._resources, self.rewrites.copy()
+        optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, log)
+        try:
+            return Program(bound, resources, ends=ends)
+        except UnsupportedError as error:
+            if self._file:
+                error.add_note(f"model: {self._file}")
+            raise
+
+    # ── programs ─────────────────────────────────────────────────────────────────────────────
+
+    def ends(self, feeds: Mapping[str, Feed], *, on_device: bool, all_there: bool) -> Ends:
+        """Return where inputs and results lie.
+
+        Args:
+            feeds: values of all inputs.
+            on_device: whether the results are wanted there.
+            all_there: whether all tensors go in and come out there.
+        """
+        there: list[tuple[str, Format]] = []
+        for info in self._border.inputs:
+            feed = feeds[info.name]
+            if isinstance(feed, Lent):
+                there.append((info.name, feed.view.format))
+            elif all_there and isinstance(info.type, TensorType):
+                there.append((info.name, Format.PLAIN))
+        on_device = all_there or (on_device and self._border.exchange is not None)
+        return Ends(tuple(there), on_device) if there or on_device else HOST_ENDS
+
+    def types(self, feeds: Mapping[str, Feed]) -> tuple[ValueType | None, ...]:
+        """Return the types of the inputs, in their order."""
+        found: list[ValueType | None] = []
+        for value in self._imported.inputs:
+            feed = feeds[value.name]
+            found.append(feed.type if isinstance(feed, Lent) else type_of(feed, value.type))
+        return tuple(found)
+
+    def take(
+        self,
+        wanted: tuple[str, ...],
+        feeds: dict[str, Feed],
+        work: Stream | None = None,
+        *,
+        known: bool = True,
+        on_device: bool = False,
+        all_there: bool = False,
+    ) -> tuple[Shelf, Program]:
+        """Return a program for these values, which nobody else has, and where it belongs.
+
+        Args:
+            wanted: names of the results.
+            feeds: values of all inputs; those that decide on shapes are brought to the host.
+            work: the stream that reads those that are on the device.
+            known: whether elements count, or types alone.
+            on_device: see `ends`.
+            all_there: see `ends`.
+        """
+        ends = self.ends(feeds, on_device=on_device, all_there=all_there)
+        types = self.types(feeds)
+        values = [None if isinstance(feed, Lent) else feed for feed in feeds.values()]
+        found, full = self._keys.find(types, values) if known else (types, types)
+        shelf, program = self.shelves.take((wanted, found, ends))
+        if program is not None:
+            return shelf, program
+        try:
+            with self._resources.lock:
+                program = self._build(
+                    self.graph_for(wanted), dict(zip(feeds, full, strict=True)), ends
+                )
+        except UnsupportedError:
+            if not known or not (self._keys.learn(types, values) or self._fetch(feeds, work)):
+                raise
+            there = {"on_device": on_device, "all_there": all_there}
+            return self.take(wanted, feeds, work, **there)
+        self.shelves.add(program)
+        return shelf, program
+
+    def _fetch(self, feeds: dict[str, Feed], work: Stream | None) -> bool:
+        """Bring inputs that may decide on shapes to the host, now and later; False without any."""
+        small = {n: f for n, f in feeds.items() if isinstance(f, Lent) and is_deciding(f.type)}
+        self._border.wanted_here.update(small)
+        feeds.update(self._border.here(small, work))
+        return bool(small)

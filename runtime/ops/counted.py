@@ -1,0 +1,120 @@
+"""Operators whose results have sizes that they find out, within bounds, with a count beside them.
+
+A plan can hold these, because all their shapes are known. `counting` runs one in the place of a
+node whose own shapes depend on the data, reads the count, and cuts the results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dtypes import int64
+from ..op import Op
+from ..types import TensorType
+from .gather import Compress
+from .search import NonMaxSuppression, NonZero, Unique
+from .shapes import normalize_axis
+
+COUNT = TensorType(int64, (1,))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Counted(Op):
+    """An operator within bounds.
+
+    Its results are as large as they can get; behind what was found they hold anything. One more
+    result, int64[1], tells how much was found. There is no file that has such operators.
+    """
+
+    outputs = (2, None)
+
+    @property
+    def cuts(self) -> tuple[int | None, ...]:
+        """The axis along which each result is too long; None where it is not."""
+        return (0,)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CountedNonZero(Counted):
+    """NonZero as int64 [rank, elements]."""
+
+    @property
+    def cuts(self) -> tuple[int | None, ...]:
+        """The axis of the elements."""
+        return (1,)
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        return TensorType(int64, (len(x.dims), x.size)), COUNT
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CountedUnique(Counted):
+    """Unique as no more values than there are places."""
+
+    axis: int | None = None
+    sorted: int = 1
+
+    @property
+    def cuts(self) -> tuple[int | None, ...]:
+        """The axis of the values; where each place has a result, there is none to cut."""
+        return (self.axis or 0, 0, None, 0)
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        dims = (x.size,) if self.axis is None else x.dims
+        places = TensorType(int64, (dims[normalize_axis(self.axis or 0, len(dims))],))
+        return x.with_shape(dims), places, places, places, COUNT
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CountedCompress(Counted):
+    """Compress as no more slices than there are conditions."""
+
+    axis: int | None = None
+
+    @property
+    def cuts(self) -> tuple[int | None, ...]:
+        """The axis of the slices."""
+        return (self.axis or 0,)
+
+    def infer(self, input: TensorType, condition: TensorType) -> tuple[TensorType, TensorType]:
+        dims = [input.size] if self.axis is None else list(input.dims)
+        axis = normalize_axis(self.axis or 0, len(dims))
+        dims[axis] = min(dims[axis], condition.size)
+        return input.with_shape(tuple(dims)), COUNT
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CountedNonMaxSuppression(Counted):
+    """NonMaxSuppression as int64 [images * classes * most, 3]."""
+
+    center_point_box: int = 0
+
+    def infer(
+        self,
+        boxes: TensorType,
+        scores: TensorType,
+        max_output_boxes_per_class: TensorType | None = None,
+        iou_threshold: TensorType | None = None,
+        score_threshold: TensorType | None = None,
+    ) -> tuple[TensorType, TensorType]:
+        images, classes, count = scores.dims
+        limit = max_output_boxes_per_class
+        most = 0 if limit is None else count
+        if limit is not None and limit.known is not None and limit.known.size:
+            most = max(0, min(most, int(limit.known.flat[0])))
+        return TensorType(int64, (images * classes * most, 3)), COUNT
+
+
+def within_bounds(op: Op) -> Counted | None:
+    """Return the operator within bounds, or None if there is no such form of it."""
+    match op:
+        case NonZero():
+            return CountedNonZero()
+        case Compress():
+            return CountedCompress(axis=op.axis)
+        case Unique():
+            return CountedUnique(axis=op.axis, sorted=op.sorted)
+        case NonMaxSuppression():
+            return CountedNonMaxSuppression(center_point_box=op.center_point_box)
+        case _:
+            return None

@@ -1,0 +1,186 @@
+"""Let Attention take its heads as linear layers give them: side by side, a row a position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..infer import infer_node
+from ..ir import Graph, Node, Value, with_attributes
+from ..ops.attention import Attention
+from ..ops.gather import Gather
+from ..ops.shape import Reshape, Split, Squeeze, Transpose
+from ..types import Dim, Shape, TensorType
+from .driver import Context
+
+_HEADS_BEHIND = (0, 2, 1, 3)
+#: [batch, length, parts, heads, size] in the order [parts, batch, heads, length, size].
+_PARTS_IN_FRONT = (2, 0, 3, 1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where the heads [b, h, t, d] of an operand lie.
+
+    Attributes:
+        source: [b, t, parts * h * d].
+        part: which of the parts they are.
+        parts: how many there are; each is h * d wide.
+        heads: h.
+    """
+
+    source: Value
+    part: int
+    parts: int
+    heads: int
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Drop Reshape and Transpose in front of the operands of an Attention, and behind it.
+
+    Heads that are cut out of one product with a Split or a Gather over their number become parts of
+    its last axis. Nothing happens where only some of the operands lie so, or the result does not go
+    back to rows.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not _is_plain(graph, node):
+            continue
+        found = [_rows_of(value) for value in node.inputs[:3]]
+        behind = _behind(graph, node)
+        rows = [one for one in found if one is not None]
+        if len(rows) < 3 or behind is None or rows[1].heads != rows[2].heads:
+            continue
+        new = _rewrite(graph, node, rows, behind)
+        yield f"{new.kind} '{new.name}' reads its heads from rows and writes them to rows"
+
+
+def _is_plain(graph: Graph, node: Node) -> bool:
+    """Whether an Attention of four axes has no cache and no result besides the first."""
+    if not isinstance(node.op, Attention) or any(node.inputs[4:]):
+        return False
+    if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
+        return False
+    return len(_shape(node.inputs[0]) or ()) == 4
+
+
+def _shape(value: Value | None) -> Shape | None:
+    return value.type.shape if value is not None and isinstance(value.type, TensorType) else None
+
+
+def _rows_of(value: Value | None) -> _Rows | None:
+    turn, part, parts = (None if value is None else value.producer), 0, 1
+    order = _HEADS_BEHIND
+    if turn is not None and not isinstance(turn.op, Transpose):
+        cut = _cut(turn)
+        if cut is None:
+            return None
+        (turn, part, parts), order = cut, _PARTS_IN_FRONT
+    split = turn.inputs[0].producer if turn is not None and turn.inputs[0] is not None else None
+    if turn is None or split is None or not isinstance(turn.op, Transpose):
+        return None
+    by_head, source = _shape(split.output), split.inputs[0]
+    rows = _shape(source)
+    if not isinstance(split.op, Reshape) or by_head is None or rows is None or source is None:
+        return None
+    if len(by_head) != len(order) or turn.op.order(len(order)) != order or len(rows) != 3:
+        return None
+    *outer, heads, size = by_head
+    width = _whole(*by_head[2:])
+    if width is None or not isinstance(heads, int) or (len(order) == 5 and outer[2] != parts):
+        return None
+    if None in rows or rows != (*outer[:2], width) or size == 0:
+        return None
+    return _Rows(source, part, parts, heads)
+
+
+def _whole(*dims: Dim) -> int | None:
+    """Return the product of dimensions if all of them are known."""
+    total = 1
+    for dim in dims:
+        if not isinstance(dim, int):
+            return None
+        total *= dim
+    return total
+
+
+def _cut(node: Node) -> tuple[Node | None, int, int] | None:
+    """Return what comes before one of several parts along the first axis, its number, how many."""
+    if isinstance(node.op, Gather):
+        source, index = node.inputs
+        shape = _shape(source)
+        if source is None or index is None or index.data is None or index.data.ndim:
+            return None
+        if not shape or len(shape) != 5 or node.op.axis not in (0, -5):
+            return None
+        count = shape[0]
+        at = int(index.data)
+        return None if not isinstance(count, int) else (source.producer, at % count, count)
+    if not isinstance(node.op, Squeeze) or node.inputs[0] is None:
+        return None
+    split = node.inputs[0].producer
+    whole, squeezed = _shape(node.inputs[0]), _shape(node.output)
+    if split is None or not isinstance(split.op, Split) or split.inputs[0] is None:
+        return None
+    if not whole or len(whole) != 5 or squeezed != whole[1:] or split.op.axis not in (0, -5):
+        return None
+    if any(_shape(value) != whole for value in split.outputs) or whole[0] != 1:
+        return None
+    number = split.outputs.index(node.inputs[0])
+    return split.inputs[0].producer, number, len(split.outputs)
+
+
+def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
+    """Return the Transpose and the Reshape that bring the result to rows."""
+    turn = graph.sole_consumer(node.output)
+    if turn is None or not isinstance(turn.op, Transpose) or turn.op.order(4) != _HEADS_BEHIND:
+        return None
+    join = graph.sole_consumer(turn.output)
+    by_head, rows = _shape(turn.output), None if join is None else _shape(join.output)
+    if join is None or not isinstance(join.op, Reshape) or by_head is None or rows is None:
+        return None
+    if None in rows or rows != (*by_head[:2], _whole(*by_head[2:])):
+        return None
+    return turn, join
+
+
+def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, Node]) -> Node:
+    turn, join = behind
+    op = with_attributes(node.op, q_num_heads=rows[0].heads, kv_num_heads=rows[1].heads)
+    inputs = [_part(graph, one, node) for one in rows]
+    old = [value for value in node.inputs[:3] if value is not None]
+    origin = (node, turn, join)
+    new = graph.insert(op, [*inputs, *node.inputs[3:]], name=node.name, before=node, origin=origin)
+    infer_node(new)
+    graph.replace(join, new.outputs)
+    graph.remove(turn)
+    graph.remove(node)
+    graph.rename(new, node.name)
+    for value in old:
+        _drop(graph, value)
+    return new
+
+
+def _part(graph: Graph, rows: _Rows, before: Node) -> Value:
+    """Return the part as a value; one Split gives all parts of a source."""
+    if rows.parts == 1:
+        return rows.source
+    op = Split(axis=-1, num_outputs=rows.parts)
+    for reader in rows.source.consumers:
+        if reader.op == op and len(reader.inputs) == 1:
+            return reader.outputs[rows.part]
+    producer = rows.source.producer
+    name = f"{producer.name if producer else rows.source.name}.parts"
+    split = graph.insert(op, [rows.source], rows.parts, name=name, before=before)
+    infer_node(split)
+    return split.outputs[rows.part]
+
+
+def _drop(graph: Graph, value: Value) -> None:
+    """Remove what computes a value, as far as nobody reads it any more."""
+    node = value.producer
+    if node is None or any(v.consumers or graph.is_output(v) for v in node.outputs):
+        return
+    sources = [source for source in node.reads if source.data is None]
+    graph.remove(node)
+    for source in sources:
+        _drop(graph, source)

@@ -1,0 +1,168 @@
+"""Write an Einsum of two tensors as a product of matrices, which backends have fast kernels for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ..dtypes import FLOATS
+from ..infer import infer_node
+from ..ir import Graph, Node, Value
+from ..op import Op
+from ..ops.elementwise import Add
+from ..ops.matmul import Einsum, MatMul, einsum_terms
+from ..ops.shape import Reshape, Transpose
+from ..types import Array, Dim, TensorType
+from .driver import Context
+from .match import pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """An Einsum as a product a @ b.
+
+    Attributes:
+        a, b: the operands.
+        of_a, of_b: the letters of their axes.
+        stack: letters of both operands and of the result.
+        rows: letters of a and the result alone.
+        columns: letters of b and the result alone.
+        summed: letters of both operands alone.
+        result: the letters of the result.
+        sizes: by letter.
+    """
+
+    a: Value
+    b: Value
+    of_a: str
+    of_b: str
+    stack: str
+    rows: str
+    columns: str
+    summed: str
+    result: str
+    sizes: dict[str, Dim]
+
+    def known(self, letters: str) -> list[int] | None:
+        """Return the sizes of letters if all of them are known."""
+        found = [size for letter in letters if isinstance(size := self.sizes[letter], int)]
+        return found if len(found) == len(letters) else None
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Put MatMul, with the Transposes and Reshapes that it takes, in place of Einsum.
+
+    Every letter stands for one axis of an operand and for one of the other or of the result. Stacks
+    have one axis of rows, of columns and of terms each; products with a matrix may have several.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not isinstance(node.op, Einsum):
+            continue
+        found = _read(node, node.op)
+        if found is None:
+            continue
+        new = _rewrite(graph, node, found)
+        yield f"MatMul '{new.name}' computes Einsum '{node.name}' ({node.op.equation})"
+
+
+def _read(node: Node, op: Einsum) -> _Product | None:
+    terms, result = einsum_terms(op.equation)
+    if len(terms) != 2 or len(node.inputs) != 2:
+        return None
+    a, b = node.inputs
+    types = [value.type for value in node.inputs if value is not None]
+    if a is None or b is None or "." in op.equation.split("->")[0]:
+        return None
+    sizes: dict[str, Dim] = {}
+    for term, type_ in zip(terms, types, strict=True):
+        if not isinstance(type_, TensorType) or type_.dtype not in FLOATS or type_.shape is None:
+            return None
+        if len(set(term)) != len(term) or len(term) != len(type_.shape):
+            return None
+        for letter, size in zip(term, type_.shape, strict=True):
+            if sizes.setdefault(letter, size) != size or size == 0:  # a 1 would be repeated
+                return None
+    left, right = terms
+    found = _parts(a, b, left, right, result, sizes)
+    is_swapped = found is not None and (
+        result.endswith(found.columns + found.rows) or a.is_constant
+    )
+    return _parts(b, a, right, left, result, sizes) if is_swapped else found
+
+
+def _parts(
+    a: Value, b: Value, left: str, right: str, result: str, sizes: dict[str, Dim]
+) -> _Product | None:
+    """Return the product if every letter has a part in it."""
+    stack = "".join(x for x in result if x in left and x in right)
+    rows = "".join(x for x in result if x in left and x not in right)
+    columns = "".join(x for x in result if x in right and x not in left)
+    summed = "".join(x for x in left if x in right and x not in result)
+    if set(left) != {*stack, *rows, *summed} or set(right) != {*stack, *columns, *summed}:
+        return None
+    if not rows or not columns or not summed:
+        return None
+    found = _Product(a, b, left, right, stack, rows, columns, summed, result, sizes)
+    if stack and (len(rows), len(columns), len(summed)) != (1, 1, 1):
+        return None
+    together = [x for x in (columns, summed) if len(x) > 1]
+    return found if all(found.known(x) is not None for x in together) else None
+
+
+def _bias(graph: Graph, node: Node, p: _Product, columns: list[int]) -> tuple[Node, Array] | None:
+    """Return the sum behind a product that adds a constant for each of its columns, flat."""
+    reader = graph.sole_consumer(node.output)
+    if reader is None or not isinstance(reader.op, Add) or p.result != p.rows + p.columns:
+        return None
+    for value, other in pairs(reader):
+        if value is node.output and other.data is not None and other.data.shape == (*columns,):
+            return reader, other.data.reshape(-1)
+    return None
+
+
+def _rewrite(graph: Graph, node: Node, p: _Product) -> Node:
+    def add(op: Op, *inputs: Value) -> Value:
+        new = graph.insert(op, inputs, name=f"{node.name}.{type(op).__name__}", before=node)
+        infer_node(new)
+        return new.output
+
+    def ordered(x: Value, letters: str, wanted: str) -> Value:
+        if letters == wanted:
+            return x
+        perm = tuple(map(letters.index, wanted))
+        if x.data is not None:
+            return graph.constant(np.ascontiguousarray(x.data.transpose(perm)), x.name)
+        return add(Transpose(perm=perm), x)
+
+    def shaped(x: Value, *sizes: int) -> Value:
+        if x.data is not None:
+            copied = (n or size for n, size in zip(sizes, x.data.shape, strict=False))
+            return graph.constant(x.data.reshape(tuple(copied)), x.name)
+        return add(Reshape(), x, graph.constant(np.array(sizes, np.int64), f"{node.name}.sizes"))
+
+    a = ordered(p.a, p.of_a, p.stack + p.rows + p.summed)
+    b = ordered(p.b, p.of_b, p.stack + p.summed + p.columns)
+    terms, columns = p.known(p.summed), p.known(p.columns)
+    if len(p.summed) > 1 and terms is not None:
+        a = shaped(a, *(0 for _ in p.rows), prod(terms))
+    if len(p.summed + p.columns) > 2:
+        b = shaped(b, prod(terms) if terms and len(terms) > 1 else 0, -1)
+    top = node
+    made = graph.insert(MatMul(), [a, b], before=node, origin=(node,))
+    infer_node(made)
+    product = made.output
+    if len(p.columns) > 1 and columns is not None:
+        bias = _bias(graph, node, p, columns)
+        if bias is not None:
+            top, flat = bias
+            product = add(Add(), product, graph.constant(flat, f"{top.name}.bias"))
+        product = shaped(product, *(0 for _ in p.rows), *columns)
+    product = ordered(product, p.stack + p.rows + p.columns, p.result)
+    graph.replace(top, [product])
+    if top is not node:
+        graph.remove(node)
+    graph.rename(made, node.name)
+    return made

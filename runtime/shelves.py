@@ -1,0 +1,124 @@
+"""The programs that a model keeps: who has which, and which goes when there are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Lock
+
+from .errors import UsageError
+from .program import Program
+
+
+@dataclass(slots=True, eq=False)
+class Shelf:
+    """The idle programs of one key.
+
+    Attributes:
+        key: what they are looked up by; comparing keys takes longer than all else here.
+        idle: the one that has rested longest first.
+        used: when one of them was given back last.
+        is_placed: whether it is found by its key.
+    """
+
+    key: Hashable
+    idle: list[Program] = field(default_factory=list[Program])
+    used: int = 0
+    is_placed: bool = False
+
+
+class Shelves:
+    """Programs by key, each lent to one caller at a time.
+
+    Args:
+        most: how many idle ones are kept; the one that has rested longest goes first.
+        closed: called once, when the last program is closed.
+    """
+
+    def __init__(self, most: int, closed: Callable[[], None]) -> None:
+        self._most = most
+        self._on_closed = closed
+        self._shelves: dict[Hashable, Shelf] = {}
+        self._busy: set[Program] = set()
+        self._idle = 0
+        self._now = count(1)
+        self._lock = Lock()
+        self._closed = False
+
+    def take(self, key: Hashable) -> tuple[Shelf, Program | None]:
+        """Return where programs of this key belong, and an idle one, now the caller's, or None.
+
+        Raises:
+            UsageError: the model is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise UsageError("the model is closed")
+            shelf = self._shelves.get(key)
+            if shelf is None:
+                return Shelf(key), None
+            if not shelf.idle:
+                return shelf, None
+            program = shelf.idle.pop()
+            self._idle -= 1
+            self._busy.add(program)
+            return shelf, program
+
+    def add(self, program: Program) -> None:
+        """Note a new program, which the caller has."""
+        with self._lock:
+            self._busy.add(program)
+
+    def give(self, shelf: Shelf, program: Program) -> None:
+        """Take a program back from its caller."""
+        dropped: list[Program] = []
+        with self._lock:
+            self._busy.discard(program)
+            if self._closed:
+                dropped.append(program)
+            else:
+                if not shelf.is_placed:
+                    shelf = self._shelves.setdefault(shelf.key, shelf)
+                    shelf.is_placed = True
+                shelf.idle.append(program)
+                shelf.used = next(self._now)
+                self._idle += 1
+                while self._idle > self._most:
+                    dropped.append(self._drop())
+            last = self._closed and not self._busy
+        for old in dropped:
+            old.close()
+        if last:
+            self._on_closed()
+
+    def _drop(self) -> Program:
+        """Let go of an idle program of the key that was not used for longest."""
+        shelves = (shelf for shelf in self._shelves.values() if shelf.idle)
+        shelf = min(shelves, key=lambda shelf: shelf.used)
+        self._idle -= 1
+        program = shelf.idle.pop(0)
+        if not shelf.idle:
+            del self._shelves[shelf.key]
+            shelf.is_placed = False
+        return program
+
+    @property
+    def idle(self) -> list[Program]:
+        """What is idle now, what was used last at the end."""
+        with self._lock:
+            shelves = sorted(self._shelves.values(), key=lambda shelf: shelf.used)
+            return [program for shelf in shelves for program in shelf.idle]
+
+    def close(self) -> None:
+        """Close what is idle; what is not follows when its caller gives it back."""
+        with self._lock:
+            self._closed = True
+            idle = [program for shelf in self._shelves.values() for program in shelf.idle]
+            self._shelves.clear()
+            self._idle = 0
+            busy = bool(self._busy)
+        for program in idle:
+            program.close()
+        if not busy:
+            self._on_closed()

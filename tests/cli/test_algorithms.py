@@ -1,0 +1,68 @@
+"""`--algorithm`, `inspect --algorithms` and `tune`, as far as they need no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import available
+from tercet.runtime.options import ALGORITHMS
+
+from .conftest import Tercet
+
+HAS_GPU = any(one.name == "cuda" and not one.missing for one in available())
+
+
+def test_menus_are_listed_without_a_gpu(tercet: Tercet) -> None:
+    done = tercet("inspect", "classifier.onnx", "--algorithms")
+    assert done.code == 0
+    for words in ("estimate us", "why not", "implicit_precomp_gemm", "one group", "* "):
+        assert words in done.out
+
+
+def test_menus_as_json(tercet: Tercet) -> None:
+    found = tercet("inspect", "classifier.onnx", "--algorithms", "--json").json
+    assert found["nodes"]
+    for node in found["nodes"]:
+        assert [way["chosen"] for way in node["ways"]].count(True) == 1
+        for way in node["ways"]:
+            assert way["way"] in ALGORITHMS
+            assert (way["estimate"] is None) == bool(way["reason"])
+
+
+def test_what_was_asked_for_is_chosen(tercet: Tercet) -> None:
+    chosen = ("--algorithm", "Conv=direct", "--algorithm", "Gemm=gemm", "--json")
+    found = tercet("inspect", "classifier.onnx", "--algorithms", *chosen).json
+    taken = {n["operator"]: w["way"] for n in found["nodes"] for w in n["ways"] if w["chosen"]}
+    assert taken["Conv"] == "direct"
+
+
+def test_the_space_of_the_tuner(tercet: Tercet) -> None:
+    done = tercet("tune", "classifier.onnx", "--show-space", "--workspace", "0")
+    assert done.code == 0
+    assert "to measure" in done.out
+    assert "workspace over the limit" in " ".join(done.out.split())
+
+
+@pytest.mark.skipif(HAS_GPU, reason="there is a GPU")
+def test_tune_needs_a_gpu(tercet: Tercet) -> None:
+    done = tercet("tune", "classifier.onnx")
+    assert done.code == 5
+    assert "backend 'cuda' cannot run here" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Conv=winograd_f3", "did you mean 'winograd_f"),
+        ("convv=direct", "the model has no node 'convv'"),
+        ("direct", "NODE=WAY"),
+        ("=direct", "NODE=WAY"),
+        ("Conv=", "NODE=WAY"),
+    ],
+)
+def test_bad_texts(text: str, said: str, tercet: Tercet) -> None:
+    done = tercet("run", "classifier.onnx", "--algorithm", text)
+    assert done.code == 2
+    assert said in done.err

@@ -1,0 +1,190 @@
+"""--timeout: what is known when the time is up is shown, and the exit code says so."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+import tercet as api
+from tercet.tools import deadline
+from tercet.tools.deadline import all_or_nothing, time_limit
+from tercet.tools.measure import Repeat
+
+from .conftest import Tercet
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREVER = "100000000"
+
+
+def test_work_is_interrupted_wherever_it_is() -> None:
+    begin = monotonic()
+    done = []
+    with time_limit(0.05) as (limit, say):
+        say("counting")
+        for number in range(10**9):
+            done.append(number)
+    assert limit.passed
+    assert limit.stopped == "stopped after 0.05 s (counting)"
+    assert done
+    assert monotonic() - begin < 5
+
+
+def test_time_that_is_not_up_changes_nothing() -> None:
+    with time_limit(60) as (limit, _):
+        pass
+    assert not limit.passed
+    assert limit.stopped == ""
+    with time_limit(None) as (limit, _):
+        pass
+    assert not limit.passed
+
+
+def test_an_alarm_of_somebody_else_is_put_back() -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with time_limit(30):
+            pass
+        sleep(0.3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert rung == [signal.SIGALRM]
+
+
+def test_errors_pass() -> None:
+    with pytest.raises(KeyError), time_limit(60):
+        raise KeyError
+
+
+def test_another_thread_ends_at_its_next_stage() -> None:
+    found: list[str] = []
+
+    def work() -> None:
+        with time_limit(0.02) as (limit, say):
+            for number in range(1000):
+                say(f"stage {number}")
+                sleep(0.005)
+        found.append(limit.stopped)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    assert found[0].startswith("stopped after 0.02 s (stage ")
+
+
+def test_all_or_nothing() -> None:
+    def wait() -> None:
+        with all_or_nothing(0.02) as say:
+            say("waiting")
+            sleep(5)
+
+    with pytest.raises(api.TimeLimitError, match=r"stopped after 0\.02 s \(waiting\)"):
+        wait()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_times_that_make_no_sense(seconds: float) -> None:
+    with pytest.raises(api.UsageError, match="more than 0"), time_limit(seconds):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run classifier.onnx", "steady"),
+        ("compare classifier.onnx -b numpy -b onnxruntime", "agrees with numpy"),
+        ("profile classifier.onnx --no-peaks", "operator"),
+    ],
+)
+def test_what_is_known_is_shown(tercet: Tercet, command: str, words: str) -> None:
+    done = tercet(*command.split(), "--repeat", FOREVER, "--timeout", 1.5)
+    assert done.code == 7
+    assert "not complete: stopped after 1.5 s" in done.out.replace("\n", " ")
+    assert words in done.out
+
+
+def test_bench_keeps_the_cases_that_it_has(tercet: Tercet) -> None:
+    chosen = "-b", "numpy", "--streams", "1,2", "--duration", "1", "--warm-up", "0"
+    done = tercet("bench", "classifier.onnx", *chosen, "--timeout", 1.5, "--json")
+    assert done.code == 7
+    assert [case["streams"] for case in done.json["cases"]] == [1]
+    assert done.json["stopped"].startswith("stopped after 1.5 s (numpy")
+    late = tercet("bench", "classifier.onnx", "-b", "numpy", "--duration", 50, "--timeout", 1.5)
+    assert late.code == 7
+    assert "items/s" in late.out
+
+
+def test_what_has_nothing_to_show_is_an_error(tercet: Tercet) -> None:
+    done = tercet("simplify", "classifier.onnx", "out.onnx", "--timeout", 1e-4)
+    assert done.code == 7
+    assert "error: stopped after 0.0001 s" in done.err
+    done = tercet("compare", "classifier.onnx", "--timeout", 1e-4)
+    assert done.code == 7
+
+
+def test_a_mismatch_counts_more_than_the_time(tercet: Tercet) -> None:
+    chosen = "-b", "numpy", "-b", "onnxruntime", "--rtol", "0", "--atol", "0", "--dim", "batch=8"
+    done = tercet("compare", "classifier.onnx", *chosen, "--repeat", FOREVER, "--timeout", 1.5)
+    assert done.code == 1
+
+
+def test_bisect_and_layers_say_how_far_they_came(folder: Path) -> None:
+    found = api.bisect("classifier.onnx", timeout=1e-3)
+    assert found.fault == "unknown"
+    assert "not known yet" in str(found)
+    assert found.stopped
+    with pytest.raises(api.TimeLimitError):
+        api.compare_layers("classifier.onnx", ["numpy", "onnxruntime"], timeout=1e-3)
+
+
+def test_python_gives_what_there_is(folder: Path) -> None:
+    found = api.compare("adder.onnx", repeat=Repeat(10**9), timeout=1)
+    assert found.stopped.startswith("stopped after 1 s")
+    assert all(result.steady.samples for result in found.results[:1])
+
+
+HANGS = """
+import signal
+from tercet.tools import deadline
+from tercet.tools.cli import main
+from tercet.tools import run
+
+deadline.GRACE = 0.2
+
+def hang(*args, **kwargs):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    signal.sigwait({signal.SIGUSR2})
+
+run.run_model = hang
+main(["run", "adder.onnx", "--timeout", "0.1"])
+"""
+
+
+def test_what_cannot_be_interrupted_ends_with_the_process(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+    assert done.returncode == 7
+    assert "the process ends here" in done.stderr
+
+
+def test_the_watchdog_is_called_off(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[float] = []
+    monkeypatch.setattr(deadline, "GRACE", 0.0)
+    monkeypatch.setattr(deadline, "_end_process", ended.append)
+    tercet("run", "adder.onnx", "--repeat", 0, "--timeout", 1.0)
+    sleep(1.2)
+    assert not ended

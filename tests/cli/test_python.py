@@ -1,0 +1,96 @@
+"""Every command is one call in Python, whose result prints, and gives JSON and rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tercet
+from tercet.tools.bench import Schedule
+from tercet.tools.cli import app
+from tercet.tools.console import finite
+
+from . import models
+
+FILE = "classifier.onnx"
+PAIR = ["numpy", "onnxruntime"]
+BRIEF = Schedule(duration=0.01, warm_up=0)
+
+#: Calls by command; those of `run`, `conformance` and `demo` are in other modules.
+CALLS: dict[str, Callable[[], Any]] = {
+    "compare": lambda: tercet.compare(FILE, PAIR, repeat=1),
+    "compare --layers": lambda: tercet.compare_layers(FILE, PAIR),
+    "bisect": lambda: tercet.bisect(FILE),
+    "bisect --tolerance": lambda: tercet.keep_float32(FILE, 1e-4),
+    "export": lambda: tercet.export(FILE),
+    "simplify": lambda: tercet.simplify(FILE),
+    "extract": lambda: tercet.extract(FILE, outputs=["r"]),
+    "inspect": lambda: tercet.inspect(Path(FILE), passes=True, capability="numpy", cost=True),
+    "profile": lambda: tercet.profile(FILE, repeat=2, peaks=False),
+    "bench": lambda: tercet.bench(FILE, PAIR, schedule=BRIEF),
+    "report": lambda: tercet.report([tercet.compare(FILE, PAIR, repeat=1).to_dict()]),
+    "doctor": lambda: tercet.diagnose(0.5),
+}
+#: Those whose results are tables.
+TABLES = ("compare", "compare --layers", "bisect --tolerance", "inspect", "profile", "bench")
+
+
+@pytest.fixture(autouse=True)
+def _here(folder: Path) -> None:
+    """In a folder with models."""
+
+
+def test_no_command_is_left_out() -> None:
+    named = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    called = {name.split()[0] for name in CALLS}
+    # load(...).run(...), tools.conformance, and a demonstration
+    assert named - called == {"run", "conformance", "demo"} | (named & {"tune", "pipeline"})
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_the_result_is_json(command: str) -> None:
+    found = CALLS[command]()
+    data = finite(found.to_dict())
+    assert json.loads(json.dumps(data, allow_nan=False)) == json.loads(json.dumps(data))
+
+
+@pytest.mark.parametrize("command", [name for name in CALLS if name != "report"])
+def test_the_result_prints_in_80_columns(command: str) -> None:
+    lines = str(CALLS[command]()).splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_the_result_is_rows(command: str) -> None:
+    """Flat rows with the same columns, as pandas takes them."""
+    found = CALLS[command]()
+    rows = found.table()
+    assert rows
+    assert len({tuple(row) for row in rows}) == 1
+    plain = (str, int, float, bool, type(None))
+    assert all(isinstance(value, plain) for row in rows for value in row.values())
+    assert str(found)
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_pandas_takes_it(command: str) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    rows = CALLS[command]().table()
+    frame = pandas.DataFrame(rows)
+    assert len(frame) == len(rows)
+    assert not any(frame[column].map(np.shape).map(bool).any() for column in frame)
+
+
+def test_a_model_in_memory() -> None:
+    """Nothing but `inspect` needs a file."""
+    proto = models.classifier()
+    assert tercet.bisect(proto).ok
+    assert tercet.keep_float32(proto, 1e9).ok
+    assert tercet.compare_layers(proto.SerializeToString(), PAIR).ok
+    assert tercet.export(proto).nbytes[0] > 0

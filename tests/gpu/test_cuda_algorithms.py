@@ -1,0 +1,99 @@
+"""Every way to convolve, on the GPU against float64; and the tuner on real clocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.device import open_device
+from tercet.backends.cuda.registry import Setting
+from tercet.backends.cuda.tuning import works_of
+from tercet.backends.numpy import evaluate
+from tercet.runtime.model import Model
+from tercet.runtime.options import Options
+from tercet.runtime.types import Array
+
+from ..kernels.algorithm_cases import Case, error, limit, pairs
+from ..kernels.dry import normal, single
+
+pytestmark = pytest.mark.gpu
+
+#: Layers of real networks, each with every way that it has.
+LAYERS = (
+    Case((1, 64, 56, 56), (64, 64, 3, 3), (), {"pads": (1,) * 4}),
+    Case((2, 256, 28, 28), (256, 256, 3, 3), (), {"pads": (1,) * 4}),
+    Case((1, 512, 14, 14), (512, 512, 3, 3), (), {"pads": (1,) * 4}),
+    Case((1, 3, 224, 224), (64, 3, 7, 7), (), {"pads": (3,) * 4, "strides": (2, 2)}),
+    Case((1, 48, 27, 27), (128, 48, 5, 5), (), {"pads": (2,) * 4}),
+    Case((1, 256, 56, 56), (64, 256, 1, 1), ()),
+    Case((1, 16, 64, 64), (24, 16, 31, 31), (), {"pads": (15,) * 4}),
+)
+
+
+@pytest.mark.parametrize(("case", "way"), pairs(), ids=str)
+def test_ways_against_float64(case: Case, way: str) -> None:
+    (backend,) = open_backends("cuda", Options())
+    got = case.run(backend, algorithms={case.operator: way})
+    assert error(got, case.exact()) <= limit(case, way)
+
+
+@pytest.mark.parametrize("case", LAYERS, ids=str)
+def test_real_layers(case: Case) -> None:
+    """B12: each way that a layer has is right, whichever is chosen."""
+    (backend,) = open_backends("cuda", Options())
+    exact = case.exact()
+    usable = ways_of(case)
+    for way in usable:
+        got = case.run(backend, algorithms={"Conv": way})
+        assert error(got, exact) <= 2 * limit(case, way), way
+    assert len(usable) >= 6
+
+
+@pytest.mark.parametrize("way", ["gemv", "gemm", "tensor_cores", "naive"])
+@pytest.mark.parametrize("shape", [(1, 300, 77), (7, 2048, 1000), (33, 129, 65)], ids=str)
+def test_products(shape: tuple[int, int, int], way: str) -> None:
+    m, k, n = shape
+    if way == "gemv" and m > 8:
+        pytest.skip("gemv has 8 rows at most")
+    a, b = normal(m, k), normal(k, n)
+    options = Options(algorithms={"MatMul": way})
+    with Model(
+        single("MatMul", [a, b], (1,)), open_backends("cuda", options), options, evaluate
+    ) as model:
+        (got,) = model.run({"x0": a}).values()
+    assert error(np.asarray(got), a.astype(np.float64) @ b.astype(np.float64)) <= 2e-6
+
+
+def ways_of(case: Case) -> list[str]:
+    """Return the ways that can be used."""
+    (node,) = single("Conv", case.arrays, (1, 2), **case.how).nodes
+    target = open_device(Options().cache).compiler.target
+    (work,) = works_of([node], Setting(target, Options()))
+    return [offer.way for offer in work.menu.offers(work.task) if offer.recipe is not None]
+
+
+def run(data: Array, weights: Array, cache: Path, *, tune: bool) -> Array:
+    options = Options(tune=tune, cache=cache)
+    graph = single("Conv", [data, weights], (1,), pads=(1,) * 4)
+    with Model(graph, open_backends("cuda", options), options, evaluate) as model:
+        (result,) = model.run({"x0": data}).values()
+        return np.asarray(result)
+
+
+def test_measured_choices(tmp_path: Path) -> None:
+    """B13: a choice is measured once, kept, and right; without `tune` it plays no part."""
+    data, weights = normal(1, 32, 40, 40), normal(32, 32, 3, 3)
+    plain = run(data, weights, tmp_path, tune=False)
+    assert not (tmp_path / "tuned").exists()
+    tuned = run(data, weights, tmp_path, tune=True)
+    assert error(tuned, plain.astype(np.float64)) <= 2e-5
+    (entry,) = (tmp_path / "tuned").iterdir()
+    before = entry.stat().st_mtime_ns
+    np.testing.assert_array_equal(run(data, weights, tmp_path, tune=True), tuned)
+    assert entry.stat().st_mtime_ns == before
+    np.testing.assert_array_equal(run(data, weights, tmp_path, tune=False), plain)

@@ -1,0 +1,97 @@
+"""Attention and whole transformers on the GPU: against numpy, float64, and themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends import open_backends
+from tercet.backends.cuda import flash
+from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.types import Array
+from tercet.tools.bench_models import bench_inputs, bench_model
+from tercet.tools.oracle import Oracle
+
+from ..kernels.dry import normal
+from ..kernels.samples import OPTIONS, Sample, compare
+from ..kernels.transformer_samples import samples
+from .test_cuda_operators import run
+
+pytestmark = pytest.mark.gpu
+
+#: Relative L2 error; 16-bit weights are rounded before they are multiplied with the values.
+BOUNDS: dict[DType, float] = {float32: 2e-6, float16: 1e-3, bfloat16: 8e-3}
+#: (batch, heads, heads of the keys), (queries, keys), (sizes of keys and values).
+SIZES = [
+    ((1, 12, 12), (197, 197), (64, 64)),
+    ((16, 12, 12), (128, 128), (64, 64)),
+    ((2, 8, 2), (300, 300), (128, 128)),
+    ((1, 4, 4), (1, 1000), (96, 96)),
+    ((2, 3, 3), (129, 65), (80, 33)),
+]
+
+
+@pytest.mark.parametrize("sample", samples(), ids=str)
+def test_kernels(sample: Sample) -> None:
+    compare(sample, *open_backends("cuda", OPTIONS))
+
+
+def operands(size: tuple[Any, ...], dtype: DType) -> list[Array]:
+    (batch, of_q, of_k), (rows, total), (size_k, size_v) = size
+    shapes = (
+        (batch, of_q, rows, size_k),
+        (batch, of_k, total, size_k),
+        (batch, of_k, total, size_v),
+    )
+    return [normal(*shape).astype(dtype) for shape in shapes]
+
+
+def check(size: tuple[Any, ...], dtype: DType, **attributes: Any) -> None:
+    narrow = operands(size, dtype)
+    (got,) = run("cuda", "Attention", narrow, (), **attributes)
+    (again,) = run("cuda", "Attention", narrow, (), **attributes)
+    (want,) = run("numpy", "Attention", [x.astype(float64) for x in narrow], (), **attributes)
+    np.testing.assert_array_equal(got.astype(float32), again.astype(float32))
+    error = np.linalg.norm(got.astype(float64) - want)
+    assert error <= BOUNDS[dtype] * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes(size: tuple[Any, ...], dtype: DType) -> None:
+    check(size, dtype)
+    check(size, dtype, is_causal=1)
+
+
+@pytest.mark.parametrize("shape", flash.SHAPES, ids=str)
+def test_every_shape(shape: flash.Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "_shape", lambda *_: shape)
+    check(((2, 4, 2), (150, 333), (64, 64)), float16)
+
+
+@pytest.mark.parametrize("height", flash.HEIGHTS)
+def test_every_height(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "HEIGHTS", {height: 1.0})
+    check(((2, 4, 2), (150, 333), (64, 64)), float32)
+
+
+#: What rounding leaves of a network's result, as relative L2 error.
+MODELS = {"float32": 5e-6, "float16": 5e-3, "bfloat16": 4e-2}
+
+
+@pytest.mark.parametrize("precision", MODELS)
+@pytest.mark.parametrize("name", ["bert_small", "vit_tiny"])
+def test_transformers(name: str, precision: str) -> None:
+    proto = bench_model(name)
+    feeds = bench_inputs(proto)
+    with tercet.load(proto, backend="cuda", precision=precision) as model:
+        (got,) = model.run(feeds).values()
+        oracle = Oracle(model.imported)
+    (exact,) = oracle.run(feeds).values()
+    oracle.close()
+    assert np.linalg.norm(got - exact) <= MODELS[precision] * np.linalg.norm(exact)

@@ -1,0 +1,77 @@
+// What barriers.cuh does in PTX, and the products of a Hopper, on the host; tensor_cores.hpp comes
+// before it. Copies are there at once, and products are done when they are begun.
+
+#include <map>
+
+struct Barrier {
+    int arrivals, pending, bytes;
+    unsigned phase;
+
+    void arrive(int count)
+    {
+        pending -= count;
+        if (pending == 0 && bytes == 0) {
+            pending = arrivals;
+            ++phase;
+        }
+    }
+};
+inline std::map<u32, Barrier> barriers_at;
+
+inline void barrier_begin(u32 barrier, int count) { barriers_at[barrier] = {count, count, 0, 0}; }
+inline void barriers_begun() {}
+inline void barrier_arrive(u32 barrier) { barriers_at[barrier].arrive(1); }
+inline void barrier_arrive_copied(u32 barrier) { barrier_arrive(barrier); }
+inline void barrier_expect(u32 barrier, int bytes)
+{
+    barriers_at[barrier].bytes += bytes;
+    barriers_at[barrier].arrive(1);
+}
+inline void barrier_wait(u32 barrier, u32 parity)
+{
+    while (barriers_at[barrier].phase % 2 == parity)
+        swapcontext(&fibers[current].context, &scheduler);
+}
+inline void bulk_copy(u32 to, const void* from, int bytes, u32 barrier)
+{
+    memcpy(at_address(to), from, bytes);
+    barriers_at[barrier].bytes -= bytes;
+    barriers_at[barrier].arrive(0);
+}
+template <int NAME, int COUNT> void group_wait() { meet(meetings[32], 0, COUNT); }
+template <int COUNT> void registers_down() {}
+template <int COUNT> void registers_up() {}
+inline void write_pair(u32 to, float x, float y)
+{
+    const float pair[2] = {x, y};
+    memcpy(at_address(to), pair, sizeof(pair));
+}
+
+inline void products_begin() {}
+inline void products_commit() {}
+template <int N> void products_wait() {}
+
+// Where a tile begins, in sixteens of bytes. It is a multiple of 1024 bytes; what is added to it is the
+// first chunk of each row.
+inline uint64 described(u32 address) { return address >> 4; }
+
+// sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]', by each of four warps
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, bool add)
+{
+    show(a, 4);
+    const u32 tile = (u32)(b & ~(uint64)7) << 4;
+    const int chunk = b & 7, row = current % 32 / 4, column = current % 4 * 2;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q) {
+            float sum = add ? sums[j][q] : 0;
+            for (int k = 0; k < 8; ++k) {
+                const u32 left = of_lane(row * 4 + k % 4)[k / 4 * 2 + q / 2];
+                u32 right;
+                const u32 at = tile + swizzled(j * 8 + column + q % 2, chunk + k / 4) + k % 4 * 4;
+                memcpy(&right, at_address(at), 4);
+                sum += tf32(left) * tf32(right);
+            }
+            sums[j][q] = sum;
+        }
+    __syncwarp();
+}

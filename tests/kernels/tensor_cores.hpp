@@ -1,0 +1,113 @@
+// What tensor_cores.cuh does in PTX for one warp, on the host; emulator.hpp comes before it.
+
+typedef unsigned int u32;
+constexpr int BK = 128 / sizeof(T);
+
+// Addresses in shared memory have 32 bits: those that shared memory of this library differs in.
+inline char shared_anchor;
+inline u32 shared_address(const void* p) { return (u32)(size_t)p; }
+inline char* at_address(u32 address)
+{
+    const size_t anchor = (size_t)&shared_anchor;
+    return (char*)(anchor + (int)(address - (u32)anchor));
+}
+
+inline u32 swizzled(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
+
+template <int N> void copy_async(u32 to, const T* from, bool inside)
+{
+    memset(at_address(to), 0, N * sizeof(T));
+    if (inside) memcpy(at_address(to), from, N * sizeof(T));
+}
+inline void copy_commit() {}
+template <int N> void copy_wait() {}
+
+// What every thread of a block shows to the others of its warp.
+inline u32 shown[1024][6];
+inline void show(const u32* words, int count)
+{
+    memcpy(shown[current], words, 4 * count);
+    __syncwarp();
+}
+inline const u32* of_lane(int lane) { return shown[current / 32 * 32 + lane]; }
+
+inline void fragments(u32 (&found)[4], u32 address)
+{
+    show(&address, 1);
+    const int lane = current % 32;
+    for (int i = 0; i < 4; ++i)
+        memcpy(&found[i], at_address(of_lane(i * 8 + lane / 4)[0]) + lane % 4 * 4, 4);
+    __syncwarp();
+}
+
+inline void fragments_across(u32 (&found)[4], u32 address)
+{
+    show(&address, 1);
+    const int lane = current % 32;
+    for (int i = 0; i < 4; ++i) {
+        uint16_t two[2];
+        for (int q = 0; q < 2; ++q)
+            memcpy(&two[q], at_address(of_lane(i * 8 + lane % 4 * 2 + q)[0]) + lane / 4 * 2, 2);
+        found[i] = two[0] | (u32)two[1] << 16;
+    }
+    __syncwarp();
+}
+
+inline u32 pair_of(float first, float second)
+{
+    const T two[2] = {T(first), T(second)};
+    u32 found;
+    memcpy(&found, two, 4);
+    return found;
+}
+inline float exp2_of(float x) { return std::exp2(x); }
+
+// The product of two neighbouring elements with two others, added up.
+inline float dot(u32 a, u32 b)
+{
+    T left[2], right[2];
+    memcpy(left, &a, 4);
+    memcpy(right, &b, 4);
+    return float(left[0]) * float(right[0]) + float(left[1]) * float(right[1]);
+}
+
+inline void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    show(words, 6);
+    const int row = current % 32 / 4, column = current % 4 * 2;
+    for (int q = 0; q < 4; ++q)
+        for (int part = 0; part < 4; ++part) {
+            const u32* left = of_lane(row * 4 + part);
+            const u32* right = of_lane((column + q % 2) * 4 + part);
+            sums[q] += dot(left[q / 2], right[4]) + dot(left[2 + q / 2], right[5]);
+        }
+    __syncwarp();
+}
+
+// What the tensor cores see of four bytes.
+inline float tf32(u32 bits)
+{
+    bits &= 0xffffe000;
+    float found;
+    memcpy(&found, &bits, 4);
+    return found;
+}
+
+inline void multiply_16x8x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    show(words, 6);
+    const int row = current % 32 / 4, column = current % 4 * 2;
+    for (int q = 0; q < 4; ++q)
+        for (int part = 0; part < 4; ++part) {
+            const u32* left = of_lane(row * 4 + part);
+            const u32* right = of_lane((column + q % 2) * 4 + part);
+            sums[q] += tf32(left[q / 2]) * tf32(right[4]) + tf32(left[2 + q / 2]) * tf32(right[5]);
+        }
+    __syncwarp();
+}
+
+// Blocks do not form clusters here.
+inline void cluster_wait() { abort(); }
+inline float4 read_of(u32, int) { abort(); }

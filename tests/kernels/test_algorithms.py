@@ -1,0 +1,345 @@
+"""The menus of convolutions: recipes as data, what is compiled, and results on the emulated GPU."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.compile import A100, H200, Compiler, Target
+from tercet.backends.cuda.conv import CONV, CONV_TRANSPOSE
+from tercet.backends.cuda.convolution import Convolution
+from tercet.backends.cuda.fft import pack_spectra, tiling_of
+from tercet.backends.cuda.launch import Tensor, launches_of
+from tercet.backends.cuda.menu import Menu, Offer
+from tercet.backends.cuda.multiplication import GEMM, MATMUL
+from tercet.backends.cuda.registry import Choice, Setting
+from tercet.backends.cuda.tail import no_tail
+from tercet.backends.cuda.textbook import phases_of
+from tercet.backends.cuda.winograd import WEIGHTS
+from tercet.runtime.backend import Format
+from tercet.runtime.dtypes import float32
+from tercet.runtime.errors import UnsupportedError, UsageError
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.options import ALGORITHMS, Options
+from tercet.runtime.types import TensorType
+
+from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs
+from .dry import launches, normal, planned, single
+from .emulator import COMPILER, open_emulated
+
+BIG = {"x": (1, 128, 128, 128), "pads": (1, 1, 1, 1)}
+
+
+def tasked(
+    *w: int,
+    x: tuple[int, ...],
+    operator: str = "Conv",
+    target: Target = H200,
+    options: dict[str, Any] | None = None,
+    **how: Any,
+) -> tuple[Menu[Convolution], Convolution]:
+    """Return a menu and a task for it, of one node; its numbers take no room."""
+    arrays = [np.broadcast_to(np.float32(0.5), dims) for dims in (x, w)]
+    (node,) = single(operator, arrays, (1,), **how).nodes
+    menu = CONV if operator == "Conv" else CONV_TRANSPOSE
+    setting = Setting(target, Options(**(options or {}))).for_node(node)
+    task = menu.task(node.op, Tensor(node.output), *map(Tensor, node.reads), setting=setting)
+    assert isinstance(task, Convolution)
+    return menu, task
+
+
+def offered(way: str, *w: int, **how: Any) -> Offer:
+    """Return what one way has to say."""
+    menu, task = tasked(*w, **how)
+    found = menu.named(way)
+    assert not isinstance(found, str)
+    return menu.offer(task, found)
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_menu_has_the_names_that_users_may_give() -> None:
+    menus = (CONV, CONV_TRANSPOSE, MATMUL, GEMM)
+    assert {way.name for menu in menus for way in menu.ways} == set(ALGORITHMS)
+
+
+def test_an_invalid_name_is_refused_with_a_hint() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'winograd_f2'\?"):
+        Options(conv="winograd_2")
+    with pytest.raises(UsageError, match="'conv1'"):
+        Options(algorithms={"conv1": "magic"})
+
+
+def test_what_cannot_be_used_is_refused_by_name() -> None:
+    """B12: 11x11 by Winograd is a typed error with the node, the way and the reason."""
+    graph = single("Conv", [normal(1, 8, 20, 20), normal(8, 8, 11, 11)], (1,))
+    with pytest.raises(UnsupportedError) as caught:
+        planned(graph, conv="winograd_f2")
+    text = str(caught.value)
+    assert "'Conv'" in text
+    assert "algorithm 'winograd_f2' cannot be used: windows of 11x11, not 3x3" in text
+
+
+def test_the_first_usable_one_of_several_is_taken() -> None:
+    graph = single("Conv", [normal(1, 8, 20, 20), normal(8, 8, 5, 5)], (1,))
+    assert [one.entry for one in launches(planned(graph, conv="winograd_f2,direct"))] == ["direct"]
+
+
+def test_a_node_may_be_asked_for_by_its_name_or_operator() -> None:
+    graph = single("Conv", [normal(1, 8, 20, 20), normal(8, 8, 3, 3)], (1,))
+    for name in ("Conv", graph.nodes[0].name):
+        (launch,) = launches(planned(graph, algorithms={name: "winograd_f4"}))
+        assert launch.entry == "winograd"
+
+
+def test_an_operator_without_a_menu_says_so() -> None:
+    graph = single("Softmax", [normal(3, 4)])
+    with pytest.raises(UnsupportedError, match="Softmax has no menu of ways"):
+        planned(graph, algorithms={"Softmax": "direct"})
+
+
+# ── choice ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("case", [*CASES, *TRANSPOSED], ids=str)
+@pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
+def test_every_way_answers(case: Case, target: Target) -> None:
+    """A way gives a recipe or a reason, and the chosen one is the least estimate of all."""
+    menu = CONV if case.operator == "Conv" else CONV_TRANSPOSE
+    (node,) = single(case.operator, case.arrays, (1, 2), **case.how).nodes
+    operands = [Tensor(value) for value in node.reads]
+    task = menu.task(node.op, Tensor(node.output), *operands, setting=Setting(target, Options()))
+    assert isinstance(task, Convolution)
+    offers = menu.offers(task)
+    for offer in offers:
+        assert (offer.recipe is None) == bool(offer.reason)
+        assert (offer.microseconds < 1e9) == (offer.recipe is not None)
+    usable = {offer.way for offer in offers if offer.recipe is not None}
+    assert usable >= set(case.ways)
+    assert menu.pick(task).way in usable
+
+
+def test_a_measured_choice_is_taken() -> None:
+    menu, task = tasked(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4)
+    chosen = Choice("implicit_precomp_gemm", "32x64x16/2 split 4", 1.0)
+    setting = Setting(H200, Options(), choices={task.signature: chosen})
+    (node,) = single(
+        "Conv", [normal(1, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4
+    ).nodes
+    recipe = menu.recipe(
+        node.op,
+        Tensor(node.output, Format.CHANNELS_LAST),
+        Tensor(node.reads[0], Format.CHANNELS_LAST),
+        Tensor(node.reads[1]),
+        setting=setting,
+        tail=None,
+    )
+    assert not isinstance(recipe, str)
+    assert [one.title for one in launches_of(recipe)] == ["gemm 32x64x16/2 split 4", "gemm_reduce"]
+
+
+def test_a_choice_that_makes_no_sense_any_more_is_ignored() -> None:
+    menu, task = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))
+    for choice in (Choice("winograd_f2"), Choice("no such way")):
+        setting = Setting(H200, Options(), choices={task.signature: choice})
+        again = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))[1]
+        assert menu.pick(again).way == menu.pick(_with(again, setting)).way
+
+
+def _with(task: Convolution, setting: Setting) -> Convolution:
+    return Convolution(task.op, task.y, task.x, task.w, task.b, task.view, task.tail, setting)
+
+
+def residual(channels: int) -> Graph:
+    """Return x + conv(x), which wants one format for x."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (1, channels, 12, 12)))
+    weights = graph.constant(normal(channels, channels, 3, 3), "w")
+    value = graph.insert(Conv(pads=(1,) * 4), [x, weights], name="conv").output
+    graph.set_outputs({"y": graph.insert(Add(), [value, x]).output})
+    infer(graph)
+    return graph
+
+
+def test_where_formats_clash_another_way_is_taken() -> None:
+    """A first layer reads the plain order and gives another, but what it adds cannot be in both."""
+    for way in ("implicit_gemm", "direct"):
+        (launch,) = launches(planned(residual(5), conv=way))
+        assert launch.entry == way
+    apart = launches(planned(residual(5), conv="implicit_precomp_gemm"))
+    assert [launch.file for launch in apart][-1] == "elementwise.cu"
+
+
+# ── matrix products ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("rows", "way", "entry"),
+    [
+        (4, "gemv", "gemv"),
+        (4, "gemm", "gemm"),
+        (100, "gemm", "gemm"),
+        (100, "tensor_cores", "split_wgmma"),
+        (100, "naive", "product"),
+    ],
+)
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+def test_products_by_name(operator: str, rows: int, way: str, entry: str) -> None:
+    graph = single(operator, [normal(rows, 256), normal(256, 40)], (1,))
+    launch = launches(planned(graph, algorithms={operator: way}))[0]
+    assert launch.entry == entry
+
+
+@pytest.mark.parametrize(
+    ("arrays", "way", "reason"),
+    [
+        ([normal(9, 16), normal(16, 8)], "gemv", "9 rows, more than 8"),
+        ([normal(2, 4, 16), normal(2, 16, 8)], "gemv", "a right matrix of run time"),
+        ([normal(9, 16).astype(np.float64), normal(16, 8).astype(np.float64)], "gemm", "float64"),
+        ([normal(9, 16), normal(16, 8)], "fft", "MatMul has no such way; it has gemv"),
+    ],
+)
+def test_products_that_a_way_cannot_do(arrays: list[Any], way: str, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        planned(single("MatMul", arrays, (1,) * (arrays[1].ndim == 2)), algorithms={"MatMul": way})
+
+
+def test_a_measured_product_is_taken() -> None:
+    (node,) = single("MatMul", [normal(100, 256), normal(256, 40)], (1,)).nodes
+    operands = [Tensor(node.output), *map(Tensor, node.reads)]
+    task = MATMUL.task(node.op, *operands, setting=Setting(H200, Options()))
+    assert not isinstance(task, str)
+    for way, entry in (("gemm", "gemm"), ("tensor_cores", "split_wgmma")):
+        form = MATMUL.named(way).variants(task)[-1]
+        choices = {task.signature: Choice(way, form, 1.0)}
+        setting = Setting(H200, Options(), choices=choices)
+        recipe = MATMUL.recipe(node.op, *operands, setting=setting, tail=no_tail(np.dtype("f4")))
+        assert not isinstance(recipe, str)
+        assert launches_of(recipe)[0].entry == entry
+        assert form in launches_of(recipe)[0].note
+
+
+# ── workspace ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("size", "mib"), [(3, 72), (11, 968)])
+def test_the_matrix_of_im2col_is_all_that_explicit_gemm_needs(size: int, mib: int) -> None:
+    """B12, E06: k * k * c * p * q * 4 bytes, 72.0 and 968.0 MiB."""
+    how = {"x": (1, 128, 128, 128), "pads": (size // 2,) * 4}
+    offer = offered("explicit_gemm", 128, 128, size, size, **how)
+    assert offer.workspace == mib << 20 == 128 * size * size * 128 * 128 * 4
+
+
+@pytest.mark.parametrize("way", ["implicit_gemm", "direct", "winograd_f2", "winograd_f4", "naive"])
+def test_ways_without_a_workspace(way: str) -> None:
+    """B12, D07."""
+    assert offered(way, 128, 128, 3, 3, **BIG).workspace == 0
+
+
+@pytest.mark.parametrize(("way", "out"), [("winograd_f2_nonfused", 2), ("winograd_f4_nonfused", 4)])
+def test_the_workspace_of_nonfused_winograd(way: str, out: int) -> None:
+    tiles = (128 // out) ** 2
+    assert offered(way, 128, 128, 3, 3, **BIG).workspace == 4 * (out + 2) ** 2 * tiles * 256
+
+
+def test_the_workspace_of_fft() -> None:
+    menu, task = tasked(128, 128, 11, 11, x=(1, 128, 128, 128), pads=(5,) * 4)
+    tiling = tiling_of(task)
+    assert tiling is not None
+    way = menu.named("fft")
+    assert not isinstance(way, str)
+    assert menu.offer(task, way).workspace == 8 * tiling.frequencies * tiling.tiles * 256
+
+
+@pytest.mark.parametrize("way", ["winograd_f2_nonfused", "winograd_f4_nonfused", "fft"])
+def test_spaces_that_32_bits_cannot_count(way: str) -> None:
+    refused = offered(way, 64, 64, 3, 3, x=(800, 64, 224, 224), pads=(1,) * 4)
+    assert "elements, not fewer than 2^31" in refused.reason
+
+
+def test_a_limit_of_the_workspace() -> None:
+    """D01: what needs more is refused in words, and without any there is a way all the same."""
+    how = {"options": {"workspace": 0}, **BIG}
+    refused = offered("explicit_gemm", 128, 128, 3, 3, **how)
+    assert refused.reason == "workspace over the limit: needs 75497472 bytes, 0 are allowed"
+    menu, task = tasked(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4, options={"workspace": 0})
+    picked = menu.pick(task)
+    assert picked.recipe is not None
+    assert picked.workspace == 0
+
+
+# ── arithmetic on the host ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("out", [2, 4])
+def test_winograd_multiplies_less(out: int) -> None:
+    """E10: 16 multiplications for 36 with F(2x2, 3x3), 36 for 144 with F(4x4, 3x3)."""
+    points = len(WEIGHTS[out]) ** 2
+    assert 9 * out * out / points == {2: 2.25, 4: 4.0}[out]
+
+
+def test_the_phases_of_a_transposed_convolution_cover_every_tap_once() -> None:
+    from tercet.backends.cuda.textbook import _flat
+
+    for case in TRANSPOSED:
+        *_, task = tasked(*case.w, x=case.x, operator="ConvTranspose", **case.how)
+        view = _flat(task)
+        phases, order = phases_of(view, task.channels)
+        assert sum(prod(phase.count) for phase in phases) == prod(view.output)
+        gaps = [
+            s > d * k for s, d, k in zip(view.strides, view.dilations, view.kernel, strict=True)
+        ]
+        if not any(gaps) and view.dilations == (1, 1):
+            assert sorted(order) == sorted(np.ndindex(*view.kernel))
+
+
+def test_spectra_multiply_as_complex_numbers() -> None:
+    packed = pack_spectra(normal(3, 2, 5, 5), 16, (1, 1))
+    assert packed.shape == (16 * 9, 4, 6)
+    np.testing.assert_array_equal(packed[:, :2, :3], packed[:, 2:, 3:])
+    np.testing.assert_array_equal(packed[:, :2, 3:], -packed[:, 2:, :3])
+
+
+# ── kernels ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target) -> None:
+    compiler = Compiler(target)
+    sources = set()
+    for case, way in pairs():
+        menu, task = tasked(*case.w, x=case.x, operator=case.operator, target=target, **case.how)
+        found = menu.named(way)
+        assert not isinstance(found, str)
+        recipe = menu.offer(task, found).recipe
+        assert recipe is not None
+        sources |= {launch.source for launch in launches_of(recipe) if launch.file != "gemm.cu"}
+    for source in sources:
+        assert compiler.code(source)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@pytest.mark.parametrize(("case", "way"), pairs(), ids=str)
+def test_ways_against_float64(
+    case: Case, way: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_emulated(_folder(tmp_path_factory), monkeypatch.setattr)
+    got = case.run(backend, algorithms={case.operator: way})
+    assert error(got, case.exact()) <= limit(case, way)
+
+
+def _folder(factory: pytest.TempPathFactory) -> Path:
+    """Return one folder for the compiled kernels of all tests."""
+    return factory.getbasetemp() / "algorithms"

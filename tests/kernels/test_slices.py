@@ -1,0 +1,150 @@
+"""Kernels on slices of larger tensors give what they give elsewhere, and nothing is copied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.runtime.dtypes import DType, float16, float32
+from tercet.runtime.ir import Value
+from tercet.runtime.layout import Layout
+from tercet.runtime.model import Model
+from tercet.runtime.op import Op
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
+from tercet.runtime.ops.norm import BatchNormalization
+from tercet.runtime.ops.pool import AveragePool, MaxPool
+from tercet.runtime.ops.shape import Concat, Slice, Split
+from tercet.runtime.options import Options
+from tercet.tools.light_models import light_model
+
+from ..plan.nets import Net
+from .dry import DryDevice, launches, normal, planned_model
+from .emulator import COMPILER, open_emulated
+
+NO_COMPILER = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+@pytest.fixture
+def emulated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    return open_emulated(folder, monkeypatch.setattr)
+
+
+def through(net: Net, kind: str, x: Value) -> Value:
+    """Return what a kernel of this kind makes of 16 channels: 8, 16 or 32 of the same extents."""
+    channels = x.tensor.dims[1]
+    window = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
+    simple: dict[str, Op] = {
+        "max": MaxPool(**window),
+        "mean": AveragePool(**window),
+        "relu": Relu(),
+    }
+    if kind in simple:
+        return net.add(simple[kind], x)
+    if kind == "sum":
+        return net.add(Add(), x, net.add(Sigmoid(), x))
+    if kind == "norm":
+        arrays = (np.abs(normal(channels)) + np.float32(0.5) for _ in range(4))
+        values = [net.graph.constant(a.astype(x.tensor.dtype), "") for a in arrays]
+        return net.add(Relu(), net.add(BatchNormalization(), x, *values))
+    group = channels if kind == "depthwise" else 1
+    shape = (channels, 1, 3, 3) if group > 1 else (8, channels, *((1, 1), (3, 3))[kind == "wide"])
+    weights = net.graph.constant((normal(*shape) / 4).astype(x.tensor.dtype), "")
+    pads = (shape[-1] // 2,) * 4
+    return net.add(Conv(group=group, pads=pads), x, weights)
+
+
+KINDS = ("narrow", "wide", "depthwise", "max", "mean", "relu", "sum", "norm")
+
+
+@pytest.mark.slow
+@NO_COMPILER
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_on_slices(kind: str, dtype: DType, emulated: CudaBackend) -> None:
+    net = Net(2, 16, 5, 6, dtype=dtype)
+    first = through(net, "narrow", net.x)
+    inner = net.join(through(net, kind, net.x), first, name="inner")
+    again = through(net, kind, inner)
+    whole = net.join(inner, again, name="outer")
+    check(net, emulated, dtype, through(net, "narrow", whole))
+
+
+@pytest.mark.slow
+@NO_COMPILER
+@pytest.mark.parametrize("batch", [1, 2])
+def test_parts_are_read_where_they_are(batch: int, emulated: CudaBackend) -> None:
+    net = Net(batch, 16, 5, 6)
+    wide = through(net, "norm", through(net, "depthwise", net.x))
+    a, b = net.add(Split(axis=1, num_outputs=2), wide, outputs=2, name="split")
+    bounds = [net.graph.constant(np.array([n]), "") for n in (4, 12, 1)]
+    c = net.add(Slice(), wide, *bounds, name="slice")
+    y = net.add(Add(), through(net, "wide", a), through(net, "relu", b))
+    layout = check(net, emulated, float32, net.add(Add(), y, through(net, "max", c)))
+    assert layout["Split"] == layout["Slice"] == "view"
+
+
+@pytest.mark.slow
+@NO_COMPILER
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_sums_behind_convolutions(apart: bool, dtype: DType, emulated: CudaBackend) -> None:
+    """A sum takes the place of what it adds to, in the slice, unless the convolution reads that."""
+    net = Net(2, 16, 5, 6, dtype=dtype)
+    y = through(net, "wide", net.x)
+    for _ in range(2):
+        y = net.add(Add(), through(net, "wide", through(net, "relu", y) if apart else y), y)
+    whole = net.join(y, through(net, "narrow", net.x), name="cat")
+    options = Options(skip=("fold_constants", "fold_affine", "merge_linear"))
+    net.graph.set_outputs({"y": through(net, "narrow", whole)})
+    model = Model(net.graph, [emulated], options, evaluate)
+    assert model.placement()["cat"].kind == ("view" if apart else "step")
+    compare(net, model, dtype)
+
+
+def compare(net: Net, model: Model, dtype: DType) -> None:
+    x = normal(*net.x.tensor.dims).astype(dtype)
+    want = Model(net.graph, [NumpyBackend()], model.options, evaluate).run({"x": x})["y"]
+    got = model.run({"x": x})["y"]
+    tolerance = 1e-5 if dtype == float32 else 5e-3
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * np.abs(want).max())
+
+
+def check(net: Net, backend: CudaBackend, dtype: DType, y: Value) -> dict[str, str]:
+    """Compare with numpy; all Concats must be views. Return the kind of row by operator."""
+    net.graph.set_outputs({"y": y})
+    options = Options(skip=("fold_constants", "fold_affine", "merge_linear"))
+    model = Model(net.graph, [backend], options, evaluate)
+    compare(net, model, dtype)
+    found = {row.operators: row.kind for row in model.placement()}
+    assert found.get("Concat", "view") == "view"
+    return found
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("name", "concats"), [("inception_v1", 9), ("squeezenet", 8), ("densenet121", 58)]
+)
+def test_networks_without_a_concat(name: str, concats: int, precision: str) -> None:
+    with tercet.load(light_model(name)) as loaded:
+        imported = loaded.imported
+    options = Options(precision=precision)  # type: ignore[arg-type]  # one of them
+    layout: Layout = planned_model(
+        Model(imported, [NumpyBackend()], options, evaluate), DryDevice()
+    )
+    joined = [row for row in layout.rows if row.nodes and isinstance(row.nodes[0].op, Concat)]
+    assert Counter(row.kind for row in joined) == {"view": concats}
+    assert not any(launch.entry == "concat" for launch in launches(layout))

@@ -1,0 +1,313 @@
+"""float32 on tensor cores, without a GPU: what is launched, that it compiles; and emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda import split, split_conv
+from tercet.backends.cuda.compile import A100, H200, Source, Target
+from tercet.backends.cuda.launch import Launch, sizes
+from tercet.backends.cuda.split import cut, multiply_split, pack_parts
+from tercet.backends.cuda.split_conv import pack_filters
+from tercet.backends.cuda.split_tiles import TILES, SplitTile, choose, estimate, tile_named
+from tercet.runtime.ir import Graph
+
+from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+from .emulator import COMPILER, open_emulated
+from .samples import OPTIONS, Sample, compare, sample
+from .test_compile import all_compile, parameters, ptx_of
+
+TENSOR_CORES = {"conv": "tensor_cores"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
+    return single("Conv", [normal(*x), normal(*w), normal(w[0])], (1, 2), **attributes)
+
+
+def device_for(target: Target) -> DryDevice:
+    return DryDevice(compiler=DryCompiler(target))
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("graph", "target", "expected"),
+    [
+        (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), H200, ["split_wgmma"]),
+        (conv(64, 3, 7, 7, x=(8, 3, 224, 224)), H200, ["pack_image", "split_wgmma"]),
+        (conv(256, 1024, 1, 1, x=(32, 1024, 14, 14)), A100, ["split_mma"]),
+        (conv(32, 1, 3, 3, x=(32, 32, 56, 56), group=32), H200, ["depthwise"]),
+        (single("Gemm", [normal(512, 512), normal(512, 512)], (1,)), H200, ["split_wgmma"]),
+        (
+            single("MatMul", [normal(2048, 1024), normal(1024, 1024)]),
+            H200,
+            ["split_pack", "split_wgmma"],
+        ),
+        (single("MatMul", [normal(20, 30), normal(30, 40)]), H200, ["gemm"]),
+    ],
+    ids=lambda value: value if isinstance(value, list) else getattr(value, "arch", None),
+)
+def test_ways(graph: Graph, target: Target, expected: list[str]) -> None:
+    found = [launch.entry for launch in launches(planned(graph, device_for(target)))]
+    assert found == expected
+
+
+def test_older_gpus_have_no_such_tensor_cores() -> None:
+    turing = Target("sm_75", 68, 65536)
+    graph = conv(256, 1024, 1, 1, x=(32, 1024, 14, 14))
+    assert [launch.entry for launch in launches(planned(graph, device_for(turing)))] == ["gemm"]
+
+
+def test_tf32_takes_one_product_instead_of_three() -> None:
+    graph = conv(256, 1024, 1, 1, x=(32, 1024, 14, 14))
+    (whole,), (rounded,) = (
+        launches(planned(graph, precision=precision)) for precision in ("float32", "tf32")
+    )
+    assert dict(whole.constants)["PARTS"] == 2
+    assert dict(rounded.constants)["PARTS"] == 1
+    assert "3xtf32" in whole.note
+    assert rounded.note.startswith("tf32")
+
+
+def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
+    graph = conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4)
+    (launch,) = launches(planned(graph, **TENSOR_CORES))
+    splits = launch.cluster[0]
+    assert splits > 1
+    assert launch.grid[0] % splits == 0
+    assert launch.scratch == 0
+    first, second = launches(planned(graph, device_for(A100), **TENSOR_CORES))
+    assert (first.entry, second.entry) == ("split_mma", "gemm_reduce")
+    assert first.cluster == (1, 1, 1)
+    assert first.scratch == 4 * first.grid[2] * 49 * 512
+
+
+@pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 1, 1), (9, 10, 70), (49, 512, 4608), (12544, 64, 196), (10**6, 64, 576), (196, 3, 9)],
+)
+def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
+    task = split.task_of((m, n, k), 1, False, 2)
+    tile, splits = choose(task, 2, target)
+    assert tile.wgmma == target.has_wgmma
+    assert splits <= 8
+    alone = [
+        estimate(task, t, 1, 2, target)
+        for t in TILES
+        if t.wgmma == target.has_wgmma and t.bm < 2 * m and t.bn < 2 * n
+    ]
+    assert not alone or estimate(task, tile, splits, 2, target) <= min(alone)
+
+
+def test_tiles_fit() -> None:
+    for tile in TILES:
+        target = H200 if tile.wgmma else A100
+        assert tile.shared(2) <= target.shared
+        assert tile.resident * (tile.shared(2) + 1024) <= target.shared + 1024
+        assert tile_named(tile.title) == (tile, 1)
+        if tile.wgmma:
+            found = dict(tile.constants)
+            per_thread = 128 * (found["GROUPS"] * found["REGISTERS"] + found["LOADER_REGISTERS"])
+            assert per_thread * tile.resident <= 65536
+            assert found["REGISTERS"] % 8 == found["LOADER_REGISTERS"] % 8 == 0
+
+
+# ── numbers in two parts ─────────────────────────────────────────────────────────────────────────
+
+
+def test_numbers_are_the_sums_of_their_parts() -> None:
+    numbers = (normal(1000) * np.float32(10.0) ** normal(1000)).astype(np.float32)
+    high, low = cut(numbers)
+    for part in (high, low):
+        assert not (part.view(np.uint32) & 0x1FFF).any()
+    exact = high.astype(np.float64) + low
+    assert np.abs(exact - numbers).max(initial=0, where=True) <= 2**-22 * np.abs(numbers).max()
+    assert (np.abs(exact - numbers) <= 2.0**-22 * np.abs(numbers)).all()
+
+
+def test_odd_numbers_stay_what_they_are() -> None:
+    greatest = np.finfo(np.float32).max
+    numbers = np.array([0, -0.0, np.inf, -np.inf, np.nan, greatest, -greatest, 1e-45], np.float32)
+    high, low = cut(numbers)
+    np.testing.assert_array_equal(high[:5], numbers[:5])
+    np.testing.assert_array_equal(low[:5], np.zeros(5))
+    assert np.isfinite(high[5:]).all()
+    np.testing.assert_allclose(high[5:7].astype(np.float64) + low[5:7], numbers[5:7], rtol=2**-22)
+
+
+def test_rows_lie_swizzled() -> None:
+    rows = normal(2, 11, 70)
+    packed = pack_parts(rows, 2)
+    assert packed.shape == (2, 3, 2, 16, 32)
+    total = packed.astype(np.float64).sum(2)
+    for row, term in ((0, 0), (3, 5), (10, 69), (7, 31), (5, 64)):
+        step, chunk, place = term // 32, term % 32 // 4, term % 4
+        at = (chunk ^ row % 8) * 4 + place
+        assert abs(total[1, step, row, at] - rows[1, row, term]) <= 2**-22 * abs(rows[1, row, term])
+    assert not packed[:, :, :, 11:].any()
+
+
+def test_filters_are_rows() -> None:
+    w = normal(6, 3, 2, 2)
+    packed = pack_filters(w, 2, 4, 1)
+    assert packed.shape == (2, 1, 1, 8, 32)
+    row = packed[1, 0, 0, 2].reshape(8, 4)[np.arange(8) ^ 2].reshape(8, 4)
+    np.testing.assert_allclose(row[:4, :3], w[5].reshape(3, 4).T, rtol=2**-11)
+    assert not row[4:].any()
+    assert not row[:, 3].any()
+
+
+# ── compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+def graphs() -> list[Graph]:
+    return [
+        conv(64, 64, 3, 3, x=(1, 64, 28, 28), pads=(1,) * 4),
+        conv(64, 3, 7, 7, x=(1, 3, 56, 56), strides=(2, 2), pads=(3,) * 4),
+        conv(33, 36, 1, 1, x=(1, 36, 7, 7)),
+        conv(12, 8, 3, 3, x=(1, 32, 20, 20), group=4),
+    ]
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_kernels_compile(target: Target, precision: str, cache: Path) -> None:
+    device = device_for(target)
+    for graph in graphs():
+        planned(graph, device, precision=precision, **TENSOR_CORES)
+    ways = {"MatMul": "tensor_cores", "Gemm": "tensor_cores"}
+    planned(single("MatMul", [normal(4, 256, 512), normal(4, 512, 256)]), device, algorithms=ways)
+    planned(single("Gemm", [normal(640, 333), normal(333, 512)], (1,)), device, algorithms=ways)
+    all_compile(list(device.compiler.sources), target, cache)
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_arguments_are_what_the_kernels_take(target: Target) -> None:
+    graph = conv(64, 64, 3, 3, x=(1, 64, 14, 14))
+    matrices = single("MatMul", [normal(2048, 1024), normal(1024, 1024)])
+    found = [
+        *launches(planned(graph, device_for(target), **TENSOR_CORES)),
+        *launches(planned(matrices, device_for(target))),
+    ]
+    for launch in found:
+        if launch.entry != "split_wgmma":  # which is no PTX of sm_80
+            assert parameters(launch.entry, ptx_of(launch.source)) == sizes(launch), launch.title
+
+
+def with_tile(tile: SplitTile, graph: Graph, splits: int, target: Target) -> list[Source]:
+    """Return what a convolution compiles if it is done with one tile."""
+    made: list[Launch] = []
+
+    def multiply(product: Any, tail: Any, target: Target, used: int, way: Any) -> Any:
+        found = multiply_split(product, tail, target, used, (tile, splits))
+        made.extend(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_conv, "multiply_split", multiply)
+        planned(graph, device_for(target), **TENSOR_CORES)
+    return [launch.source for launch in made]
+
+
+def tile_sources(target: Target) -> Iterator[Source]:
+    """Every tile, split or not, for pixels and windows, though not all of them with each other."""
+    kinds = graphs()[:3]
+    for i, tile in enumerate(TILES):
+        if tile.wgmma == target.has_wgmma:
+            for j, graph in enumerate(kinds):
+                yield from with_tile(tile, graph, 1 + (i + j) % 2, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_every_tile_compiles(target: Target, cache: Path) -> None:
+    all_compile(list(tile_sources(target)), target, cache)
+
+
+# ── on the emulator ──────────────────────────────────────────────────────────────────────────────
+
+
+def odd(x: Any) -> Any:
+    """Put an infinity and a NaN somewhere."""
+    x.flat[5], x.flat[77] = np.inf, np.nan
+    return x
+
+
+def emulated_convolutions() -> list[Sample]:
+    """What the tensor cores of Ampere do, which the emulator has."""
+    x, w = normal(2, 8, 9, 7), normal(12, 8, 3, 3)
+    return [
+        sample("Conv", [x, w, normal(12)], (1, 2), pads=(1, 0, 2, 1), strides=(2, 1)),
+        sample("Conv", [odd(x.copy()), np.sign(w) / 2], (1,)),
+        sample("Conv", [x, normal(10, 4, 3, 2)], (1,), group=2, dilations=(2, 1)),
+        sample("Conv", [normal(1, 3, 9, 10), normal(16, 3, 5, 5)], (1,), pads=(2,) * 4),
+        sample("Conv", [normal(1, 160, 3, 3), normal(7, 160, 3, 3)], (1,), pads=(1,) * 4),
+        sample("Conv", [normal(2, 40, 30), normal(24, 40, 1)], (1,)),
+    ]
+
+
+def emulated_products() -> list[Sample]:
+    return [
+        sample("Gemm", [normal(20, 50), normal(50, 11), normal(11)], (1, 2), alpha=0.5),
+        sample("Gemm", [normal(9, 33), normal(24, 33)], (1,), transB=1),
+        sample("MatMul", [normal(20, 70), odd(normal(70, 30))]),
+        sample("MatMul", [normal(3, 9, 40), normal(3, 40, 21)]),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@pytest.mark.parametrize("found", emulated_convolutions(), ids=str)
+def test_emulated_convolutions(
+    found: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_emulated(tmp_path, monkeypatch.setattr)
+    compare(found, backend, options=replace(OPTIONS, conv="tensor_cores"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@pytest.mark.parametrize("title", ["w64x16", "w64x128"])
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_hopper_emulated(
+    title: str, precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that load and multiply in turn, several tiles a block; in blocks without clusters."""
+    backend = open_emulated(tmp_path, monkeypatch.setattr)
+    target = Target("sm_90a", 1, H200.shared)
+    compiler: Any = backend.device.compiler
+    monkeypatch.setattr(compiler, "target", target)
+    tile, _ = tile_named(title)
+
+    def multiply(product: Any, tail: Any, target: Any, used: int, way: Any) -> Any:
+        return multiply_split(product, tail, target, used, (tile, 1))
+
+    monkeypatch.setattr(split_conv, "multiply_split", multiply)
+    options = replace(OPTIONS, conv="tensor_cores", precision=precision)
+    x, w = normal(2, 24, 10, 9), normal(20, 24, 3, 3)
+    found = sample("Conv", [x, w, normal(20)], (1, 2), pads=(1, 1, 1, 1))
+    compare(found, backend, options=options, error=1e-3 if precision == "tf32" else None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@pytest.mark.parametrize("found", emulated_products(), ids=str)
+def test_emulated_products(found: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_emulated(tmp_path, monkeypatch.setattr)
+    ways = {"MatMul": "tensor_cores", "Gemm": "tensor_cores"}
+    compare(found, backend, options=replace(OPTIONS, algorithms=ways))

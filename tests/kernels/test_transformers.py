@@ -1,0 +1,325 @@
+"""What transformers become on the cuda backend, without a GPU: few kernels, and no copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.backends.cuda.flash import HEIGHTS, SHAPES
+from tercet.backends.cuda.launch import Launch, sizes
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.model import Model
+from tercet.runtime.op import Op
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.elementwise import Add, Exp, Gelu, Mul, Relu, Sigmoid, Sub, Tanh
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.norm import LayerNormalization
+from tercet.runtime.ops.shape import Split
+from tercet.runtime.options import Options
+from tercet.runtime.types import TensorType
+from tercet.tools.bench_models import bench_model
+
+from . import transformer_samples
+from .dry import DryCompiler, DryDevice, launches, normal, planned, planned_model, single
+from .emulator import COMPILER, open_emulated
+from .samples import OPTIONS, Sample, compare
+from .test_compile import all_compile, parameters, ptx_of
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def attention(
+    heads: tuple[int, int, int],
+    lengths: tuple[int, int],
+    size: tuple[int, int],
+    dtype: DType = float16,
+    mask: Any = None,
+    **attributes: Any,
+) -> Graph:
+    """Return an Attention of (batch, heads, heads of the keys)."""
+    batch, of_q, of_k = heads
+    q = normal(batch, of_q, lengths[0], size[0]).astype(dtype)
+    k = normal(batch, of_k, lengths[1], size[0]).astype(dtype)
+    v = normal(batch, of_k, lengths[1], size[1]).astype(dtype)
+    return single("Attention", [q, k, v] if mask is None else [q, k, v, mask], **attributes)
+
+
+def graphs() -> Iterator[Graph]:
+    """Everything that attention kernels tell apart at compile time."""
+    seen = normal(1, 1, 1, 77) > 0
+    for dtype in (float16, bfloat16, float32):
+        for size in ((32, 32), (64, 64), (80, 96), (128, 128), (33, 20)):
+            yield attention((2, 4, 2), (70, 77), size, dtype)
+        yield attention((2, 4, 4), (70, 77), (64, 64), dtype, seen, softcap=2.0)
+        yield attention((2, 4, 4), (77, 77), (64, 64), dtype, normal(77, 77), is_causal=1)
+        yield attention((2, 4, 4), (77, 77), (64, 64), dtype, left_window_size=9)
+        yield attention((32, 12, 12), (197, 197), (64, 64), dtype)
+        yield attention((1, 12, 12), (197, 197), (64, 64), dtype)
+    yield attention((1, 2, 2), (70, 77), (256, 256))
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("graph", "entry"),
+    [
+        (attention((1, 2, 2), (5, 9), (64, 64)), "attention_mma"),
+        (attention((1, 2, 2), (5, 9), (64, 64), bfloat16), "attention_mma"),
+        (attention((1, 2, 2), (5, 9), (64, 64), float32), "attention_tiles"),
+        (attention((1, 2, 2), (5, 9), (64, 64), float64), "attention"),
+        (attention((1, 2, 2), (5, 9), (129, 64), float32), "attention"),
+        (attention((1, 2, 2), (5, 9), (320, 64)), "attention"),
+        (attention((1, 2, 2), (5, 9), (64, 64), softmax_precision=float64), "attention"),
+        (attention((1, 2, 2), (5, 9), (64, 64), outputs=4), "attention"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value.nodes[0].op),
+)
+def test_ways(graph: Graph, entry: str) -> None:
+    assert launches(planned(graph))[-1].entry == entry
+
+
+@pytest.mark.parametrize(
+    ("shapes", "entries"),
+    [
+        (((50, 64), (64, 40)), ["transpose", "mma"]),
+        (((2, 3, 50, 64), (2, 3, 64, 40)), ["transpose", "mma"]),
+        (((50, 64), (3, 64, 40)), ["transpose", "mma"]),
+        (((50, 63), (63, 40)), ["product"]),
+        (((3, 1, 50, 64), (2, 64, 40)), ["product"]),
+    ],
+    ids=str,
+)
+def test_products_of_two_tensors(shapes: tuple[Any, Any], entries: list[str]) -> None:
+    a, b = (normal(*shape).astype(float16) for shape in shapes)
+    found = launches(planned(single("MatMul", [a, b])))
+    assert [launch.entry for launch in found] == entries
+    assert not any(launch.early for launch in found)
+
+
+def test_a_transposed_operand_is_read_where_it_lies() -> None:
+    a, b = normal(50, 64).astype(float16), normal(40, 64).astype(float16)
+    (launch,) = launches(planned(single("Gemm", [a, b], transB=1)))
+    assert launch.entry == "mma"
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_few_rows_are_shared_by_more_blocks(target: Target) -> None:
+    few, many = (
+        launches(planned(graph, on(target)))[0]
+        for graph in (
+            attention((1, 12, 12), (197, 197), (64, 64)),
+            attention((32, 12, 12), (197, 197), (64, 64)),
+        )
+    )
+    assert dict(few.constants)["WARPS_N"] > 1
+    assert few.grid[0] >= 12 * 7
+    assert dict(many.constants)["WARPS_N"] == 1
+    assert max(few.shared, many.shared) <= target.shared
+
+
+def on(target: Target) -> DryDevice:
+    return DryDevice(compiler=DryCompiler(target=target))
+
+
+def test_rows_of_blocks() -> None:
+    assert [shape.rows for shape in SHAPES] == sorted((s.rows for s in SHAPES), reverse=True)
+    times = [HEIGHTS[height] / height for height in sorted(HEIGHTS)]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "warps"), [(64, 1), (768, 1), (1024, 1), (2048, 2), (8192, 8), (5, 1)]
+)
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+def test_rows_are_normalized_in_registers(count: int, warps: int, dtype: DType) -> None:
+    x, scale = normal(7, count).astype(dtype), normal(count).astype(dtype)
+    for graph in (
+        single("LayerNormalization", [x, scale, scale]),
+        single("RMSNormalization", [x, scale]),
+    ):
+        (launch,) = launches(planned(graph))
+        assert launch.entry == "normalize_rows"
+        found = dict(launch.constants)
+        assert found["WARPS"] == warps
+        assert found["PER"] * found["VECTOR"] * 32 * warps >= count
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        single("LayerNormalization", [normal(7, 8200), normal(8200)]),
+        single("LayerNormalization", [normal(7, 64), normal(64)], outputs=3),
+        single("LayerNormalization", [normal(7, 64).astype(float64), normal(64).astype(float64)]),
+    ],
+    ids=["long rows", "statistics", "float64"],
+)
+def test_what_else_is_normalized(graph: Graph) -> None:
+    assert launches(planned(graph))[0].entry == "standardize"
+
+
+# ── epilogues and chains ─────────────────────────────────────────────────────────────────────────
+
+
+def chain(*steps: tuple[Op, Any], x: tuple[int, ...], weight: Any = None) -> Graph:
+    """Return a chain of elementwise nodes, behind a product where there is a weight."""
+    graph = Graph()
+    value = graph.add_input("x", TensorType(float32, x))
+    if weight is not None:
+        value = graph.insert(MatMul(), [value, graph.constant(weight)]).output
+    for number, (op, other) in enumerate(steps):
+        operands: list[Value | None] = [value]
+        if isinstance(other, tuple):
+            operands.append(graph.add_input(f"z{number}", TensorType(float32, other)))
+        elif other is not None:
+            operands.append(graph.constant(other))
+        value = graph.insert(op, operands).output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    return graph
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(Add(), normal(96)), (Gelu(), None)],
+        [(Add(), normal(96)), (Gelu(approximate="tanh"), None)],
+        [(Add(), normal(1, 1, 96)), (Relu(), None)],
+        [(Add(), normal(96)), (Add(), (2, 50, 96))],
+    ],
+    ids=["Gelu", "tanh", "Relu", "residual"],
+)
+def test_a_linear_layer_of_tokens_is_one_product(steps: list[Any], precision: str) -> None:
+    graph = chain(*steps, x=(2, 50, 64), weight=normal(64, 96))
+    with Model(graph, [NumpyBackend()], Options(precision=precision), evaluate) as model:
+        rows = [row for row in planned(model.graph).rows if row.kind == "step"]
+    (product,) = (row for row in rows if row.nodes[0].kind == "MatMul")
+    assert len(product.nodes) == 1 + len(steps)
+
+
+def test_six_elementwise_nodes_are_one_kernel() -> None:
+    """Whatever is broadcast with whatever; in the middle, too."""
+    graph = chain(
+        (Mul(), (4, 1, 7)),
+        (Sigmoid(), None),
+        (Add(), (5, 7)),
+        (Exp(), None),
+        (Sub(), normal(4, 5, 1)),
+        (Tanh(), None),
+        x=(4, 5, 7),
+    )
+    (launch,) = launches(planned(graph))
+    assert launch.note == "Mul+Sigmoid+Add+Exp+Sub+Tanh"
+
+
+def test_cheap_nodes_of_a_smaller_tensor_join_their_reader() -> None:
+    graph = chain((Sub(), normal(1, 1, 1, 1)), (Mul(), (2, 3, 4, 5)), x=(2, 1, 1, 5))
+    assert [launch.note for launch in launches(planned(graph))] == ["Sub+Mul"]
+    graph = chain((Exp(), None), (Mul(), (2, 3, 4, 5)), x=(2, 1, 1, 5))
+    assert [launch.note for launch in launches(planned(graph))] == ["Exp", "Mul"]
+
+
+# ── whole models ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize(("name", "depth"), [("bert_small", 4), ("vit_tiny", 12)])
+def test_a_block_is_seven_kernels(name: str, depth: int, precision: str) -> None:
+    """Two normalizations, four products and an attention; nothing is copied in between."""
+    with tercet.load(bench_model(name)) as model:
+        imported = model.imported
+    with Model(imported, [NumpyBackend()], Options(precision=precision), evaluate) as model:
+        layout = planned_model(model, DryDevice())
+    kinds = [row.nodes[0].kind for row in layout.rows if row.kind == "step"]
+    assert kinds[kinds.index("LayerNormalization") :].count("MatMul") == 4 * depth
+    assert kinds.count("Attention") == depth
+    assert kinds.count("LayerNormalization") == 2 * depth + 1
+    behind = set(kinds[kinds.index("Attention") :])
+    assert behind <= {"MatMul", "Attention", "LayerNormalization", "Gather", "Gemm", "Cast"}
+
+
+# ── on the host ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@pytest.mark.parametrize("sample", transformer_samples.samples(), ids=str)
+def test_kernels(sample: Sample, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(sample, open_emulated(cache, monkeypatch.setattr))
+
+
+def block(dtype: DType) -> Sample:
+    """Return the first half of a transformer's block, whose heads lie in one product."""
+    width, heads = 48, 3
+    x = normal(2, 37, width).astype(dtype)
+    graph = Graph("block")
+    value = graph.add_input("x", TensorType(dtype, x.shape))
+
+    def add(op: Op, *inputs: Any, outputs: int = 1) -> Any:
+        given = [
+            graph.constant((v / 4).astype(dtype)) if isinstance(v, np.ndarray) else v
+            for v in inputs
+        ]
+        return graph.insert(op, given, outputs).outputs
+
+    (normed,) = add(LayerNormalization(), value, normal(width), normal(width))
+    (product,) = add(MatMul(), normed, normal(width, 3 * width))
+    (product,) = add(Add(), normal(3 * width), product)
+    parts = add(Split(axis=-1, num_outputs=3), product, outputs=3)
+    (y,) = add(Attention(q_num_heads=heads, kv_num_heads=heads), *parts)
+    (y,) = add(MatMul(), y, normal(width, width))
+    (y,) = add(Add(), *add(Add(), y, normal(width)), value)
+    (y,) = add(Gelu(), y)
+    graph.set_outputs({"y": y})
+    infer(graph)
+    return Sample(graph, {"x": x})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=lambda dtype: dtype.name)
+def test_a_block(dtype: DType, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = block(dtype)
+    backend = open_emulated(cache, monkeypatch.setattr)
+    compare(found, backend)
+    with Model(found.graph.clone(), [backend], OPTIONS, evaluate) as model:
+        rows = [row for row in model.prepare().rows if row.kind == "step"]
+    kinds = [row.nodes[0].kind for row in rows]
+    assert kinds == ["LayerNormalization", "MatMul", "Attention", "MatMul"]
+
+
+# ── compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    device = on(target)
+    for graph in graphs():
+        for launch in launches(planned(graph, device)):
+            assert launch.shared <= target.shared
+    all_compile(list(device.compiler.sources), target, cache)
+
+
+def test_arguments_are_what_the_kernels_take() -> None:
+    found: dict[str, Launch] = {}
+    for graph in graphs():
+        found.update((launch.entry, launch) for launch in launches(planned(graph)))
+    assert found.keys() == {"attention_mma", "attention_tiles"}
+    for launch in found.values():
+        assert parameters(launch.entry, ptx_of(launch.source)) == sizes(launch)

@@ -1,0 +1,263 @@
+"""The tuner, with a clock that says what the test wants: no GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda import backend, tuning
+from tercet.backends.cuda.compile import H200
+from tercet.backends.cuda.menu import Offer, Task
+from tercet.backends.cuda.records import Records
+from tercet.backends.cuda.registry import Setting
+from tercet.backends.cuda.tuning import Tuner, Work, digest, works_of
+from tercet.runtime.errors import DeviceError, DeviceOutOfMemory
+from tercet.runtime.ir import Graph
+from tercet.runtime.options import Options
+
+from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+
+
+@dataclass
+class Clock:
+    """Says how long ways take, and counts how often it is asked.
+
+    Attributes:
+        times: microseconds by way; 50 where none is given, and the way's form plays no part.
+        wrong: ways whose results are wrong.
+        failing: what ways raise.
+        full: whether there is no memory for the tensors.
+        dies: raise KeyboardInterrupt instead of the measurement of this number.
+    """
+
+    times: dict[str, float] = field(default_factory=dict)
+    wrong: tuple[str, ...] = ()
+    failing: dict[str, Exception] = field(default_factory=dict)
+    full: bool = False
+    dies: int = -1
+    begun: int = 0
+    asked: list[str] = field(default_factory=list)
+
+    def prepare(self, offers: Sequence[Offer]) -> None:
+        assert all(offer.way for offer in offers)
+
+    def begin(self, task: Task, reference: Offer) -> None:
+        if self.begun == self.dies:
+            raise KeyboardInterrupt
+        if self.full:
+            raise DeviceOutOfMemory("full")
+        self.begun += 1
+
+    def judge(self, offer: Offer, least: float) -> tuple[float, float]:
+        self.asked.append(f"{offer.way} {offer.variant}".strip())
+        if offer.way in self.failing:
+            raise self.failing[offer.way]
+        return self.times.get(offer.way, 50.0), 0.5 if offer.way in self.wrong else 1e-7
+
+    def end(self) -> None:
+        return None
+
+
+def graph(channels: int = 16, size: int = 20) -> Graph:
+    how = {"pads": (1,) * 4}
+    return single(
+        "Conv", [normal(1, channels, size, size), normal(16, channels, 3, 3)], (1,), **how
+    )
+
+
+def works(*graphs: Graph, **options: Any) -> list[Work]:
+    setting = Setting(H200, Options(**options))
+    return [work for one in graphs for work in works_of(one.nodes, setting)]
+
+
+def tuner(folder: Path, clock: Clock | None, context: str = "kernels 1 on a GPU") -> Tuner:
+    return Tuner(Records(folder), context, clock)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all ways be tried, whatever is expected of them."""
+    monkeypatch.setattr(tuning, "HOPELESS", inf)
+
+
+def silent(text: str) -> None:
+    return None
+
+
+# ── choice ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_fastest_way_is_kept(tmp_path: Path) -> None:
+    clock = Clock({"winograd_f2": 3.0, "implicit_gemm": 2.0})
+    (result,) = tuner(tmp_path, clock).results(works(graph()), silent)
+    assert (result.best.way, result.best.microseconds) == ("implicit_gemm", 2.0)
+    assert result.regret == result.chosen.microseconds / 2.0 - 1
+    assert [t.microseconds for t in result.timings] == sorted(
+        t.microseconds for t in result.timings
+    )
+
+
+def test_a_wrong_or_failing_way_is_not_taken(tmp_path: Path) -> None:
+    clock = Clock(
+        {"direct": 1.0, "winograd_f2": 2.0, "explicit_gemm": 3.0, "winograd_f4": 4.0},
+        wrong=("direct",),
+        failing={
+            "winograd_f2": DeviceError("broken\nat once"),
+            "explicit_gemm": DeviceOutOfMemory("x"),
+        },
+    )
+    (result,) = tuner(tmp_path, clock).results(works(graph()), silent)
+    assert result.best.way == "winograd_f4"
+    reasons = {timing.way: timing.reason for timing in result.timings}
+    assert reasons["direct"] == "wrong by 5.0e-01"
+    assert reasons["winograd_f2"] == "broken"
+    assert reasons["explicit_gemm"] == "x"
+
+
+def test_what_is_hopeless_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "HOPELESS", 8.0)
+    clock = Clock({"naive": 1.0})
+    (result,) = tuner(tmp_path, clock).results(works(graph(64, 56)), silent)
+    assert "naive" not in clock.asked
+    (naive,) = [timing for timing in result.timings if timing.way == "naive"]
+    assert naive.reason.startswith("expected to take ")
+
+
+def test_ways_over_the_workspace_are_not_tried(tmp_path: Path) -> None:
+    clock = Clock({"explicit_gemm": 1.0})
+    (result,) = tuner(tmp_path, clock).results(works(graph(), workspace=1000), silent)
+    assert result.best.way != "explicit_gemm"
+    assert not any(title.startswith("explicit_gemm") for title in clock.asked)
+    assert all(timing.workspace <= 1000 for timing in result.timings if not timing.reason)
+
+
+def test_forms_of_a_way_are_tried_too(tmp_path: Path) -> None:
+    clock = Clock()
+    tuner(tmp_path, clock).results(works(graph(64, 56)), silent)
+    assert len([title for title in clock.asked if title.startswith("implicit_precomp_gemm ")]) > 1
+
+
+def test_the_choice_reaches_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock({"direct": 1.0})
+    monkeypatch.setattr(backend, "tuner_of", lambda *_, **__: tuner(tmp_path, clock))
+    device = DryDevice(compiler=Announcing())
+    (launch,) = launches(planned(graph(), device, tune=True))
+    assert launch.entry == "direct"
+    assert clock.begun == 1
+    (launch,) = launches(planned(graph(), device, tune=True))
+    assert clock.begun == 1
+    assert launches(planned(graph(), device))[0].entry != "direct"
+
+
+class Announcing(DryCompiler):
+    """A compiler that is told what is measured."""
+
+    def announce(self, measuring: str) -> None:
+        assert measuring == "" or measuring.startswith("measuring ")
+
+
+# ── what is kept ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_equal_tasks_are_measured_once(tmp_path: Path) -> None:
+    """B13: the key is the shape, not the node or the model."""
+    clock, said = Clock(), list[str]()
+    wanted = works(graph(), graph(), graph(size=21))
+    tuner(tmp_path, clock).results(wanted, said.append)
+    assert clock.begun == 2
+    assert [text.partition(":")[0] for text in said] == ["measuring 1 of 2", "measuring 2 of 2"]
+    later = Clock()
+    again = tuner(tmp_path, later)
+    assert len(again.results(wanted, silent)) == 2
+    assert (later.begun, again.measured) == (0, 0)
+    assert again.results(wanted, silent) == tuner(tmp_path, None).results(wanted, silent)
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    wanted = works(graph(), graph(size=21), graph(size=22))
+    with pytest.raises(KeyboardInterrupt):
+        tuner(tmp_path, Clock(dies=2)).results(wanted, silent)
+    rest = Clock()
+    assert len(tuner(tmp_path, rest).results(wanted, silent)) == 3
+    assert rest.begun == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"context": "kernels 2 on a GPU"},
+        {"context": "kernels 1 on another GPU"},
+        {"workspace": 1 << 20},
+        {"precision": "tf32"},
+    ],
+    ids=str,
+)
+def test_what_a_result_depends_on(other: dict[str, Any], tmp_path: Path) -> None:
+    tuner(tmp_path, Clock()).results(works(graph()), silent)
+    later = Clock()
+    context = other.pop("context", "kernels 1 on a GPU")
+    tuner(tmp_path, later, context).results(works(graph(), **other), silent)
+    assert later.begun == 1
+
+
+def _truncated(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+def _without(key: str) -> Callable[[str], str]:
+    return lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != key})
+
+
+def _changed(**changes: Any) -> Callable[[str], str]:
+    return lambda text: json.dumps(json.loads(text) | changes)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _truncated,
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: "\x00\xff",
+        _without("timings"),
+        _without("task"),
+        _changed(version=0),
+        _changed(key="another"),
+        _changed(timings=[]),
+        _changed(timings=[{"way": "direct", "microseconds": -1.0}]),
+        _changed(timings=[{"way": "direct", "unknown": 1}]),
+        _changed(timings={"way": "direct"}),
+    ],
+)
+def test_a_damaged_entry_is_measured_again(damage: Callable[[str], str], tmp_path: Path) -> None:
+    tuner(tmp_path, Clock()).results(works(graph()), silent)
+    (file,) = tmp_path.iterdir()
+    file.write_text(damage(file.read_text("utf-8")), "utf-8")
+    later = Clock()
+    assert len(tuner(tmp_path, later).results(works(graph()), silent)) == 1
+    assert later.begun == 1
+    assert tuner(tmp_path, None).results(works(graph()), silent)
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where the folder should be")
+    assert tuner(blocked, Clock()).results(works(graph()), silent)
+
+
+def test_nothing_is_kept_where_nothing_can_be_measured(tmp_path: Path) -> None:
+    assert tuner(tmp_path, Clock(full=True)).choices(works(graph()), silent) == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_digest_is_that_of_the_sources() -> None:
+    assert len(digest()) == 16
+    assert digest() == digest()

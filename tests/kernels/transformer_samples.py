@@ -1,0 +1,77 @@
+"""Graphs of one node for the kernels of transformers: attention, rows, products of run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tercet.runtime.dtypes import DType, bfloat16, float16, float32
+
+from .dry import normal
+from .samples import Sample, sample
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def attention(
+    heads: tuple[int, int, int],
+    lengths: tuple[int, int],
+    size: tuple[int, int],
+    dtype: DType,
+    *more: Any,
+    outputs: int = 1,
+    **attributes: Any,
+) -> Sample:
+    """Return an Attention of (batch, heads, heads of the keys), with what comes behind v."""
+    batch, of_q, of_k = heads
+    q = normal(batch, of_q, lengths[0], size[0]).astype(dtype)
+    k = (normal(batch, of_k, lengths[1], size[0]) * np.float32(1.5)).astype(dtype)
+    v = normal(batch, of_k, lengths[1], size[1]).astype(dtype)
+    return sample("Attention", [q, k, v, *more], outputs=outputs, **attributes)
+
+
+def attentions(dtype: DType) -> Iterator[Sample]:
+    """Yield every kind of mask, window, cache and size of heads."""
+    yield attention((1, 2, 2), (19, 70), (32, 32), dtype)
+    yield attention((1, 4, 2), (7, 130), (20, 33), dtype, is_causal=1)
+    yield attention((2, 2, 1), (70, 70), (16, 48), dtype, normal(2, 1, 1, 70))
+    yield attention((1, 2, 2), (9, 70), (32, 32), dtype, normal(9, 60) > 0.5, softcap=2.0)
+    yield attention((1, 1, 1), (80, 200), (8, 8), dtype, left_window_size=5, right_window_size=90)
+    yield attention((1, 2, 2), (3, 5), (64, 64), dtype, np.full((3, 5), LOWEST, np.float32))
+    yield attention((1, 2, 2), (3, 5), (64, 64), dtype, np.full((3, 5), -np.inf, np.float32))
+    past = [normal(1, 2, 7, 8).astype(dtype), normal(1, 2, 7, 12).astype(dtype)]
+    yield attention((1, 4, 2), (3, 4), (8, 12), dtype, None, *past, outputs=3, is_causal=1)
+    lengths = np.array([9, 4])
+    yield attention((2, 2, 2), (3, 9), (16, 16), dtype, None, None, None, lengths, is_causal=1)
+    rows = [normal(2, n, width).astype(dtype) for n, width in ((5, 32), (9, 16), (9, 16))]
+    yield sample("Attention", rows, q_num_heads=4, kv_num_heads=2)
+
+
+def others(dtype: DType) -> Iterator[Sample]:
+    """Yield what stands around attention."""
+    for count in (1, 5, 100, 1024, 2600):
+        x, scale = normal(3, 2, count).astype(dtype), normal(count).astype(dtype)
+        yield sample("LayerNormalization", [x, scale, scale])
+        yield sample("RMSNormalization", [x, scale])
+    yield sample("LayerNormalization", [x.reshape(3, 2, 26, 100), scale.reshape(26, 100)], axis=2)
+    yield sample("Gelu", [(normal(4, 77) * np.float32(4)).astype(dtype)])
+    for a, b in (
+        ((19, 24), (24, 33)),
+        ((2, 3, 9, 20), (2, 3, 20, 17)),
+        ((3, 9, 20), (20, 17)),
+        ((9, 20), (3, 20, 17)),
+        ((9, 21), (21, 17)),
+    ):
+        yield sample("MatMul", [normal(*a).astype(dtype), normal(*b).astype(dtype)])
+    yield sample("Gemm", [normal(9, 16).astype(dtype), normal(21, 16).astype(dtype)], transB=1)
+
+
+def samples() -> list[Sample]:
+    """Return all of them."""
+    found: list[Sample] = []
+    for dtype in (float32, float16, bfloat16):
+        found += attentions(dtype)
+        found += others(dtype)
+    return found

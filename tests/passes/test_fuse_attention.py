@@ -1,0 +1,373 @@
+"""Attention that exporters spell out: found where it is one, left alone where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from tercet.runtime.dtypes import float16, float32
+from tercet.runtime.ir import Graph, Node, Value
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.elementwise import Add, Cast, Div, IsNaN, Mul, Tanh, Where
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.norm import Dropout, Softmax
+from tercet.runtime.ops.shape import (
+    Concat,
+    Expand,
+    Reshape,
+    Split,
+    Squeeze,
+    Transpose,
+    Unsqueeze,
+)
+from tercet.runtime.types import Dim
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+SIZE = 8
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def scalar(number: float) -> np.ndarray:
+    return np.array(number, np.float32)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How an exporter writes the middle of an attention; each step takes and gives a value."""
+
+    of_q: Callable[[Graph, Value], Value] = lambda g, x: x
+    of_keys: Callable[[Graph, Value], Value] = lambda g, x: x
+    of_scores: Callable[[Graph, Value], Value] = lambda g, x: x
+    of_weights: Callable[[Graph, Value], Value] = lambda g, x: x
+
+
+def times(number: float) -> Callable[[Graph, Value], Value]:
+    return lambda g, x: apply(g, Mul(), x, scalar(number))
+
+
+def over(number: float) -> Callable[[Graph, Value], Value]:
+    return lambda g, x: apply(g, Div(), x, scalar(number))
+
+
+def plus(mask: np.ndarray) -> Callable[[Graph, Value], Value]:
+    return lambda g, x: apply(g, Add(), x, mask)
+
+
+def hiding(shown: np.ndarray, fill: float) -> Callable[[Graph, Value], Value]:
+    return lambda g, x: apply(g, Where(), shown, x, scalar(fill))
+
+
+def masking(hidden: np.ndarray, fill: float) -> Callable[[Graph, Value], Value]:
+    return lambda g, x: apply(g, Where(), hidden, scalar(fill), x)
+
+
+def then(*steps: Callable[[Graph, Value], Value]) -> Callable[[Graph, Value], Value]:
+    def all_of(graph: Graph, x: Value) -> Value:
+        for step in steps:
+            x = step(graph, x)
+        return x
+
+    return all_of
+
+
+def capped(cap: float) -> Callable[[Graph, Value], Value]:
+    return then(over(cap), lambda g, x: apply(g, Tanh(), x), times(cap))
+
+
+def guarded(graph: Graph, x: Value) -> Value:
+    return apply(graph, Where(), apply(graph, IsNaN(), x), scalar(0), x)
+
+
+def by_head(graph: Graph, x: Value, heads: int, *perm: int) -> Value:
+    """Return a linear layer of x [b, t, n] cut into heads, its axes in this order."""
+    y = apply(graph, MatMul(), x, normal(24, heads * SIZE))
+    y = apply(graph, Add(), normal(heads * SIZE), y)
+    y = apply(graph, Reshape(), y, ints(0, -1, heads, SIZE))
+    return apply(graph, Transpose(perm=perm), y)
+
+
+def attend(graph: Graph, q: Value, keys: Value, v: Value, how: Spelling) -> Value:
+    scores = apply(graph, MatMul(), how.of_q(graph, q), how.of_keys(graph, keys))
+    weights = apply(graph, Softmax(axis=-1), how.of_scores(graph, scores))
+    return apply(graph, MatMul(), how.of_weights(graph, weights), v)
+
+
+def joined(graph: Graph, y: Value, width: int) -> Value:
+    y = apply(graph, Transpose(perm=(0, 2, 1, 3)), y)
+    return apply(graph, Reshape(), y, ints(0, -1, width))
+
+
+def network(how: Spelling, shape: tuple[Dim, ...] = (2, 5, 24), heads: int = 3) -> Graph:
+    """Return the attention of x [b, t, n] with three linear layers, as transformers have it."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        q, v = (by_head(graph, x, heads, 0, 2, 1, 3) for _ in range(2))
+        keys = by_head(graph, x, heads, 0, 2, 3, 1)
+        return joined(graph, attend(graph, q, keys, v, how), heads * SIZE)
+
+    return make(build, shape)
+
+
+CAUSAL = np.tril(np.ones((5, 5), bool))
+LOWEST = float(np.finfo(np.float32).min)
+SPELLINGS = {
+    "plain": Spelling(),
+    "TorchScript": Spelling(of_scores=then(over(sqrt(SIZE)), plus(normal(2, 1, 1, 5)))),
+    "dynamo": Spelling(times(SIZE**-0.25), times(SIZE**-0.25)),
+    "q scaled": Spelling(of_q=over(3.0), of_scores=plus(normal(5, 5))),
+    "capped": Spelling(of_scores=then(times(0.3), capped(2.0), plus(normal(1, 3, 5, 5)))),
+    "Where": Spelling(of_scores=then(times(0.3), hiding(CAUSAL, -np.inf))),
+    "lowest": Spelling(of_scores=then(times(0.3), masking(~CAUSAL, LOWEST))),
+    "guarded": Spelling(of_scores=plus(normal(5, 5)), of_weights=guarded),
+    "dropout": Spelling(of_weights=lambda g, x: apply(g, Dropout(), x)),
+}
+
+
+def the_attention(graph: Graph) -> Node:
+    (node,) = (node for node in graph.nodes if isinstance(node.op, Attention))
+    return node
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spellings(name: str) -> None:
+    graph = network(SPELLINGS[name])
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == 1
+    assert log.counts["join_heads"] == 1
+    assert log.counts["merge_products"] == 1
+    assert the_attention(after).op.q_num_heads == 3
+    found = [kind for kind in kinds(after) if kind != "Where"]
+    assert found == ["MatMul", "Add", "Split", "Attention"]
+    assert_same(graph, after, rel=5e-6)
+
+
+@pytest.mark.parametrize("name", ["plain", "Where", "dynamo"])
+def test_symbolic_sizes(name: str) -> None:
+    graph = network(SPELLINGS[name], ("batch", 5, 24))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
+    assert_same(graph, after, 3, 5, 24, rel=5e-6)
+
+
+def test_a_row_that_sees_nothing_is_zero() -> None:
+    shown = np.array([[True] * 5] * 4 + [[False] * 5])
+    graph = network(Spelling(of_scores=hiding(shown, -np.inf), of_weights=guarded))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == 1
+    assert_same(graph, after, rel=5e-6)
+
+
+def test_a_row_of_lowest_numbers_is_a_mean() -> None:
+    graph = network(Spelling(of_scores=plus(np.full((5, 5), LOWEST, np.float32))))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == 1
+    assert_same(graph, after, rel=5e-6)
+
+
+def unbound(cut: Callable[[Graph, Value, int], Value]) -> Graph:
+    """Return the attention of timm's vision transformers: one product, cut into three."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, MatMul(), x, normal(24, 3 * 24))
+        y = apply(graph, Reshape(), y, ints(2, 5, 3, 3, SIZE))
+        y = apply(graph, Transpose(perm=(2, 0, 3, 1, 4)), y)
+        q, k, v = (cut(graph, y, i) for i in range(3))
+        keys = apply(graph, Transpose(perm=(0, 1, 3, 2)), k)
+        return joined(graph, attend(graph, q, keys, v, Spelling(of_scores=times(0.3))), 24)
+
+    return make(build, (2, 5, 24))
+
+
+def by_split(graph: Graph, y: Value, i: int) -> Value:
+    for reader in y.consumers:
+        return apply(graph, Squeeze(), reader.outputs[i], ints(0))
+    parts = graph.insert(Split(axis=0, num_outputs=3), [y], 3)
+    return apply(graph, Squeeze(), parts.outputs[i], ints(0))
+
+
+def by_gather(graph: Graph, y: Value, i: int) -> Value:
+    return apply(graph, Gather(axis=0), y, np.array(i - 3 if i == 2 else i, np.int64))
+
+
+@pytest.mark.parametrize("cut", [by_split, by_gather])
+def test_one_product_that_is_cut(cut: Callable[[Graph, Value, int], Value]) -> None:
+    graph = unbound(cut)
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
+    assert kinds(after) == ["MatMul", "Split", "Attention"]
+    assert_same(graph, after, rel=5e-6)
+
+
+@pytest.mark.parametrize("spelling", [Spelling(), Spelling(of_scores=plus(normal(2, 5, 5)))])
+def test_three_axes(spelling: Spelling) -> None:
+    """A batch of heads, as nn.MultiheadAttention has it."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        q, k, v = (apply(graph, MatMul(), x, normal(24, SIZE)) for _ in range(3))
+        keys = apply(graph, Transpose(perm=(0, 2, 1)), k)
+        return attend(graph, q, keys, v, spelling)
+
+    graph = make(build, (2, 5, 24))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == 1
+    assert the_attention(after).op.kv_num_heads == 1
+    assert_same(graph, after, rel=5e-6)
+
+
+def test_repeated_heads() -> None:
+    """Llama's repeat_kv: a head of keys and values for two of the queries."""
+
+    def repeated(graph: Graph, x: Value) -> Value:
+        wide = apply(graph, Unsqueeze(), x, ints(2))
+        wide = apply(graph, Expand(), wide, ints(2, 2, 2, 5, SIZE))
+        return apply(graph, Reshape(), wide, ints(2, 4, 5, SIZE))
+
+    def build(graph: Graph, x: Value) -> Value:
+        q = by_head(graph, x, 4, 0, 2, 1, 3)
+        k, v = (repeated(graph, by_head(graph, x, 2, 0, 2, 1, 3)) for _ in range(2))
+        keys = apply(graph, Transpose(perm=(0, 1, 3, 2)), k)
+        return joined(graph, attend(graph, q, keys, v, Spelling()), 4 * SIZE)
+
+    graph = make(build, (2, 5, 24))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
+    op = the_attention(after).op
+    assert (op.q_num_heads, op.kv_num_heads) == (4, 2)
+    assert "Expand" not in kinds(after)
+    assert_same(graph, after, rel=5e-6)
+
+
+def test_softmax_in_float32_of_half_floats() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        half = apply(graph, Cast(to=float16), x)
+        keys = apply(graph, Transpose(perm=(0, 2, 1)), half)
+        how = Spelling(
+            of_scores=lambda g, s: apply(g, Cast(to=float32), s),
+            of_weights=lambda g, s: apply(g, Cast(to=float16), s),
+        )
+        return apply(graph, Cast(to=float32), attend(graph, half, keys, half, how))
+
+    after, log = optimised(make(build, (2, 5, 8)))
+    assert log.counts["fuse_attention"] == 1
+    assert kinds(after) == ["Cast", "Attention", "Cast"]
+
+
+# ── where it is none ─────────────────────────────────────────────────────────────────────────────
+
+
+WRONG = {
+    "a mask without an element for every key": Spelling(of_scores=plus(normal(1, 1, 5, 1))),
+    "a mask that adds samples": Spelling(of_scores=plus(normal(4, 1, 5, 5))),
+    "a vector": Spelling(of_scores=plus(normal(5))),
+    "a fill that a score could be": Spelling(of_scores=hiding(CAUSAL, -1e4)),
+    "a scale a head": Spelling(of_scores=lambda g, x: apply(g, Mul(), x, normal(1, 3, 1, 1))),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_attention_would_not_do(name: str) -> None:
+    shape = (1, 5, 24) if "samples" in name else (2, 5, 24)
+    after, log = optimised(network(WRONG[name], shape))
+    assert "fuse_attention" not in log.counts
+    assert "Softmax" in kinds(after)
+
+
+MORE_AXES = {
+    "mask": plus(normal(2, 2, 3, 5, 5)),
+    "scale": lambda graph, x: apply(graph, Mul(), x, normal(1, 1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("step", MORE_AXES.values(), ids=MORE_AXES)
+def test_more_axes(step: Callable[[Graph, Value], Value]) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        q, v = (by_head(graph, x, 3, 0, 2, 1, 3) for _ in range(2))
+        return attend(graph, q, by_head(graph, x, 3, 0, 2, 3, 1), v, Spelling(of_scores=step))
+
+    _, log = optimised(make(build, (2, 5, 24)))
+    assert "fuse_attention" not in log.counts
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_another_axis(axis: int) -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        scores = apply(graph, MatMul(), x, apply(graph, Transpose(perm=(0, 2, 1)), x))
+        weights = apply(graph, Softmax(axis=axis), scores)
+        return apply(graph, MatMul(), weights, x)
+
+    _, log = optimised(make(build, (2, 5, 5)))
+    assert log.counts.get("fuse_attention", 0) == (axis == 2)
+
+
+@pytest.mark.parametrize("read", ["scores", "weights"])
+def test_what_somebody_else_reads(read: str) -> None:
+    graph = network(Spelling(of_scores=times(0.3)))
+    softmax = next(node for node in graph.nodes if isinstance(node.op, Softmax))
+    value = softmax.output if read == "weights" else softmax.inputs[0]
+    assert value is not None
+    graph.set_outputs({**graph.outputs, "seen": value})
+    after, log = optimised(graph)
+    assert "fuse_attention" not in log.counts
+    assert "Softmax" in kinds(after)
+
+
+def test_values_of_more_axes() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        q = by_head(graph, x, 3, 0, 2, 1, 3)
+        keys = by_head(graph, x, 3, 0, 2, 3, 1)
+        return attend(graph, q, keys, graph.constant(normal(4, 2, 3, 5, 8)), Spelling())
+
+    _, log = optimised(make(build, (2, 5, 24)))
+    assert "fuse_attention" not in log.counts
+
+
+def test_keys_that_are_no_transpose() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        keys = apply(graph, Concat(axis=2), x, x)
+        v = apply(graph, Concat(axis=1), x, x)
+        return attend(graph, x, keys, v, Spelling())
+
+    _, log = optimised(make(build, (2, 8, 8)))
+    assert "fuse_attention" not in log.counts
+
+
+def test_heads_that_do_not_go_back_stay() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        q, v = (by_head(graph, x, 3, 0, 2, 1, 3) for _ in range(2))
+        return attend(graph, q, by_head(graph, x, 3, 0, 2, 3, 1), v, Spelling())
+
+    graph = make(build, (2, 5, 24))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == 1
+    assert "join_heads" not in log.counts
+    assert_same(graph, after, rel=5e-6)
+
+
+def test_products_of_different_tensors_stay() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        other = apply(graph, Tanh(), x)
+        q, v = by_head(graph, other, 3, 0, 2, 1, 3), by_head(graph, x, 3, 0, 2, 1, 3)
+        y = attend(graph, q, by_head(graph, x, 3, 0, 2, 3, 1), v, Spelling())
+        return joined(graph, y, 24)
+
+    graph = make(build, (2, 5, 24))
+    after, log = optimised(graph)
+    assert log.counts["merge_products"] == 1
+    assert kinds(after).count("MatMul") == 2
+    assert_same(graph, after, rel=5e-6)
+
+
+def test_passes_can_be_left_out() -> None:
+    graph = network(SPELLINGS["TorchScript"])
+    after, log = optimised(graph, skip=("fuse_attention",))
+    assert not {"fuse_attention", "join_heads", "merge_products"} & set(log.counts)
+    assert "Softmax" in kinds(after)

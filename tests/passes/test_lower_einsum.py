@@ -1,0 +1,105 @@
+"""Einsums of two tensors become products of matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.matmul import Einsum
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.types import Dim
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+
+def network(
+    equation: str, shape: tuple[Dim, ...], weight: tuple[int, ...], swapped: bool = False
+) -> Graph:
+    def build(graph: Graph, x: Value) -> Value:
+        w = normal(*weight)
+        operands = (w, x) if swapped else (x, w)
+        return apply(graph, Einsum(equation=equation), *operands)
+
+    return make(build, shape)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "weight"),
+    [
+        ("ij,jk->ik", (3, 4), (4, 5)),
+        ("ij,jk", (3, 4), (4, 5)),
+        ("ij,kj->ki", (3, 4), (5, 4)),
+        ("abc,cde->abde", (2, 3, 4), (4, 5, 6)),
+        ("abcd,cde->abe", (2, 3, 4, 5), (4, 5, 6)),
+        ("abc,cd->adb", (2, 3, 4), (4, 5)),
+        ("aecd,abcd->acbe", (2, 5, 3, 4), (2, 6, 3, 4)),
+        ("acbe,aecd->abcd", (2, 3, 6, 5), (2, 5, 3, 4)),
+        ("bhid,bhjd->bhij", (2, 3, 4, 5), (2, 3, 6, 5)),
+        ("abc,dbce->ade", (2, 3, 4), (5, 3, 4, 6)),
+    ],
+)
+def test_products(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
+    for swapped in (False, True):
+        left, _, result = equation.partition("->")
+        terms = left.split(",")
+        text = ",".join(reversed(terms)) if swapped else left
+        graph = network(
+            f"{text}->{result}" if result else equation, shape, weight, swapped and bool(result)
+        )
+        after, log = optimised(graph)
+        assert log.counts["lower_einsum"] == 1
+        assert "Einsum" not in kinds(after)
+        assert kinds(after).count("MatMul") == 1
+        assert_same(graph, after)
+
+
+@pytest.mark.parametrize("shape", [("batch", "time", 4), ("batch", 3, 4)])
+def test_symbolic_sizes(shape: tuple[Dim, ...]) -> None:
+    graph = network("abc,cde->abde", shape, (4, 5, 6))
+    after, log = optimised(graph)
+    assert log.counts["lower_einsum"] == 1
+    assert_same(graph, after, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "weight"),
+    [
+        ("ij,j->i", (3, 4), (4,)),
+        ("ij,ij->ij", (3, 4), (3, 4)),
+        ("ij,kl->ijkl", (3, 4), (5, 6)),
+        ("ijk,kl->il", (3, 2, 4), (4, 5)),
+        ("...j,jk->...k", (3, 4), (4, 5)),
+        ("iij,jk->ik", (3, 3, 4), (4, 5)),
+        ("abcd,aecd->abe", (2, 3, 4, 5), (2, 6, 4, 5)),
+        ("ij,jk->ik", (3, 4), (1, 5)),
+    ],
+)
+def test_what_stays(equation: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
+    after, log = optimised(network(equation, shape, weight))
+    assert "lower_einsum" not in log.counts
+    assert kinds(after) == ["Einsum"]
+
+
+def test_attention_of_keras() -> None:
+    """Projections to heads with a bias each, and scores, as Einsums."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        def layer(equation: str, value: Value, *shape: int, bias: tuple[int, ...]) -> Value:
+            y = apply(graph, Einsum(equation=equation), value, normal(*shape))
+            return apply(graph, Add(), y, normal(*bias))
+
+        q, k, v = (layer("abc,cde->abde", x, 12, 3, 8, bias=(3, 8)) for _ in range(3))
+        q = apply(graph, Mul(), q, np.array(8**-0.5, np.float32))
+        scores = apply(graph, Einsum(equation="aecd,abcd->acbe"), k, q)
+        weights = apply(graph, Softmax(axis=-1), scores)
+        y = apply(graph, Einsum(equation="acbe,aecd->abcd"), weights, v)
+        return layer("abcd,cde->abe", y, 3, 8, 12, bias=(12,))
+
+    graph = make(build, (2, 5, 12))
+    after, log = optimised(graph)
+    assert log.counts["lower_einsum"] == 6
+    assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
+    assert kinds(after) == ["MatMul", "Add", "Split", "Attention", "MatMul", "Add"]
+    assert_same(graph, after, rel=5e-6)

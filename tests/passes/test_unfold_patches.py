@@ -1,0 +1,72 @@
+"""Convolutions of patches become products where rows of their results are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.shape import Reshape, Transpose
+from tercet.runtime.types import Dim
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+
+def network(
+    *,
+    shape: tuple[Dim, ...] = (2, 3, 8, 12),
+    kernel: tuple[int, int] = (4, 3),
+    bias: bool = True,
+    group: int = 1,
+    order: tuple[int, ...] = (0, 2, 1),
+    between: bool = False,
+    **attributes: Any,
+) -> Graph:
+    """Return a convolution whose result is brought into rows."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        op = Conv(**{"strides": kernel, "group": group, **attributes})
+        weights = normal(6, 3 // group, *kernel)
+        y = apply(graph, op, x, weights, *([normal(6)] if bias else []))
+        if between:
+            y = apply(graph, Relu(), y)
+        y = apply(graph, Reshape(), y, np.array([0, 6, -1]))
+        return apply(graph, Transpose(perm=order), y)
+
+    return make(build, shape)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 12), ("batch", 3, 8, 12)])
+def test_a_product_of_patches(shape: tuple[Dim, ...], bias: bool) -> None:
+    graph = network(shape=shape, bias=bias)
+    after, log = optimised(graph)
+    assert log.counts["unfold_patches"] == 1
+    wanted = ["Reshape", "Transpose", "Reshape", "MatMul", *(["Add"] if bias else [])]
+    assert kinds(after) == wanted
+    assert_same(graph, after, 2, 3, 8, 12)
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        {"strides": (3, 3)},
+        {"pads": (0, 0, 4, 0)},
+        {"dilations": (2, 1)},
+        {"group": 3},
+        {"shape": (2, 3, 9, 12)},
+        {"shape": (2, 3, 8, "width")},
+        {"kernel": (1, 1)},
+        {"order": (1, 0, 2)},
+        {"between": True},
+    ],
+    ids=str,
+)
+def test_what_stays(different: dict[str, Any]) -> None:
+    after, log = optimised(network(**different))
+    assert "unfold_patches" not in log.counts
+    assert "Conv" in kinds(after)

@@ -1,0 +1,163 @@
+"""Branches side by side: who waits for whom, what may share memory, and when it is done at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import evaluate
+from tercet.runtime.dtypes import float32
+from tercet.runtime.errors import UsageError
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.lanes import stretches
+from tercet.runtime.model import Model
+from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.options import Options
+from tercet.runtime.plan import Plan
+from tercet.runtime.types import TensorType
+
+from .fakes import FakeBackend, FakeDevice, FakeStream
+from .nets import Net
+
+Array = np.ndarray[Any, Any]
+
+
+def branches(count: int, depth: int) -> Graph:
+    """Return the sum of chains that begin with one value and add their number `depth` times."""
+    graph = Graph("branches")
+    x = graph.add_input("x", TensorType(float32, (4, 8)))
+    start = graph.insert(Relu(), [x], name="start").output
+    ends: list[Value] = []
+    for i in range(count):
+        y, own = start, graph.constant(np.full((4, 8), i, np.float32), f"c{i}")
+        for j in range(depth):
+            y = graph.insert(Add(), [y, own], name=f"b{i}_{j}").output
+        ends.append(y)
+    total = ends[0]
+    for i, end in enumerate(ends[1:]):
+        total = graph.insert(Add(), [total, end], name=f"sum{i}").output
+    graph.set_outputs({"y": total, "start": start})
+    infer(graph)
+    return graph
+
+
+def planned(
+    graph: Graph, device: FakeDevice, *, scratch: int = 0, fill: float = 0.5, **options: Any
+) -> tuple[Plan, Array]:
+    """Return the plan of a graph that has run, and what came out."""
+    backend = FakeBackend(device, scratch=scratch)
+    backend.fill = fill
+    model = Model(graph, [backend], Options(**options), evaluate)
+    x = np.random.default_rng(0).standard_normal((4, 8), np.float32)
+    for _ in range(2):
+        got = model.run({"x": x})["y"]
+    (plan,) = model.prepare({"x": (4, 8)}).plans
+    return plan, got
+
+
+def lanes_of(plan: Plan) -> dict[str, int]:
+    return {row.nodes[0].name: row.lane for row in plan.rows if row.nodes}
+
+
+def test_each_branch_has_a_lane() -> None:
+    device = FakeDevice()
+    plan, got = planned(branches(4, 3), device)
+    lanes = lanes_of(plan)
+    for i in range(4):
+        assert len({lanes[f"b{i}_{j}"] for j in range(3)}) == 1
+    assert {lanes[f"b{i}_0"] for i in range(4)} == {0, 1, 2, 3}
+    assert device.races == 0
+    start = np.maximum(np.random.default_rng(0).standard_normal((4, 8), np.float32), 0)
+    np.testing.assert_allclose(got, 4 * start + 3 * (0 + 1 + 2 + 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_no_more_lanes_than_the_user_wants(lanes: int) -> None:
+    device = FakeDevice()
+    plan, _ = planned(branches(5, 3), device, lanes=lanes)
+    assert {row.lane for row in plan.rows} == set(range(lanes))
+    assert device.races == 0
+
+
+def test_rows_that_fill_the_device_run_one_after_the_other() -> None:
+    plan, _ = planned(branches(4, 3), FakeDevice(), fill=2.0)
+    assert {row.lane for row in plan.rows} == {0}
+
+
+def test_lanes_are_counted_from_one() -> None:
+    with pytest.raises(UsageError, match="lanes=0 is too small"):
+        Options(lanes=0)
+
+
+def test_streams_that_cannot_wait_have_one_lane() -> None:
+    class Plain:
+        def __init__(self, inner: FakeStream) -> None:
+            self.touch, self.synchronize = inner.touch, inner.synchronize
+
+    class PlainDevice(FakeDevice):
+        def stream(self) -> Any:
+            return Plain(super().stream())
+
+    device = PlainDevice()
+    plan, _ = planned(branches(4, 3), device)
+    assert {row.lane for row in plan.rows} == {0}
+    assert device.races == 0
+
+
+def test_a_chain_stays_in_its_lane() -> None:
+    plan, _ = planned(branches(1, 6), FakeDevice())
+    assert {row.lane for row in plan.rows} == {0}
+    assert not any(plan.lanes.waits)
+
+
+def test_step_by_step_there_is_one_lane() -> None:
+    plan, _ = planned(branches(4, 3), FakeDevice(), check_each=True)
+    assert {row.lane for row in plan.rows} == {0}
+
+
+def test_each_lane_has_a_workspace_of_its_own() -> None:
+    device = FakeDevice()
+    plan, _ = planned(branches(3, 2), device, scratch=100)
+    assert device.races == 0
+    assert plan.memory.workspace["fake:0"] == 3 * 256
+    single, _ = planned(branches(3, 2), FakeDevice(), scratch=100, lanes=1)
+    assert single.memory.workspace["fake:0"] == 256
+
+
+def test_the_arena_knows_what_runs_at_the_same_time() -> None:
+    net = Net(1, 8, 4, 4)
+    a, b = (net.conv(net.add(Relu(), net.conv(net.x, 64)), 8) for _ in range(2))
+    net.graph.set_outputs({"y": net.add(Add(), a, b)})
+    floors: list[int] = []
+    for lanes in (1, 2):
+        model = Model(net.graph, [FakeBackend(FakeDevice())], Options(lanes=lanes), evaluate)
+        floors.append(model.memory().floor["fake:0"])
+    assert floors[0] == (8 + 8 + 64) * 64
+    assert floors[1] >= (8 + 64 + 64) * 64
+
+
+def test_waits_that_others_imply_are_left_out() -> None:
+    plan, _ = planned(branches(2, 4), FakeDevice())
+    crossing = sum(len(waits) for waits in plan.lanes.waits)
+    assert crossing == 3, "where the branch begins, where it ends, and before the copy"
+
+
+def test_a_race_is_seen() -> None:
+    """The fake device must find what the plans are tested for."""
+    device = FakeDevice()
+    plan, _ = planned(branches(2, 2), device)
+    (stretch,) = stretches(plan.rows)
+    object.__setattr__(plan.lanes, "waits", ((),) * len(plan.rows))
+    plan.together(stretch)(FakeStream(device))
+    assert device.races > 0
+
+
+def test_without_the_copies_the_order_is_kept() -> None:
+    device = FakeDevice()
+    plan, _ = planned(branches(4, 3), device)
+    (stretch,) = stretches(plan.rows)
+    plan.together(stretch, copies=False)(FakeStream(device))
+    assert device.races == 0

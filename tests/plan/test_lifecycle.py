@@ -1,0 +1,51 @@
+"""A26: the six phases of a GPU program once, then nothing but copy, compute, copy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tercet.runtime.dtypes import float32
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.types import TensorType
+from tercet.tools.lifecycle import STEADY, trace_lifecycle
+
+from .fakes import FakeBackend, FakeDevice
+from .test_plan import chain, model_of
+
+
+def weighted() -> Graph:
+    graph = Graph("weighted")
+    x = graph.add_input("x", TensorType(float32, (2, 4)))
+    weight = graph.constant(np.ones((2, 4), np.float32), "w")
+    graph.set_outputs({"y": graph.insert(Add(), [x, weight], name="add").output})
+    return graph
+
+
+def test_the_phases_once_and_then_only_three_of_them() -> None:
+    device = FakeDevice()
+
+    def make() -> Model:
+        return model_of(weighted(), FakeBackend(device))
+
+    events = trace_lifecycle(make, {"x": np.zeros((2, 4), np.float32)}, runs=3)
+    first = [event.phase for event in events if event.run == 1]
+    assert set(first) == {
+        "allocate on the host",
+        "allocate on the device",
+        "copy weights",
+        *STEADY,
+    }
+    assert first[-3:] == list(STEADY)
+    for run in (2, 3):
+        assert tuple(event.phase for event in events if event.run == run) == STEADY
+    assert (events[-1].run, events[-1].phase) == (0, "free")
+    assert events[-1].nbytes > 0 == device.allocated
+
+
+def test_copies_are_of_the_inputs_and_results() -> None:
+    x = np.zeros((2, 4, 5, 5), np.float32)
+    events = trace_lifecycle(lambda: model_of(chain(4), FakeBackend(FakeDevice())), {"x": x})
+    steady = [event for event in events if event.run == 2]
+    assert [event.nbytes for event in steady] == [x.nbytes, 0, x.nbytes]

@@ -1,0 +1,66 @@
+"""The command that measures the ways to run a model's nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .options import (
+    Algorithms,
+    Convolution,
+    Debug,
+    Dims,
+    File,
+    Json,
+    Precision,
+    Shapes,
+    algorithms_of,
+    show,
+)
+
+
+def tune(
+    model: File,
+    show_space: Annotated[
+        bool, typer.Option("--show-space", help="List what there is to measure; run nothing.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Show every way that was measured, not the best alone.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure also what was measured before.")
+    ] = False,
+    workspace: Annotated[
+        int | None, typer.Option(metavar="BYTES", help="Greatest scratch memory of a node.")
+    ] = None,
+    precision: Precision = "float32",
+    conv: Convolution = None,
+    algorithm: Algorithms = None,
+    shapes: Shapes = None,
+    dims: Dims = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure every way to run each Conv, Gemm and MatMul on the GPU; --tune takes the fastest."""
+    from ..algorithms import algorithms as list_algorithms
+    from ..algorithms_view import show_algorithms, show_report, show_tuned
+    from ..console import progress
+    from ..tuning import tune as tune_model
+
+    options: dict[str, Any] = {
+        "workspace": workspace,
+        "precision": precision,
+        "conv": conv,
+        "algorithms": algorithms_of(algorithm),
+        "shapes": shapes or (),
+        "dims": dims or (),
+    }
+    if show_space:
+        with progress() as say:
+            listed = list_algorithms(model, say=say, tune=True, **options)
+        show(listed, show_algorithms, json=json)
+        return
+    with progress() as say:
+        found = tune_model(model, again=again, say=say, **options)
+    show(found, show_report if report else show_tuned, json=json)
