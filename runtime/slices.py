@@ -118,7 +118,7 @@ class _Slices:
 
     def rejoin(self, row: Row, op: Split) -> None:
         """Let the input of a Split be written where its outputs lie, if that is in one piece."""
-        (whole,), parts = row.inputs, row.outputs
+        whole, parts = row.inputs[0], row.outputs
         axis = normalize_axis(op.axis, len(whole.type.dims))
         cut = _cut_of(whole, axis)
         if cut is None or len(parts) != len(row.nodes[0].outputs):
@@ -261,13 +261,13 @@ def share_slices(layout: Layout, dense: Set[Node] = frozenset()) -> None:
         op = row.nodes[0].op
         if isinstance(op, Concat):
             slices.join(row, op)
-        elif isinstance(op, Split):
+        elif isinstance(op, Split) and len(row.inputs) == 1:
             slices.rejoin(row, op)
     for row in alone:
         op = row.nodes[0].op
         if row.kind != "step" or not row.inputs:
             continue
-        if isinstance(op, Split):
+        if isinstance(op, Split) and len(row.inputs) == 1:  # else a run checks the sizes
             axis = normalize_axis(op.axis, len(row.inputs[0].type.dims))
             sizes = accumulate((v.tensor.dims[axis] for v in row.nodes[0].outputs), initial=0)
             starts = dict(zip(row.nodes[0].outputs, sizes, strict=False))

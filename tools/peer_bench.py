@@ -24,6 +24,7 @@ from ..backends import open_backends
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.model import Model
 from ..runtime.options import Options, Precision
+from ..runtime.program import Program
 from ..runtime.types import Array
 from . import cost
 from .accuracy import distance, exact_outputs
@@ -160,7 +161,9 @@ def measure(
                 with load(source, backend, precision=precision) as model:
                     error = distance(_first(model.run(feeds)), _first(exact, batch))
                     known = peers.get((name, precision, batch), ())
-                    yield _row((name, precision, batch), backend, model, error, known)
+                    shapes = {x: data.shape for x, data in feeds.items()}
+                    plan = model.prepare(shapes)
+                    yield _row((name, precision, batch), backend, model, plan, error, known)
 
 
 def _repeated(feeds: Mapping[str, Array], batch: int) -> dict[str, Array]:
@@ -175,8 +178,14 @@ def _first(results: Mapping[str, Any], batch: int = JUDGED) -> dict[str, Any]:
     return {name: data[: min(batch, JUDGED)] for name, data in results.items()}
 
 
-def _row(key: Key, backend: str, model: Model, error: float, peers: tuple[Peer, ...]) -> Row:
-    plan = model.prepare()
+def _row(
+    key: Key,
+    backend: str,
+    model: Model,
+    plan: Program,
+    error: float,
+    peers: tuple[Peer, ...],
+) -> Row:
     timing = device_times(model, plan)
     if timing is None:
         raise UsageError(f"{key[0]}: {backend} does not run all of it on the device")

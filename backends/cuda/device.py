@@ -233,11 +233,17 @@ class CudaDevice:
         with translated(f"loading {entry}"):
             kernel = code.get_kernel(entry)
         if shared > 48 << 10:
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
-            answer = driver.cuKernelSetAttribute(attribute, shared, handle, device)
-            check(f"asking for {shared} bytes of shared memory for {entry}", answer)
+            self._grant(kernel, entry, shared)
         return kernel
+
+    def _grant(self, kernel: Kernel, entry: str, shared: int) -> None:
+        """Let a kernel have so much shared memory, and what other steps asked for before."""
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
+        call = f"asking for {shared} bytes of shared memory for {entry}"
+        granted = check(call, driver.cuKernelGetAttribute(attribute, handle, device))
+        if shared > granted:
+            check(call, driver.cuKernelSetAttribute(attribute, shared, handle, device))
 
     @property
     def ordinal(self) -> int:

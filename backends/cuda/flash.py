@@ -206,9 +206,8 @@ class Shape:
         return 16 * self.tm * self.warps_m
 
 
-#: From the fewest blocks to the most; the last one is for few rows. Of the eleven that were measured
-#: on an H200, the first of these with a block for (nearly) every multiprocessor is within 8 % of the
-#: best.
+#: From the fewest blocks to the most; the last one is for few rows. Eleven shapes were measured on
+#: an H200: the first of these with a block for nearly every multiprocessor is close to the best.
 SHAPES = (Shape(2, 4, 1), Shape(1, 8, 1), Shape(1, 4, 1), Shape(1, 2, 2), Shape(1, 1, 4))
 #: The largest heads, key and value together, whose 32 rows a warp has registers for.
 MOST_DOUBLE = 128

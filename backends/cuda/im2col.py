@@ -146,7 +146,7 @@ def explicit_time(conv: Convolution) -> float:
     """Return the microseconds that writing, reading and multiplying are expected to take."""
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
-    if conv.x.dtype in HALVES:
+    if conv.x.dtype in HALVES and conv.channels % 2 == 0:
         product = half_time(1, conv.y, conv.x, conv.w, conv.view, conv.setting)
         return 2.0 + matrix + product
     return 2.0 + matrix + product_time(m, n, k, 1, conv.setting.target)

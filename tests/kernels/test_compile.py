@@ -93,8 +93,12 @@ def test_products(target: Target, cache: Path) -> None:
     all_compile(gemm_sources(), target, cache)
 
 
-#: Files that other tests compile, in more variants than one: float32 products, 16-bit floats.
-ELSEWHERE = re.compile(r"gemm|elementwise|mma|mma_reduce|pack_image|\w+_words|split_\w+")
+#: Files that other tests compile, in more variants than one: float32 products, 16-bit floats, the
+#: ways to convolve, attention.
+ELSEWHERE = re.compile(
+    r"gemm|elementwise|mma|mma_\w+|pack_image|\w+_words|split_\w+"
+    r"|direct|implicit|winograd|winograd_transform|fft|attention_mma"
+)
 
 
 def other_sources() -> list[Source]:

@@ -8,7 +8,9 @@
 // The constants `b` are cut in two on the host, and lie in memory as they come to lie in shared memory:
 // [batch][step][part][row], rows of 32 terms (128 bytes) in swizzled order, zeros behind the last term.
 // Infinities and NaNs in `a` stay what they are; an infinity in `b` gives NaN where a number of `a` has
-// no low part.
+// no low part. Tensor cores take a denormal part as zero, so that of numbers below 2^-102 less and less
+// of the low part counts, and of those below 2^-114 none; numbers within 2^-22 of the greatest one may
+// be rounded to infinity.
 //
 // Compile-time: PARTS, 2, or 1 for plain tf32; BM, BN; ROWS: 0 matrix, 1 pixels (1x1 windows),
 // 2 windows; VECTOR, the elements of `a` copied at once (1, 2, 4); VECTOR_C, the results that can be
