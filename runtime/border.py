@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -44,8 +44,9 @@ class Border:
     def named(self, batch: Any) -> Mapping[str, Any]:
         """Return a batch, which may be positional, by the names of the inputs."""
         if isinstance(batch, Mapping):
-            return batch
-        arrays = batch if isinstance(batch, tuple | list) else (batch,)
+            return cast("Mapping[str, Any]", batch)
+        is_listed = isinstance(batch, tuple | list)
+        arrays = cast("Sequence[Any]", batch) if is_listed else (batch,)
         if len(arrays) != len(self.inputs):
             raise InputError(
                 f"{len(arrays)} inputs were given; the model takes {len(self.inputs)}: "

@@ -135,7 +135,7 @@ def as_array(value: Any) -> Array:
         InputError: it is no array, or it does not lie on the host.
     """
     if isinstance(value, np.ndarray):
-        return value
+        return cast("Array", value)
     place = place_of(value)
     if place is not None:
         raise InputError(f"lies on {place_name(place)}; it is wanted on the host, as numpy's array")

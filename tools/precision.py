@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ..api import Loadable, load
 from ..runtime.dtypes import FLOATS, bfloat16, float16, float32
 from ..runtime.errors import UsageError
 from ..runtime.ir import Graph, Node
-from ..runtime.options import Options
+from ..runtime.options import Options, Precision
 from ..runtime.types import Array, TensorType
 from .console import Say, silent, text_of
 from .contestants import Settings
@@ -32,7 +32,7 @@ from .reduction import least, thinned
 from .replay import Player, input_values, open_player, prepared
 from .verdict import flat
 
-HALVES = ("float16", "bfloat16")
+HALVES: Final = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Kept:
 
     model: str
     backend: str
-    precision: str
+    precision: Precision
     inputs: Inputs
     tolerance: float
     candidates: tuple[str, ...]

@@ -155,6 +155,9 @@ def profile(
 ) -> Profile:
     """Run a model row by row and say where its time goes.
 
+    Rows are timed one after the other, also those of branches that a run has side by side: together
+    they are longer than the run then, unless it has one lane (``lanes=1``).
+
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
         backend: who runs it.

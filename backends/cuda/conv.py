@@ -22,6 +22,7 @@ from .direct import (
 )
 from .fft import fft, fft_formats, fft_time
 from .half_conv import half_convolution, half_formats, half_time
+from .half_tiles import LAUNCH, MEMORY
 from .half_words import HALVES
 from .im2col import (
     explicit_formats,
@@ -32,6 +33,7 @@ from .im2col import (
     transposed_time,
 )
 from .implicit import (
+    LEAST_CHANNELS,
     grouped_formats,
     pointwise_formats,
     precomputed,
@@ -118,7 +120,27 @@ def _winograd(
     return Way(name, partial(make, out=out), winograd_formats, partial(time, out=out))
 
 
-_TEXTBOOK = Way("implicit_gemm", implicit_gemm, implicit_formats, implicit_time, anywhere=True)
+def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], float]:
+    """Return an estimate that counts the memory, too, and what a plain way costs its neighbours.
+
+    Images lie channels last between convolutions: a way that wants them plain brings reformats.
+    """
+
+    def estimate(conv: Convolution) -> float:
+        size = conv.x.dtype.itemsize
+        read, written = size * conv.x.size, size * conv.y.size
+        least = max(time(conv), LAUNCH + (read + written) / MEMORY)
+        if conv.formats != PLAIN:
+            return least
+        moved = written + (read if conv.x.dims[1] >= LEAST_CHANNELS else 0)
+        return least + 2 * LAUNCH + 2 * moved / MEMORY
+
+    return estimate
+
+
+_TEXTBOOK = Way(
+    "implicit_gemm", implicit_gemm, implicit_formats, _beside(implicit_time), anywhere=True
+)
 
 CONV = Menu(
     "Conv",
@@ -135,8 +157,8 @@ CONV = Menu(
         Way("fft", fft, fft_formats, fft_time),
         Way("explicit_gemm", explicit_gemm, explicit_formats, explicit_time),
         _TEXTBOOK,
-        Way("direct", direct, direct_formats, direct_time, anywhere=True),
-        Way("naive", naive, naive_formats, naive_time, anywhere=True),
+        Way("direct", direct, direct_formats, _beside(direct_time), anywhere=True),
+        Way("naive", naive, naive_formats, _beside(naive_time), anywhere=True),
     ),
     convolution,
 )
@@ -146,7 +168,7 @@ CONV_TRANSPOSE = Menu(
     (
         _TEXTBOOK,
         Way("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
-        Way("naive", naive_transposed, naive_formats, naive_time, anywhere=True),
+        Way("naive", naive_transposed, naive_formats, _beside(naive_time), anywhere=True),
     ),
     convolution,
 )

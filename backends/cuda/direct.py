@@ -171,7 +171,7 @@ def depthwise(conv: Convolution, variant: str = "") -> Answer:
 
 def depthwise_time(conv: Convolution) -> float:
     """Return the microseconds that the memory and the arithmetic of `depthwise` take."""
-    traffic = 4 * (prod(conv.x.dims) + conv.y.size)
+    traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
     return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
 
 

@@ -17,6 +17,8 @@ from .registry import Answer, need_dtypes
 _KINDS: dict[DType, str] = {float16: "f16", bfloat16: "bf16"}
 #: The largest heads that registers have room for.
 MOST_HALF, MOST_SINGLE = 256, 128
+#: Keys of 16-bit floats from which tensor cores pay; the row kernel rounds less often.
+FEWEST_KEYS = 16
 NO_MASK, FLAGS, NUMBERS = range(3)
 
 
@@ -145,7 +147,11 @@ def flash(task: Task, target: Target) -> Answer:
         return f"heads of {max(q[3], v[3])}, more than {most}"
     if not task.total or not q[3] or not v[3]:
         return "no keys, or heads without elements"
-    return _single(task, target) if dtype == float32 else _half(task, target)
+    if dtype == float32:
+        return _single(task, target)
+    if task.total < FEWEST_KEYS:
+        return f"{task.total} keys, fewer than a tensor core multiplies at once"
+    return _half(task, target)
 
 
 def _launch(

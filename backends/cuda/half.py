@@ -224,7 +224,7 @@ def half_linear(
         bias=bias,
         vector=next(v for v in (8, 4, 2) if k % v == 0),
     )
-    if k % 8 == 0 and setting.target.has_wgmma:
+    if k % 8 == 0 and setting.target.has_wgmma and not tail.reads_along:
         rows = matrix_product(y, a, columns, shape, bias)
         found = choose_bulk(rows, setting.target)
         if found is not None and found[0] < MARGIN * expected(product, setting.target):

@@ -69,7 +69,7 @@ def half_convolution(
     if 1 < group == x.dims[1] == w.dims[0]:
         return half_depthwise(y, x, w, b, view, tail, setting)
     product, packing = _product(group, y, x, w, b, view)
-    fed = _fed(y, x, w, b, view, setting) if group == 1 else None
+    fed = _fed(y, x, w, b, view, setting) if group == 1 and not tail.reads_along else None
     if fed is not None and fed.time < MARGIN * expected(product, setting.target):
         return fed.launches(tail, setting)
     used = max((launch.scratch for launch in packing), default=0)

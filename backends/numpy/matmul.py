@@ -75,10 +75,11 @@ class _Product:
             a, b = a.T if op.transA else a, b.T if op.transB else b
         out = bound[self.chain.output]
         sums = out if self.sums is None else bound.scratch(self.sums, self.dims)
-        frame = self.chain.frame((0,), (0, max(1, out.ndim - 1)))
+        boxes = list(self._boxes(a, b))
+        frame = self.chain.frame(*self._joined(boxes[0]))
         finish = self.chain.finish(frame, bound)
         tapes: list[Tape] = []
-        for box in self._boxes(a, b):
+        for box in boxes:
             tape: Tape = [_multiply(a, b, sums, box)]
             if isinstance(op, Gemm):
                 self._add(tape, op, bound, sums[box], box)
@@ -108,6 +109,16 @@ class _Product:
         bounds = {min(size, -(-size * i // wanted // GROUP) * GROUP) for i in range(wanted + 1)}
         for start, stop in pairwise(sorted(bounds)):
             yield (*whole[:axis], slice(start, stop), *whole[axis + 1 :])
+
+    def _joined(self, box: Block) -> tuple[tuple[int, ...], ...]:
+        """Return which axes may be joined, coarse first, so that boxes are contiguous in each."""
+        last = max(1, len(self.dims) - 1)
+        parts = (part.stop - part.start for part in box)
+        whole = [part == size for part, size in zip(parts, self.dims, strict=True)]
+        axis = 0 if all(whole) else whole.index(False)
+        if axis == 0:
+            return (0,), (0, last)
+        return ((0, last),) if axis == last else ((0, axis), (0, axis, last))
 
     def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array, box: Block) -> None:
         if op.alpha != 1:

@@ -52,7 +52,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         operands = dict.fromkeys(value for value in node.inputs[:3] if value is not None)
         found = [one for value in operands if (one := _layer(graph, value)) is not None]
         alike = [[other for other in found if _are_alike(one, other)] for one in found]
-        layers = max(alike, key=len, default=[])
+        layers = max(alike, key=len, default=list[_Layer]())
         if len(layers) < 2:
             continue
         new = _rewrite(graph, layers)

@@ -7,11 +7,12 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import DTypeLike
 
 from tercet.tools.differences import Differences, differences
 
 
-def of(reference: object, found: object, dtype: object = np.float32) -> Differences:
+def of(reference: object, found: object, dtype: DTypeLike = np.float32) -> Differences:
     made = differences(np.array(reference, dtype), np.array(found, dtype))
     assert made is not None
     return made
@@ -45,7 +46,7 @@ def test_psnr() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
-def test_units_in_the_last_place(dtype: object) -> None:
+def test_units_in_the_last_place(dtype: DTypeLike) -> None:
     one = np.array([1, -1, 0], dtype)
     up = np.nextafter(one, np.array(np.inf, dtype))
     made = differences(one, up)

@@ -74,7 +74,7 @@ def test_python_saves_and_loads(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.BFLOAT16, TensorProto.STRING, TensorProto.BOOL])
-def test_types_that_numpy_files_lack(folder: Path, dtype: int) -> None:
+def test_types_that_numpy_files_lack(folder: Path, dtype: TensorProto.DataType) -> None:
     models.write(models.unary("Identity", [2], dtype), folder / "m.onnx")
     data = {
         TensorProto.BFLOAT16: np.array([1, 2], ml_dtypes.bfloat16),

@@ -13,6 +13,7 @@ import tercet
 from tercet.backends import open_backends
 from tercet.backends.cuda import flash
 from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.options import Precision
 from tercet.runtime.types import Array
 from tercet.tools.bench_models import bench_inputs, bench_model
 from tercet.tools.oracle import Oracle
@@ -81,12 +82,12 @@ def test_every_height(height: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: What rounding leaves of a network's result, as relative L2 error.
-MODELS = {"float32": 5e-6, "float16": 5e-3, "bfloat16": 4e-2}
+MODELS: dict[Precision, float] = {"float32": 5e-6, "float16": 5e-3, "bfloat16": 4e-2}
 
 
 @pytest.mark.parametrize("precision", MODELS)
 @pytest.mark.parametrize("name", ["bert_small", "vit_tiny"])
-def test_transformers(name: str, precision: str) -> None:
+def test_transformers(name: str, precision: Precision) -> None:
     proto = bench_model(name)
     feeds = bench_inputs(proto)
     with tercet.load(proto, backend="cuda", precision=precision) as model:

@@ -18,6 +18,9 @@ from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.model import Model
 from tercet.runtime.op import OPERATORS
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 
@@ -169,10 +172,10 @@ def pooled_convolution(backend: str, x: Array, w: Array) -> tuple[Array, str]:
     """Return MaxPool(Relu(Conv(x, w))), by 2 x 2, and the kernels that computed it."""
     graph = Graph()
     value = graph.add_input("x", TensorType(x.dtype, x.shape))
-    convolved = OPERATORS["", "Conv"](pads=(1, 1, 1, 1))
+    convolved = Conv(pads=(1, 1, 1, 1))
     value = graph.insert(convolved, [value, graph.constant(w)]).output
-    value = graph.insert(OPERATORS["", "Relu"](), [value]).output
-    pool = OPERATORS["", "MaxPool"](kernel_shape=(2, 2), strides=(2, 2))
+    value = graph.insert(Relu(), [value]).output
+    pool = MaxPool(kernel_shape=(2, 2), strides=(2, 2))
     graph.set_outputs({"y": graph.insert(pool, [value]).output})
     infer(graph)
     options = Options(conv="direct" if backend == "numpy" else None)
@@ -213,7 +216,7 @@ def test_words(operator: str, attributes: dict[str, Any], channels: int) -> None
     graph = Graph()
     value = graph.add_input("x", TensorType(float16, x.shape))
     ones = graph.constant(np.eye(channels, dtype=float16)[..., None, None])
-    same = graph.insert(OPERATORS["", "Conv"](), [value, ones]).output
+    same = graph.insert(Conv(), [value, ones]).output
     node = graph.insert(OPERATORS["", operator](**attributes), [same])
     graph.set_outputs({"y": node.output})
     infer(graph)

@@ -41,7 +41,7 @@ g (float[n,64] x, float[64,64] w) => (float[n,64] y) {
 
 @pytest.fixture
 def device() -> Iterator[Any]:
-    found = open_backends("cuda", Options())[0].device
+    found: Any = open_backends("cuda", Options())[0].device
     gc.collect()
     before = found.allocated
     yield found

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tercet
+from tercet.runtime.options import Precision
 from tercet.tools.light_models import light_inputs, light_model
 
 pytestmark = pytest.mark.gpu
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("name", ["inception_v1", "squeezenet", "resnet50", "densenet121"])
-def test_lanes_change_no_bit(name: str, precision: str) -> None:
+def test_lanes_change_no_bit(name: str, precision: Precision) -> None:
     source = light_model(name)
     feeds = light_inputs(source)
     with tercet.load(source, "cuda", precision=precision, lanes=1) as single:

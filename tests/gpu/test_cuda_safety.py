@@ -21,7 +21,7 @@ import tercet
 from tercet.backends import open_backends
 from tercet.backends.cuda.status import check
 from tercet.runtime.errors import DeviceOutOfMemory
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.tools.light_models import light_inputs, light_model
 
 from ..kernels.dry import normal
@@ -108,16 +108,15 @@ def test_a_steady_state_allocates_and_copies_nothing(
             if hasattr(driver, name):
                 monkeypatch.setattr(driver, name, lambda *_, name=name: calls.append(name))
         free, held = free_bytes(), device.allocated
-        for _ in range(1000):
-            (got,) = model(x)
+        same = all(np.array_equal(model(x)[0], want[0]) for _ in range(1000))
         assert calls == []
         assert (free_bytes(), device.allocated) == (free, held)
-        np.testing.assert_array_equal(got, want[0])
+        assert same
         monkeypatch.undo()
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
-def test_a_hundred_runs_are_bitwise_equal(precision: str) -> None:
+def test_a_hundred_runs_are_bitwise_equal(precision: Precision) -> None:
     proto = light_model("resnet50")
     feeds = light_inputs(proto)
     with tercet.load(proto, "cuda", precision=precision) as model:
@@ -341,8 +340,8 @@ def test_saxpy(count: int) -> None:
       some = Gather (sum, where)
     }}"""
     where = np.array([0, count // 2, max(count - 2, 0), count - 1] if count else [], np.int64)
-    feeds = {"x": np.float32([3]), "y": np.float32([0.25]), "where": where}
-    constants = {"count": np.array([count]), "factor": np.float32([2.5])}
+    feeds = {"x": np.array([3], np.float32), "y": np.array([0.25], np.float32), "where": where}
+    constants = {"count": np.array([count]), "factor": np.array([2.5], np.float32)}
     (some,) = run_large(text, feeds, **constants)
     np.testing.assert_array_equal(some, np.full(len(where), 7.75, np.float32))
 

@@ -167,7 +167,13 @@ def _reductions() -> Iterator[Sample]:
     yield sample("CumSum", [X, scalar(2, np.int64)])
     yield sample("CumProd", [LINE, scalar(-1, np.int64)], (1,), exclusive=1, reverse=1)
     yield from _counted()
-    for how in ({}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}):
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"exclusive": 1},
+        {"reverse": 1},
+        {"exclusive": 1, "reverse": 1},
+    )
+    for how in ways:
         yield sample("CumSum", [normal(2, 5000), scalar(1, np.int64)], (1,), **how)
         yield sample("CumSum", [normal(2, 900, 3), scalar(1, np.int32)], (1,), **how)
     yield sample("CumSum", [np.arange(7000), scalar(0, np.int64)], (1,))
@@ -185,16 +191,17 @@ def _counted() -> Iterator[Sample]:
     yield sample("Compress", [sparse, normal(2) > -9])
     yield sample("Compress", [sparse, condition], (1,), axis=-2)
     yield sample("Compress", [sparse.astype(np.int8).ravel(), normal(6000) > 1])
-    for how in ({}, {"sorted": 0}):
+    orders: tuple[dict[str, Any], ...] = ({}, {"sorted": 0})
+    for how in orders:
         yield sample("Unique", [sparse[0]], outputs=4, **how)
         yield sample("Unique", [np.round(normal(3, 60, 1) / 2)], outputs=4, axis=1, **how)
     yield sample("Unique", [(8 * sparse).astype(np.int8)], outputs=2)
     yield sample("Unique", [normal(2, 3).astype(bfloat16)])
     corners = np.cumsum(np.abs(normal(2, 300, 2, 2)), 2).reshape(2, 300, 4)
     scores = np.round(8 * normal(2, 3, 300)) / 8
-    limits = [scalar(40, np.int64), np.float32([0.4]), scalar(0.1, np.float32)]
+    limits = [scalar(40, np.int64), np.array([0.4], np.float32), scalar(0.1, np.float32)]
     for centred in (0, 1):
-        found = {"center_point_box": centred}
+        found: dict[str, Any] = {"center_point_box": centred}
         yield sample("NonMaxSuppression", [corners, scores, *limits], (2, 3, 4), **found)
         yield sample("NonMaxSuppression", [corners, scores, *limits[:1]], **found)
     yield sample("NonMaxSuppression", [corners, scores])

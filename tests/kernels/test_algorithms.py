@@ -220,7 +220,9 @@ def test_a_measured_product_is_taken() -> None:
     task = MATMUL.task(node.op, *operands, setting=Setting(H200, Options()))
     assert not isinstance(task, str)
     for way, entry in (("gemm", "gemm"), ("tensor_cores", "split_wgmma")):
-        form = MATMUL.named(way).variants(task)[-1]
+        named = MATMUL.named(way)
+        assert not isinstance(named, str)
+        form = named.variants(task)[-1]
         choices = {task.signature: Choice(way, form, 1.0)}
         setting = Setting(H200, Options(), choices=choices)
         recipe = MATMUL.recipe(node.op, *operands, setting=setting, tail=no_tail(np.dtype("f4")))

@@ -263,7 +263,12 @@ def bulk_sources() -> Iterator[Source]:
         for layout in tile.layouts:
             whole = layout is Layout.MATRIX
             view = Window(
-                *(((1, 1) if whole else (3, 3)),), *((1, 1),) * 2, *((0, 0),) * 2, (30, 30)
+                kernel=(1, 1) if whole else (3, 3),
+                strides=(1, 1),
+                dilations=(1, 1),
+                pads_begin=(0, 0),
+                pads_end=(0, 0),
+                output=(30, 30),
             )
             product = BulkProduct(
                 a=x,

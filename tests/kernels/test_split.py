@@ -25,7 +25,7 @@ from .emulator import COMPILER, open_emulated
 from .samples import OPTIONS, Sample, compare, sample
 from .test_compile import all_compile, parameters, ptx_of
 
-TENSOR_CORES = {"conv": "tensor_cores"}
+TENSOR_CORES: dict[str, Any] = {"conv": "tensor_cores"}
 
 
 @pytest.fixture(scope="module")

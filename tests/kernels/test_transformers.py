@@ -26,7 +26,7 @@ from tercet.runtime.ops.elementwise import Add, Exp, Gelu, Mul, Relu, Sigmoid, S
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.ops.shape import Split
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.runtime.types import TensorType
 from tercet.tools.bench_models import bench_model
 
@@ -78,8 +78,9 @@ def graphs() -> Iterator[Graph]:
 @pytest.mark.parametrize(
     ("graph", "entry"),
     [
-        (attention((1, 2, 2), (5, 9), (64, 64)), "attention_mma"),
-        (attention((1, 2, 2), (5, 9), (64, 64), bfloat16), "attention_mma"),
+        (attention((1, 2, 2), (5, 19), (64, 64)), "attention_mma"),
+        (attention((1, 2, 2), (5, 19), (64, 64), bfloat16), "attention_mma"),
+        (attention((1, 2, 2), (5, 9), (64, 64)), "attention"),
         (attention((1, 2, 2), (5, 9), (64, 64), float32), "attention_tiles"),
         (attention((1, 2, 2), (5, 9), (64, 64), float64), "attention"),
         (attention((1, 2, 2), (5, 9), (129, 64), float32), "attention"),
@@ -204,7 +205,7 @@ def chain(*steps: tuple[Op, Any], x: tuple[int, ...], weight: Any = None) -> Gra
     ],
     ids=["Gelu", "tanh", "Relu", "residual"],
 )
-def test_a_linear_layer_of_tokens_is_one_product(steps: list[Any], precision: str) -> None:
+def test_a_linear_layer_of_tokens_is_one_product(steps: list[Any], precision: Precision) -> None:
     graph = chain(*steps, x=(2, 50, 64), weight=normal(64, 96))
     with Model(graph, [NumpyBackend()], Options(precision=precision), evaluate) as model:
         rows = [row for row in planned(model.graph).rows if row.kind == "step"]
@@ -239,7 +240,7 @@ def test_cheap_nodes_of_a_smaller_tensor_join_their_reader() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize(("name", "depth"), [("bert_small", 4), ("vit_tiny", 12)])
-def test_a_block_is_seven_kernels(name: str, depth: int, precision: str) -> None:
+def test_a_block_is_seven_kernels(name: str, depth: int, precision: Precision) -> None:
     """Two normalizations, four products and an attention; nothing is copied in between."""
     with tercet.load(bench_model(name)) as model:
         imported = model.imported

@@ -67,10 +67,8 @@ class Clock:
 
 
 def graph(channels: int = 16, size: int = 20) -> Graph:
-    how = {"pads": (1,) * 4}
-    return single(
-        "Conv", [normal(1, channels, size, size), normal(16, channels, 3, 3)], (1,), **how
-    )
+    arrays = [normal(1, channels, size, size), normal(16, channels, 3, 3)]
+    return single("Conv", arrays, (1,), pads=(1,) * 4)
 
 
 def works(*graphs: Graph, **options: Any) -> list[Work]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.dtypes import float16, float32
-from tercet.runtime.ir import Graph, Node, Value
+from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Cast, Div, IsNaN, Mul, Tanh, Where
 from tercet.runtime.ops.gather import Gather
@@ -132,9 +132,9 @@ SPELLINGS = {
 }
 
 
-def the_attention(graph: Graph) -> Node:
-    (node,) = (node for node in graph.nodes if isinstance(node.op, Attention))
-    return node
+def the_attention(graph: Graph) -> Attention:
+    (op,) = (node.op for node in graph.nodes if isinstance(node.op, Attention))
+    return op
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
@@ -144,7 +144,7 @@ def test_spellings(name: str) -> None:
     assert log.counts["fuse_attention"] == 1
     assert log.counts["join_heads"] == 1
     assert log.counts["merge_products"] == 1
-    assert the_attention(after).op.q_num_heads == 3
+    assert the_attention(after).q_num_heads == 3
     found = [kind for kind in kinds(after) if kind != "Where"]
     assert found == ["MatMul", "Add", "Split", "Attention"]
     assert_same(graph, after, rel=5e-6)
@@ -219,7 +219,7 @@ def test_three_axes(spelling: Spelling) -> None:
     graph = make(build, (2, 5, 24))
     after, log = optimised(graph)
     assert log.counts["fuse_attention"] == 1
-    assert the_attention(after).op.kv_num_heads == 1
+    assert the_attention(after).kv_num_heads == 1
     assert_same(graph, after, rel=5e-6)
 
 
@@ -240,7 +240,7 @@ def test_repeated_heads() -> None:
     graph = make(build, (2, 5, 24))
     after, log = optimised(graph)
     assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
-    op = the_attention(after).op
+    op = the_attention(after)
     assert (op.q_num_heads, op.kv_num_heads) == (4, 2)
     assert "Expand" not in kinds(after)
     assert_same(graph, after, rel=5e-6)

@@ -110,7 +110,7 @@ class FakeDevice:
         self.pinned.append(HostBuffer(nbytes))
         return self.pinned[-1]
 
-    def stream(self) -> FakeStream:
+    def stream(self) -> Stream:
         return FakeStream(self)
 
     def upload(self, data: Array) -> View:
@@ -249,8 +249,8 @@ def _moved(
         begin += size
         if value in by_value or value.is_constant:
             view = site.weights.view(value) if value.is_constant else by_value[value]
-            slices = _logical(elements(whole), whole)[place], _logical(elements(view), view)
-            pairs.append(slices if joins else slices[::-1])
+            inner, outer = _logical(elements(whole), whole)[place], _logical(elements(view), view)
+            pairs.append((inner, outer) if joins else (outer, inner))
     written = (whole,) if joins else tuple(parts)
 
     def run(stream: Any) -> None:

@@ -194,7 +194,7 @@ class LazyDevice(FakeDevice):
     host_waits: int = 0
     fail_at: int = -1
     copied: list[tuple[str, str, str]] = field(default_factory=list)
-    streams: list[LazyStream] = field(default_factory=list)
+    opened: list[LazyStream] = field(default_factory=list)
 
     __hash__ = object.__hash__
 
@@ -202,8 +202,8 @@ class LazyDevice(FakeDevice):
         self.exchange = LazyExchange(self)
 
     def stream(self) -> LazyStream:
-        self.streams.append(LazyStream(f"own {len(self.streams)}"))
-        return self.streams[-1]
+        self.opened.append(LazyStream(f"own {len(self.opened)}"))
+        return self.opened[-1]
 
     def copier(self, dst: View, src: View) -> Callable[[Stream], None]:
         now = super().copier(dst, src)

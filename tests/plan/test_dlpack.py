@@ -53,8 +53,8 @@ def test_what_numpy_does_not_know(dtype: Any, shape: tuple[int, ...]) -> None:
 
 def test_both_kinds_of_capsules() -> None:
     data = np.arange(4, dtype=np.uint16)
-    for how in ({}, {"max_version": (1, 0)}):
-        capsule = relabel(data.__dlpack__(**how), bfloat16, (2, 1))
+    for theirs in (data.__dlpack__(), data.__dlpack__(max_version=(1, 0))):
+        capsule = relabel(theirs, bfloat16, (2, 1))
 
         class Holder:
             def __dlpack__(self, capsule: object = capsule, **how: Any) -> object:

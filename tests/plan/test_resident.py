@@ -64,9 +64,9 @@ def test_device_in_device_out_does_not_wait() -> None:
     with model_of(chain(), device) as model:
         x = data(0)
         model.prepare({"x": x.shape}, to="device")
-        before = device.host_waits, [s.waits for s in device.streams]
+        before = device.host_waits, [s.waits for s in device.opened]
         results = [model.run({"x": Foreign(x + i)}, to="device")["y"] for i in range(5)]
-        assert (device.host_waits, [s.waits for s in device.streams]) == before
+        assert (device.host_waits, [s.waits for s in device.opened]) == before
         assert device.replays == 0, "nothing has run yet"
         for i, y in enumerate(results):
             np.testing.assert_array_equal(y.numpy(), expected(x + i))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tercet
 from tercet.runtime.types import Array
@@ -20,13 +22,13 @@ class Cells:
 
     def __init__(self, seed: int, cells: int = 2) -> None:
         self.rng = np.random.default_rng(seed)
-        self.nodes, self.weights = list[object](), list[TensorProto]()
+        self.nodes, self.weights = list[NodeProto](), list[TensorProto]()
         states = ["x", self.conv("x", 1)]
         for _ in range(cells):
             states = [states[-1], self.cell(states[-2:])]
         self.output = states[-1]
 
-    def node(self, kind: str, *inputs: str, **attributes: object) -> str:
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         name = f"n{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name, **attributes))
         return name
@@ -98,7 +100,7 @@ def expected(model: ModelProto, x: Array) -> Array:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    return session.run(None, {"x": x})[0]
+    return np.asarray(session.run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -260,7 +260,8 @@ def _execute(self: Any, stream_handle: int) -> bool:
         feeds[each.name] = _at(addresses[each.name], shapes[each.name], _DTYPES[each.type]).copy()
     names = [each.name for each in session.get_outputs()]
     for name, result in zip(names, session.run(names, feeds), strict=True):
-        _at(addresses[name], result.shape, result.dtype)[...] = result
+        data = np.asarray(result)
+        _at(addresses[name], data.shape, data.dtype)[...] = data
     return True
 
 
@@ -277,7 +278,7 @@ _DTYPES = {
 def _at(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
     size = prod(shape) * np.dtype(dtype).itemsize
     memory = (ctypes.c_uint8 * size).from_address(address)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
 
 def _profile_shape(self: Any, name: str, least: Any, usual: Any, most: Any) -> None:

@@ -34,7 +34,7 @@ class Device(FakeDevice):
     """A fake GPU whose streams have handles."""
 
     def stream(self) -> FakeStream:
-        stream = super().stream()
+        stream = FakeStream(self)
         stream.handle = 7  # type: ignore[attr-defined]  # what CudaStream has
         return stream
 

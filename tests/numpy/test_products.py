@@ -1,0 +1,47 @@
+"""Products cut for several threads, with elementwise nodes behind: every element is met once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tercet
+from tercet.backends.numpy import crew
+
+from .graphs import model, node, random
+
+#: The result's shape, and the operands'. Each is large enough to be cut for eight threads.
+PRODUCTS = {
+    "columns of few rows": ((2, 3000), (2, 2000), (2000, 3000)),
+    "rows": ((3000, 64), (3000, 300), (300, 64)),
+    "stacks": ((16, 200, 100), (16, 200, 300), (16, 300, 100)),
+    "rows of few stacks": ((2, 1500, 100), (2, 1500, 300), (2, 300, 100)),
+    "columns of few stacks": ((2, 100, 1500), (2, 100, 300), (2, 300, 1500)),
+    "rows of stacks of stacks": ((2, 3, 900, 100), (2, 3, 900, 300), (300, 100)),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("channels", ["none", "columns", "rows", "all"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_cut_products(
+    name: str, channels: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "size", lambda: workers)
+    dims, a, b = PRODUCTS[name]
+    inputs = {"a": random(*a), "b": random(*b)}
+    addend = {
+        "none": random(1),
+        "columns": random(dims[-1]),
+        "rows": random(dims[-2], 1),
+        "all": random(*dims),
+    }[channels]
+    nodes = (
+        node("MatMul", ["a", "b"], "p"),
+        node("Add", ["p", "k"], "s"),
+        node("Relu", ["s"], "y"),
+    )
+    with tercet.load(model(nodes, inputs, {"k": addend})) as fused:
+        got = fused.run(inputs)["y"]
+    want = np.maximum(inputs["a"].astype(np.float64) @ inputs["b"] + addend, 0)
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
