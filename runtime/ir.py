@@ -9,9 +9,8 @@ values in `Node.captures`.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from .op import Op, arity, attributes, body_names
+from .op import Op, arity, body_names, with_attributes
 from .types import Array, TensorType, ValueType, constant_type
 
 
@@ -498,11 +497,3 @@ def _fresh(wanted: str, taken: Container[str]) -> str:
 def _with_own_bodies(op: Op) -> Op:
     bodies = {name: body.clone() for name in body_names(type(op)) if (body := getattr(op, name))}
     return with_attributes(op, **bodies) if bodies else op
-
-
-def with_attributes(op: Op, **changes: object) -> Op:
-    """Return `op` with other attributes."""
-    unknown = set(changes) - set(attributes(type(op)))
-    if unknown:
-        raise TypeError(f"{op} has no attribute {sorted(unknown)}")
-    return replace(op, **changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import (
     TYPE_CHECKING,
@@ -181,3 +181,11 @@ def input_kinds(operator: type[Op]) -> tuple[tuple[type, ...], ...]:
     """Return, input by input, which classes of types `infer` takes; NoneType where optional."""
     hints = get_type_hints(operator.infer)
     return tuple(get_args(hints[name]) or (hints[name],) for name in input_names(operator))
+
+
+def with_attributes(op: Op, **changes: object) -> Op:
+    """Return `op` with other attributes."""
+    unknown = set(changes) - set(attributes(type(op)))
+    if unknown:
+        raise TypeError(f"{op} has no attribute {sorted(unknown)}")
+    return replace(op, **changes)

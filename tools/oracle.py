@@ -11,9 +11,9 @@ import numpy as np
 from ..backends.numpy import NumpyBackend, evaluate
 from ..runtime.dtypes import DType, bfloat16, float16, float32, float64
 from ..runtime.infer import infer
-from ..runtime.ir import Graph, with_attributes
+from ..runtime.ir import Graph
 from ..runtime.model import Model
-from ..runtime.op import Op, Tensor, attributes
+from ..runtime.op import Op, Tensor, attributes, with_attributes
 from ..runtime.options import Options
 from ..runtime.types import (
     Array,

@@ -15,8 +15,8 @@ import numpy as np
 from ...runtime.dtypes import FLOATS, DType
 from ...runtime.errors import ShapeError
 from ...runtime.infer import infer_node
-from ...runtime.ir import Graph, Node, Value, with_attributes
-from ...runtime.op import Op
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.op import Op, with_attributes
 from ...runtime.ops import conv, matmul, norm, reduce, shape
 from ...runtime.ops.elementwise import (
     Add,

@@ -7,7 +7,8 @@ from operator import lt
 
 import numpy as np
 
-from ..ir import Graph, Node, with_attributes
+from ..ir import Graph, Node
+from ..op import with_attributes
 from ..ops.conv import Conv
 from ..ops.pool import AveragePool
 from ..ops.shape import Pad

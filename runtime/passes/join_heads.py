@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..infer import infer_node
-from ..ir import Graph, Node, Value, with_attributes
+from ..ir import Graph, Node, Value
+from ..op import with_attributes
 from ..ops.attention import Attention
 from ..ops.gather import Gather
 from ..ops.shape import Reshape, Split, Squeeze, Transpose

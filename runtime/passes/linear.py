@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir import Graph, Node, Value, with_attributes
+from ..ir import Graph, Node, Value
+from ..op import with_attributes
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm
 from ..types import Array, TensorType

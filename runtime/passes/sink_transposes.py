@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..infer import infer_node
-from ..ir import Graph, Node, Value, with_attributes
-from ..op import Op
+from ..ir import Graph, Node, Value
+from ..op import Op, with_attributes
 from ..ops import elementwise
 from ..ops.shape import Concat, Transpose
 from ..types import TensorType

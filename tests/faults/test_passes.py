@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Node, with_attributes
+from tercet.runtime.ir import Graph, Node
+from tercet.runtime.op import with_attributes
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.passes import BEFORE_SHAPES, Pass
 from tercet.runtime.passes.driver import Context

@@ -36,8 +36,8 @@ from tercet.runtime.dtypes import (
 )
 from tercet.runtime.errors import TercetError
 from tercet.runtime.host import HOST, memory
-from tercet.runtime.ir import Graph, with_attributes
-from tercet.runtime.op import OPERATORS, attributes
+from tercet.runtime.ir import Graph
+from tercet.runtime.op import OPERATORS, attributes, with_attributes
 from tercet.runtime.ops.elementwise import Cast
 from tercet.runtime.types import Array
 from tercet.runtime.weights import WeightStore
