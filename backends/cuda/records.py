@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 VERSION = 1
 
@@ -33,9 +33,10 @@ class Records:
             entry: Any = json.loads(self._file(key).read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        if not isinstance(entry, dict) or entry.get("key") != key:
+        if not isinstance(entry, dict):
             return None
-        return entry if entry.get("version") == VERSION else None  # type: ignore[return-value]  # of str
+        found = cast(dict[str, Any], entry)
+        return found if (found.get("key"), found.get("version")) == (key, VERSION) else None
 
     def store(self, key: str, entry: Mapping[str, Any]) -> None:
         """Write a result so that others see all of it or nothing; a full disk is no error."""

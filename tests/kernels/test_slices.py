@@ -23,7 +23,7 @@ from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.pool import AveragePool, MaxPool
 from tercet.runtime.ops.shape import Concat, Slice, Split
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.tools.light_models import light_model
 
 from ..plan.nets import Net
@@ -138,10 +138,10 @@ def check(net: Net, backend: CudaBackend, dtype: DType, y: Value) -> dict[str, s
 @pytest.mark.parametrize(
     ("name", "concats"), [("inception_v1", 9), ("squeezenet", 8), ("densenet121", 58)]
 )
-def test_networks_without_a_concat(name: str, concats: int, precision: str) -> None:
+def test_networks_without_a_concat(name: str, concats: int, precision: Precision) -> None:
     with tercet.load(light_model(name)) as loaded:
         imported = loaded.imported
-    options = Options(precision=precision)  # type: ignore[arg-type]  # one of them
+    options = Options(precision=precision)
     layout: Layout = planned_model(
         Model(imported, [NumpyBackend()], options, evaluate), DryDevice()
     )

@@ -30,13 +30,17 @@ from ..plan.fakes import FakeBackend, FakeBuffer, FakeDevice, FakeStream
 from .double import Double
 
 
-class Device(FakeDevice):
-    """A fake GPU whose streams have handles."""
+class Stream(FakeStream):
+    """A stream with a handle, as CUDA's have one."""
 
-    def stream(self) -> FakeStream:
-        stream = FakeStream(self)
-        stream.handle = 7  # type: ignore[attr-defined]  # what CudaStream has
-        return stream
+    handle = 7
+
+
+class Device(FakeDevice):
+    """A fake GPU with such streams."""
+
+    def stream(self) -> Stream:
+        return Stream(self)
 
 
 def pointer(view: View) -> int:
