@@ -75,7 +75,7 @@ class TensorrtBackend:
                 return f"'{value.name}' has no elements"
         operator = type(node.op).__name__
         if not self._engines.takes(operator):
-            version = self._engines.library.version
+            version = self._engines.vendor.version
             return f"the parser of TensorRT {version} does not know {operator}"
         return ""
 
@@ -93,7 +93,7 @@ class TensorrtBackend:
         except UnsupportedError as error:
             return Decline(_named(region, str(error)), str(error))
         except Refused as error:
-            where = f"TensorRT {self._engines.library.version}"
+            where = f"TensorRT {self._engines.vendor.version}"
             return Decline(_node(region, error.node), f"{where}: {error.reason}")
         if [t.name for t in found.inputs] != [v.name for v in site.inputs]:
             raise ValueError(f"the section reads {found.inputs}, the step {site.inputs}")

@@ -52,14 +52,14 @@ class Engine:
     """An engine that is ready to run.
 
     Attributes:
-        library: TensorRT.
+        vendor: TensorRT.
         core: the `ICudaEngine`.
         key: what it is known by.
         layers: how many it has.
         scratch: bytes of device memory that a run needs.
     """
 
-    library: Library
+    vendor: Library
     core: trt.ICudaEngine
     key: str
     layers: int
@@ -101,30 +101,30 @@ class Engine:
             raise self._failed("execute_async_v3")
 
     def _failed(self, call: str) -> DeviceError:
-        where = f"TensorRT {self.library.version}, engine {self.key[:8]}"
-        return DeviceError(f"{where}: {call}: {self.library.said()}")
+        where = f"TensorRT {self.vendor.version}, engine {self.key[:8]}"
+        return DeviceError(f"{where}: {call}: {self.vendor.said()}")
 
 
 class Engines:
     """All engines of this process.
 
     Args:
-        library: TensorRT.
+        vendor: TensorRT.
         gpu: what it builds for; engines fit no other one.
         store: where engines and timings are kept.
     """
 
-    def __init__(self, library: Library, gpu: str, store: Store) -> None:
+    def __init__(self, vendor: Library, gpu: str, store: Store) -> None:
         import tensorrt as trt
 
-        self.library = library
+        self.vendor = vendor
         self._gpu = gpu
         self._store = store
         self._known: dict[str, Engine] = {}
         self._lock = Lock()
-        self._builder = trt.Builder(library.logger)
-        self._runtime = trt.Runtime(library.logger)
-        self._parser = trt.OnnxParser(self._network(), library.logger)
+        self._builder = trt.Builder(vendor.logger)
+        self._runtime = trt.Runtime(vendor.logger)
+        self._parser = trt.OnnxParser(self._network(), vendor.logger)
 
     def takes(self, operator: str) -> bool:
         """Whether TensorRT's parser knows an operator of ai.onnx."""
@@ -137,7 +137,7 @@ class Engines:
         Raises:
             Refused: TensorRT does not take the section.
         """
-        parts = (self.library.version, self._gpu, settings, section.digest)
+        parts = (self.vendor.version, self._gpu, settings, section.digest)
         key = sha256(repr(parts).encode()).hexdigest()
         with self._lock:
             if key not in self._known:
@@ -151,10 +151,10 @@ class Engines:
             built = self._build(section, settings)
             core = self._deserialized(built)
             if core is None:
-                raise Refused("", f"deserialize_cuda_engine: {self.library.said()}")
+                raise Refused("", f"deserialize_cuda_engine: {self.vendor.said()}")
             self._store.write(f"{key}.engine", built)
         scratch = int(core.device_memory_size_v2)
-        return Engine(self.library, core, key, int(core.num_layers), scratch)
+        return Engine(self.vendor, core, key, int(core.num_layers), scratch)
 
     def _deserialized(self, data: bytes) -> trt.ICudaEngine | None:
         """Return an engine; None where TensorRT does not take it, as one of another version."""
@@ -173,26 +173,24 @@ class Engines:
         with TemporaryDirectory(prefix="tercet-") as folder:
             self._parse(network, section.write(Path(folder)))
             config = self._config(section, settings)
-            timings = (
-                f"{sha256(f'{self.library.version} {self._gpu}'.encode()).hexdigest()}.timings"
-            )
+            timings = f"{sha256(f'{self.vendor.version} {self._gpu}'.encode()).hexdigest()}.timings"
             cache = config.create_timing_cache(self._store.read(timings) or b"")
             config.set_timing_cache(cache, False)
             built: trt.IHostMemory | None
             built = self._builder.build_serialized_network(network, config)
         if built is None:
-            raise Refused("", f"build_serialized_network: {self.library.said()}")
+            raise Refused("", f"build_serialized_network: {self.vendor.said()}")
         self._store.write(timings, _bytes(config.get_timing_cache().serialize()))
         return _bytes(built)
 
     def _parse(self, network: trt.INetworkDefinition, path: Path) -> None:
         import tensorrt as trt
 
-        parser = trt.OnnxParser(network, self.library.logger)
+        parser = trt.OnnxParser(network, self.vendor.logger)
         if parser.parse_from_file(str(path)):
             return
         if not parser.num_errors:
-            raise Refused("", f"parse_from_file: {self.library.said()}")
+            raise Refused("", f"parse_from_file: {self.vendor.said()}")
         first: trt.ParserError = parser.get_error(0)
         raise Refused(first.node_name(), f"its parser says {first.code().name}: {first.desc()}")
 
@@ -212,7 +210,7 @@ class Engines:
             for name, shapes in section.profiles.items():
                 profile.set_shape(name, *(trt.Dims(shape) for shape in shapes))
             if config.add_optimization_profile(profile) < 0:
-                raise Refused("", f"add_optimization_profile: {self.library.said()}")
+                raise Refused("", f"add_optimization_profile: {self.vendor.said()}")
         return config
 
 

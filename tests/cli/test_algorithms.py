@@ -45,7 +45,7 @@ def test_the_space_of_the_tuner(tercet: Tercet) -> None:
     assert "workspace over the limit" in " ".join(done.out.split())
 
 
-@pytest.mark.skipif(HAS_GPU, reason="there is a GPU")
+@pytest.mark.skipif(HAS_GPU, reason="with a GPU it tunes: tests/gpu")
 def test_tune_needs_a_gpu(tercet: Tercet) -> None:
     done = tercet("tune", "classifier.onnx")
     assert done.code == 5

@@ -54,12 +54,18 @@ def test_real_layers(case: Case) -> None:
     assert len(usable) >= 6
 
 
-@pytest.mark.parametrize("way", ["gemv", "gemm", "tensor_cores", "naive"])
-@pytest.mark.parametrize("shape", [(1, 300, 77), (7, 2048, 1000), (33, 129, 65)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "way"),
+    [
+        (shape, way)
+        for shape in ((1, 300, 77), (7, 2048, 1000), (33, 129, 65))
+        for way in ("gemv", "gemm", "tensor_cores", "naive")
+        if way != "gemv" or shape[0] <= 8  # which it has rows for
+    ],
+    ids=str,
+)
 def test_products(shape: tuple[int, int, int], way: str) -> None:
     m, k, n = shape
-    if way == "gemv" and m > 8:
-        pytest.skip("gemv has 8 rows at most")
     a, b = normal(m, k), normal(k, n)
     options = Options(algorithms={"MatMul": way})
     with Model(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tercet.backends.cuda import launch as launching
 from tercet.backends.cuda.backend import CudaBackend
@@ -30,6 +31,8 @@ from tercet.runtime.host import HostBuffer
 from tercet.runtime.types import Array, TensorType
 
 COMPILER = shutil.which("g++")
+#: For tests that emulate kernels.
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
 _HEADER = Path(__file__).with_name("emulator.hpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(

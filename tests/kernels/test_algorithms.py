@@ -34,7 +34,7 @@ from tercet.runtime.types import TensorType
 
 from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs
 from .dry import launches, normal, planned, single
-from .emulator import COMPILER, open_emulated
+from .emulator import needs_compiler, open_emulated
 
 BIG = {"x": (1, 128, 128, 128), "pads": (1, 1, 1, 1)}
 
@@ -332,7 +332,7 @@ def test_kernels_compile(target: Target) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@needs_compiler
 @pytest.mark.parametrize(("case", "way"), pairs(), ids=str)
 def test_ways_against_float64(
     case: Case, way: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -17,11 +17,11 @@ from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 
 from .dry import normal
-from .emulator import COMPILER, open_emulated
+from .emulator import needs_compiler, open_emulated
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++"),
+    needs_compiler,
 ]
 
 SELECTED = """

@@ -23,12 +23,12 @@ from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.types import Array, TensorType
 
 from .dry import normal
-from .emulator import COMPILER, open_emulated
+from .emulator import needs_compiler, open_emulated
 from .samples import OPTIONS, Sample, compare, edges, samples
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++"),
+    needs_compiler,
 ]
 
 

@@ -28,9 +28,7 @@ from tercet.tools.light_models import light_model
 
 from ..plan.nets import Net
 from .dry import DryDevice, launches, normal, planned_model
-from .emulator import COMPILER, open_emulated
-
-NO_COMPILER = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+from .emulator import needs_compiler, open_emulated
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +69,7 @@ KINDS = ("narrow", "wide", "depthwise", "max", "mean", "relu", "sum", "norm")
 
 
 @pytest.mark.slow
-@NO_COMPILER
+@needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_on_slices(kind: str, dtype: DType, emulated: CudaBackend) -> None:
@@ -84,7 +82,7 @@ def test_kernels_on_slices(kind: str, dtype: DType, emulated: CudaBackend) -> No
 
 
 @pytest.mark.slow
-@NO_COMPILER
+@needs_compiler
 @pytest.mark.parametrize("batch", [1, 2])
 def test_parts_are_read_where_they_are(batch: int, emulated: CudaBackend) -> None:
     net = Net(batch, 16, 5, 6)
@@ -98,7 +96,7 @@ def test_parts_are_read_where_they_are(batch: int, emulated: CudaBackend) -> Non
 
 
 @pytest.mark.slow
-@NO_COMPILER
+@needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
 @pytest.mark.parametrize("apart", [True, False])
 def test_sums_behind_convolutions(apart: bool, dtype: DType, emulated: CudaBackend) -> None:

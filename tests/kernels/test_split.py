@@ -21,7 +21,7 @@ from tercet.backends.cuda.split_tiles import TILES, SplitTile, choose, estimate,
 from tercet.runtime.ir import Graph
 
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
-from .emulator import COMPILER, open_emulated
+from .emulator import needs_compiler, open_emulated
 from .samples import OPTIONS, Sample, compare, sample
 from .test_compile import all_compile, parameters, ptx_of
 
@@ -271,7 +271,7 @@ def emulated_products() -> list[Sample]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@needs_compiler
 @pytest.mark.parametrize("found", emulated_convolutions(), ids=str)
 def test_emulated_convolutions(
     found: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -281,7 +281,7 @@ def test_emulated_convolutions(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@needs_compiler
 @pytest.mark.parametrize("title", ["w64x16", "w64x128"])
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_hopper_emulated(
@@ -305,7 +305,7 @@ def test_hopper_emulated(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@needs_compiler
 @pytest.mark.parametrize("found", emulated_products(), ids=str)
 def test_emulated_products(found: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_emulated(tmp_path, monkeypatch.setattr)

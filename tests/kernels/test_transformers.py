@@ -32,7 +32,7 @@ from tercet.tools.bench_models import bench_model
 
 from . import transformer_samples
 from .dry import DryCompiler, DryDevice, launches, normal, planned, planned_model, single
-from .emulator import COMPILER, open_emulated
+from .emulator import needs_compiler, open_emulated
 from .samples import OPTIONS, Sample, compare
 from .test_compile import all_compile, parameters, ptx_of
 
@@ -258,7 +258,7 @@ def test_a_block_is_seven_kernels(name: str, depth: int, precision: Precision) -
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@needs_compiler
 @pytest.mark.parametrize("sample", transformer_samples.samples(), ids=str)
 def test_kernels(sample: Sample, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compare(sample, open_emulated(cache, monkeypatch.setattr))
@@ -292,7 +292,7 @@ def block(dtype: DType) -> Sample:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
+@needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=lambda dtype: dtype.name)
 def test_a_block(dtype: DType, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = block(dtype)
