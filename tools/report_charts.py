@@ -187,6 +187,10 @@ class Dot:
     """One row of a profile: FLOP for each byte, FLOP in a second, and its share of the time.
 
     The share is None where the dots are no parts of one whole.
+
+    Attributes:
+        label: written beside it.
+        other: FLOP in a second of what it is compared with: a ring above or below it.
     """
 
     title: str
@@ -194,6 +198,8 @@ class Dot:
     intensity: float
     rate: float
     share: float | None
+    label: str = ""
+    other: float | None = None
 
 
 def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Markup:
@@ -202,6 +208,7 @@ def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Mark
     ridge = flops / copy
     xs = [dot.intensity for dot in dots] + [ridge / 4, ridge * 8]
     ys = [dot.rate for dot in dots] + [flops, min(copy * min(xs), flops)]
+    ys += [dot.other for dot in dots if dot.other is not None]
     x0, x1 = floor(log10(min(xs))), ceil(log10(max(xs)))
     y0, y1 = floor(log10(min(ys))), ceil(log10(max(ys)))
 
@@ -224,16 +231,17 @@ def roofline(dots: Sequence[Dot], copy: float, flops: float, label: str) -> Mark
             f"{dot.title} ({dot.kind}): {dot.intensity:.3g} FLOP/B, "
             f"{count_text(int(dot.rate))}FLOP/s{part}"
         )
-        parts.append(
-            element(
-                "circle",
-                element("title", title),
-                cx=px(dot.intensity),
-                cy=py(dot.rate),
-                r=4 + 22 * sqrt(max(0.0, dot.share or 0)),
-                class_=f"dot k{at}" if at < COLOURS else "dot rest",
-            )
-        )
+        colour = f"k{at}" if at < COLOURS else "rest"
+        x, y = px(dot.intensity), py(dot.rate)
+        if dot.other is not None:
+            z = py(dot.other)
+            parts.append(element("line", x1=x, x2=x, y1=y, y2=z, class_="grid"))
+            parts.append(element("circle", cx=x, cy=z, r=3.5, class_=f"ring {colour}"))
+        radius = 4 + 22 * sqrt(max(0.0, dot.share or 0))
+        circle = element("title", title)
+        parts.append(element("circle", circle, cx=x, cy=y, r=radius, class_=f"dot {colour}"))
+        if dot.label:
+            parts.append(element("text", dot.label, x=x + 7, y=y + 3, class_="soft small"))
     said = f"{count_text(int(flops))}FLOP/s, {bytes_text(int(copy))}/s"
     parts.append(
         element("text", said, x=left + width, y=py(flops) - 6, text_anchor="end", class_="soft")

@@ -42,6 +42,7 @@ svg text.soft { fill: var(--soft); } svg text.small { font-size: 11px; }
 .edge { stroke: var(--soft); stroke-width: 1.2; fill: none; }
 .area { fill: var(--c0); fill-opacity: 0.25; stroke: var(--c0); stroke-width: 1.5; }
 .dot { fill-opacity: 0.6; stroke: var(--surface); stroke-width: 1; }
+.ring { fill-opacity: 0; stroke: var(--soft); stroke-width: 1.5; }
 .block { fill-opacity: 0.55; stroke: var(--surface); stroke-width: 0.7; }
 .part { stroke: var(--surface); stroke-width: 0.7; }
 .node { stroke: var(--soft); stroke-width: 1; }
