@@ -43,6 +43,12 @@ class ModelError(TercetError):
         super().__init__(": ".join(part for part in (file, where, reason) if part))
 
 
+class ModelFileError(ModelError):
+    """A model's path that leads to no file, or to one that cannot be opened."""
+
+    exit_code = 2
+
+
 class ShapeError(TercetError):
     """Types that an operator does not accept; `infer` adds the node that has them."""
 

@@ -274,10 +274,12 @@ def lay_out(
     options: Options,
     stores: Mapping[Device, WeightStore],
     ends: Ends = HOST_ENDS,
+    nesting: Backend | None = None,
 ) -> tuple[Layout, Partition]:
     """Partition a static graph, build every step and insert the copies.
 
     A backend may still decline while it builds; its node is then offered to the others.
+    `nesting` claims control flow.
 
     Raises:
         UnsupportedError: a node that no backend takes.
@@ -285,7 +287,7 @@ def lay_out(
     bars = Bars()
     _settle_views(graph)
     while True:
-        found = partition(graph, backends, options, bars)
+        found = partition(graph, backends, options, bars, nesting)
         layout = Layout(graph, stores, ends, backends[0].device)
         for assigned in found.steps:
             if assigned.backend is None:

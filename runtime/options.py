@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from .ir import Graph
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
+Control = Literal["device", "host"]
 #: The names of the ways to convolve, and to multiply matrices, that the cuda backend has;
 #: docs/algorithms.md describes them.
 ALGORITHMS = (
     "naive",
+    "naive_nhwc",
     "direct",
     "explicit_gemm",
     "implicit_gemm",
@@ -34,7 +36,15 @@ ALGORITHMS = (
     "tensor_cores",
     "gemv",
     "gemm",
+    "gemm_naive",
+    "gemm_blocked",
+    "gemm_registers",
+    "gemm_vectors",
 )
+
+#: Who runs a node of the cudnn backend, as a way: cuDNN whatever the cuda kernels would take, or
+#: these by their own choice.
+CUDNN, CUDA = "cudnn", "cuda"
 
 
 def default_cache() -> Path:
@@ -51,8 +61,8 @@ class Options:
 
     Attributes:
         precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
-            backends that have it, float16 and bfloat16 compute in half precision what bears it (see
-            `passes.to_half`) and give float32.
+            a GPU and changes nothing on numpy, which has none; float16 and bfloat16 compute in half
+            precision what bears it (see `passes.to_half`) and give float32.
         keep_float32: names of the file's nodes that stay float32 whatever the precision is;
             ``tercet bisect --tolerance`` finds them.
         stop_at: number of graph rewrites after which the passes stop; None for no limit.
@@ -71,11 +81,14 @@ class Options:
         check_each: wait after every step, so that a fault names its node.
         lanes: rows of a plan that may run side by side on a device, where they leave some of it
             idle; 1 for one after the other.
+        control: who decides on If, Loop and Scan: ``device`` for the device, in the middle of its
+            recorded work, where it can and the bodies are work for it alone; ``host``.
         cache: folder for compiled kernels and measured choices, a path or its text.
         conv: the way to run every Conv: one of `ALGORITHMS` on the cuda backend, or several with
             commas between, of which each node takes the first that it can; a node that can take
-            none is refused, with the reasons. On numpy, ``direct`` keeps it from Winograd's
-            algorithm, whose rounding is a few times that of the products.
+            none is refused, with the reasons. On the cudnn backend ``cudnn`` and ``cuda`` say
+            who runs it. On numpy, ``direct`` keeps it from Winograd's algorithm, whose rounding is
+            a few times that of the products.
         algorithms: the same by the name of a node, or of an operator such as ``ConvTranspose``;
             a node's own entry counts more than that of its operator, and both more than `conv`.
         ranges: least, usual and greatest size by symbolic dimension: what a tensorrt engine serves,
@@ -95,6 +108,7 @@ class Options:
     max_plans: int = 8
     check_each: bool = False
     lanes: int = 4
+    control: Control = "device"
     cache: Path = field(default_factory=default_cache)
     conv: str | None = None
     algorithms: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
@@ -107,6 +121,8 @@ class Options:
         if self.precision not in known:
             hint = did_you_mean(self.precision, known)
             raise UsageError(f"precision '{self.precision}' is none of {', '.join(known)}{hint}")
+        if self.control not in get_args(Control):
+            raise UsageError(f"control '{self.control}' is none of {', '.join(get_args(Control))}")
         object.__setattr__(self, "cache", Path(self.cache))
         object.__setattr__(self, "keep_float32", tuple(self.keep_float32))
         object.__setattr__(self, "algorithms", dict(self.algorithms))
@@ -149,10 +165,11 @@ def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
 
 
 def _check_ways(title: str, ways: str) -> None:
+    known = (*ALGORITHMS, CUDNN, CUDA)
     for way in ways.split(","):
-        if way not in ALGORITHMS:
-            hint = did_you_mean(way, ALGORITHMS)
-            raise UsageError(f"{title} '{way}' is none of {', '.join(ALGORITHMS)}{hint}")
+        if way not in known:
+            hint = did_you_mean(way, known)
+            raise UsageError(f"{title} '{way}' is none of {', '.join(known)}{hint}")
 
 
 def _range(name: str, sizes: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -57,7 +57,13 @@ class Bars:
         return (backend.name, node.name) not in self.pairs
 
 
-def partition(graph: Graph, backends: Sequence[Backend], options: Options, bars: Bars) -> Partition:
+def partition(
+    graph: Graph,
+    backends: Sequence[Backend],
+    options: Options,
+    bars: Bars,
+    nesting: Backend | None = None,
+) -> Partition:
     """Offer every node to the backends in order.
 
     Args:
@@ -65,6 +71,7 @@ def partition(graph: Graph, backends: Sequence[Backend], options: Options, bars:
         backends: the one that was asked for first, fallbacks behind it.
         options: handed to the backends.
         bars: what earlier attempts at building ruled out.
+        nesting: claims control flow, which nobody else is offered.
 
     Raises:
         UnsupportedError: a node that no backend takes; lists every such node with every reason.
@@ -73,6 +80,12 @@ def partition(graph: Graph, backends: Sequence[Backend], options: Options, bars:
     order = {node: i for i, node in enumerate(graph.nodes)}
     groups: list[Assigned] = []
     refusals: list[Refusal] = []
+    if nesting is not None:
+        for held in nesting.claim(graph, free.keys(), options):
+            if isinstance(held, Claim):
+                groups.append(Assigned(held.nodes, nesting, held))
+        for node in (node for group in groups for node in group.nodes):
+            del free[node]
     for backend in backends:
         offered = {n for n in free if _is_static(n) and bars.allows(backend, n)}
         refusals.extend(_ruled_out(free, offered, backend, bars))
@@ -105,8 +118,11 @@ def _is_static(node: Node) -> bool:
 
 def obstacle(node: Node) -> str:
     """Return why no plan can run the node, or an empty string."""
-    if node.op.graphs():
-        return "plans do not hold control flow"
+    return "plans do not hold control flow" if node.op.graphs() else misfit(node)
+
+
+def misfit(node: Node) -> str:
+    """Return which tensor of a node no plan can hold, and why; empty if they all fit."""
     for value in (*node.reads, *node.outputs):
         if not isinstance(value.type, TensorType):
             what = value.type or "of unknown type"

@@ -6,11 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .backend import Format
+from .branches import Branches
 from .errors import Refusal
 from .ir import Node
 from .layout import Row, Slot
 from .partition import obstacle
 from .program import Program
+from .repetition import Repetition
+
+#: What is said of control flow that the host decides on.
+LATER = "its bodies are planned when they first run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +26,9 @@ class PlacedRow:
         kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for what no plan can hold.
         nodes: the file's names of the nodes that it stands for.
         operators: their operators, joined by ``+``; empty for copies.
-        backend: who runs it; a device for copies, ``plan`` for views, which nobody runs, ``host``
-            for control flow; the rows of bodies follow that of the node that owns them.
+        backend: who runs it; a device for copies and for control flow that it decides on, ``plan``
+            for views, which nobody runs, ``host`` for control flow that is left to it; the rows of
+            bodies follow that of the node that owns them.
         kernel: what runs, or what is copied where.
         inputs: name and type, with the format where it is not plain, and with the tensor that it
             is a slice of.
@@ -86,14 +92,13 @@ def placement_of(program: Program) -> Placement:
 def _rows_of(program: Program) -> Iterator[PlacedRow]:
     for stage in program.stages:
         if stage.plan is not None:
-            reasons = _reasons(stage.plan.refusals)
-            yield from (_describe(row, reasons) for row in stage.plan.rows)
+            yield from _placed(stage.plan.rows, _reasons(stage.plan.refusals))
         for node in stage.nodes:
             plan = program.plan_of(node)
             if plan is not None:
                 yield from (_describe(row, _reasons(plan.refusals)) for row in plan.rows)
                 continue
-            yield _alone(node)
+            yield _alone(node, program.why_on_host(node))
             for body in program.bodies_of(node):
                 yield from _rows_of(body)
     if program.tail is not None:
@@ -101,8 +106,16 @@ def _rows_of(program: Program) -> Iterator[PlacedRow]:
             yield from _rows_of(tail)
 
 
-def _alone(node: Node) -> PlacedRow:
-    """Describe a node that is in no plan."""
+def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]:
+    """Describe rows, and those of bodies behind the row that decides on them."""
+    for row in rows:
+        yield _describe(row, reasons)
+        for body in row.step.bodies if isinstance(row.step, Branches | Repetition) else ():
+            yield from _placed(body.rows, {})
+
+
+def _alone(node: Node, why: str) -> PlacedRow:
+    """Describe a node that is in no plan; `why` its device does not decide on it."""
     decides = bool(node.op.graphs())
     return PlacedRow(
         kind="host",
@@ -113,7 +126,7 @@ def _alone(node: Node) -> PlacedRow:
         inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.reads),
         outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
         nbytes=0,
-        reason="its bodies are planned when they first run" if decides else obstacle(node),
+        reason="; ".join(filter(None, (why, LATER))) if decides else obstacle(node),
     )
 
 

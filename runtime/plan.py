@@ -89,8 +89,9 @@ class Plan:
         options: Options,
         stores: Mapping[Device, WeightStore],
         ends: Ends = HOST_ENDS,
+        nesting: Backend | None = None,
     ) -> None:
-        layout, found = lay_out(graph, backends, options, stores, ends)
+        layout, found = lay_out(graph, backends, options, stores, ends, nesting)
         self.graph = graph
         self.ends = ends
         self.rows = layout.rows

@@ -1,9 +1,10 @@
 """A program: plans, and between them what the host has to run to learn the next sizes.
 
-Most graphs are one plan. A plan cannot hold control flow, sequences, strings, or tensors whose
-shape depends on the data, so such nodes split the graph into *stages*: a plan, then nodes that run
-one by one. Where enough work depends on sizes that only a run tells, that part of the graph
-becomes a *tail*: a graph of its own, which gets a program for every set of types that it meets.
+Most graphs are one plan. A plan cannot hold sequences, strings, or tensors whose shape depends on
+the data, nor control flow but for what its device decides on (`nesting`), so such nodes split the
+graph into *stages*: a plan, then nodes that run one by one. Where enough work depends on sizes that
+only a run tells, that part of the graph becomes a *tail*: a graph of its own, which gets a program
+for every set of types that it meets.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .backend import Interpreter
+from .body import opened, settled
 from .control import run_control
 from .counting import Counting, counting
 from .dtypes import string
@@ -24,15 +26,15 @@ from .host import HOST
 from .infer import specialise
 from .ir import Graph, Node, Value
 from .layout import Row
+from .nesting import nesting_of
 from .op import Op
 from .ops.control import Loop
 from .ops.counted import within_bounds
-from .partition import obstacle
-from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from .partition import misfit
 from .plan import Memory, Plan
 from .resident import Resident
 from .resources import Keys, Resources, Types, is_deciding
-from .types import Array, HostValue, TensorType, ValueType, type_of
+from .types import Array, HostValue, TensorType, type_of
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class Program:
         self._is_body = is_body
         self._bodies: dict[Node, _Bodies] = {}
         self._counted: dict[Node, Counting] = {}
+        self._nesting = nesting_of(resources)
+        self._on_host: dict[Node, str] = {}
         self._interpreter: Interpreter | None = None
         self._only: Plan | None = None
         self._tail_inputs: tuple[Value, ...] = ()
@@ -103,7 +107,8 @@ class Program:
         for node in early:
             if (found := counting(node, self._resources)) is not None:
                 self._counted[node] = found
-        levels = _levels(early, self._counted)
+        self._on_host = self._not_held(early)
+        levels = _levels(early, {*self._counted, *self._on_host})
         eager = [node for _, nodes in levels for node in nodes]
         lonely = [node for node in eager if node not in self._counted]
         self._interpreter = self._resources.interpreter(lonely)
@@ -151,6 +156,14 @@ class Program:
                 made.update(node.outputs)
         return late
 
+    def _not_held(self, nodes: Iterable[Node]) -> dict[Node, str]:
+        """Return the nodes with bodies that the host runs, each with the reason, if any."""
+        deciding = [node for node in nodes if node.op.graphs()]
+        if self._nesting is None:
+            return dict.fromkeys(deciding, "")
+        reasons = {node: self._nesting.hold(node) for node in deciding}
+        return {node: reason for node, reason in reasons.items() if reason}
+
     def _waits_for_elements(self, node: Node) -> bool:
         """Whether elements that only a run tells may decide on the size of a node's results.
 
@@ -194,7 +207,8 @@ class Program:
 
     def _plan(self, graph: Graph, ends: Ends = HOST_ENDS) -> Plan:
         resources = self._resources
-        return Plan(graph, resources.backends, resources.options, resources.stores, ends)
+        options, stores = resources.options, resources.stores
+        return Plan(graph, resources.backends, options, stores, ends, self._nesting)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
@@ -266,6 +280,10 @@ class Program:
     def bodies_of(self, node: Node) -> Iterator[Program]:
         """Yield the programs of a node's bodies, as far as they have run."""
         return iter(self._bodies[node]) if node in self._bodies else iter(())
+
+    def why_on_host(self, node: Node) -> str:
+        """Return why the host decides on a node with bodies; empty where nobody else could."""
+        return self._on_host.get(node, "")
 
     def plan_of(self, node: Node) -> Plan | None:
         """Return the plan of a node that a device runs by itself, within bounds; else None."""
@@ -362,18 +380,13 @@ class Programs:
         """Return the graph for inputs of these types in every iteration."""
         count = len(self._owner.graphs()[0].inputs) if isinstance(self._owner, Loop) else 0
         while self._owner is not None and count:
-            body = specialise(self.graph, self._named(types))
+            named = {v.name: type_ for v, type_ in zip(self.graph.inputs, types, strict=True)}
+            body = specialise(self.graph, named)
             wider = self._owner.widened(body, types[:count])
             if wider == types[:count]:
                 break
             types = (*wider, *types[count:])
-        bound = specialise(self.graph, self._named(types))
-        resources = self._resources
-        optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, Rewrites())
-        return bound
-
-    def _named(self, types: Types) -> dict[str, ValueType | None]:
-        return {v.name: type_ for v, type_ in zip(self.graph.inputs, types, strict=True)}
+        return settled(self.graph, types, self._resources)
 
     def __iter__(self) -> Iterator[Program]:
         """Yield those that are kept."""
@@ -424,9 +437,7 @@ class _Bodies:
 
     def _programs_of(self, body: Graph) -> Programs:
         if body not in self._programs:
-            graph = body.opened(self._captured[body])
-            options, evaluate = self._resources.options, self._resources.evaluate
-            optimise(graph, BEFORE_SHAPES, options, evaluate, Rewrites())
+            graph = opened(body, self._captured[body], self._resources, {})
             self._programs[body] = Programs(graph, self._resources, self.node.op)
         return self._programs[body]
 
@@ -446,18 +457,23 @@ class _Bodies:
             programs.close()
 
 
-def _levels(nodes: Iterable[Node], counted: Container[Node]) -> list[tuple[list[Node], list[Node]]]:
-    """Return stages: nodes that a plan can run, and those that run one by one behind it."""
+def _levels(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[Node], list[Node]]]:
+    """Return stages: nodes that a plan can run, and those that run one by one behind it.
+
+    Args:
+        nodes: in topological order.
+        alone: those that no plan is to run, whatever their types are.
+    """
     ready: dict[Value, int] = {}
     levels: list[tuple[list[Node], list[Node]]] = []
     for node in nodes:
         at = max((ready[v] for v in node.reads if v in ready), default=0)
-        alone = node in counted or bool(obstacle(node))
-        at = at | 1 if alone else at + at % 2
+        single = node in alone or bool(misfit(node))
+        at = at | 1 if single else at + at % 2
         ready.update(dict.fromkeys(node.outputs, at))
         while len(levels) <= at // 2:
             levels.append(([], []))
-        levels[at // 2][alone].append(node)
+        levels[at // 2][single].append(node)
     return levels
 
 

@@ -53,7 +53,8 @@ def load(
         backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds.
         fallback: backend for the nodes that `backend` does not run; without one they are an error.
         precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
-            backends that have it, float16 and bfloat16 compute in half precision what bears it.
+            a GPU and changes nothing on numpy, which has none; float16 and bfloat16 compute in half
+            precision what bears it.
         operators: operators that ONNX does not have, by domain and name: functions on arrays, see
             `CustomOperator`. They run on the numpy backend.
         freeze: arrays for inputs that are the same in every run, by name: they become constants,

@@ -26,6 +26,7 @@ from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import default_cache
 from .console import Say, bytes_text, grid, silent, text_of
+from .libraries import SharedLibrary, libraries
 from .peaks import Peaks, all_peaks, show_peaks
 from .threads import usable_cpus
 
@@ -61,10 +62,18 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything that was looked for, which backends can run, and their peaks if asked for."""
+    """What is here.
+
+    Attributes:
+        checks: everything that was looked for.
+        backends: which of them can run.
+        libraries: NVIDIA's shared libraries, as far as they were loaded.
+        peaks: of the devices, if asked for.
+    """
 
     checks: tuple[Check, ...]
     backends: tuple[Availability, ...]
+    libraries: tuple[SharedLibrary, ...] = ()
     peaks: tuple[Peaks, ...] = ()
 
     def require(self, name: str) -> None:
@@ -85,6 +94,7 @@ class Diagnosis:
         return {
             "checks": [asdict(check) for check in self.checks],
             "backends": [{**asdict(found), "ok": bool(found)} for found in self.backends],
+            "libraries": [asdict(found) for found in self.libraries],
             "peaks": [found.to_dict() for found in self.peaks],
         }
 
@@ -123,7 +133,7 @@ def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = sile
                 able = found or _silent_backends()
             else:
                 checks.append(found or Check(name, False, _NO_ANSWER, "look at nvidia-smi"))
-    return Diagnosis(tuple(checks), able, all_peaks(say) if peaks else ())
+    return Diagnosis(tuple(checks), able, libraries(), all_peaks(say) if peaks else ())
 
 
 class _Probe:
@@ -244,7 +254,8 @@ def _gpu() -> Check:
     found = [_describe_gpu(library, ordinal) for ordinal in range(count.value)]
     ok = any(capability >= LEAST_CAPABILITY for _, capability in found)
     remedy = "" if ok else "the kernels need compute capability 8.0 (Ampere) or newer"
-    return check(ok, "; ".join(dict.fromkeys(text for text, _ in found)), remedy)
+    least = "sm_{}{} is the least".format(*LEAST_CAPABILITY)
+    return check(ok, "; ".join(dict.fromkeys([*(text for text, _ in found), least])), remedy)
 
 
 def _describe_gpu(library: ctypes.CDLL, ordinal: int) -> tuple[str, tuple[int, int]]:
@@ -337,9 +348,19 @@ def show_diagnosis(console: Console, found: Diagnosis) -> None:
         said = each.device if each else f"cannot run here: {each.missing}\n{each.remedy}"
         table.add_row(each.name, _mark(bool(each), True), Text(said))
     console.print(table)
+    console.print()
+    _show_libraries(console, found.libraries)
     if found.peaks:
         console.print()
         show_peaks(console, found.peaks)
+
+
+def _show_libraries(console: Console, found: Sequence[SharedLibrary]) -> None:
+    table = grid("library", "version", "file", left=3)
+    for each in found:
+        said = each.file or f"not loaded; off without it: {each.purpose}"
+        table.add_row(each.name, each.version, Text(said, "" if each.file else "dim"))
+    console.print(table)
 
 
 def _mark(ok: bool, optional: bool) -> Text:

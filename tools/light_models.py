@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 import onnx
 import onnx.backend.test
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from ..runtime.types import Array
 
@@ -61,17 +61,18 @@ def light_model(name: str, seed: int = 0) -> ModelProto:
             data = _weights(*roles.get(weight, ("", 0)), shape, rng)
             if weight in ends:
                 data *= BRANCH
-            graph.initializer.append(numpy_helper.from_array(data, weight))
+            tensor = graph.initializer.add(name=weight, data_type=TensorProto.FLOAT, dims=shape)
+            tensor.raw_data = data.tobytes()
     if nodes[-1].op_type == "Softmax":
         graph.output[0].CopyFrom(onnx.ValueInfoProto(name=nodes.pop().input[0]))
         graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     del graph.node[:]
     graph.node.extend(nodes)
     read = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-    stored = {tensor.name for tensor in kept}
+    for i in reversed(range(len(graph.initializer))):
+        if graph.initializer[i].name not in read:
+            del graph.initializer[i]
+    stored = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name in read - stored]
     del graph.input[:]
     graph.input.extend(inputs)
@@ -104,13 +105,19 @@ def _branch_ends(nodes: Iterable[NodeProto]) -> set[str]:
 
 def _weights(operator: str, place: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     if operator == "Conv" and place == 1:
-        data = rng.standard_normal(shape, np.float32) * np.sqrt(2 / np.prod(shape[1:]))
+        data = _normal(shape, np.sqrt(2 / np.prod(shape[1:])), rng)
     elif operator == "Gemm" and place == 1:
-        data = rng.standard_normal(shape, np.float32) * np.sqrt(1 / max(shape))
+        data = _normal(shape, np.sqrt(1 / max(shape)), rng)
     elif operator == "BatchNormalization" and place in (1, 4):
         data = rng.uniform(0.5, 1.5, shape)
     elif operator == "Unsqueeze":  # scale and shift of Caffe's scale layers
         data = rng.uniform(0.6, 1.2, shape)
     else:
         data = rng.standard_normal(shape) * 0.1
-    return data.astype(np.float32)
+    return data.astype(np.float32, copy=False)
+
+
+def _normal(shape: tuple[int, ...], deviation: np.float64, rng: np.random.Generator) -> Array:
+    """Return numbers that are multiplied in float64, though not all of them at one time."""
+    data = rng.standard_normal(shape, np.float32)
+    return np.multiply(data, deviation, out=data, casting="same_kind")

@@ -1,11 +1,14 @@
 """The networks that everybody measures, beside other runtimes on the same GPU.
 
     python -m tercet.tools.peer_bench --peers gpu_peers.json --output docs/results
+    python -m tercet.tools.peer_bench --backend cudnn --peers gpu_peers.json --probe probe.json
 
 Each row is a model, a precision and a batch: the time of the device alone for a replay of the
 plan's CUDA graph with the inputs resident, and the distance of the first two results from float64.
 The peers' figures come from a file that whatever measured them on this machine has written: a list
-of objects with model, precision (fp16, fp32), batch, peer, ms, p10, p90 and rel_err.
+of objects with model, precision (fp16, fp32), batch, peer, ms, p10, p90 and rel_err. The cudnn
+backend is held against onnxruntime alone, and its ResNet-50 in float16 against what cuDNN's own
+graphs need for the 53 convolutions, where ``--probe`` names a file that says so by batch.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import exp, log
 from pathlib import Path
@@ -21,6 +24,7 @@ from typing import Any
 
 from ..api import load
 from ..backends import open_backends
+from ..runtime.backend import Backend
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.model import Model
 from ..runtime.options import Options, Precision
@@ -34,6 +38,17 @@ from .device_time import device_times
 from .environment import PACKAGES, ROOT, device_environment
 from .measure import Timing
 from .peaks import Peaks, peaks_of
+from .peers import (
+    PRECISIONS,
+    Bound,
+    Key,
+    Peer,
+    read_bounds,
+    read_peers,
+    rest_of,
+    rivals,
+    verdict,
+)
 from .report_charts import Dot, roofline
 from .report_markup import Markup, element
 from .report_style import STYLE
@@ -47,21 +62,11 @@ MODELS = {
     "vit_base": "vit_base",
     "bert_base": "bert_base",
 }
-PRECISIONS: dict[str, Precision] = {"fp32": "float32", "fp16": "float16"}
 BATCHES = (1, 32)
+#: The model and the precision that `read_bounds` speaks of.
+PROBED = "resnet50", "float16"
 #: Images of a batch whose results are compared with float64.
 JUDGED = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """What another runtime needs for the same work; times in milliseconds."""
-
-    name: str
-    median: float
-    p10: float
-    p90: float
-    error: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,8 @@ class Row:
         steps: rows of the plan that compute something.
         flops: of the model, two for each multiply-accumulate.
         nbytes: weights, and every tensor of the plan written once and read once.
-        peers: other runtimes, the fastest first.
+        peers: other runtimes that it is held against, the fastest first.
+        bound: what cuDNN's own graphs need, where that is known.
     """
 
     model: str
@@ -91,6 +97,17 @@ class Row:
     flops: int
     nbytes: int
     peers: tuple[Peer, ...]
+    bound: Bound | None = None
+
+    @property
+    def title(self) -> str:
+        """What is measured: ``vgg16, float16, batch 32``."""
+        return f"{self.model}, {self.precision}, batch {self.batch}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether it keeps up, in words."""
+        return verdict(self.device, self.peers, self.bound)
 
     @property
     def ratio(self) -> float | None:
@@ -110,33 +127,10 @@ class Row:
             "flops": self.flops,
             "bytes": self.nbytes,
             "ratio": self.ratio,
+            "verdict": self.verdict,
+            "bound": None if self.bound is None else asdict(self.bound),
             "peers": [asdict(peer) for peer in self.peers],
         }
-
-
-# ── the peers ────────────────────────────────────────────────────────────────────────────────────
-
-Key = tuple[str, Precision, int]
-
-
-def read_peers(path: Path) -> dict[Key, tuple[Peer, ...]]:
-    """Return what a file says of other runtimes, the fastest of each row first.
-
-    Raises:
-        UsageError: it cannot be read, or an entry lacks something.
-    """
-    found: dict[Key, list[Peer]] = {}
-    try:
-        for entry in json.loads(path.read_text(encoding="utf-8")):
-            if entry["precision"] not in PRECISIONS:
-                continue
-            key = entry["model"], PRECISIONS[entry["precision"]], int(entry["batch"])
-            middle, low, high = (float(entry[name]) for name in ("ms", "p10", "p90"))
-            peer = Peer(entry["peer"], middle, low, high, entry.get("rel_err"))
-            found.setdefault(key, []).append(peer)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: no list of peers' figures: {error!r}") from error
-    return {key: tuple(sorted(peers, key=lambda p: p.median)) for key, peers in found.items()}
 
 
 # ── measuring ────────────────────────────────────────────────────────────────────────────────────
@@ -147,8 +141,20 @@ def measure(
     backends: Sequence[str],
     peers: Mapping[Key, tuple[Peer, ...]],
     say: Say,
+    *,
+    tune: bool = False,
+    probe: Mapping[int, float] | None = None,
 ) -> Iterable[Row]:
-    """Yield the rows of some models, each in both precisions and both batch sizes."""
+    """Yield the rows of some models, each in both precisions and both batch sizes.
+
+    Args:
+        names: of the models.
+        backends: who runs them.
+        peers: figures of others.
+        say: told of the progress.
+        tune: whether to measure the ways to run each node, and take the fastest.
+        probe: what cuDNN's own graphs need for ResNet-50's convolutions in float16, by batch.
+    """
     for name in names:
         source = bench_model(MODELS.get(name, name))
         say(f"{name}: float64")
@@ -158,12 +164,15 @@ def measure(
             for batch in BATCHES:
                 say(f"{name}: {precision}, batch {batch}, {backend}")
                 feeds = _repeated(judged, batch)
-                with load(source, backend, precision=precision) as model:
+                with load(source, backend, precision=precision, tune=tune) as model:
                     error = distance(_first(model.run(feeds)), _first(exact, batch))
-                    known = peers.get((name, precision, batch), ())
+                    known = rivals(backend, peers.get((name, precision, batch), ()))
                     shapes = {x: data.shape for x, data in feeds.items()}
                     plan = model.prepare(shapes)
-                    yield _row((name, precision, batch), backend, model, plan, error, known)
+                    row = _row((name, precision, batch), backend, model, plan, error, known)
+                    if probe and batch in probe and (name, precision) == PROBED:
+                        row = replace(row, bound=Bound(probe[batch], rest_of(model, feeds)))
+                    yield row
 
 
 def _repeated(feeds: Mapping[str, Array], batch: int) -> dict[str, Array]:
@@ -207,7 +216,7 @@ def _row(
 
 TITLES = (
     "model", "precision", "batch", "backend", "ms", "p10–p90", "error", "best peer", "its ms",
-    "its error", "ratio",
+    "its error", "ratio", "verdict",
 )  # fmt: skip
 _TEXT = 4
 
@@ -224,7 +233,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         *(row.model, row.precision, size, row.backend),
         *(p50, f"{p10}–{p90}", f"{row.error:.1e}"),
-        *beside,
+        *(*beside, row.verdict),
     )
 
 
@@ -247,10 +256,12 @@ def picture(rows: Sequence[Row], peaks: Peaks) -> str:
     dots = [
         Dot(
             title=f"{row.model}, batch {row.batch}, {row.backend}",
-            kind=f"{row.model} b{row.batch}",
+            kind=row.model,
             intensity=row.flops / row.nbytes,
             rate=row.flops / row.device.median,
             share=None,
+            label=f"b{row.batch}",
+            other=row.flops / (row.peers[0].median / 1e3) if row.peers else None,
         )
         for row in chosen
         if row.backend == peaks.backend
@@ -266,11 +277,12 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str], found: Sequence[Peak
     lines = [
         "# Beside other runtimes on the same GPU",
         "",
-        "Written by `make gpu-bench PEERS=gpu_peers.json`. Milliseconds of the device for one "
-        "replay of the plan's CUDA graph, inputs resident, medians of 200; float32 is float32 (no "
-        "TF32 product alone; see `docs/algorithms.md`). *Error* is the relative L2 distance of the "
-        "first two results from float64. *Ratio* is the best peer's time by ours; the peers were "
-        "measured on the same model of GPU, by a script of their own, with other random weights.",
+        "Written by `tools/peer_bench.py`. Milliseconds of the device for one replay of the plan's "
+        "CUDA graph, inputs resident, medians of 200; float32 is float32 (no TF32 product alone; "
+        "see `docs/algorithms.md`). *Error* is the relative L2 distance of the first two results "
+        "from float64. *Ratio* is the best peer's time by ours; the peers were measured on the "
+        "same model of GPU, by a script of their own, with other random weights. *ok* is what is "
+        "no slower than the best peer, by our 10th and its 90th percentile.",
         "",
         *(f"- {name}: {text}" for name, text in about.items()),
         "",
@@ -285,13 +297,22 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str], found: Sequence[Peak
         "|---|---|---|---|---:|---:|---:|",
         *_peer_lines(rows),
         "",
+        *(f"{row.title}: {row.bound}.\n" for row in rows if row.bound is not None),
+        *_roof_lines(found),
+    ]
+    return "\n".join(lines)
+
+
+def _roof_lines(found: Sequence[Peaks]) -> list[str]:
+    if not found:
+        return []
+    return [
         "The roof is what the backend itself reaches on this GPU: its fastest copy, and its "
         "fastest product of two square matrices of 4096. Bytes are the weights, and every tensor "
-        "of the plan written once and read once.",
+        "of the plan written once and read once. A ring is the best peer, with the same bytes.",
         "",
         *(f"![Roofline, {each.precision}](gpu_roofline_{each.precision}.svg)\n" for each in found),
     ]
-    return "\n".join(lines)
 
 
 def _peer_lines(rows: Sequence[Row]) -> list[str]:
@@ -307,7 +328,11 @@ def _peer_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def save(
-    rows: Sequence[Row], about: Mapping[str, str], found: Sequence[Peaks], folder: Path
+    rows: Sequence[Row],
+    about: Mapping[str, str],
+    found: Sequence[Peaks],
+    folder: Path,
+    name: str = "gpu_peers",
 ) -> list[Path]:
     """Write JSON, Markdown and the rooflines; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -317,13 +342,23 @@ def save(
         "results": [row.to_dict() for row in rows],
     }
     written = {
-        "gpu_peers.json": json.dumps(data, indent=1) + "\n",
-        "gpu_peers.md": markdown(rows, about, found),
+        f"{name}.json": json.dumps(data, indent=1) + "\n",
+        f"{name}.md": markdown(rows, about, found),
         **{f"gpu_roofline_{each.precision}.svg": picture(rows, each) for each in found},
     }
-    for name, text in written.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in written]
+    for file, text in written.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return [folder / file for file in written]
+
+
+def _peaks(chain: Sequence[Backend], say: Say) -> list[Peaks]:
+    return [peaks_of(chain, Options(precision=p), say) for p in PRECISIONS.values()]
+
+
+def _name(backends: Sequence[str], tune: bool) -> str:
+    """Return how the files are called: ``gpu_peers`` for cuda, ``gpu_peers_cudnn_tuned``."""
+    other = [] if list(backends) == ["cuda"] else list(backends)
+    return "_".join(["gpu_peers", *other, *(["tuned"] if tune else [])])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -332,6 +367,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=list(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument("--backend", action="append", help="cuda where none is named; repeatable")
     parser.add_argument("--peers", type=Path, metavar="FILE", help="figures of other runtimes")
+    parser.add_argument("--probe", type=Path, metavar="FILE", help="figures of cuDNN's own graphs")
+    parser.add_argument("--tune", action="store_true", help="take what is measured to be fastest")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     chosen = parser.parse_args(arguments)
@@ -339,11 +376,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = open_console()
     try:
         peers = read_peers(chosen.peers) if chosen.peers else {}
+        probe = read_bounds(chosen.probe) if chosen.probe else {}
         chain = open_backends(backends[0], Options())
         about = device_environment(chain[0].device, PACKAGES, chosen.commit)
+        about["ways"] = "measured (tune)" if chosen.tune else "estimated"
         with progress() as say:
-            rows = list(measure(chosen.models, backends, peers, say))
-            found = [peaks_of(chain, Options(precision=p), say) for p in PRECISIONS.values()]
+            tune = chosen.tune
+            rows = list(measure(chosen.models, backends, peers, say, tune=tune, probe=probe))
+            found = _peaks(chain, say) if backends == ["cuda"] else []
     except TercetError as error:
         console.print(f"peer_bench: {error}")
         return error.exit_code
@@ -353,7 +393,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(table)
     for backend in backends:
         console.print(summary(rows, backend))
-    for path in save(rows, about, found, chosen.output):
+    for path in save(rows, about, found, chosen.output, _name(backends, chosen.tune)):
         console.print(f"written: {path}")
     return 0
 

@@ -51,6 +51,9 @@ from .textbook import (
     implicit_formats,
     implicit_gemm,
     implicit_time,
+    naive_nhwc,
+    nhwc_formats,
+    nhwc_time,
 )
 from .winograd import fused, fused_time, nonfused, nonfused_time, winograd_formats
 
@@ -159,6 +162,7 @@ CONV = Menu(
         _TEXTBOOK,
         Way("direct", direct, direct_formats, _beside(direct_time), anywhere=True),
         Way("naive", naive, naive_formats, _beside(naive_time), anywhere=True),
+        Way("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time),
     ),
     convolution,
 )

@@ -24,6 +24,7 @@ from cuda.core import (
     ObjectCode,
     Stream,
 )
+from cuda.core.graph import GraphBuilder
 
 from ...runtime.backend import View
 from ...runtime.errors import BackendUnavailable, DeviceError, DeviceOutOfMemory
@@ -36,9 +37,12 @@ from .shape import reformat
 from .status import CUDAError, check, translated
 
 if TYPE_CHECKING:
+    from .decisions import CudaDecisions
     from .exchange import CudaExchange
 
 LEAST_CAPABILITY = (8, 0)
+#: The first version of the driver whose graphs have both branches of a condition.
+DECIDING = 12080
 _LAUNCH = "graph launch"
 
 
@@ -69,6 +73,28 @@ class CudaStream:
         answer = driver.cuStreamSynchronize(self.handle)
         if answer[0]:
             check("a kernel or copy before cuStreamSynchronize", answer)
+
+
+class Recording(CudaStream):
+    """The stream of a CUDA graph that is being recorded.
+
+    Attributes:
+        builder: of the graph, or of a part of it on whose running the device decides.
+    """
+
+    __slots__ = ("builder",)
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        super().__init__(builder.stream)
+        self.builder = builder
+
+    def record(self, run: Callable[[CudaStream], None]) -> None:
+        """Record what `run` does with the stream."""
+        # In any other mode a garbage collection that frees what other models have left, here in
+        # the middle of it, would be taken for a mistake and end the recording.
+        self.builder.begin_building("relaxed")
+        run(self)
+        self.builder.end_building()
 
 
 class CudaDevice:
@@ -189,12 +215,9 @@ class CudaDevice:
         stream = self.stream()
         with translated("recording a CUDA graph"):
             builder = stream.core.create_graph_builder()
-            # In any other mode a garbage collection that frees what other models have left, here in
-            # the middle of it, would be taken for a mistake and end the recording.
-            builder.begin_building("relaxed")
             try:
-                run(stream)
-                graph = builder.end_building().complete()
+                Recording(builder).record(run)
+                graph = builder.complete()
             finally:
                 with suppress(CUDAError):  # closing an interrupted recording reports that it was
                     builder.close()
@@ -258,6 +281,14 @@ class CudaDevice:
         from .exchange import CudaExchange  # it is made of this module's classes
 
         return CudaExchange(self)
+
+    @cached_property
+    def decisions(self) -> CudaDecisions | None:
+        """How it decides on control flow in its graphs; None where the driver is too old."""
+        from .decisions import CudaDecisions  # it is made of this module's classes
+
+        version = check("cuDriverGetVersion", driver.cuDriverGetVersion())
+        return CudaDecisions(self) if version >= DECIDING else None
 
     def enter(self) -> Device:
         """Make it the current device of this thread; return it as cuda.core knows it."""

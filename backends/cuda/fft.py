@@ -24,6 +24,8 @@ from .registry import Answer
 SIZES = (16, 32, 64)
 #: Channels of a block, by the size of its tiles: as many as shared memory has room for.
 CHANNELS = {16: 8, 32: 8, 64: 4}
+#: Microseconds that a block of the largest tiles takes of the GPU, beside others.
+BLOCK_64 = 0.2
 #: Bytes of transformed weights above which nobody wants them.
 MOST_SPECTRA = 2 << 30
 
@@ -159,7 +161,10 @@ def fft_time(conv: Convolution) -> float:
         return float("inf")
     c, m, count = conv.channels, conv.filters, tiling.frequencies
     shape = Shape(count, tiling.tiles, 2 * m, 2 * c)
-    return 6.0 + batch_time(shape, conv.setting) + 16 * count * tiling.tiles * (c + m) / 2.4e6
+    ends = 16 * count * tiling.tiles * (c + m) / 2.4e6
+    if tiling.size == SIZES[-1]:
+        ends += BLOCK_64 * tiling.tiles * sum(ceil_div(n, CHANNELS[tiling.size]) for n in (c, m))
+    return 6.0 + batch_time(shape, conv.setting) + ends
 
 
 def pack_spectra(w: Array, size: int, dilations: Ints) -> Array:

@@ -7,14 +7,14 @@ from math import ceil
 
 import numpy as np
 
-from ...runtime.dtypes import DType, bfloat16, bool_, float16, float32, float64
+from ...runtime.dtypes import bfloat16, bool_, float16, float32, float64
 from ...runtime.ops.attention import Attention
 from .compile import Target
-from .launch import Ints32, Ints64, Launch, Tensor
+from .half_words import instructions
+from .launch import Ints32, Ints64, Launch, Tensor, TensorMap
 from .layout import Ints, broadcast_strides, ceil_div
 from .registry import Answer, need_dtypes
 
-_KINDS: dict[DType, str] = {float16: "f16", bfloat16: "bf16"}
 #: The largest heads that registers have room for.
 MOST_HALF, MOST_SINGLE = 256, 128
 #: Keys of 16-bit floats from which tensor cores pay; the row kernel rounds less often.
@@ -116,13 +116,15 @@ class Task:
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What heads.cuh is compiled with."""
+        """What heads.cuh is compiled with, and, but for float32, weigh.cuh."""
         op, mask = self.op, self.mask
+        raw = mask is None and op.softcap <= 0 and self.scale > 0
         return (
             ("MASK", NO_MASK if mask is None else FLAGS if mask.dtype == bool_ else NUMBERS),
             ("CAUSAL", bool(op.is_causal)),
             ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
-            ("LENGTHS", self.lengths is not None),
+            *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
+            *(("MASK_ROWS", self.mask_steps[2] != 0), ("RAW", raw)),
         )
 
     @property
@@ -151,6 +153,8 @@ def flash(task: Task, target: Target) -> Answer:
         return _single(task, target)
     if task.total < FEWEST_KEYS:
         return f"{task.total} keys, fewer than a tensor core multiplies at once"
+    if _suits_groups(task, target):
+        return _grouped(task, target)
     return _half(task, target)
 
 
@@ -177,10 +181,7 @@ def _launch(
             *(np.float32(task.scale), np.float32(task.op.softcap), np.int32(tiles)),
         ),
         types=(("T", task.q.tensor.dtype), ("M", float32 if mask is None else mask.dtype)),
-        constants=(
-            *(*task.constants, *constants, ("SOFTCAP", task.op.softcap > 0)),
-            ("MASK_ROWS", task.mask_steps[2] != 0),
-        ),
+        constants=(*task.constants, *constants),
         code=code,
         shared=shared,
         early=True,
@@ -239,7 +240,7 @@ def _half(task: Task, target: Target, shape: Shape | None = None) -> Launch:
         _shared(shape, keys, stages, (size_k, size_v)),
         32 * shape.warps_m * shape.warps_n,
         constants,
-        f'#define KIND "{_KINDS[task.q.tensor.dtype]}"',
+        instructions(task.q.tensor.dtype, 0),
     )
 
 
@@ -265,6 +266,80 @@ def _shape(task: Task, sizes: tuple[int, int], keys: int, target: Target) -> Sha
         if blocks >= 0.9 * target.processors and length > shape.rows // 2:
             return shape
     return usable[-1] if usable else Shape(1, 1, 1)
+
+
+# ── 16 bits, on Hopper ───────────────────────────────────────────────────────────────────────────
+
+#: Rows of queries of a block of `attention_wgmma.cu`, and the size of heads that it is for.
+GROUP, SIZE = 64, 64
+#: Keys of a tile, at most: what scores a thread has registers for.
+MOST_KEYS = 208
+#: Keys that the beginning and the end of a step take as long as.
+OF_STEP = 24
+
+
+def _suits_groups(task: Task, target: Target) -> bool:
+    """Whether `attention_wgmma.cu` can do it, and has enough blocks."""
+    batch, heads, length, _ = task.q.dims
+    operands = (task.q, task.k, task.v, task.y)
+    return (
+        target.has_wgmma
+        and all(x.dims[3] == SIZE and x.vector(8) == 8 for x in operands)
+        and task.past == (None, None)
+        and task.lengths is None
+        and ceil_div(length, GROUP) * heads * batch >= 0.9 * target.processors
+        and length > GROUP // 2
+    )
+
+
+def _grouped(task: Task, target: Target, keys: int = 0, resident: int = 0) -> Launch:
+    batch, heads, length, size = task.q.dims
+    steps_of = range(64, MOST_KEYS + 1, 16)
+    keys = keys or min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
+    stages = min(2, ceil_div(task.total, keys))
+    shared = GROUP * SIZE * 2 + stages * (keys * SIZE * 4 + 16) + keys * 4
+    fitting = (target.shared + 1024) // (shared + 1024)
+    resident = resident or min(fitting, _blocks_with_registers(task, keys))
+    tiles = ceil_div(length, GROUP)
+    mask, dtype = task.mask, task.q.tensor.dtype
+    return Launch(
+        "attention_wgmma.cu",
+        "attention_wgmma",
+        grid=(tiles * heads * batch, 1, 1),
+        block=128,
+        args=(
+            *(_map(task.q, GROUP), _map(task.k, keys), _map(task.v, keys), _map(task.y, GROUP)),
+            *(mask, task.sizes, task.steps[-1]),
+            *(np.float32(task.scale), np.float32(task.op.softcap), np.int32(tiles)),
+        ),
+        types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
+        constants=(
+            *task.constants,
+            *(("KEYS", keys), ("STAGES", stages), ("RESIDENT", resident)),
+        ),
+        code=instructions(dtype, keys, SIZE),
+        shared=shared,
+        early=True,
+        note=f"{keys} keys, {batch * heads} x {length} x {task.total} x {size}",
+        pitched=task.pitched,
+    )
+
+
+def _blocks_with_registers(task: Task, keys: int) -> int:
+    """Return how many blocks of `attention_wgmma.cu` a multiprocessor has registers for."""
+    if keys <= 128:
+        return 4
+    hides = task.op.is_causal or max(task.op.left_window_size, task.op.right_window_size) >= 0
+    more = hides or task.mask_steps[2] != 0 or task.op.softcap > 0
+    return 2 if more and keys > 160 else 3
+
+
+def _map(x: Heads, rows: int) -> TensorMap:
+    """Return how so many rows of a head are copied at once."""
+    batch, heads, length, size = x.dims
+    strides = tuple(s if d > 1 else size for s, d in zip(x.steps, x.dims, strict=False))
+    dims = (size, length, heads, batch)
+    return TensorMap(x.tensor, x.tensor.dtype, dims, strides[::-1], (size, rows, 1, 1))
 
 
 # ── float32 ──────────────────────────────────────────────────────────────────────────────────────

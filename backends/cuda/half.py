@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +11,7 @@ from ...runtime.dtypes import DType
 from ...runtime.types import Array
 from .compile import Target
 from .half_bulk import MARGIN, bulk_product, choose_bulk, matrix_product
+from .half_linear import Linear, choose_linear, linear_product
 from .half_tiles import STEP, HalfTile, Task, choose, estimate
 from .half_words import ends_of, instructions
 from .launch import Argument, Ints32, Launch, Packed, Scratch, Tensor
@@ -111,9 +112,13 @@ def multiply_halves(
     return first, _sum_of_splits(product, tail, splits, partial_sums)
 
 
-def expected(product: HalfProduct, target: Target) -> float:
-    """Return the microseconds that a product should take."""
-    return estimate(product.task, *choose(product.task, target), target)
+def expected(product: HalfProduct, target: Target, tail: Tail | None = None) -> float:
+    """Return the microseconds that a product should take, with what its tail reads."""
+    task = product.task
+    way = choose(task, target)
+    if tail is not None:
+        task = replace(task, traffic=task.traffic + 2 * product.c.size * len(tail.along))
+    return estimate(task, *way, target)
 
 
 def _tiles(
@@ -224,12 +229,41 @@ def half_linear(
         bias=bias,
         vector=next(v for v in (8, 4, 2) if k % v == 0),
     )
-    if k % 8 == 0 and setting.target.has_wgmma and not tail.reads_along:
-        rows = matrix_product(y, a, columns, shape, bias)
-        found = choose_bulk(rows, setting.target)
-        if found is not None and found[0] < MARGIN * expected(product, setting.target):
-            return bulk_product(rows, tail, *found[1:], setting.target)
-    return multiply_halves(product, tail, setting.target)
+    return _fed(product, columns, tail, setting.target) or multiply_halves(
+        product, tail, setting.target
+    )
+
+
+def _fed(p: HalfProduct, columns: Packed, tail: Tail, target: Target) -> Launch | None:
+    """Return the launch of a product that Hopper's copy engine feeds, if it should be faster."""
+    if p.shape[2] % 8 or not target.has_wgmma or not isinstance(p.a, Tensor):
+        return None
+    linear = Linear(p.c, p.a, columns, p.shape, p.lda, p.ldc, p.bias)
+    found = linear_if_faster(linear, p, tail, target)
+    if found is not None or tail.reads_along:
+        return found
+    rows = matrix_product(p.c, p.a, columns, p.shape, p.bias)
+    way = choose_bulk(rows, target)
+    if way is not None and way[0] < MARGIN * expected(p, target):
+        return bulk_product(rows, tail, *way[1:], target)
+    return None
+
+
+def linear_if_faster(
+    linear: Linear, product: HalfProduct, tail: Tail, target: Target
+) -> Launch | None:
+    """Return the launch of `mma_linear.cu` if it should be faster than `mma.cu`.
+
+    Args:
+        linear: the product.
+        product: the same, as `mma.cu` does it.
+        tail: applied to every result.
+        target: the GPU.
+    """
+    way = choose_linear(linear, tail, target)
+    if way is None or way[0] >= MARGIN * expected(product, target, tail):
+        return None
+    return linear_product(linear, tail, way[1], target)
 
 
 # ── packing, on the host ─────────────────────────────────────────────────────────────────────────

@@ -16,9 +16,18 @@ from ...runtime.backend import Format
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import Window, window
 from ...runtime.types import Array
-from .half import PIXELS, WINDOWS, HalfProduct, expected, in_eights, multiply_halves
+from .half import (
+    PIXELS,
+    WINDOWS,
+    HalfProduct,
+    expected,
+    in_eights,
+    linear_if_faster,
+    multiply_halves,
+)
 from .half_bulk import MARGIN, BulkProduct, Way, bulk_product, choose_bulk
 from .half_first import first_layer, packed_image
+from .half_linear import Linear
 from .half_tiles import LAUNCH, MEMORY, BulkTile
 from .half_words import half_depthwise
 from .launch import Ints32, Launch, Packed, Scratch, Tensor
@@ -69,11 +78,28 @@ def half_convolution(
     if 1 < group == x.dims[1] == w.dims[0]:
         return half_depthwise(y, x, w, b, view, tail, setting)
     product, packing = _product(group, y, x, w, b, view)
-    fed = _fed(y, x, w, b, view, setting) if group == 1 and not tail.reads_along else None
+    if tail.reads_along:
+        linear = _linear(product, x, view, tail, setting)
+        return linear or _sharing(*packing, *_multiplied(product, packing, tail, setting))
+    fed = _fed(y, x, w, b, view, setting) if group == 1 else None
     if fed is not None and fed.time < MARGIN * expected(product, setting.target):
         return fed.launches(tail, setting)
+    return _sharing(*packing, *_multiplied(product, packing, tail, setting))
+
+
+def _multiplied(
+    product: HalfProduct, packing: tuple[Launch, ...], tail: Tail, setting: Setting
+) -> tuple[Launch, ...]:
     used = max((launch.scratch for launch in packing), default=0)
-    return _sharing(*packing, *multiply_halves(product, tail, setting.target, used))
+    return multiply_halves(product, tail, setting.target, used)
+
+
+def _linear(p: HalfProduct, x: Tensor, view: Window, tail: Tail, setting: Setting) -> Launch | None:
+    """Return 1x1 windows of all pixels as `mma_linear.cu` does them, if it should be faster."""
+    if p.rows != PIXELS or p.a is not x or not isinstance(p.b, Packed) or prod(view.strides) > 1:
+        return None
+    linear = Linear(p.c, x, p.b, p.shape, x.row, p.ldc, p.bias, gaps=True)
+    return linear_if_faster(linear, p, tail, setting.target)
 
 
 def half_time(group: int, y: Tensor, x: Tensor, w: Tensor, view: Window, setting: Setting) -> float:

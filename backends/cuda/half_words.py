@@ -33,25 +33,44 @@ def ends_of(
     return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
 
 
-def instructions(dtype: DType, n: int) -> str:
-    """Return the macros of the element type, and the product of wgmma with `n` columns, if any."""
-    kind = KINDS[dtype]
-    lines = [f'#define KIND "{kind}"', f"#define WGMMA_CODE {int(n > 0)}"]
+def instructions(dtype: DType, n: int, across: int = 0) -> str:
+    """Return the macros of the element type, and products of wgmma.
+
+    Args:
+        dtype: float16 or bfloat16.
+        n: columns of ``wgmma``, both of whose operands lie in shared memory in rows of terms; 0 for
+            none.
+        across: columns of ``wgmma_across``, whose left operand lies in registers, the right one in
+            rows of columns; 0 for none.
+    """
+    lines = [f'#define KIND "{KINDS[dtype]}"', f"#define WGMMA_CODE {int(n > 0)}"]
     if n:
-        count = n // 2
-        names = ", ".join(f"%{i}" for i in range(count))
-        sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
-        lines += [
-            f"__device__ __forceinline__ void wgmma(float (&sums)[{n // 8}][4], "
-            "unsigned long long a, unsigned long long b)",
-            "{",
-            '    asm volatile("{ .reg .pred p; setp.eq.u32 p, 1, 1; "',
-            f'        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "',
-            f'        "{{{names}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"',
-            f'        : {sums} : "l"(a), "l"(b));',
-            "}",
-        ]
+        lines += _wgmma("wgmma", KINDS[dtype], n, in_registers=False)
+    if across:
+        lines += _wgmma("wgmma_across", KINDS[dtype], across, in_registers=True)
     return "\n".join(lines)
+
+
+def _wgmma(name: str, kind: str, n: int, *, in_registers: bool) -> list[str]:
+    """Return the lines of a function that adds a product of 64 rows by `n` columns to sums."""
+    count = n // 2
+    names = ", ".join(f"%{i}" for i in range(count))
+    sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
+    left, given, found, ways = "unsigned long long a", '"l"(a)', f"%{count}", "0, 0"
+    if in_registers:
+        left, given = "const unsigned int (&a)[4]", ", ".join(f'"r"(a[{i}])' for i in range(4))
+        found, ways = f"{{{', '.join(f'%{count + i}' for i in range(4))}}}", "1"
+    last = count + (4 if in_registers else 1)
+    return [
+        f"__device__ __forceinline__ void {name}(float (&sums)[{n // 8}][4], {left}, "
+        "unsigned long long b)",
+        "{",
+        '    asm volatile("{ .reg .pred p; setp.eq.u32 p, 1, 1; "',
+        f'        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "',
+        f'        "{{{names}}}, {found}, %{last}, p, 1, 1, {ways}; }}"',
+        f'        : {sums} : {given}, "l"(b));',
+        "}",
+    ]
 
 
 # ── depthwise convolution ────────────────────────────────────────────────────────────────────────

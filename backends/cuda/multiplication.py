@@ -10,6 +10,7 @@ from ...runtime.ops.matmul import Gemm, MatMul
 from .convolution import times
 from .half_words import HALVES
 from .implicit import forms_of, product_time
+from .ladder import ladder, ladder_formats
 from .launch import Tensor
 from .matmul import MOST_GEMV_ROWS, tiled_gemm, tiled_matmul
 from .menu import PLAIN, Formats, Menu, Way
@@ -179,6 +180,15 @@ def _by(name: str) -> Way[Multiplication]:
     return Way(name, make, formats, time, forms)
 
 
+def _step(name: str, slower: float) -> Way[Multiplication]:
+    """Return a way that only teaches: `slower` than gemm, as measured on 2048 x 2048 x 2048."""
+
+    def make(task: Multiplication, variant: str) -> Answer:
+        return ladder(task, name)
+
+    return Way(name, make, ladder_formats, lambda task: slower * _tile_time(task))
+
+
 def _naive(task: Multiplication, variant: str) -> Answer:
     if isinstance(task.op, Gemm):
         return general_product(task.op, task.y, task.a, task.b, task.c, task.tail)
@@ -191,7 +201,13 @@ WAYS = (
     _by("gemm"),
     Way("naive", _naive, lambda task: PLAIN, _naive_time),
 )
-MATMUL = Menu("MatMul", WAYS, multiplication)
+LADDER = (
+    _step("gemm_vectors", 1.25),
+    _step("gemm_registers", 1.5),
+    _step("gemm_blocked", 4.5),
+    _step("gemm_naive", 7.7),
+)
+MATMUL = Menu("MatMul", (*WAYS, *LADDER), multiplication)
 GEMM = Menu("Gemm", WAYS, multiplication)
 
 kernel(MatMul, tail=True, menu=MATMUL)(MATMUL.recipe)

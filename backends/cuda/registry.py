@@ -10,7 +10,7 @@ from ...runtime.backend import Format
 from ...runtime.dtypes import DType, float32, name_of
 from ...runtime.ir import Node
 from ...runtime.op import Op
-from ...runtime.options import Options
+from ...runtime.options import CUDA, Options
 from .compile import Target
 from .launch import Recipe, Tensor
 
@@ -68,7 +68,8 @@ class Setting:
 
     def for_node(self, node: Node) -> Setting:
         """Return the setting for one node, with the ways that the user asked for."""
-        asked = self.options.ways_for(node.kind, (node.name, *node.origin))
+        names = self.options.ways_for(node.kind, (node.name, *node.origin))
+        asked = tuple(name for name in names if name != CUDA)
         return replace(self, asked=asked) if asked != self.asked else self
 
 

@@ -1,6 +1,7 @@
 """Convolutions that need no table and no workspace: direct, and implicit GEMM as a textbook has it.
 
-Both take every kind of float, any number of groups, and every format.
+Both take every kind of float, any number of groups, and every format. And one that only teaches:
+`naive_nhwc`, which keeps its sums in global memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .convolution import MOST_ELEMENTS, Convolution, image_formats
 from .implicit import LEAST_CHANNELS, pack_windows
 from .launch import Ints32, Launch, Packed, Tensor
 from .layout import Ints, ceil_div
-from .menu import PLAIN, Formats
+from .menu import LAST, PLAIN, Formats
 from .registry import Answer
 
 # ── implicit GEMM ────────────────────────────────────────────────────────────────────────────────
@@ -338,3 +339,50 @@ def direct_time(conv: Convolution) -> float:
     blocks = tiles * ceil_div(conv.filters, FILTERS) * conv.group * conv.x.dims[0]
     waves = ceil_div(blocks, conv.setting.target.processors)
     return 3.0 + conv.taps * conv.channels * (0.1 + 0.085 * waves)
+
+
+# ── a first program ──────────────────────────────────────────────────────────────────────────────
+
+#: Threads that a block can have.
+MOST_THREADS = 1024
+
+
+def nhwc_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of `naive_nhwc`, or why it cannot be used."""
+    refused = conv.need_one_group() or conv.need_float32() or conv.need_constants()
+    if refused:
+        return refused
+    if conv.x.rank != 4:
+        return f"{conv.x.rank - 2} spatial axes, not 2"
+    if conv.filters > MOST_THREADS:
+        return f"{conv.filters} filters, a thread each: a block has at most {MOST_THREADS}"
+    if max(conv.view.output[0], conv.x.dims[0]) > 65535:
+        return f"{conv.x.dims[0]} images of {conv.view.output[0]} rows"
+    return LAST
+
+
+def naive_nhwc(conv: Convolution, variant: str = "") -> Launch:
+    """Return a block for each pixel, a thread for each filter, sums in global memory."""
+    x, y, view = conv.x, conv.y, conv.view
+    plane = (
+        *(conv.channels, *x.dims[2:], *view.kernel, *view.strides, *view.dilations),
+        *(*view.pads_begin, ceil_div(conv.filters, 4) * 4),
+    )
+    pack = partial(pack_windows, groups=1)
+    weights = Packed((conv.w.value,), ("windows", 1), pack)
+    return Launch(
+        "naive_nhwc.cu",
+        "naive_nhwc",
+        grid=(view.output[1], view.output[0], x.dims[0]),
+        block=conv.filters,
+        args=(x, weights, y, conv.b, *conv.tail.pointers, Ints32(plane)),
+        types=(("T", x.dtype),),
+        constants=(("BIAS", conv.b is not None),),
+        code=conv.tail.code,
+        note=conv.tail.title,
+    )
+
+
+def nhwc_time(conv: Convolution) -> float:
+    """Return the microseconds that `naive_nhwc` is expected to take."""
+    return 10.0 + conv.macs / 3e5 + 0.5 * conv.taps * conv.channels

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -19,10 +20,35 @@ from .memory import CudaBuffer, pointer
 from .menu import Offer, Task
 from .status import check
 
-#: Microseconds that one recorded graph of calls should take, and how often it is replayed.
-RECORDED, REPLAYS, MOST_CALLS = 300.0, 5, 50
+#: Seconds that one recorded graph of calls should take, and how often it is replayed.
+RECORDED, REPLAYS, MOST_CALLS = 300e-6, 5, 50
 #: A way that takes so many times the best is measured once.
 FAR = 3.0
+
+
+def steady_seconds(
+    device: CudaDevice, run: Callable[[CudaStream], None], stream: CudaStream, least: float = inf
+) -> float:
+    """Return the seconds of one of many calls in a row, recorded as a graph.
+
+    Args:
+        device: that does it.
+        run: gives the stream one call's work; has run before.
+        stream: of the device.
+        least: what is far from it is called only twice.
+    """
+    once = min(device.time(run, stream) for _ in range(2))
+    if once > FAR * least + 50e-6:
+        return once
+    calls = max(1, min(MOST_CALLS, round(RECORDED / max(once, 1e-6))))
+
+    def repeat(stream: CudaStream) -> None:
+        for _ in range(calls):
+            run(stream)
+
+    recorded = device.record(repeat)
+    device.time(recorded, stream)
+    return median(device.time(recorded, stream) for _ in range(REPLAYS)) / calls
 
 
 class DeviceJudge:
@@ -82,19 +108,7 @@ class DeviceJudge:
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
     def _microseconds(self, run: Any, least: float) -> float:
-        once = min(1e6 * self._device.time(run, self._stream) for _ in range(2))
-        if once > FAR * least + 50:
-            return once
-        calls = max(1, min(MOST_CALLS, round(RECORDED / max(once, 1.0))))
-
-        def repeat(stream: CudaStream) -> None:
-            for _ in range(calls):
-                run(stream)
-
-        recorded = self._device.record(repeat)
-        self._device.time(recorded, self._stream)
-        times = [self._device.time(recorded, self._stream) for _ in range(REPLAYS)]
-        return 1e6 * median(times) / calls
+        return 1e6 * steady_seconds(self._device, run, self._stream, least / 1e6)
 
     # ── launches ─────────────────────────────────────────────────────────────────────────────
 

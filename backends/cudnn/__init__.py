@@ -25,13 +25,15 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         cuda = open_cuda(options)
     except BackendUnavailable as error:
         raise BackendUnavailable("cudnn", error.missing, error.remedy) from None
+    from ..cuda.backend import CudaBackend
     from ..cuda.device import open_device
     from .backend import CudnnBackend
     from .choice import Chooser
+    from .rival import Rival
 
-    device = open_device(options.cache, "cudnn")
-    chooser = Chooser(_session(device.ordinal), options.cache / "cudnn")
-    return CudnnBackend(device, chooser), *cuda
+    device, folder = open_device(options.cache, "cudnn"), options.cache / "cudnn"
+    chooser = Chooser(_session(device.ordinal), folder)
+    return CudnnBackend(device, chooser, Rival(CudaBackend(device), folder)), *cuda
 
 
 @cache

@@ -1,104 +1,116 @@
-"""What cuDNN claims: convolutions with what follows them. Everything else it declines."""
+"""What cuDNN claims: what a family has a graph for; everything else it declines with a reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
-from ...runtime.backend import Claim, Decline, Format, Formats, Site
+from ...runtime.backend import Claim, Decline, Site
 from ...runtime.ir import Graph, Node
-from ...runtime.ops.conv import Conv, ConvTranspose
-from ...runtime.ops.elementwise import Add, Relu, Sum
-from ...runtime.ops.matmul import Gemm, MatMul
-from ...runtime.options import Options
+from ...runtime.options import CUDNN, Options
 from ..cuda.device import CudaDevice
-from .choice import Chooser, Task
-from .conv import Pattern, describe, match
-from .step import Bench, ConvolutionStep
+from .choice import Choice, Chooser, Task
+from .families import FAMILIES
+from .registry import Wanted
+from .rival import Arena, Duel, Rival
+from .step import Bench, GraphStep
 from .vendor import NoPlan
-
-_MATRIX_PRODUCT = (
-    "cuDNN rounds it to TF32 (error 3e-4 on sm_90), or is 14 times slower, as a 1x1 convolution"
-)
-_REASONS = {
-    Gemm: _MATRIX_PRODUCT,
-    MatMul: _MATRIX_PRODUCT,
-    Add: "follows no convolution that could add it",
-    Sum: "follows no convolution that could add it",
-    Relu: "follows no convolution that could apply it",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Nodes that cuDNN could run as one step.
-
-    Attributes:
-        pattern: the nodes and what they read.
-        task: what an engine is needed for.
-    """
-
-    pattern: Pattern
-    task: Task
-
-    def formats(self) -> Formats:
-        """Return the physical formats of what is read and given."""
-        format = self.task.convolution.format
-        if format is Format.PLAIN:
-            return Formats()
-        reads = (self.pattern.x, self.pattern.w, self.pattern.residual)
-        wants = {v: format for v in reads if v is not None and not v.is_constant}
-        return Formats(wants, {self.pattern.y: format})
 
 
 def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[Wanted | Decline]:
     """Yield what cuDNN could run among the `free` nodes, and the reason for each of the rest."""
-    taken: set[Node] = set()
+    taken = {node for node in free if _other_way(node, options)}
     for node in graph.nodes:
+        if node in free and node in taken and (way := _other_way(node, options)):
+            yield Decline(node, f"algorithm '{way}' is asked for, which is not cuDNN's")
         if node not in free or node in taken or node.op.view:
             continue
-        if not isinstance(node.op, Conv | ConvTranspose):
-            yield Decline(node, _REASONS.get(type(node.op), "only convolutions go to cuDNN"))
+        family = FAMILIES.get(type(node.op))
+        if family is None:
+            yield Decline(node, f"no graph of cuDNN's begins with {node.kind}")
             continue
-        convolution = describe(node, options.precision)
-        if isinstance(convolution, str):
-            yield Decline(node, convolution)
+        found = family(graph, node, free - taken, options)
+        if isinstance(found, str):
+            yield Decline(node, found)
             continue
-        pattern = match(graph, node, free - taken)
-        taken.update(pattern.nodes)
-        yield Wanted(pattern, Task(convolution, pattern.epilogue, options.workspace))
+        taken.update(found.nodes)
+        yield found
+
+
+def _asked(node: Node, options: Options) -> str:
+    """Return the way that the user wants first for a node; empty for whatever is best."""
+    return next(iter(options.ways_for(node.kind, (node.name, *node.origin))), "")
+
+
+def _other_way(node: Node, options: Options) -> str:
+    """Return the way that the user wants for a node where it is none of cuDNN's; else nothing."""
+    asked = _asked(node, options)
+    return "" if asked == CUDNN else asked
 
 
 class CudnnBackend:
-    """Convolutions as fused cuDNN graphs; see `runtime.backend.Backend`.
+    """Fused cuDNN graphs; see `runtime.backend.Backend`.
 
     Args:
         device: shared with the cuda kernels, which take what is declined.
         chooser: finds engines.
+        rival: the cuda kernels, which with `Options.tune` get what they are faster at.
     """
 
     name = "cudnn"
 
-    def __init__(self, device: CudaDevice, chooser: Chooser) -> None:
+    def __init__(self, device: CudaDevice, chooser: Chooser, rival: Rival | None = None) -> None:
         self.device = device
-        self._chooser = chooser
+        self.chooser = chooser
+        self._rival = rival
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
-        """Yield a claim for each convolution with what it can take along, a reason for the rest."""
+        """Yield a claim for each node with what it can take along, a reason for the rest."""
+        arena = None
+        if options.tune and self._rival is not None:
+            arena = self._rival.on(graph, free, options)
         for found in survey(graph, free, options):
             if isinstance(found, Decline):
                 yield found
-            else:
-                build = partial(self._build, found, options.tune)
-                yield Claim(found.pattern.nodes, build, found.formats())
+                continue
+            duel = None
+            if arena is not None and not _asked(found.nodes[0], options):
+                duel = self._fought(found, arena)
+            if duel is not None and duel.lost:
+                yield Decline(found.nodes[0], duel.lost)
+                continue
+            build = partial(self._build, found, options.tune, duel)
+            yield Claim(found.nodes, build, found.formats, found.in_place)
+        if arena is not None:
+            self.device.compiler.announce("")
 
-    def _build(self, wanted: Wanted, tune: bool, site: Site) -> ConvolutionStep | Decline:
-        with Bench(self.device, wanted.task, filled=tune) as bench:
-            try:
-                choice = self._chooser.choose(wanted.task, bench, tune=tune)
-            except NoPlan as error:
-                session = self._chooser.session
-                where = f"cuDNN {session.vendor.version} on {session.target}"
-                return Decline(wanted.pattern.nodes[0], f"{where} has no engine: {error}")
-        return ConvolutionStep(self.device, site, wanted.pattern, choice)
+    def _fought(self, wanted: Wanted, arena: Arena) -> Duel | None:
+        """Return who is faster; None where one of the two has nothing to run or to measure."""
+        self.device.compiler.announce(f"measuring cuDNN: {wanted.task.title}")
+        try:
+            choice = self._chosen(wanted.task, tune=True)
+        except NoPlan:
+            return None  # whoever builds it says why
+        return None if choice.microseconds is None else arena.meet(wanted, choice.microseconds)
+
+    def _chosen(self, task: Task, *, tune: bool) -> Choice:
+        with Bench(self.device, task, filled=tune) as bench:
+            return self.chooser.choose(task, bench, tune=tune)
+
+    def _build(
+        self, wanted: Wanted, tune: bool, duel: Duel | None, site: Site
+    ) -> GraphStep | Decline:
+        first = wanted.nodes[0]
+        task = wanted.task if wanted.at is None else wanted.at(site)
+        if isinstance(task, str):
+            return Decline(first, task)
+        try:
+            choice = self._chosen(task, tune=tune)
+        except NoPlan as error:
+            session = self.chooser.session
+            where = f"cuDNN {session.vendor.version} on {session.target}"
+            return Decline(first, f"{where} has no engine: {error}")
+        if duel is not None:
+            choice = replace(choice, rival=duel.theirs)
+        return GraphStep(self.device, site, wanted, choice)

@@ -1,24 +1,55 @@
-"""Which of cuDNN's engines runs a convolution: its heuristics' first one, or the fastest."""
+"""Which of cuDNN's engines runs a task: its heuristics' first one that runs, or the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
 from ...runtime.errors import DeviceOutOfMemory
+from ...runtime.options import Options
 from ..cuda.records import Records
-from .conv import Convolution, Epilogue
-from .graph import ConvolutionGraph, Engine
+from .front import Front
+from .graph import Engine, OperationGraph
+from .operation import Operand, Operation
 from .session import Session
+from .stages import NO_TAIL, Tail
 from .vendor import NoPlan
 
-#: Channels per group below which cuDNN's engines with an epilogue are slow: on an H200, depthwise
-#: 3x3 over 32x128x28x28 takes 18 us alone and 62 us with bias and ReLU, 32 groups of 4 channels
-#: take 10 and 23 us, 2 groups of 48 take 33 us either way.
-THIN = 16
+#: What cuDNN's frontend says of an engine that needs too much workspace.
+_REQUIRES = re.compile(r"Requires (\d+)")
+#: A division but the first is left alone where so many of its engines, the heuristics' best, all
+#: take so many times as long as the best so far: its others would cost a compilation each.
+GLANCE, HOPELESS = 8, 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """One way to divide a task between cuDNN and a kernel.
+
+    Attributes:
+        operation: cuDNN's part.
+        rest: what a cuda kernel does behind it, in place, to its first result.
+        front: what a cuda kernel does before it.
+    """
+
+    operation: Operation
+    rest: Tail = NO_TAIL
+    front: Front | None = None
+
+    @property
+    def operands(self) -> Mapping[str, Operand]:
+        """Every tensor that is read or given, by role."""
+        found = {**self.operation.operands, **dict(self.rest.operands)}
+        return found if self.front is None else found | {self.front.role: self.front.image}
+
+    def __str__(self) -> str:
+        text = str(self.operation) if self.front is None else f"{self.front}, {self.operation}"
+        return f"{text}, then {self.rest}" if self.rest else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +57,34 @@ class Task:
     """What an engine is wanted for.
 
     Attributes:
-        convolution: its own epilogue is empty.
-        epilogue: what follows it, in cuDNN's graph where that is possible and not slower.
+        ways: the ways to divide it, best guess first; all give the same results.
         limit: greatest workspace in bytes; None for no limit.
     """
 
-    convolution: Convolution
-    epilogue: Epilogue
+    ways: tuple[Division, ...]
     limit: int | None
+
+    @classmethod
+    def of(cls, operation: Operation, options: Options) -> Task:
+        """Return the task of one operation, nothing of which can be left to a kernel."""
+        return cls((Division(operation),), options.workspace)
+
+    @property
+    def title(self) -> str:
+        """The first division in short: ``conv+bias+relu``."""
+        return self.ways[0].operation.title
+
+    @property
+    def operands(self) -> Mapping[str, Operand]:
+        """Every tensor that some division reads or gives, by role."""
+        found: dict[str, Operand] = {}
+        for way in self.ways:
+            found |= way.operands
+        return found
 
     def __str__(self) -> str:
         limit = "any" if self.limit is None else f"{self.limit} B"
-        return f"{self.convolution} then {self.epilogue or 'nothing'}, {limit} workspace"
-
-    def divisions(self) -> tuple[tuple[Convolution, Epilogue], ...]:
-        """Return the ways to divide it between cuDNN's graph and a kernel, best guess first."""
-        divided = (self.convolution, self.epilogue)
-        if not self.epilogue or self.convolution.transposed:
-            return (divided,)
-        # Every engine that adds a residual or clips also adds a bias, if only zeros.
-        epilogue = replace(self.epilogue, bias=True)
-        whole = (self.convolution.with_epilogue(epilogue), Epilogue())
-        thin = self.convolution.group > 1 and self.convolution.thinnest < THIN
-        return (divided, whole) if thin else (whole, divided)
+        return f"{' or '.join(map(str, self.ways))}, {limit} workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +93,67 @@ class Choice:
 
     Attributes:
         engine: cuDNN's part.
-        rest: the part of the epilogue that is not in cuDNN's graph.
+        rest: what a kernel does behind it.
         microseconds: both together as measured, or None if nothing was.
         among: number of engines that were compared.
+        first: the same of the one that the heuristics would take.
+        rival: microseconds of the cuda kernels for the same nodes, where they were measured.
+        front: what a kernel does before it.
     """
 
     engine: Engine
-    rest: Epilogue
+    rest: Tail = NO_TAIL
     microseconds: float | None = None
     among: int = 1
+    first: float | None = None
+    rival: float | None = None
+    front: Front | None = None
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of workspace: of the engine, and of what comes before it."""
+        return self.engine.scratch + (self.front.nbytes if self.front else 0)
+
+    @property
+    def regret(self) -> float | None:
+        """t(heuristics) / t(best) - 1; None if nothing was measured."""
+        return self.first / self.microseconds - 1 if self.first and self.microseconds else None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What is read and given, by cuDNN or behind it."""
+        operands = {**self.engine.graph.operation.operands, **dict(self.rest.operands)}
+        return tuple(operands)
 
     def __str__(self) -> str:
         """Return the choice in the words of the placement report."""
-        convolution = self.engine.graph.convolution
-        text = f"{convolution.title} {self.engine.name}"
+        engine = self.engine
+        text = f"{engine.graph.operation.title} {engine.name}"
         if self.rest:
-            text += f", then {self.rest}"
-        if self.engine.scratch:
-            text += f", {self.engine.scratch} B workspace"
+            text += f", then {self.rest.title}"
+        made = "compiled" if engine.compiled else "precompiled, built"
+        text += f", {made} in {engine.milliseconds:.0f} ms"
+        if self.scratch:
+            text += f", {self.scratch} B workspace"
         if self.microseconds is None:
             return f"{text} (heuristic)"
-        return f"{text} ({self.microseconds:.1f} us, best of {self.among})"
+        rival = "" if self.rival is None else f"; cuda kernels: {self.rival:.1f} us"
+        return f"{text} ({self.microseconds:.1f} us, best of {self.among}{rival})"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An engine that was measured.
+
+    Attributes:
+        way: the number of the division.
+        engine: its name.
+        microseconds: with the kernel behind it.
+    """
+
+    way: int
+    engine: str
+    microseconds: float
 
 
 class Judge(Protocol):
@@ -136,12 +212,27 @@ class Chooser:
     # ── what was measured ────────────────────────────────────────────────────────────────────
 
     def _tuned(self, task: Task, judge: Judge) -> Choice:
-        key = f"cuDNN {self.session.vendor.version} on {self.session.target}: {task}"
+        key = self._key(task)
         stored = self._load(key, task, judge)
         if stored is None:
-            stored = _fastest(self.session, task, judge)
-            self._records.store(key, _entry(stored))
+            stored, trials = _fastest(self.session, task, judge)
+            if trials:
+                self._records.store(key, _entry(stored, trials))
         return stored
+
+    def trials(self, task: Task) -> tuple[Trial, ...]:
+        """Return what was measured of a task, in the order of the heuristics; nothing is measured.
+
+        Entries that make no sense are left out.
+        """
+        entry = self._records.load(self._key(task)) or {}
+        try:
+            return tuple(Trial(int(way), str(e), float(us)) for way, e, us in entry["trials"])
+        except (LookupError, TypeError, ValueError):
+            return ()
+
+    def _key(self, task: Task) -> str:
+        return f"cuDNN {self.session.vendor.version} on {self.session.target}: {task}"
 
     def _load(self, key: str, task: Task, judge: Judge) -> Choice | None:
         """Build what is remembered; None if there is nothing or it is of no use."""
@@ -149,24 +240,27 @@ class Chooser:
         if entry is None:
             return None
         try:
-            divisions = {str(graph.epilogue): (graph, rest) for graph, rest in task.divisions()}
-            convolution, rest = divisions[entry["fused"]]
-            graph = ConvolutionGraph(self.session, convolution, task.limit)
-            time, among = float(entry["microseconds"]), int(entry["among"])
-            choice = Choice(graph.engine(str(entry["engine"])), rest, time, among)
+            way = {str(way.operation): way for way in task.ways}[entry["operation"]]
+            graph = OperationGraph(self.session, way.operation, task.limit)
+            time, first = (float(entry[name]) for name in ("microseconds", "first"))
+            engine = graph.engine(str(entry["engine"]))
+            among = int(entry["among"])
+            choice = Choice(engine, way.rest, time, among, first, front=way.front)
             judge.trial(choice)
         except (ValueError, LookupError, TypeError, NoPlan):
             return None
         return choice
 
 
-def _entry(choice: Choice) -> dict[str, Any]:
+def _entry(choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
     """Return what is remembered of a choice."""
     return {
-        "fused": str(choice.engine.graph.convolution.epilogue),
+        "operation": str(choice.engine.graph.operation),
         "engine": choice.engine.name,
         "microseconds": choice.microseconds,
         "among": choice.among,
+        "first": choice.first,
+        "trials": [[trial.way, trial.engine, trial.microseconds] for trial in trials],
     }
 
 
@@ -174,51 +268,69 @@ def _entry(choice: Choice) -> dict[str, Any]:
 
 
 def _first(session: Session, task: Task, judge: Judge) -> Choice:
-    """Return the heuristics' first choice that runs."""
+    """Return the heuristics' first choice that runs; of several divisions, none that is slow."""
     tried: list[str] = []
-    for choice in _choices(session, task, tried):
-        try:
-            judge.trial(choice)
-        except NoPlan as error:
-            tried.append(str(error))
-        else:
+    slow: list[Choice] = []
+    for way in task.ways:
+        for choice in _choices(session, task, way, tried):
+            if choice.engine.slow:
+                slow.append(choice)
+            elif _runs(choice, judge, tried):
+                return choice
+    for choice in slow:
+        if _runs(choice, judge, tried):
             return choice
     raise NoPlan("; ".join(tried))
 
 
-def _fastest(session: Session, task: Task, judge: Judge) -> Choice:
-    """Return the fastest choice."""
-    tried: list[str] = []
+def _runs(choice: Choice, judge: Judge, tried: list[str]) -> bool:
+    """Whether a choice runs; note in `tried` why it does not."""
+    try:
+        judge.trial(choice)
+    except NoPlan as error:
+        tried.append(str(error))
+        return False
+    return True
+
+
+def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[Trial]]:
+    """Return the fastest choice, and all that were measured."""
+    trials: list[Trial] = []
     best: Choice | None = None
-    least, count = float("inf"), 0
-    for choice in _choices(session, task, tried):
-        try:
-            time = judge.microseconds(choice, least)
-        except NoPlan as error:
-            tried.append(str(error))
-            continue
-        except DeviceOutOfMemory:
-            break  # nothing can be measured beside a model that fills the GPU
-        count += 1
-        if time < least:
-            best, least = replace(choice, microseconds=time), time
-    return replace(best, among=count) if best else _first(session, task, judge)
+    least = inf
+    for number, way in enumerate(task.ways):
+        times: list[float] = []
+        for choice in _choices(session, task, way, []):
+            if number and len(times) == GLANCE and min(times) > HOPELESS * least:
+                break
+            try:
+                time = judge.microseconds(choice, least)
+            except NoPlan:
+                continue
+            except DeviceOutOfMemory:
+                break  # nothing can be measured beside a model that fills the GPU
+            times.append(time)
+            trials.append(Trial(number, choice.engine.name, time))
+            if time < least:
+                best, least = replace(choice, microseconds=time), time
+    if best is None:
+        return _first(session, task, judge), []
+    return replace(best, among=len(trials), first=trials[0].microseconds), trials
 
 
-def _choices(session: Session, task: Task, tried: list[str]) -> Iterator[Choice]:
+def _choices(session: Session, task: Task, way: Division, tried: list[str]) -> Iterator[Choice]:
     """Yield what is possible, most promising first; note in `tried` what cuDNN refused."""
-    for convolution, rest in task.divisions():
-        try:
-            graph = ConvolutionGraph(session, convolution, task.limit)
-            for engine in graph.engines():
-                yield Choice(engine, rest)
-        except NoPlan as error:
-            tried.append(str(error))
-        else:
-            tried.append(f"{convolution}: {_summary(graph)}")
+    try:
+        graph = OperationGraph(session, way.operation, task.limit)
+        for engine in graph.engines():
+            yield Choice(engine, way.rest, front=way.front)
+    except NoPlan as error:
+        tried.append(str(error))
+    else:
+        tried.append(f"{way.operation}: {_summary(graph)}")
 
 
-def _summary(graph: ConvolutionGraph) -> str:
+def _summary(graph: OperationGraph) -> str:
     """Return how many plans were refused, and why."""
     reasons = list(graph.refused.values())
     numerics = [r for r in reasons if "Deselecting" in r]
@@ -226,7 +338,15 @@ def _summary(graph: ConvolutionGraph) -> str:
     others = [r for r in reasons if r not in numerics and r not in memory]
     parts = [
         f"{len(numerics)} use TF32, Winograd or FFT or are not repeatable" if numerics else "",
-        f"{len(memory)} want more workspace" if memory else "",
+        f"{len(memory)} want more workspace than {graph.limit} bytes{_least(memory)}"
+        if memory
+        else "",
         f"{len(others)} did not build ({others[0]})" if others else "",
     ]
     return f"{len(reasons)} plans: " + ", ".join(filter(None, parts))
+
+
+def _least(refusals: Sequence[str]) -> str:
+    """Return what the most modest of cuDNN's engines wants, if it says so."""
+    numbers = [int(found[1]) for found in map(_REQUIRES.search, refusals) if found]
+    return f", {min(numbers)} at least" if numbers else ""

@@ -1,145 +1,138 @@
-"""Convolutions as cuDNN sees them, and the nodes behind them that one of its graphs can hold."""
+"""Convolutions, plain and transposed, with the elementwise nodes behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 
 import numpy as np
 
-from ...runtime.backend import Format
+from ...runtime.backend import Format, Formats, Site
+from ...runtime.dtypes import bfloat16, float16, float32, name_of
 from ...runtime.ir import Graph, Node, Value
-from ...runtime.ops.conv import ConvTranspose
-from ...runtime.ops.elementwise import Add, Relu, Sum
+from ...runtime.ops.conv import Conv, ConvTranspose
+from ...runtime.ops.elementwise import (
+    Abs,
+    Add,
+    Clip,
+    Elu,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Mul,
+    Neg,
+    PRelu,
+    Relu,
+    Sub,
+    Sum,
+    Swish,
+    Tanh,
+)
 from ...runtime.ops.window import transposed_window, window
-from ...runtime.options import Precision
-from ..cuda.layout import Ints, strides
+from ...runtime.options import Options, Precision
+from ...runtime.types import Array
+from ..cuda.launch import Packed
+from ..cuda.layout import Ints
+from .choice import Division, Task
+from .convolution import Convolution
+from .front import Front
+from .operation import Operand, times
+from .registry import Source, Wanted, claims
+from .stages import FLOW, Followers, Stage, Tail, expressible, follow
+
+#: Channels per group below which cuDNN's engines with an epilogue are slow: on an H200, depthwise
+#: 3x3 over 32x128x28x28 takes 18 us alone and 62 us with bias and ReLU, 32 groups of 4 channels
+#: take 10 and 23 us, 2 groups of 48 take 33 us either way.
+THIN = 16
+#: Numbers of channels to which images of fewer are padded with zeros, in 16-bit floats.
+PADDED = (4, 8)
+HALVES = (float16, bfloat16)
 
 
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """What is done to each element of a convolution's result: ``relu(y + residual + bias[c])``.
+# ── a node in cuDNN's terms ──────────────────────────────────────────────────────────────────────
 
-    Attributes:
-        residual: a tensor of the result's shape is added.
-        bias: one number per channel is added.
-        relu: negative elements become zero.
-    """
-
-    residual: bool = False
-    bias: bool = False
-    relu: bool = False
-
-    def __bool__(self) -> bool:
-        return self.residual or self.bias or self.relu
-
-    def __str__(self) -> str:
-        parts = {"add": self.residual, "bias": self.bias, "relu": self.relu}
-        return "+".join(name for name, used in parts.items() if used)
+NO_PITCHES: Mapping[Value, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """A convolution over two or three spatial axes; a single axis has become the second of two.
-
-    Attributes:
-        x: shape of what is read, [n, c, *spatial].
-        w: shape of the weights: [m, c/group, *kernel], transposed [c, m/group, *kernel].
-        y: shape of the result, [n, m, *spatial].
-        pads_begin: padding before the first element of each spatial axis.
-        pads_end: padding after the last one.
-        strides: distance of neighbouring windows.
-        dilations: distance of neighbouring elements of a window.
-        transposed: the gradient of the convolution whose result `x` would be, with respect to its
-            input `y`.
-        format: physical order of x, w, y and of a residual.
-        tensor_cores: whether float32 may be rounded to TF32.
-        epilogue: what the same graph does to the result.
-    """
-
-    x: Ints
-    w: Ints
-    y: Ints
-    pads_begin: Ints
-    pads_end: Ints
-    strides: Ints
-    dilations: Ints
-    transposed: bool
-    format: Format
-    tensor_cores: bool
-    epilogue: Epilogue = Epilogue()
-
-    @property
-    def title(self) -> str:
-        """What it does, in short: ``conv+bias+relu``."""
-        name = "dgrad" if self.transposed else "conv"
-        return f"{name}+{self.epilogue}" if self.epilogue else name
-
-    def __str__(self) -> str:
-        pads = f"pads {_text(self.pads_begin)}:{_text(self.pads_end)}"
-        return (
-            f"{self.title} x {_text(self.x)} w {_text(self.w)} y {_text(self.y)} {pads}"
-            f" strides {_text(self.strides)} dilations {_text(self.dilations)}"
-            f" {self.format.value} {'tf32' if self.tensor_cores else 'float32'}"
-        )
-
-    @property
-    def group(self) -> int:
-        """Number of groups of channels."""
-        return self.y[1] // self.w[1] if self.transposed else self.x[1] // self.w[1]
-
-    @property
-    def thinnest(self) -> int:
-        """Channels that a group reads or gives, the smaller number."""
-        return min(self.w[1], self.w[0] // self.group)
-
-    @property
-    def bias(self) -> Ints:
-        """Shape of a bias, [1, m, 1, ...]."""
-        return (1, self.y[1]) + (1,) * (len(self.y) - 2)
-
-    def with_epilogue(self, epilogue: Epilogue) -> Convolution:
-        """Return the same convolution with this epilogue in its graph."""
-        return replace(self, epilogue=epilogue)
-
-    def strides_of(self, dims: Ints) -> Ints:
-        """Return the distance in elements of neighbours along each axis of x, w, y or the bias."""
-        return strides(dims, self.format)
-
-
-def describe(node: Node, precision: Precision) -> Convolution | str:
+def describe(
+    node: Node,
+    precision: Precision = "float32",
+    pitches: Mapping[Value, int] = NO_PITCHES,
+    format: Format | None = None,
+    limit: int | None = None,
+) -> Convolution | str:
     """Return a Conv or ConvTranspose node in cuDNN's terms, or why it cannot be put so.
 
-    In float32 cuDNN is fastest on plain tensors; its TF32 kernels want channels last.
+    In float32 cuDNN is fastest on plain tensors; its tensor cores want channels last.
+
+    Args:
+        node: the node.
+        precision: see `Options.precision`.
+        pitches: of its tensors, where they have gaps.
+        format: in which image, weights and result lie; the fastest where None.
+        limit: greatest workspace in bytes; None for no limit.
     """
-    values = [value.tensor for value in node.inputs if value is not None]
-    wrong = sorted({str(value.dtype) for value in values if value.dtype != np.float32})
+    values = [value for value in node.inputs if value is not None]
+    wrong = sorted({name_of(v.tensor.dtype) for v in values} - {"float32", "float16", "bfloat16"})
     if wrong:
-        return f"dtype {', '.join(wrong)}; only float32 is claimed"
-    x, w = values[0].dims, values[1].dims
-    if len(x) > 5:
-        return f"{len(x) - 2} spatial axes; cuDNN has at most 3"
-    if 0 in (*x, *w):
+        return f"dtype {', '.join(wrong)}; float32, float16 and bfloat16 are claimed"
+    x, w, y = values[0], values[1], node.output
+    axes = len(x.tensor.dims) - 2
+    if axes > 3:
+        return f"{axes} spatial axes; cuDNN has at most 3"
+    if 0 in (*x.tensor.dims, *w.tensor.dims, *y.tensor.dims):
         return "a tensor without elements"
     transposed = isinstance(node.op, ConvTranspose)
-    found = (transposed_window if transposed else window)(node.op, x[2:], w[2:])
+    geometry = transposed_window if transposed else window
+    found = geometry(node.op, x.tensor.dims[2:], w.tensor.dims[2:])
     # What transposed windows do not reach lies at the end; cuDNN allows less than a stride of it.
     if any(-pad >= step for pad, step in zip(found.pads_end, found.strides, strict=True)):
-        return f"output_padding of a stride ({_text(found.strides)}) or more"
-    one = len(x) == 3
-    tf32 = precision == "tf32"
+        return f"output_padding of a stride ({times(found.strides)}) or more"
+    dtype = x.tensor.dtype
+    tf32 = dtype == float32 and precision == "tf32"
+    if format is None:
+        format = Format.CHANNELS_LAST if tf32 or dtype in HALVES else Format.PLAIN
+    front = _front(node, limit) if format is Format.CHANNELS_LAST else None
+
+    def operand(value: Value, dims: Ints) -> Operand:
+        if front and value is not y:
+            dims = (dims[0], front.channels, *dims[2:])
+        dims = _with_axis(dims) if len(dims) == 3 else dims
+        return Operand.of(dims, dtype, format, pitches.get(value, 0))
+
+    one = axes == 1
     return Convolution(
-        x=_with_axis(x) if one else x,
-        w=_with_axis(w) if one else w,
-        y=_with_axis(node.output.tensor.dims) if one else node.output.tensor.dims,
+        x=operand(x, x.tensor.dims),
+        w=operand(w, w.tensor.dims),
+        y=operand(y, y.tensor.dims),
         pads_begin=(0,) * one + found.pads_begin,
         pads_end=(0,) * one + tuple(max(pad, 0) for pad in found.pads_end),
         strides=(1,) * one + found.strides,
         dilations=(1,) * one + found.dilations,
         transposed=transposed,
-        format=Format.CHANNELS_LAST if tf32 else Format.PLAIN,
-        tensor_cores=tf32,
+        tf32=tf32,
     )
+
+
+def _front(node: Node, limit: int | None = None) -> Front | None:
+    """Return what packs the image of a first layer, so that a pixel is a word.
+
+    On an H200, 7x7 over 32x3x224x224 float16 takes 196 us as it lies, 109 us on four channels.
+    """
+    x, w = node.reads[:2]
+    dims, dtype = x.tensor.dims, x.tensor.dtype
+    constant = w.is_constant and not x.is_constant
+    if not isinstance(node.op, Conv) or node.op.group > 1 or dtype not in HALVES or not constant:
+        return None
+    channels = next((count for count in PADDED if dims[1] <= count), dims[1])
+    if channels == dims[1] or prod(dims) // dims[1] >= 2**31:
+        return None
+    image = Operand.of(_with_axis(dims) if len(dims) == 3 else dims, dtype)
+    front = Front("x", image, channels)
+    return front if limit is None or front.nbytes <= limit else None
 
 
 def _with_axis(dims: Ints) -> Ints:
@@ -147,8 +140,103 @@ def _with_axis(dims: Ints) -> Ints:
     return (*dims[:2], 1, *dims[2:])
 
 
-def _text(dims: Ints) -> str:
-    return "x".join(map(str, dims))
+# ── divisions ────────────────────────────────────────────────────────────────────────────────────
+
+
+def divide(convolution: Convolution, tail: Tail, zeros: Operand | None) -> tuple[Division, ...]:
+    """Return the ways to divide a convolution and what follows it, best guess first.
+
+    In float32 cuDNN's engines for most activations take ten times as long as those for ReLU, or
+    round to TF32: a kernel applies them. On tensor cores cuDNN writes kernels that apply any; for
+    transposed convolutions it does not, or compiles for a second.
+
+    Theirs come first in groups, where others are far slower (Swish over 4x128x28x28 in two groups:
+    5 us against 28), and where the tail is cheap; over three axes the first ones are slow.
+
+    Args:
+        convolution: its own epilogue is empty.
+        tail: what follows.
+        zeros: a bias of zeros, where there is one: every engine that adds a residual or clips also
+            adds a bias.
+    """
+    alone = Division(convolution, tail)
+    if not tail or convolution.transposed:
+        return (alone,)
+    first, last = tail.cut(_classic(tail))
+    biased = _biased(first, zeros)
+    ways = [Division(replace(convolution, epilogue=biased), last)] if biased else []
+    exact = convolution.y.dtype == float32 and not convolution.tf32
+    thin = convolution.group > 1 and convolution.thinnest < (THIN if exact else 2)
+    ways.insert(0 if thin else len(ways), alone)
+    if not exact and all(map(expressible, tail.stages)):
+        written = Division(replace(convolution, epilogue=tail, written=True))
+        flat = len(convolution.y.dims) == 4 and bool(last) and all(map(_is_cheap, last.stages))
+        ways.insert(0 if flat or convolution.group > 1 else 1, written)
+    return tuple(ways)
+
+
+#: What the kernels that cuDNN writes apply at next to no cost. On an H200, 3x3 over 32x64x56x56
+#: float16 and Swish takes 24 us in one kernel, 32 us in two, Tanh 23 and 30; but Sigmoid 40 and 32,
+#: Gelu by erf 34 and 30.
+CHEAP = (
+    *(Add, Sum, Sub, Mul, Abs, Neg, Relu, Clip, LeakyRelu, PRelu, HardSigmoid, HardSwish),
+    *(Swish, Tanh),
+)
+
+
+def _is_cheap(stage: Stage) -> bool:
+    op = stage.op
+    if isinstance(op, Elu):
+        return op.alpha == 1
+    return isinstance(op, CHEAP) or (isinstance(op, Gelu) and op.approximate == "tanh")
+
+
+def _classic(tail: Tail) -> int:
+    """Return how many stages at the beginning are a residual, a bias and ReLU, in this order."""
+    place = 0
+    for fits in (_adds_residual, _adds_bias, lambda stage: isinstance(stage.op, Relu)):
+        if place < len(tail.stages) and fits(tail.stages[place]):
+            place += 1
+    return place
+
+
+def _adds_bias(stage: Stage) -> bool:
+    return isinstance(stage.op, Add) and stage.roles == ("bias",)
+
+
+def _adds_residual(stage: Stage) -> bool:
+    return isinstance(stage.op, Add | Sum) and len(stage.inputs) == 2 and stage.roles == ("z",)
+
+
+def _biased(tail: Tail, zeros: Operand | None) -> Tail | None:
+    """Return the classic stages with a bias, if only zeros; None where there is none."""
+    if not tail or any(map(_adds_bias, tail.stages)):
+        return tail or None
+    if zeros is None:
+        return None
+    place = int(_adds_residual(tail.stages[0]))
+    stages = [*tail.stages[:place], Stage(Add(), (FLOW, "zeros")), *tail.stages[place:]]
+    return Tail.of(stages, {**dict(tail.operands), "zeros": zeros})
+
+
+# ── the family ───────────────────────────────────────────────────────────────────────────────────
+
+
+@claims(Conv, ConvTranspose)
+def convolution(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
+    """Return a convolution with the elementwise nodes behind it."""
+    found = describe(node, options.precision, limit=options.workspace)
+    if isinstance(found, str):
+        return found
+    pattern = Pattern(node, follow(graph, node.output, free), options)
+    return Wanted(
+        nodes=pattern.nodes,
+        task=pattern.task(found),
+        reads=pattern.reads(found),
+        gives={"y": pattern.y},
+        formats=pattern.formats(found),
+        at=pattern.at,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +244,19 @@ class Pattern:
     """A convolution and the nodes behind it that run in the same step.
 
     Attributes:
-        nodes: the convolution, perhaps Add, perhaps Relu.
-        x: what it reads.
-        w: its weights.
-        bias: one number per channel, or None.
-        residual: what Add adds to the result, or None.
-        y: what the last node gives.
+        node: the convolution.
+        followers: what is behind it.
+        options: the user's choices.
     """
 
-    nodes: tuple[Node, ...]
-    x: Value
-    w: Value
-    bias: Value | None
-    residual: Value | None
+    node: Node
+    followers: Followers
+    options: Options
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them."""
+        return (self.node, *self.followers.nodes)
 
     @property
     def y(self) -> Value:
@@ -176,40 +264,80 @@ class Pattern:
         return self.nodes[-1].output
 
     @property
-    def epilogue(self) -> Epilogue:
-        """What happens to the convolution's result."""
-        return Epilogue(
-            residual=self.residual is not None,
-            bias=self.bias is not None,
-            relu=isinstance(self.nodes[-1].op, Relu),
-        )
+    def bias(self) -> Value | None:
+        """One number per channel."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    def task(self, convolution: Convolution, pitches: Mapping[Value, int] = NO_PITCHES) -> Task:
+        """Return what an engine is needed for, on tensors with these pitches."""
+        y = convolution.y
+        channels = Operand.of((1, y.dims[1]) + (1,) * (len(y.dims) - 2), y.dtype)
+        operands = dict.fromkeys(("bias", *self.followers.across), channels)
+        for role, value in self.followers.along.items():
+            operands[role] = Operand.of(y.dims, y.dtype, y.layout[0], pitches.get(value, 0))
+        stages = list(self.followers.stages)
+        if self.bias is not None:  # cuDNN's engines want the residual before it
+            place = int(bool(stages) and _adds_residual(stages[0]))
+            stages.insert(place, Stage(Add(), (FLOW, "bias")))
+        zeros = channels if self.node.reads[1].is_constant else None
+        ways = divide(convolution, Tail.of(stages, operands), zeros)
+        if self._is_packed(convolution):
+            ways = tuple(replace(way, front=_front(self.node)) for way in ways)
+        return Task(ways, self.options.workspace)
+
+    def _is_packed(self, convolution: Convolution) -> bool:
+        """Whether the image has more channels than the one that is read."""
+        return convolution.x.dims[1] != self.node.reads[0].tensor.dims[1]
+
+    def at(self, site: Site) -> Task | str:
+        """Return the task for tensors as they lie."""
+        pitches = dict(site.pitches)
+        if self.y in pitches:
+            pitches[self.node.output] = pitches[self.y]
+        limit = self.options.workspace
+        found = describe(self.node, self.options.precision, pitches, limit=limit)
+        return found if isinstance(found, str) else self.task(found, pitches)
+
+    def reads(self, convolution: Convolution) -> dict[str, Source]:
+        """Return what is read, by role."""
+        x, w = self.node.reads[:2]
+        reads: dict[str, Source] = {"x": _laid(x, convolution.x), "w": _laid(w, convolution.w)}
+        if self.bias is not None:
+            reads["bias"] = self.bias
+        if w.is_constant:
+            pack = partial(_zeros, count=convolution.y.dims[1])
+            reads["zeros"] = Packed((w,), ("cudnn", "no bias", convolution.y.dims[1]), pack)
+        return reads | {**self.followers.across, **self.followers.along}
+
+    def formats(self, convolution: Convolution) -> Formats:
+        """Return the physical formats of what is read and given."""
+        format, _ = convolution.y.layout
+        if format is Format.PLAIN:
+            return Formats()
+        x, w = self.node.reads[:2]
+        wants = dict.fromkeys((x, w, *self.followers.along.values()), format)
+        pitched = {x, self.y, *self.followers.along.values()}
+        if self._is_packed(convolution):
+            wants[x] = Format.PLAIN
+            pitched.discard(x)
+        computed = {value: format for value, format in wants.items() if not value.is_constant}
+        pitched = frozenset(value for value in pitched if not value.is_constant)
+        return Formats(computed, {self.y: format}, pitched=pitched)
 
 
-def match(graph: Graph, node: Node, free: Set[Node]) -> Pattern:
-    """Return the longest pattern that begins with this convolution and lies in `free`.
-
-    Intermediate results must have no other reader; a residual must have the result's shape.
-    Without a bias the weights must be constant: a bias of zeros is packed beside them.
-    """
-    x, w = node.inputs[0], node.inputs[1]
-    if x is None or w is None:
-        raise ValueError(f"'{node.name}' lacks its input or its weights")
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if bias is None and not w.is_constant:
-        return Pattern((node,), x, w, None, None)
-    nodes, residual = [node], None
-    follower = _follower(graph, node, free)
-    if follower is not None and isinstance(follower.op, Add | Sum):
-        others = [value for value in follower.inputs if value is not node.output]
-        if len(others) == 1 and others[0] and others[0].tensor == node.output.tensor:
-            nodes.append(follower)
-            residual = others[0]
-            follower = _follower(graph, follower, free)
-    if follower is not None and isinstance(follower.op, Relu):
-        nodes.append(follower)
-    return Pattern(tuple(nodes), x, w, bias, residual)
+def _laid(value: Value, operand: Operand) -> Source:
+    """Return a value; of a constant, what lies as an operand wants it."""
+    if not value.is_constant or operand.layout == (Format.PLAIN, 0):
+        return value
+    channels = operand.dims[1]
+    return Packed((value,), ("cudnn", "last", channels), partial(_last, channels=channels))
 
 
-def _follower(graph: Graph, node: Node, free: Set[Node]) -> Node | None:
-    follower = graph.sole_consumer(node.output)
-    return follower if follower in free else None
+def _last(data: Array, channels: int) -> Array:
+    """Return an image or weights with so many channels, zeros behind its own ones, innermost."""
+    widths = [(0, channels - n if axis == 1 else 0) for axis, n in enumerate(data.shape)]
+    return np.ascontiguousarray(np.moveaxis(np.pad(data, widths), 1, -1))
+
+
+def _zeros(weights: Array, count: int) -> Array:
+    return np.zeros(count, weights.dtype)

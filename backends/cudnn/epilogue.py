@@ -1,74 +1,73 @@
-"""What follows a convolution, as one of the cuda backend's kernels where cuDNN does not fuse it."""
+"""What follows a result, as one of the cuda backend's kernels where it is not in cuDNN's graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...runtime.backend import Format
-from ...runtime.dtypes import float32
+import numpy as np
+
 from ...runtime.infer import infer
 from ...runtime.ir import Graph, Value
-from ...runtime.ops.elementwise import Add, Relu
 from ...runtime.types import TensorType
 from ..cuda.device import CudaDevice, CudaStream
 from ..cuda.elementwise import chain_of, elementwise
 from ..cuda.launch import Launch, Tensor, bound
-from .conv import Convolution, Epilogue
-from .graph import Role
+from .operation import Operand
+from .stages import FLOW, Input, Tail
 
 
-def epilogue_launch(convolution: Convolution, epilogue: Epilogue) -> tuple[Launch, dict[int, Role]]:
-    """Return the kernel that applies an epilogue to a convolution's result, in place.
+def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[int, str]]:
+    """Return the kernel that applies a tail to a result, in place.
 
     Args:
-        convolution: what gave the result.
-        epilogue: what is left to do, not empty.
+        tail: what is to be done, not empty.
+        role: of the result.
+        result: how it lies.
 
     Returns:
         The kernel, and the role of each of its pointers by position.
     """
     graph = Graph("epilogue")
-    roles: dict[Value, Role] = {}
+    operands = {role: result, **dict(tail.operands)}
+    values = {r: graph.add_input(r, TensorType(o.dtype, o.dims)) for r, o in operands.items()}
+    roles = {value: r for r, value in values.items()}
+    flow = values[role]
 
-    def operand(role: Role, dims: tuple[int, ...]) -> Value:
-        value = graph.add_input(role, TensorType(float32, dims))
-        roles[value] = role
-        return value
+    def value_of(given: Input) -> Value | None:
+        if given is None:
+            return None
+        if isinstance(given, str):
+            return flow if given == FLOW else values[given]
+        return graph.constant(np.asarray(given, result.dtype))
 
-    result = operand("y", convolution.y)
-    if epilogue.bias:
-        result = graph.insert(Add(), [result, operand("bias", convolution.bias)]).output
-    if epilogue.residual:
-        result = graph.insert(Add(), [result, operand("residual", convolution.y)]).output
-    if epilogue.relu:
-        result = graph.insert(Relu(), [result]).output
-    roles[result] = "y"
+    for stage in tail.stages:
+        flow = graph.insert(stage.op, [value_of(given) for given in stage.inputs]).output
+    roles[flow] = role
     infer(graph)
     chain = chain_of(graph.nodes)
     if isinstance(chain, str):
-        raise TypeError(f"{epilogue} has no kernel: {chain}")
+        raise TypeError(f"{tail} has no kernel: {chain}")
 
     def tensor(value: Value) -> Tensor:
-        return Tensor(value, Format.PLAIN if roles[value] == "bias" else convolution.format)
+        return Tensor(value, *operands[roles[value]].layout)
 
-    launch = elementwise(chain, tensor(result), [tensor(value) for value in chain.operands])
-    places: dict[int, Role] = {
-        i: roles[a.value] for i, a in enumerate(launch.args) if isinstance(a, Tensor)
-    }
+    launch = elementwise(chain, tensor(flow), [tensor(value) for value in chain.operands])
+    places = {i: roles[a.value] for i, a in enumerate(launch.args) if isinstance(a, Tensor)}
     return launch, places
 
 
-def epilogue_kernel(
-    device: CudaDevice, convolution: Convolution, epilogue: Epilogue, at: Mapping[Role, int]
+def rest_kernel(
+    device: CudaDevice, tail: Tail, role: str, result: Operand, at: Mapping[str, int]
 ) -> Callable[[CudaStream], None]:
-    """Return what applies an epilogue to the result of a convolution; see `epilogue_launch`.
+    """Return what applies a tail to a result; see `rest_launch`.
 
     Args:
         device: the GPU.
-        convolution: what gave the result.
-        epilogue: what is left to do.
+        tail: what is to be done.
+        role: of the result.
+        result: how it lies.
         at: address by role.
     """
-    launch, places = epilogue_launch(convolution, epilogue)
+    launch, places = rest_launch(tail, role, result)
     code = device.compiler.submit(launch.source)
-    return bound(device, launch, code, {place: at[role] for place, role in places.items()})
+    return bound(device, launch, code, {place: at[r] for place, r in places.items()})

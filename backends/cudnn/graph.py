@@ -1,31 +1,17 @@
-"""A convolution as one cuDNN graph, and the engines that cuDNN has for it."""
+"""An operation as one cuDNN graph, and the engines that cuDNN has for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from time import perf_counter
+from typing import Any
 
 from ..cuda.device import CudaStream
-from ..cuda.layout import Ints
-from .conv import Convolution
+from .operation import DATA_TYPES, SLOW, Operand, Operation, Ranked
 from .session import Session
 from .vendor import NoPlan
-
-Role = Literal["x", "w", "residual", "bias", "y"]
-
-# Winograd and FFT spread one NaN over a whole channel; tensor cores round float32 to TF32; the
-# others let results differ from run to run or keep them in less than float32.
-_NEVER = (
-    "FFT",
-    "NONDETERMINISTIC",
-    "WINOGRAD",
-    "WINOGRAD_TILE_13x13",
-    "WINOGRAD_TILE_4x4",
-    "WINOGRAD_TILE_6x6",
-)
-_TENSOR_CORES = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,121 +24,147 @@ class Engine:
         name: cuDNN's name for engine and knobs, such as ``eng44_k2=12_k18=0``. (The frontend
             knows no name for some knobs, so that an engine cannot be built from them.)
         scratch: bytes of workspace.
+        compiled: whether cuDNN wrote and compiled its kernel for this graph (runtime fusion).
+        milliseconds: what it took to build.
     """
 
-    graph: ConvolutionGraph
+    graph: OperationGraph
     index: int
     name: str
     scratch: int
+    compiled: bool = False
+    milliseconds: float = 0.0
 
-    def execute(self, addresses: Mapping[Role, int], scratch: int, stream: CudaStream) -> None:
+    @property
+    def slow(self) -> bool:
+        """Whether it is to be taken only where nothing else runs."""
+        return self.graph.rank(self.name) == SLOW
+
+    def execute(self, addresses: Mapping[str, int], scratch: int, stream: CudaStream) -> None:
         """Put it on a stream; see `Session.execute`."""
         pack = {self.graph.tensors[role]: address for role, address in addresses.items()}
         self.graph.session.execute(self.graph.frontend, self.index, pack, scratch, stream)
 
 
-class ConvolutionGraph:
-    """A convolution with its epilogue in cuDNN's words.
+class OperationGraph:
+    """An operation in cuDNN's words.
 
     Args:
         session: where it runs.
-        convolution: what it computes.
+        operation: what it computes.
         limit: greatest workspace of an engine in bytes; None for no limit.
 
     Attributes:
         frontend: NVIDIA's graph object.
-        tensors: its number for each tensor that an execution needs.
+        tensors: its number for each tensor that an execution needs, by role.
         refused: cuDNN's reason by name of each plan that was not allowed or did not build.
 
     Raises:
         NoPlan: cuDNN cannot express it.
     """
 
-    def __init__(self, session: Session, convolution: Convolution, limit: int | None) -> None:
+    def __init__(self, session: Session, operation: Operation, limit: int | None) -> None:
         self.session = session
-        self.convolution = convolution
+        self.operation = operation
         self.limit = limit
-        self.tensors: dict[Role, int] = {}
+        self.tensors: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self.frontend: Any = self._build()
 
     def _build(self) -> Any:
-        library, convolution = self.session.vendor, self.convolution
+        library, operation = self.session.vendor, self.operation
         cudnn = library.frontend
-        float32 = cudnn.data_type.FLOAT
-        with library.planning(f"graph of {convolution}"):
+        operands, results = operation.operands, operation.results
+        with library.planning(f"graph of {operation}"):
             graph = cudnn.pygraph(
-                name=str(convolution),
-                io_data_type=float32,
-                intermediate_data_type=float32,
-                compute_data_type=float32,
+                name=operation.title,
+                io_data_type=cudnn.data_type.FLOAT,
+                intermediate_data_type=cudnn.data_type.FLOAT,
+                compute_data_type=cudnn.data_type.FLOAT,
                 **self.session.place,
             )
-            y = self._with_epilogue(graph, self._convolved(graph))
-            y.set_output(True).set_data_type(float32)
-            y.set_dim(list(convolution.y)).set_stride(list(convolution.strides_of(convolution.y)))
+            reads = {r: self._tensor(graph, r, o) for r, o in operands.items() if r not in results}
+            given = operation.express(graph, cudnn, reads)
+            for role in results:
+                operand, tensor = operands[role], given[role]
+                tensor.set_output(True).set_data_type(self._type(operand))
+                tensor.set_dim(list(operand.dims)).set_stride(list(operand.strides))
             graph.validate()
             graph.build_operation_graph()
-            self.tensors["y"] = y.get_uid()
-            notes = _NEVER if convolution.tensor_cores else _NEVER + _TENSOR_CORES
-            graph.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in notes])
+            self.tensors |= {role: given[role].get_uid() for role in results}
+            for kind, deselect in (
+                (cudnn.numerical_note, graph.deselect_numeric_notes),
+                (cudnn.behavior_note, graph.deselect_behavior_notes),
+            ):
+                deselect([getattr(kind, note) for note in operation.notes if hasattr(kind, note)])
             if self.limit is not None:
                 graph.deselect_workspace_greater_than(self.limit)
         return graph
 
-    def _tensor(self, graph: Any, role: Role, dims: Ints) -> Any:
+    def _tensor(self, graph: Any, role: str, operand: Operand) -> Any:
         tensor = graph.tensor(
             name=role,
-            dim=list(dims),
-            stride=list(self.convolution.strides_of(dims)),
-            data_type=self.session.vendor.frontend.data_type.FLOAT,
+            dim=list(operand.dims),
+            stride=list(operand.strides),
+            data_type=self._type(operand),
         )
         self.tensors[role] = tensor.get_uid()
         return tensor
 
-    def _convolved(self, graph: Any) -> Any:
-        c = self.convolution
-        x, w = self._tensor(graph, "x", c.x), self._tensor(graph, "w", c.w)
-        windows = {
-            "pre_padding": list(c.pads_begin),
-            "post_padding": list(c.pads_end),
-            "stride": list(c.strides),
-            "dilation": list(c.dilations),
-        }
-        if not c.transposed:
-            return graph.conv_fprop(image=x, weight=w, **windows)
-        return graph.conv_dgrad(loss=x, filter=w, **windows)
-
-    def _with_epilogue(self, graph: Any, y: Any) -> Any:
-        """Append the epilogue; cuDNN's engines want the residual before the bias."""
-        c = self.convolution
-        if c.epilogue.residual:
-            y = graph.add(a=y, b=self._tensor(graph, "residual", c.y))
-        if c.epilogue.bias:
-            y = graph.bias(input=y, bias=self._tensor(graph, "bias", c.bias))
-        return graph.relu(input=y) if c.epilogue.relu else y
+    def _type(self, operand: Operand) -> Any:
+        if operand.dtype not in DATA_TYPES:
+            raise NoPlan(f"{operand}: cuDNN has no such dtype")
+        return getattr(self.session.vendor.frontend.data_type, DATA_TYPES[operand.dtype])
 
     @cached_property
     def _listed(self) -> int:
         """Number of plans that cuDNN's heuristics propose, best first."""
         library = self.session.vendor
         modes = library.frontend.heur_mode
-        with library.planning(f"heuristics for {self.convolution}"):
+        with library.planning(f"heuristics for {self.operation}"):
             self.frontend.create_execution_plans([modes.A, modes.FALLBACK])
         return int(self.frontend.get_execution_plan_count())
 
-    def engines(self) -> Iterator[Engine]:
-        """Yield every engine that is allowed, in the order of cuDNN's heuristics, built.
+    @cached_property
+    def _compiled(self) -> tuple[bool, ...]:
+        """Whether each of the plans is of an engine that is compiled at run time."""
+        library, graph = self.session.vendor, self.frontend
+        note = library.frontend.behavior_note.RUNTIME_COMPILATION
+        with library.planning("behavior notes"):
+            notes = [graph.get_behavior_notes_for_plan_at_index(i) for i in range(self._listed)]
+        return tuple(note in found for found in notes)
+
+    def plans(self) -> tuple[tuple[str, bool], ...]:
+        """Return the name of every plan, and whether it is compiled at run time; builds none.
+
+        They come in the order of `engines`, those that are not allowed among them.
 
         Raises:
             NoPlan: the heuristics propose nothing at all.
         """
-        for index in range(self._listed):
+        return tuple((self._name(index), self._compiled[index]) for index in self._order())
+
+    def rank(self, engine: str) -> int:
+        """Return how far behind others an engine of this name is to come; see `Ranked`."""
+        return self.operation.rank(engine) if isinstance(self.operation, Ranked) else 0
+
+    def _order(self) -> list[int]:
+        return sorted(range(self._listed), key=lambda index: self.rank(self._name(index)))
+
+    def _name(self, index: int) -> str:
+        return str(self.frontend.get_plan_name_at_index(index))
+
+    def engines(self) -> Iterator[Engine]:
+        """Yield every engine that is allowed, built, by rank and in the heuristics' order.
+
+        Raises:
+            NoPlan: the heuristics propose nothing at all.
+        """
+        for index in self._order():
             try:
                 yield self._built(index)
             except NoPlan as error:
-                name = str(self.frontend.get_plan_name_at_index(index))
-                self.refused[name] = str(error)
+                self.refused[self._name(index)] = str(error)
 
     def engine(self, name: str) -> Engine:
         """Return the engine of this name, built.
@@ -161,13 +173,15 @@ class ConvolutionGraph:
             NoPlan: the heuristics do not propose it, or it is not allowed.
         """
         for index in range(self._listed):
-            if self.frontend.get_plan_name_at_index(index) == name:
+            if self._name(index) == name:
                 return self._built(index)
-        raise NoPlan(f"{self.convolution} has no engine {name}")
+        raise NoPlan(f"{self.operation} has no engine {name}")
 
     def _built(self, index: int) -> Engine:
-        graph = self.frontend
+        graph, begin = self.frontend, perf_counter()
         with self.session.vendor.planning("plan"):
             graph.build_plan_at_index(index)
-            name = str(graph.get_plan_name_at_index(index))
-            return Engine(self, index, name, int(graph.get_workspace_size_plan_at_index(index)))
+            took = 1e3 * (perf_counter() - begin)
+            scratch = int(graph.get_workspace_size_plan_at_index(index))
+        name = self._name(index)
+        return Engine(self, index, name, scratch, self._compiled[index], took)

@@ -44,7 +44,8 @@ class Session:
         """Plan for a GPU by its properties as JSON; nothing can be executed."""
         with library.calling("create_device_properties"):
             found = library.frontend.create_device_properties(properties)
-        return cls(library, _target(properties), {"device_property": found})
+        place = {"device_property": found, "sm_version": _architecture(properties)}
+        return cls(library, _target(properties), place)
 
     def execute(
         self, graph: Any, plan: int, pack: Mapping[int, int], workspace: int, stream: CudaStream
@@ -69,5 +70,8 @@ class Session:
 
 
 def _target(properties: str) -> str:
-    known = json.loads(properties)
-    return f"{known['deviceName']} sm_{known['deviceVer'] // 10}"
+    return f"{json.loads(properties)['deviceName']} sm_{_architecture(properties)}"
+
+
+def _architecture(properties: str) -> int:
+    return int(json.loads(properties)["deviceVer"]) // 10

@@ -1,4 +1,4 @@
-"""The step that runs a convolution on cuDNN, and how choices are measured."""
+"""The step that runs an operation on cuDNN, and how choices are measured."""
 
 from __future__ import annotations
 
@@ -7,64 +7,71 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from statistics import median
-from time import perf_counter
 
 import numpy as np
 
-from ...runtime.backend import Buffer, Format, Site, View
-from ...runtime.dtypes import float32
+from ...runtime.backend import Site, View
+from ...runtime.dtypes import FLOATS
 from ...runtime.errors import DeviceError, DeviceOutOfMemory
-from ...runtime.ir import Value
-from ...runtime.types import Array, TensorType
+from ...runtime.types import Array
 from ..cuda.device import CudaDevice, CudaStream
-from ..cuda.launch import pointer
-from ..cuda.layout import Ints
+from ..cuda.launch import Packed
+from ..cuda.memory import CudaBuffer, pointer
 from .choice import Choice, Task
-from .conv import Pattern
-from .epilogue import epilogue_kernel
-from .graph import Role
+from .clock import microseconds
+from .epilogue import rest_kernel
+from .front import front_kernel
+from .operation import Operand
+from .registry import Wanted
 from .vendor import NoPlan
 
 Run = Callable[[CudaStream], None]
+#: Results of a block of threads in cuDNN's products: 128 by 64.
+TILE = 128 * 64
 
 
-def runner(device: CudaDevice, choice: Choice, at: Mapping[Role, int], scratch: int) -> Run:
+def runner(device: CudaDevice, choice: Choice, at: Mapping[str, int], scratch: int) -> Run:
     """Return what runs a choice on these addresses.
 
     Args:
         device: the GPU.
-        choice: cuDNN's engine, and what a kernel does behind it.
-        at: address by role; what the choice does not read may be left out.
-        scratch: address of the engine's workspace, 0 where it wants none.
+        choice: cuDNN's engine, and what kernels do before and behind it.
+        at: address by role, of all that the choice reads and gives.
+        scratch: address of the choice's workspace, 0 where it wants none.
     """
-    engine = choice.engine
-    known: dict[Role, int] = {role: at[role] for role in engine.graph.tensors}
-    if not choice.rest:
-        return lambda stream: engine.execute(known, scratch, stream)
-    behind = epilogue_kernel(device, choice.engine.graph.convolution, choice.rest, at)
+    engine, operation = choice.engine, choice.engine.graph.operation
+    known = {role: at[role] for role in operation.operands}
+    workspace, runs = scratch, list[Run]()
+    if choice.front is not None:
+        role = choice.front.role
+        known[role], workspace = scratch, scratch + choice.front.nbytes
+        runs.append(front_kernel(device, choice.front, at[role], scratch))
+    runs.append(lambda stream: engine.execute(known, workspace, stream))
+    if choice.rest:
+        result = operation.results[0]
+        runs.append(rest_kernel(device, choice.rest, result, operation.operands[result], at))
 
     def run(stream: CudaStream) -> None:
-        engine.execute(known, scratch, stream)
-        behind(stream)
+        for each in runs:
+            each(stream)
 
-    return run
+    return run if len(runs) > 1 else runs[0]
 
 
 @dataclass(frozen=True, slots=True)
-class ConvolutionStep:
-    """A pattern with the engine that was chosen for it.
+class GraphStep:
+    """Nodes with the engine that was chosen for them.
 
     Attributes:
         device: the GPU.
         site: where it runs.
-        pattern: the nodes.
+        wanted: the nodes, and what they read and give.
         choice: the engine.
     """
 
     device: CudaDevice
     site: Site
-    pattern: Pattern
+    wanted: Wanted
     choice: Choice
     capturable: bool = True
 
@@ -74,45 +81,39 @@ class ConvolutionStep:
         return str(self.choice)
 
     @property
+    def fill(self) -> float:
+        """About how much of the GPU it keeps busy; see `runtime.backend.Filling`.
+
+        cuDNN does not say how many blocks an engine launches: a usual one makes `TILE` results.
+        """
+        operation = self.choice.engine.graph.operation
+        results = max(prod(operation.operands[role].dims) for role in operation.results)
+        return results / TILE / self.device.compiler.target.processors
+
+    @property
     def scratch(self) -> int:
-        """The engine's workspace."""
-        return self.choice.engine.scratch
+        """The workspace of the engine, and of what comes before it."""
+        return self.choice.scratch
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
         """Return what runs it on these addresses."""
         views = dict(zip(self.site.inputs, inputs, strict=True))
-        pattern, convolution = self.pattern, self.choice.engine.graph.convolution
-        at: dict[Role, int] = {
-            "x": self._address(pattern.x, convolution.format, views),
-            "w": self._address(pattern.w, convolution.format, views),
-            "y": pointer(outputs[0]),
-        }
-        if pattern.residual is not None:
-            at["residual"] = self._address(pattern.residual, convolution.format, views)
-        if pattern.bias is not None:
-            at["bias"] = self._address(pattern.bias, Format.PLAIN, views)
-        elif convolution.epilogue.bias:
-            zeros = self.site.weights.packed((pattern.w,), ("cudnn", "no bias"), _no_bias)
-            at["bias"] = pointer(zeros)
+        views.update(zip(self.site.outputs, outputs, strict=True))
+        sources = {**self.wanted.reads, **self.wanted.gives}
+        at: dict[str, int] = {}
+        for role in self.choice.roles:
+            source = sources[role]
+            if isinstance(source, Packed):
+                packed = self.site.weights.packed(source.sources, source.layout, source.pack)
+                at[role] = pointer(packed)
+            elif source.is_constant:
+                at[role] = pointer(self.site.weights.view(source))
+            else:
+                at[role] = pointer(views[source])
         workspace = 0 if scratch is None else pointer(scratch)
         return runner(self.device, self.choice, at, workspace)
-
-    def _address(self, value: Value, format: Format, views: Mapping[Value, View]) -> int:
-        if not value.is_constant:
-            return pointer(views[value])
-        if format is Format.PLAIN:
-            return pointer(self.site.weights.view(value))
-        return pointer(self.site.weights.packed((value,), ("cudnn", format), _channels_last))
-
-
-def _no_bias(weights: Array) -> Array:
-    return np.zeros(len(weights), np.float32)
-
-
-def _channels_last(data: Array) -> Array:
-    return np.ascontiguousarray(np.moveaxis(data, 1, -1))
 
 
 class Bench:
@@ -125,15 +126,11 @@ class Bench:
             and a trial needs none.
     """
 
-    #: Calls in one recording, fewer where one takes more than 100 us.
-    CALLS = (20, 5)
-    REPLAYS = 5
-
     def __init__(self, device: CudaDevice, task: Task, *, filled: bool) -> None:
         self._device = device
         self._task = task
         self._filled = filled
-        self._buffers: list[Buffer] = []
+        self._buffers: list[CudaBuffer] = []
 
     def __enter__(self) -> Bench:
         return self
@@ -146,29 +143,19 @@ class Bench:
     def trial(self, choice: Choice) -> None:
         """Run a choice, which makes cuDNN load its kernels, and record it."""
         with self._running(choice) as run:
-            self._time(run)
+            run(self._stream)
+            self._stream.synchronize()
             self._device.record(run)
 
     def microseconds(self, choice: Choice, least: float) -> float:
-        """Return the median time of a choice, from recordings of several calls."""
+        """Return the median time of a choice."""
         with self._running(choice) as run:
-            self._time(run)
-            once = min(self._time(run) for _ in range(3))
-            if once > 4 * least + 100:
-                return once
-            calls = self.CALLS[once > 100]
-
-            def repeat(stream: CudaStream) -> None:
-                for _ in range(calls):
-                    run(stream)
-
-            recorded = self._device.record(repeat)
-            return median(self._time(recorded) for _ in range(self.REPLAYS)) / calls
+            return microseconds(self._device, run, self._stream, least)
 
     @contextmanager
     def _running(self, choice: Choice) -> Generator[Run]:
         """Give what runs a choice; turn what fails inside into `NoPlan`."""
-        scratch = self._device.allocate(choice.engine.scratch)
+        scratch = self._device.allocate(choice.scratch)
         try:
             yield runner(self._device, choice, self._at, scratch.pointer)
         except DeviceOutOfMemory:
@@ -178,35 +165,30 @@ class Bench:
         finally:
             scratch.close()
 
-    def _time(self, run: Run) -> float:
-        stream = self._stream
-        start = perf_counter()
-        run(stream)
-        stream.synchronize()
-        return 1e6 * (perf_counter() - start)
-
     @cached_property
     def _stream(self) -> CudaStream:
         return self._device.stream()
 
     @cached_property
-    def _at(self) -> dict[Role, int]:
-        """Addresses of tensors of the task's shapes."""
-        convolution = self._task.convolution
-        dims: dict[Role, Ints] = {
-            "x": convolution.x,
-            "w": convolution.w,
-            "bias": convolution.bias,
-            "residual": convolution.y,
-            "y": convolution.y,
-        }
-        numbers = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
-        at: dict[Role, int] = {}
-        for role, shape in dims.items():
-            if self._filled:
-                buffer = self._device.upload(np.resize(numbers, shape)).buffer
+    def _at(self) -> dict[str, int]:
+        """Addresses of tensors of the task's shapes; integers are zero, which is in range."""
+        at: dict[str, int] = {}
+        for role, operand in self._task.operands.items():
+            if self._filled or operand.dtype not in FLOATS:
+                buffer = self._device.upload(_numbers(operand)).buffer
+                if not isinstance(buffer, CudaBuffer):
+                    raise TypeError(f"{buffer} is no memory of the GPU")
             else:
-                buffer = self._device.allocate(prod(shape) * numbers.itemsize)
+                buffer = self._device.allocate(operand.extent)
             self._buffers.append(buffer)
-            at[role] = pointer(View(self._device, buffer, 0, TensorType(float32, shape)))
+            at[role] = buffer.pointer
         return at
+
+
+def _numbers(operand: Operand) -> Array:
+    """Return an array of an operand's extent: normal numbers, or zeros of integers."""
+    count = operand.extent // operand.dtype.itemsize
+    if operand.dtype not in FLOATS:
+        return np.zeros(count, operand.dtype)
+    numbers = np.random.default_rng(0).standard_normal(min(count, 1 << 16), np.float32)
+    return np.resize(numbers.astype(operand.dtype), count)

@@ -84,8 +84,8 @@ def load() -> Library:
         frontend.backend_version()
     except RuntimeError as error:
         raise _unavailable(f"{_CUDNN}, cuDNN's library,") from error
-    _require_cublas()
-    return Library(frontend, found, str(frontend.backend_version_string()), _mapped(_CUDNN))
+    _load_companions()
+    return Library(frontend, found, str(frontend.backend_version_string()), mapped(_CUDNN))
 
 
 def _unavailable(missing: str) -> BackendUnavailable:
@@ -105,21 +105,33 @@ def _preload(name: str, *folders: str) -> ctypes.CDLL | None:
         return None
 
 
-def _require_cublas() -> None:
-    """Load cublasLt, without which cuDNN ends the process when it plans its first graph."""
+def _load_companions() -> None:
+    """Load what cuDNN and the frontend ask for by name, which does not find NVIDIA's wheels.
+
+    Without cublasLt, cuDNN ends the process when it plans its first graph. Without NVRTC it lacks
+    the engines that are compiled at run time, without cudart the frontend finds no GPU.
+    """
     cudart = ctypes.CDLL(_CUDNN).cudnnGetCudartVersion
     cudart.restype = ctypes.c_size_t
     major = cudart() // 1000
-    name = f"libcublasLt.so.{major}"
-    if _preload(name, f"cu{major}/lib", "cublas/lib") is None:
-        raise _unavailable(f"{name}, which cuDNN calls,")
+    cublas = f"libcublasLt.so.{major}"
+    if _preload(cublas, f"cu{major}/lib", "cublas/lib") is None:
+        raise _unavailable(f"{cublas}, which cuDNN calls,")
+    for name, wheel in (("nvrtc", "cuda_nvrtc"), ("cudart", "cuda_runtime")):
+        file = f"lib{name}.so.{major}"
+        if not mapped(file):
+            _preload(file, f"cu{major}/lib", f"{wheel}/lib")
 
 
-def _mapped(name: str) -> str:
-    """Return the path of a library in this process's memory."""
+def mapped(name: str) -> str:
+    """Return the path of a library that this process has loaded; empty where it has not.
+
+    Args:
+        name: how its file's name begins, such as ``libcudnn.so``.
+    """
     with open("/proc/self/maps", encoding="utf-8") as maps:
         paths = (line.split(maxsplit=5)[-1].strip() for line in maps)
-        return next((path for path in paths if Path(path).name.startswith(name)), name)
+        return next((path for path in paths if Path(path).name.startswith(name)), "")
 
 
 def _brief(error: Exception) -> str:

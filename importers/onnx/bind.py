@@ -126,7 +126,7 @@ class _Binder:
         inner = Scope(
             scope.space,
             local={*function.inputs, *computed},
-            prefix=f"{scope.prefix}{node.name or node.outputs[0]}/",
+            prefix=f"{scope.prefix}{node.name or node.result}/",
             results={formal: scope.value_name(name) for formal, name in results.items()},
             attributes={**function.attributes, **node.attributes},
         )
@@ -160,10 +160,11 @@ class _Binder:
     # ── nodes ────────────────────────────────────────────────────────────────────────────────
 
     def _node(self, node: RawNode, scope: Scope) -> None:
-        if not node.outputs:
+        if not any(node.outputs):
             raise self._source.error("has no outputs", node.where)
         node = self._resolved(node, scope)
         function = self._functions.get(key_of(node))
+        node = self._trimmed(node, function)
         if function is not None:
             self._call(function, node, scope)
         elif node.op == "Constant" and not node.domain:
@@ -174,10 +175,19 @@ class _Binder:
             reason = f"uses domain '{node.domain}', which the model does not import"
             raise self._source.error(reason, node.where)
         else:
-            origin = scope.prefix + (node.name or node.outputs[0] or node.op)
+            origin = scope.prefix + (node.name or node.result or node.op)
             for each in upgrade(node, _Site(self, scope)):
                 label = origin if each.name == node.name else each.name
                 self._insert(each, scope, label, origin)
+
+    def _trimmed(self, node: RawNode, function: RawFunction | None) -> RawNode:
+        """Return the node without outputs at its end that are left out and need not be there."""
+        operator = self._operators.get((node.domain, node.op)) if function is None else None
+        least, most = operator.outputs if operator is not None else (0, 0)
+        count = len(node.outputs)
+        while most is not None and count > least and not node.outputs[count - 1]:
+            count -= 1
+        return node.change(outputs=node.outputs[:count]) if count < len(node.outputs) else node
 
     def _resolved(self, node: RawNode, scope: Scope) -> RawNode:
         """Return the node with the attributes of its function put in."""

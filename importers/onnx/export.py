@@ -92,8 +92,8 @@ def export(
         producer_name=about.producer,
         producer_version=about.version,
         doc_string=about.doc,
-        graph=_Writer(versions, results_of(graph), store).main(graph),
     )
+    _Writer(versions, results_of(graph), store).main(model.graph, graph)
     for domain, version in versions.items():
         model.opset_import.append(helper.make_opsetid(domain, version))
     helper.set_model_props(model, dict(about.metadata))
@@ -184,21 +184,21 @@ class _Writer:
         self._store = store
         self._outside: dict[int, str] = {}
 
-    def main(self, graph: Graph) -> GraphProto:
-        """Return the model's own graph; a constant that several graphs share is there, once."""
+    def main(self, proto: GraphProto, graph: Graph) -> None:
+        """Fill in the model's own graph; a constant that several graphs share is there, once."""
         names = _Names({*(v.name for v in graph.inputs), *graph.outputs}, is_main=True)
         for value in graph.inputs:
             names.give(value, value.name)
         for label, value in graph.outputs.items():
             if value not in names:
                 names.give(value, label)
-        proto = GraphProto(name=graph.name or "graph")
+        proto.name = graph.name or "graph"
         for value in graph.constants:
             self._constant(proto, value, names)
         for value in _shared(graph):
             if id(value.data) not in self._outside:
                 self._constant(proto, value, names)
-        return self._graph(proto, graph, names)
+        self._graph(proto, graph, names)
 
     def _graph(self, proto: GraphProto, graph: Graph, names: _Names) -> GraphProto:
         """Fill in a graph whose inputs, captures and constants have their names."""

@@ -185,7 +185,7 @@ class _Parser:
         node = RawNode(
             op=self._name(proto.op_type),
             inputs=_trimmed(self._name(name) for name in proto.input),
-            outputs=_trimmed(self._name(name) for name in proto.output),
+            outputs=tuple(self._name(name) for name in proto.output),
             name=self._name(proto.name),
             domain=domain,
             overload=self._name(proto.overload),

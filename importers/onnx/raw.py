@@ -44,12 +44,17 @@ class RawNode:
     opset: int | None = None
 
     @property
+    def result(self) -> str:
+        """The first output that is not left out, or ""."""
+        return next(filter(None, self.outputs), "")
+
+    @property
     def where(self) -> str:
         """How messages call it; a node without a name goes by what it computes."""
         kind = f"{self.domain}::{self.op}" if self.domain else self.op
-        if self.name or not self.outputs:
+        if self.name or not self.result:
             return f"node '{self.name}' ({kind})"
-        return f"node that computes '{self.outputs[0]}' ({kind})"
+        return f"node that computes '{self.result}' ({kind})"
 
     @property
     def bodies(self) -> Iterator[RawGraph]:

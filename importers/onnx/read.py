@@ -23,7 +23,8 @@ def read(
     """Return the parsed file, and where it comes from.
 
     Raises:
-        ModelError: the file cannot be read, is something else than ONNX, or is damaged.
+        ModelFileError: there is no such file, or it cannot be read.
+        ModelError: the file is something else than ONNX, or is damaged.
         UsageError: `model` is of another type.
     """
     if isinstance(model, ModelProto):
@@ -54,17 +55,17 @@ def _contents(source: Source) -> bytes:
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise source.error("is not a plain file")
+                raise source.unopened("is not a plain file")
             if status.st_size > source.limits.file_bytes:
                 size = f"{status.st_size} bytes; an ONNX file holds {source.limits.file_bytes}"
                 raise source.error(f"{size} at most; keep the weights as external data")
             return file.read(source.limits.file_bytes)
     except FileNotFoundError as error:
-        raise source.error("there is no such file") from error
+        raise source.unopened("there is no such file") from error
     except IsADirectoryError as error:
-        raise source.error("is a folder; give the .onnx file in it") from error
+        raise source.unopened("is a folder; give the .onnx file in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        raise source.error(f"cannot be read: {getattr(error, 'strerror', error)}") from error
+        raise source.unopened(f"cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
 def _decode(data: bytes, source: Source) -> ModelProto:

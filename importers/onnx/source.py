@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...runtime.dtypes import BY_ONNX, DType
-from ...runtime.errors import LimitError, ModelError, UnsupportedError
+from ...runtime.errors import LimitError, ModelError, ModelFileError, UnsupportedError
 from .limits import Limits
 
 
@@ -30,6 +30,10 @@ class Source:
     def error(self, reason: str, where: str | None = None) -> ModelError:
         """Return the error to raise for something wrong at `where`."""
         return ModelError(reason, file=self.file, where=where)
+
+    def unopened(self, reason: str) -> ModelFileError:
+        """Return the error to raise for a file that is not there or cannot be opened."""
+        return ModelFileError(reason, file=self.file)
 
     def limit(self, reason: str, where: str | None = None) -> LimitError:
         """Return the error to raise for something that exceeds the limits."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from ..dtypes import bool_, int64
 from ..errors import ShapeError
-from ..ir import Graph
+from ..ir import Graph, Node, Value
 from ..op import Op, op
 from ..types import Dim, SequenceType, TensorType, ValueType
+from .shape import Identity
 from .shapes import checked, common_type, need_rank, normalize_axis, same_dim
 
 Types = tuple[ValueType | None, ...]
@@ -102,7 +103,25 @@ class Loop(Op):
             _without_shape(before) if after is None else common_type(before, after, f"value {i}")
             for i, (before, after) in enumerate(zip(v_initial, results[1:], strict=False))
         ]
-        return (*final, *(_stacked(r, None, 0) for r in results[1 + carried :]))
+        count = self._count(m, cond)
+        return (*final, *(_stacked(r, count, 0) for r in results[1 + carried :]))
+
+    def _count(self, m: TensorType | None, cond: TensorType | None) -> Dim:
+        """Return how often the body runs, if a known count ends it and nothing else can."""
+        going: Value | None = next(iter(self.body.outputs.values()))
+        while going is not None and going.producer is not None and _is_identity(going.producer):
+            going = going.producer.inputs[0]
+        holds = cond is None or (cond.known is not None and bool(cond.known.all()))
+        stays = going is self.body.inputs[1] or (
+            going is not None and going.data is not None and bool(going.data.all())
+        )
+        if not holds or not stays or m is None or m.known is None or m.known.size != 1:
+            return None
+        return max(int(m.known.item()), 0)
+
+
+def _is_identity(node: Node) -> bool:
+    return isinstance(node.op, Identity)
 
 
 def _stacked(element: ValueType | None, count: Dim, axis: int) -> TensorType | None:

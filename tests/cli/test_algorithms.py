@@ -38,6 +38,14 @@ def test_what_was_asked_for_is_chosen(tercet: Tercet) -> None:
     assert taken["Conv"] == "direct"
 
 
+def test_lists_of_another_backend(tercet: Tercet) -> None:
+    done = tercet("inspect", "classifier.onnx", "--algorithms", "-b", "numpy")
+    assert done.code == 2
+    assert "of cuda and of cudnn, not of 'numpy'" in done.err
+    done = tercet("inspect", "classifier.onnx", "--algorithms", "-b", "cudnn")
+    assert done.code == (0 if HAS_GPU else 5)
+
+
 def test_the_space_of_the_tuner(tercet: Tercet) -> None:
     done = tercet("tune", "classifier.onnx", "--show-space", "--workspace", "0")
     assert done.code == 0

@@ -106,6 +106,15 @@ def _help(name: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.lstrip().startswith("-"))
 
 
+def test_the_readme_uses_options_that_are_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    tercet (\w+)([^#\n]*)", text, re.MULTILINE)
+    assert commands
+    for name, rest in commands:
+        given = set(re.findall(r"(?<!\S)--?[a-z-]+", rest))
+        assert given <= set(re.findall(r"(?<![\w-])--?[a-z-]+", _help(name))), f"tercet {name}"
+
+
 def test_every_exit_code_is_named() -> None:
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
     raised = {kind.exit_code for kind in (api.TercetError, *_heirs(api.TercetError))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ def test_json(tercet: Tercet) -> None:
     assert {entry["name"]: entry["ok"] for entry in found["backends"]} == {
         entry.name: bool(entry) for entry in api.available()
     }
+
+
+def test_libraries_have_a_file_or_say_what_is_off(tercet: Tercet) -> None:
+    found = tercet("doctor", "--json").json["libraries"]
+    assert [entry["name"] for entry in found] == [
+        "libcuda", "libnvrtc", "libcudnn", "libcublasLt", "libcudart", "libnvinfer",
+        "nvidia-cudnn-frontend",
+    ]  # fmt: skip
+    for entry in found:
+        assert entry["purpose"]
+        assert bool(entry["file"]) == bool(entry["version"])
+        assert not entry["file"] or Path(entry["file"]).is_file()
 
 
 def test_require(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +124,12 @@ class FakeDriver:
     [
         (FakeDriver(13020, (9, 0)), (True, True), "cuda13", ["CUDA 13.2", "sm_90, 150 GB"]),
         (FakeDriver(12040, (8, 0)), (True, True), "cuda12", ["CUDA 12.4", "NVIDIA Fake"]),
-        (FakeDriver(12040, (7, 5)), (True, False), "cuda12", ["sm_75", "8.0 (Ampere)"]),
+        (
+            FakeDriver(12040, (7, 5)),
+            (True, False),
+            "cuda12",
+            ["sm_75", "sm_80 is the least", "8.0 (Ampere)"],
+        ),
         (FakeDriver(13000, (9, 0), 100), (False, False), "cuda13", ["status 100", "none"]),
     ],
 )

@@ -43,12 +43,12 @@ def contradict(file: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "code", "words"),
     [
-        (lambda file: None, 4, ["no such file"]),
+        (lambda file: None, 2, ["no such file"]),
         (lambda file: file.write_text("hello, this is no model\n"), 4, ["no ONNX model"]),
         (lambda file: file.write_text(LFS), 4, ["LFS pointer", "git lfs pull"]),
         (lambda file: file.write_text("<!DOCTYPE html><html></html>"), 4, ["HTML"]),
         (lambda file: file.write_bytes(b""), 4, ["empty"]),
-        (lambda file: file.mkdir(), 4, ["folder"]),
+        (lambda file: file.mkdir(), 2, ["folder"]),
         (truncate, 4, ["truncated"]),
         (lose_weights, 4, ["'w'", "'gone'"]),
         (contradict, 4, ["node 'product' (MatMul)", "float32[2,3]"]),
@@ -77,6 +77,30 @@ def test_bad_models(
     (line,) = done.err.splitlines()
     assert line.startswith("error: bad.onnx: ")
     assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run gone.onnx",
+        "compare gone.onnx -b numpy -b onnxruntime",
+        "compare gone.onnx -b onnxruntime -b onnx.reference",
+        "compare gone.onnx --layers -b numpy -b onnxruntime",
+        "compare classifier.onnx --layers -b numpy --other gone.onnx",
+        "bisect gone.onnx -b numpy -b onnxruntime",
+        "export gone.onnx out.onnx",
+        "simplify gone.onnx out.onnx",
+        "extract gone.onnx out.onnx --outputs y",
+        "inspect gone.onnx",
+        "profile gone.onnx",
+        "bench gone.onnx",
+        "tune gone.onnx --show-space",
+    ],
+)
+def test_a_model_that_is_not_there(tercet: Tercet, command: str) -> None:
+    done = tercet(*command.split())
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: gone.onnx: there is no such file\n"
 
 
 @pytest.fixture
@@ -203,7 +227,7 @@ def test_a_backend_that_cannot_run_here(tercet: Tercet) -> None:
 def test_debug_adds_the_traceback(tercet: Tercet) -> None:
     for arguments in (["--debug", "run", "gone.onnx"], ["run", "gone.onnx", "--debug"]):
         done = tercet(*arguments)
-        assert done.code == 4
+        assert done.code == 2
         assert "Traceback" in done.err
         assert done.err.splitlines()[-1] == "error: gone.onnx: there is no such file"
 

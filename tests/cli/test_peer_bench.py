@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from tercet.tools import peer_bench
 from tercet.tools.bench_models import bench_inputs, bench_model
 from tercet.tools.measure import Timing
 from tercet.tools.peaks import Peaks
-from tercet.tools.peer_bench import Peer, Row, read_peers, save, summary
+from tercet.tools.peer_bench import Row, save, summary
+from tercet.tools.peers import Bound, Peer, read_bounds, read_peers, rivals
 
 SLOW = {"model": "vgg16", "precision": "fp16", "batch": 32, "peer": "slow", "ms": 4.0,
         "p10": 3.9, "p90": 4.1, "rel_err": None}  # fmt: skip
@@ -69,7 +71,33 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert "| vgg16 | float16 | 32 | slow | 4.000 |" in page
     picture = ET.fromstring(written[2].read_text(encoding="utf-8"))
     titles = [node.text or "" for node in picture.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == ["vgg16, batch 32, cuda (vgg16 b32): 1e+03 FLOP/B, 1.00 PFLOP/s"]
+    assert titles == ["vgg16, batch 32, cuda (vgg16): 1e+03 FLOP/B, 1.00 PFLOP/s"]
+
+
+def test_cudnn_is_held_against_onnxruntime_and_its_own_graphs(tmp_path: Path) -> None:
+    onnxruntime = SLOW | {"peer": "ort-cuda-graph1", "ms": 3.0, "p90": 3.1}
+    peers = read_peers(peers_file(tmp_path, SLOW, FAST, onnxruntime))["vgg16", "float16", 32]
+    assert [peer.name for peer in rivals("cudnn", peers)] == ["ort-cuda-graph1"]
+    assert rivals("cuda", peers) == peers
+    mine = rivals("cudnn", peers)
+    assert [row(ms, mine).verdict for ms in (2.9, 3.05, 3.3)] == ["ok", "ok", "10.0% slower"]
+    bound = Bound(2.0, 0.5)
+    said = [replace(row(ms, mine), bound=bound).verdict for ms in (2.6, 2.86)]
+    assert said == ["ok, within the bound", "ok, 10.0% over the bound"]
+    written = save([replace(row(2.6, mine), bound=bound)], ABOUT, [], tmp_path, "gpu_peers_cudnn")
+    assert [path.name for path in written] == ["gpu_peers_cudnn.json", "gpu_peers_cudnn.md"]
+    page = written[1].read_text(encoding="utf-8")
+    assert "vgg16, float16, batch 32: it may take 2.600 ms" in page
+    assert "roof" not in page
+
+
+def test_bounds_by_batch(tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text('{"1": 0.525, "32": 1.32}', encoding="utf-8")
+    assert read_bounds(path) == {1: 0.525, 32: 1.32}
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"probe\.json: no object of milliseconds by batch"):
+        read_bounds(path)
 
 
 @pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2", "resnet50_v15"])

@@ -1,49 +1,64 @@
-"""The kernels for what cuDNN does not fuse; compiled, which needs no GPU."""
+"""The kernels for what is not in cuDNN's graph; compiled, which needs no GPU."""
 
 from __future__ import annotations
 
 import pytest
 
 from tercet.runtime.backend import Format
-from tercet.runtime.ops.conv import Conv
-from tercet.runtime.options import Precision
-
-from .convolutions import Case
+from tercet.runtime.dtypes import DType, float16, float32
+from tercet.runtime.op import Op
+from tercet.runtime.ops.elementwise import Add, Clip, Mish, Mul, Relu, Sigmoid
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.compile import H200, Compiler
-from tercet.backends.cudnn.conv import Convolution, Epilogue, describe
-from tercet.backends.cudnn.epilogue import epilogue_launch
+from tercet.backends.cudnn.epilogue import rest_launch
+from tercet.backends.cudnn.operation import Operand
+from tercet.backends.cudnn.stages import FLOW, Stage, Tail
 
-EPILOGUES = [
-    Epilogue(bias=True),
-    Epilogue(relu=True),
-    Epilogue(residual=True),
-    Epilogue(residual=True, bias=True, relu=True),
+BIAS = Stage(Add(), (FLOW, "bias"))
+TAILS: list[list[Stage]] = [
+    [BIAS],
+    [Stage(Relu(), (FLOW,))],
+    [Stage(Add(), ("z", FLOW))],
+    [Stage(Add(), (FLOW, "z")), BIAS, Stage(Relu(), (FLOW,))],
+    [BIAS, Stage(Sigmoid(), (FLOW,)), Stage(Mul(), (FLOW, 0.5)), Stage(Mish(), (FLOW,))],
+    [Stage(Clip(), (FLOW, 0.0, 6.0)), Stage(Clip(), (FLOW, None, 5.0))],
 ]
 
 
-@pytest.mark.parametrize("precision", ["float32", "tf32"])
-@pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
-@pytest.mark.parametrize("filters", [1, 3, 8])
-def test_it_compiles(epilogue: Epilogue, precision: Precision, filters: int) -> None:
-    case = Case(Conv(), (2, 4, 9, 9), (filters, 4, 3, 3))
-    convolution = describe(case.graph().nodes[0], precision)
-    assert isinstance(convolution, Convolution)
-    launch, places = epilogue_launch(convolution, epilogue)
+def tail_of(stages: list[Stage], y: Operand) -> Tail:
+    bias = Operand.of((1, y.dims[1], 1, 1), y.dtype)
+    return Tail.of(stages, {"z": y, "bias": bias})
+
+
+@pytest.mark.parametrize("dtype", [float32, float16])
+@pytest.mark.parametrize("format", [Format.PLAIN, Format.CHANNELS_LAST])
+@pytest.mark.parametrize("stages", TAILS, ids=lambda stages: Tail(tuple(stages)).title)
+def test_it_compiles(stages: list[Stage], format: Format, dtype: DType) -> None:
+    y = Operand.of((2, 3, 7, 7), dtype, format)
+    tail = tail_of(stages, y)
+    launch, places = rest_launch(tail, "y", y)
     roles = [places[place] for place in sorted(places)]
-    assert roles[:2] == ["y", "y"], "in place"
-    assert ("bias" in roles, "residual" in roles) == (epilogue.bias, epilogue.residual)
+    assert set(roles) == {"y", *dict(tail.operands)}
+    assert roles.count("y") == 2, "in place"
     assert Compiler(H200).compile(launch.source).get_kernel is not None
 
 
-def test_four_results_a_thread_where_the_channels_allow() -> None:
-    case = Case(Conv(), (2, 4, 9, 9), (8, 4, 2, 2))
-    formats: dict[Precision, Format] = {"float32": Format.PLAIN, "tf32": Format.CHANNELS_LAST}
-    for precision, format in formats.items():
-        convolution = describe(case.graph().nodes[0], precision)
-        assert isinstance(convolution, Convolution)
-        assert convolution.format is format
-        launch, _ = epilogue_launch(convolution, EPILOGUES[-1])
-        assert dict(launch.constants)["VECTOR"] == 4
+@pytest.mark.parametrize(
+    ("format", "pitch"), [(Format.PLAIN, 0), (Format.CHANNELS_LAST, 0), (Format.CHANNELS_LAST, 32)]
+)
+def test_four_results_a_thread_where_the_channels_allow(format: Format, pitch: int) -> None:
+    y = Operand.of((2, 8, 8, 8), float32, format, pitch)
+    assert y.layout == (format, pitch)
+    launch, _ = rest_launch(tail_of(TAILS[3], y), "y", y)
+    constants = dict(launch.constants)
+    assert (constants["VECTOR"], constants["GAPS"]) == (4, bool(pitch))
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "text"),
+    [(Relu(), (FLOW,), "Relu()(·)"), (Clip(), (FLOW, 0.0, None), "Clip()(·, 0.0, )")],
+)
+def test_a_stage_says_what_it_reads(op: Op, inputs: tuple[str | float | None, ...], text: str):
+    assert str(Stage(op, inputs)) == text

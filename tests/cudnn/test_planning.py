@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tercet.runtime.dtypes import DType, bfloat16, float16, float32, name_of
 from tercet.runtime.errors import BackendUnavailable, DeviceError
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.layout import lay_out
 from tercet.runtime.ops.conv import Conv, ConvTranspose
-from tercet.runtime.options import Precision
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
+from tercet.runtime.ops.shape import Concat
+from tercet.runtime.options import Options, Precision
+from tercet.runtime.types import TensorType
 
 from .convolutions import Case, random_cases
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn.choice import Choice, Chooser, Task
-from tercet.backends.cudnn.conv import Convolution, Epilogue, describe
-from tercet.backends.cudnn.graph import ConvolutionGraph
+from tercet.backends.cudnn import backend
+from tercet.backends.cudnn.backend import CudnnBackend
+from tercet.backends.cudnn.choice import Choice, Chooser, Division, Task
+from tercet.backends.cudnn.conv import convolution, describe
+from tercet.backends.cudnn.convolution import Convolution
+from tercet.backends.cudnn.graph import OperationGraph
+from tercet.backends.cudnn.operation import Operand, Operation
+from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.session import Session
 from tercet.backends.cudnn.vendor import Library, NoPlan, load
+
+from ..kernels.dry import CudaBackend, DryDevice, stores
 
 PROPERTIES = (Path(__file__).parent / "h200.json").read_text("utf-8")
 CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3))
 DEPTHWISE = Case(Conv(group=128, pads=(1, 1, 1, 1)), (1, 128, 28, 28), (128, 1, 3, 3))
 UP = Case(ConvTranspose(strides=(2, 2), pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 32, 4, 4))
-ALL = Epilogue(residual=True, bias=True, relu=True)
+ALL = ("bias", "add", "relu")
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +68,24 @@ def convolution_of(case: Case, precision: Precision = "float32") -> Convolution:
 
 
 def task(
-    case: Case, epilogue: Epilogue = ALL, limit: int | None = None, precision: Precision = "float32"
+    case: Case,
+    precision: Precision = "float32",
+    limit: int | None = None,
+    epilogue: Collection[str] = ALL,
 ) -> Task:
-    return Task(convolution_of(case, precision), epilogue, limit)
+    taken = {name: name in epilogue for name in ALL}
+    graph = replace(case, **taken).graph()
+    options = Options(precision=precision, workspace=limit)
+    found = convolution(graph, graph.nodes[0], frozenset(graph.nodes), options)
+    assert isinstance(found, Wanted), found
+    return found.task
+
+
+def whole(wanted: Task) -> Operation:
+    """The operation that takes all of the epilogue along."""
+    operations = (way.operation for way in wanted.ways if not way.rest)
+    (found,) = (o for o in operations if isinstance(o, Convolution) and not o.written)
+    return found
 
 
 class Judge:
@@ -79,6 +113,12 @@ def tune(session: Session, wanted: Task, folder: Path, judge: Judge | None = Non
     return Chooser(session, folder).choose(wanted, judge or Judge(), tune=True)
 
 
+def found(choice: Choice) -> tuple[str, str, float | None, int]:
+    """What is remembered of a choice."""
+    title = choice.engine.graph.operation.title
+    return title, choice.engine.name, choice.microseconds, choice.among
+
+
 def test_the_library_says_what_it_is(library: Library) -> None:
     assert library.version.startswith("9.")
     assert Path(library.file).is_file()
@@ -89,38 +129,27 @@ def test_the_target_is_what_the_file_says(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    "epilogue",
-    [
-        Epilogue(),
-        Epilogue(bias=True),
-        Epilogue(relu=True),
-        Epilogue(bias=True, relu=True),
-        Epilogue(residual=True),
-        ALL,
-    ],
-    ids=str,
+    "epilogue", [(), ("bias",), ("relu",), ("bias", "relu"), ("add",), ALL], ids="+".join
 )
 def test_float32_has_engines_for_every_epilogue(
-    session: Session, epilogue: Epilogue, tmp_path: Path
+    session: Session, epilogue: tuple[str, ...], tmp_path: Path
 ) -> None:
-    choice = choose(session, task(CASE, epilogue), tmp_path)
+    choice = choose(session, task(CASE, epilogue=epilogue), tmp_path)
     assert not choice.rest, "all of it is in cuDNN's graph"
     assert choice.engine.scratch == 0
+    assert not choice.engine.compiled
 
 
 def test_tf32_has_other_engines_and_more_of_them(session: Session) -> None:
-    exact = convolution_of(CASE).with_epilogue(ALL)
-    rounded = convolution_of(CASE, "tf32").with_epilogue(ALL)
-    names = [
-        {e.name for e in ConvolutionGraph(session, c, None).engines()} for c in (exact, rounded)
-    ]
+    exact, rounded = whole(task(CASE)), whole(task(CASE, "tf32"))
+    names = [{e.name for e in OperationGraph(session, c, None).engines()} for c in (exact, rounded)]
     assert names[0]
     assert names[1] - names[0]
 
 
 def test_small_groups_leave_the_epilogue_to_a_kernel(session: Session, tmp_path: Path) -> None:
     choice = choose(session, task(DEPTHWISE), tmp_path)
-    assert choice.rest == ALL
+    assert choice.rest.title == "add+bias+relu"
     assert str(choice).startswith("conv eng0")
     assert ", then add+bias+relu" in str(choice)
 
@@ -128,20 +157,20 @@ def test_small_groups_leave_the_epilogue_to_a_kernel(session: Session, tmp_path:
 def test_a_transposed_convolution_leaves_its_bias_to_a_kernel(
     session: Session, tmp_path: Path
 ) -> None:
-    choice = choose(session, task(UP, Epilogue(bias=True)), tmp_path)
-    assert choice.rest == Epilogue(bias=True)
+    choice = choose(session, task(UP, epilogue=("bias",)), tmp_path)
+    assert choice.rest.title == "bias"
     assert str(choice).startswith("dgrad ")
 
 
 def test_no_workspace_is_enough(session: Session, tmp_path: Path) -> None:
-    for wanted in (task(CASE, limit=0), task(CASE, limit=0, precision="tf32")):
+    for wanted in (task(CASE, limit=0), task(CASE, "tf32", 0)):
         assert choose(session, wanted, tmp_path).engine.scratch == 0
 
 
 def test_a_refusal_says_what_was_tried(session: Session, tmp_path: Path) -> None:
-    wrong = replace(convolution_of(CASE), y=(1, 64, 55, 56))
-    with pytest.raises(NoPlan, match=r"conv x 1x64x56x56 w 64x64x3x3 y 1x64x55x56.*BAD_PARAM"):
-        choose(session, Task(wrong, Epilogue(), None), tmp_path)
+    wrong = replace(convolution_of(CASE), y=Operand.of((1, 64, 55, 56), float32))
+    with pytest.raises(NoPlan, match=r"conv x 1x64x56x56 .* y 1x64x55x56 .*BAD_PARAM"):
+        choose(session, Task((Division(wrong),), None), tmp_path)
 
 
 def test_shapes_are_those_that_cudnn_computes(session: Session) -> None:
@@ -149,21 +178,46 @@ def test_shapes_are_those_that_cudnn_computes(session: Session) -> None:
     refused = 0
     for case in random_cases(200):
         right = convolution_of(case)
-        ConvolutionGraph(session, right, None)
+        OperationGraph(session, right, None)
         if case.transposed:
             continue
-        wrong = replace(right, y=(*right.y[:-1], right.y[-1] + 1))
+        dims = right.y.dims
+        wrong = replace(right, y=Operand.of((*dims[:-1], dims[-1] + 1), float32))
         with pytest.raises(NoPlan):
-            ConvolutionGraph(session, wrong, None)
+            OperationGraph(session, wrong, None)
         refused += 1
     assert refused > 100
 
 
-def test_random_convolutions_have_engines(session: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=name_of)
+def test_random_convolutions_have_engines(session: Session, dtype: DType, tmp_path: Path) -> None:
     chooser = Chooser(session, tmp_path)
-    for case in random_cases(60, seed=1):
-        epilogue = Epilogue(case.add, case.bias, case.relu)
-        chooser.choose(task(case, epilogue), Judge())
+    for case in random_cases(40, seed=1):
+        epilogue = [name for name in ALL if getattr(case, name)]
+        chooser.choose(task(replace(case, dtype=dtype), epilogue=epilogue), Judge())
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=name_of)
+@pytest.mark.parametrize("limit", [None, 0])
+def test_tensor_cores_have_fused_engines(
+    session: Session, dtype: DType, limit: int | None, tmp_path: Path
+) -> None:
+    for case in (
+        CASE,
+        Case(Conv(strides=(2, 2), pads=(3, 3, 3, 3)), (1, 3, 224, 224), (64, 3, 7, 7)),
+        Case(Conv(pads=(1, 1)), (1, 64, 100), (64, 64, 3)),
+        Case(Conv(pads=(1,) * 6), (1, 16, 8, 9, 9), (32, 16, 3, 3, 3)),
+        Case(Conv(group=2), (1, 64, 9, 9), (64, 32, 3, 3)),
+    ):
+        choice = choose(session, task(replace(case, dtype=dtype), limit=limit), tmp_path)
+        assert str(choice).startswith("conv+add+bias+relu eng")
+        assert not choice.rest
+        assert limit is None or not choice.engine.scratch
+
+
+def test_sums_of_halves_are_float32(session: Session) -> None:
+    operation = whole(task(replace(CASE, dtype=float16)))
+    assert "REDUCED_PRECISION_REDUCTION" in operation.notes
 
 
 def test_an_engine_that_fails_is_passed_over(session: Session, tmp_path: Path) -> None:
@@ -178,6 +232,41 @@ def test_a_convolution_of_which_all_engines_fail_is_refused(
 ) -> None:
     with pytest.raises(NoPlan, match=r"fails here.*plans: \d+ use TF32, Winograd or FFT"):
         Chooser(session, tmp_path).choose(task(CASE), Judge(failing=99))
+
+
+# ── plans ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_halves_stay_channels_last_between_the_two_backends(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image of the first layer is packed by its own step; branches write into their Concat."""
+    rng = np.random.default_rng(0)
+    graph = Graph()
+
+    def conv(x: Value, filters: int, size: int, stride: int = 1) -> Value:
+        w = rng.standard_normal((filters, x.tensor.dims[1], size, size)).astype(float16)
+        op = Conv(pads=(size // 2,) * 4, strides=(stride, stride))
+        bias = graph.constant(np.zeros(filters, float16))
+        y = graph.insert(Relu(), [graph.insert(op, [x, graph.constant(w), bias]).output]).output
+        infer(graph)
+        return y
+
+    x = conv(graph.add_input("x", TensorType(float16, (1, 3, 64, 64))), 32, 7, 2)
+    x = graph.insert(MaxPool(kernel_shape=(2, 2), strides=(2, 2)), [x]).output
+    infer(graph)
+    x = graph.insert(Concat(axis=1), [conv(x, 16, 1), conv(x, 48, 3)]).output
+    infer(graph)
+    graph.set_outputs({"y": graph.insert(GlobalAveragePool(), [conv(x, 8, 1)]).output})
+    infer(graph)
+    monkeypatch.setattr(backend, "Bench", lambda *_, **__: nullcontext(Judge()))
+    device: Any = DryDevice()
+    chain: Any = [CudnnBackend(device, Chooser(session, tmp_path)), CudaBackend(device)]
+    layout, _ = lay_out(graph, chain, Options(), stores(device))
+    kinds = [(row.kind, row.backend) for row in layout.rows if row.kind != "copy"]
+    assert kinds.count(("step", "cudnn")) == 4
+    assert kinds.count(("step", "cuda")) == 2
+    assert {kind for kind, _ in kinds} == {"step", "view"}
 
 
 # ── what was measured ────────────────────────────────────────────────────────────────────────────
@@ -200,17 +289,19 @@ def test_a_measured_choice_is_kept(session: Session, tmp_path: Path) -> None:
     first = tune(session, task(CASE), tmp_path)
     (file,) = tmp_path.iterdir()
     key = json.loads(file.read_text())["key"]
-    assert key.startswith(f"cuDNN {session.vendor.version} on NVIDIA H200 sm_90: conv x")
+    assert key.startswith(
+        f"cuDNN {session.vendor.version} on NVIDIA H200 sm_90: conv+add+bias+relu x"
+    )
     judge = Judge()
-    assert str(tune(session, task(CASE), tmp_path, judge)) == str(first)
+    assert found(tune(session, task(CASE), tmp_path, judge)) == found(first)
     assert judge.tried == [first.engine.name], "tried once, not measured"
 
 
 def test_every_engine_can_be_kept(session: Session) -> None:
     """The frontend has no name for some knobs, so names must do."""
-    convolution = task(CASE, precision="tf32").divisions()[0][0]
-    engines = list(ConvolutionGraph(session, convolution, None).engines())
-    again = ConvolutionGraph(session, convolution, None)
+    operation = whole(task(CASE, "tf32"))
+    engines = list(OperationGraph(session, operation, None).engines())
+    again = OperationGraph(session, operation, None)
     for engine in engines:
         assert again.engine(engine.name).scratch == engine.scratch
 
@@ -224,9 +315,9 @@ def test_every_engine_can_be_kept(session: Session) -> None:
         "null",
         '{"key": "another"}',
         '{"key": KEY}',
-        '{"key": KEY, "fused": "", "engine": "eng99", "microseconds": 1, "among": 1}',
-        '{"key": KEY, "fused": "?", "engine": "eng0", "microseconds": 1, "among": 1}',
-        '{"key": KEY, "fused": [], "engine": 7, "microseconds": {}, "among": null}',
+        '{"key": KEY, "operation": "", "engine": "eng99", "microseconds": 1, "among": 1}',
+        '{"key": KEY, "operation": "?", "engine": "eng0", "microseconds": 1, "among": 1}',
+        '{"key": KEY, "operation": [], "engine": 7, "microseconds": {}, "among": null}',
     ],
 )
 def test_a_damaged_file_is_replaced(session: Session, tmp_path: Path, text: str) -> None:
@@ -234,7 +325,7 @@ def test_a_damaged_file_is_replaced(session: Session, tmp_path: Path, text: str)
     (file,) = tmp_path.iterdir()
     good = file.read_text()
     file.write_text(text.replace("KEY", json.dumps(json.loads(good)["key"])))
-    assert str(tune(session, task(CASE), tmp_path)) == str(first)
+    assert found(tune(session, task(CASE), tmp_path)) == found(first)
     assert file.read_text() == good
 
 
@@ -245,15 +336,12 @@ def test_a_kept_engine_that_fails_is_replaced(session: Session, tmp_path: Path) 
 
 
 def test_a_file_cannot_bring_tensor_cores_in(session: Session, tmp_path: Path) -> None:
-    rounded = convolution_of(CASE, "tf32").with_epilogue(ALL)
-    exact = convolution_of(CASE).with_epilogue(ALL)
-    names = [
-        {e.name for e in ConvolutionGraph(session, c, None).engines()} for c in (rounded, exact)
-    ]
+    rounded, exact = whole(task(CASE, "tf32")), whole(task(CASE))
+    names = [{e.name for e in OperationGraph(session, c, None).engines()} for c in (rounded, exact)]
     tune(session, task(CASE), tmp_path)
     (file,) = tmp_path.iterdir()
     wrong = min(names[0] - names[1])
-    entry = json.loads(file.read_text()) | {"fused": str(ALL), "engine": wrong}
+    entry = json.loads(file.read_text()) | {"operation": str(exact), "engine": wrong}
     file.write_text(json.dumps(entry))
     judge = Judge()
     tune(session, task(CASE), tmp_path, judge)

@@ -71,8 +71,39 @@ def test_sizes(size: tuple[Any, ...], dtype: DType) -> None:
 
 @pytest.mark.parametrize("shape", flash.SHAPES, ids=str)
 def test_every_shape(shape: flash.Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "_suits_groups", lambda *_: False)
     monkeypatch.setattr(flash, "_shape", lambda *_: shape)
     check(((2, 4, 2), (150, 333), (64, 64)), float16)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("lengths", "attributes"),
+    [
+        ((70, 70), {}),
+        ((64, 208), {"scale": -0.1}),
+        ((65, 300), {"softcap": 5.0}),
+        ((300, 300), {"is_causal": 1}),
+        ((200, 310), {}),
+    ],
+)
+def test_groups_of_warps(
+    lengths: tuple[int, int], attributes: dict[str, Any], dtype: DType
+) -> None:
+    size = ((11, 12, 4), lengths, (64, 64))  # enough for every multiprocessor
+    narrow = operands(size, dtype)
+    masks: list[Array | None] = [None]
+    if not attributes:
+        of_keys = (11, 1, 1, lengths[1])
+        masks += [normal(*of_keys).astype(dtype), normal(*of_keys) > -0.5]
+        masks += [normal(1, 1, *lengths).astype(dtype)]
+    for mask in masks:
+        given = narrow if mask is None else [*narrow, mask]
+        (got,) = run("cuda", "Attention", given, (), **attributes)
+        wide = [x if x.dtype == bool else x.astype(float64) for x in given]
+        (want,) = run("numpy", "Attention", wide, (), **attributes)
+        error = np.linalg.norm(got.astype(float64) - want)
+        assert error <= BOUNDS[dtype] * np.linalg.norm(want)
 
 
 @pytest.mark.parametrize("height", flash.HEIGHTS)

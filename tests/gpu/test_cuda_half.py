@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
-from tercet.backends.cuda import half_conv
+from tercet.backends.cuda import half, half_conv
 from tercet.backends.cuda.compile import Target
 from tercet.backends.cuda.half_bulk import BulkProduct, Way, way_of
+from tercet.backends.cuda.half_linear import LINEAR_TILES, LinearTile
 from tercet.backends.cuda.half_tiles import BULK_TILES, BulkTile, Layout
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, bfloat16, float16
+from tercet.runtime.dtypes import DType, bfloat16, float16, float64
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.model import Model
 from tercet.runtime.op import OPERATORS
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.elementwise import Add, Gelu, Relu
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
@@ -195,6 +197,42 @@ def test_linear(m: int, n: int, k: int, dtype: DType) -> None:
     inputs = [normal(m, k), normal(k, n), normal(n)]
     check_half("Gemm", inputs, (1, 2), dtype)
     check_half("Gemm", [inputs[0], normal(n, k), inputs[2]], (1, 2), dtype, transB=1, alpha=0.5)
+
+
+@pytest.mark.parametrize("tile", LINEAR_TILES, ids=lambda tile: tile.title)
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_linear_tiles(tile: LinearTile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tile and many, whole ones and parts; with what is added, and a Gelu."""
+    monkeypatch.setattr(half, "choose_linear", lambda *_: (0.0, tile))
+    for m, n, k in [(1, 8, 8), (197, 776, 72), (130, 200, 1000), (6305, 3080, 776), (64, 64, 64)]:
+        check_linear(m, n, k, dtype, residual=True)
+        check_linear(m, n, k, dtype, residual=False)
+
+
+def check_linear(m: int, n: int, k: int, dtype: DType, *, residual: bool) -> None:
+    x, z = normal(m, k).astype(dtype), normal(m + 1, n)[1:].astype(dtype)
+    w, b = (normal(k, n) / np.sqrt(k)).astype(dtype), normal(n).astype(dtype)
+    results = []
+    for backend, wide in (("cuda", dtype), ("numpy", float64)):
+        graph = Graph()
+        value = graph.add_input("x", TensorType(wide, x.shape))
+        value = graph.insert(MatMul(), [value, graph.constant(w.astype(wide))]).output
+        value = graph.insert(Add(), [value, graph.constant(b.astype(wide))]).output
+        if residual:
+            other = graph.add_input("z", TensorType(wide, z.shape))
+            value = graph.insert(Add(), [value, other]).output
+        else:
+            value = graph.insert(Gelu(), [value]).output
+        graph.set_outputs({"y": value})
+        infer(graph)
+        options = Options()
+        with Model(graph, open_backends(backend, options), options, evaluate) as model:
+            feeds = {"x": x.astype(wide)} | ({"z": z.astype(wide)} if residual else {})
+            results.append(model.run(feeds)["y"].astype(float64))
+            if backend == "cuda":
+                assert "mma_linear" in " ".join(row.kernel for row in model.prepare().rows)
+    error = np.linalg.norm(results[0] - results[1])
+    assert error <= BOUNDS[dtype] * np.linalg.norm(results[1])
 
 
 @pytest.mark.parametrize(

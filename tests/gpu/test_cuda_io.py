@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,8 @@ from tercet.runtime.types import Array
 from tercet.tools.lifecycle import STEADY, trace_lifecycle
 from tercet.tools.light_models import light_inputs, light_model
 from tercet.tools.pipeline import balanced_model, measure_pipeline
+
+from ..threads import together
 
 pytestmark = pytest.mark.gpu
 
@@ -294,11 +295,7 @@ def test_threads_with_streams_of_their_own(device) -> None:
                     if not np.array_equal(torch.from_dlpack(y).cpu().numpy(), want[k]):
                         wrong.append(number)
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, 6)
     assert not wrong
 
 

@@ -18,7 +18,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 from tercet.importers.onnx import Limits, load
-from tercet.runtime.errors import LimitError, ModelError, TercetError, UnsupportedError
+from tercet.runtime.errors import (
+    LimitError,
+    ModelError,
+    ModelFileError,
+    TercetError,
+    UnsupportedError,
+)
 
 MODEL = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -108,7 +114,7 @@ def test_paths_that_are_no_file(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         cases[str(locked)] = "Permission denied"
     for path, reason in cases.items():
-        with pytest.raises(ModelError, match=reason) as caught:
+        with pytest.raises(ModelFileError, match=reason) as caught:
             load(path)
         assert caught.value.file == path
 

@@ -89,4 +89,8 @@ def assert_same_data(one: Array, other: Array) -> None:
     if one.dtype == string:
         assert one.tolist() == other.tolist()
     else:
-        assert np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+        assert np.array_equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(data: Array) -> Array:
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)

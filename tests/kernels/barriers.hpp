@@ -30,7 +30,7 @@ inline void barrier_expect(u32 barrier, int bytes)
 inline void barrier_wait(u32 barrier, u32 parity)
 {
     while (barriers_at[barrier].phase % 2 == parity)
-        swapcontext(&fibers[current].context, &scheduler);
+        give_way();
 }
 inline void bulk_copy(u32 to, const void* from, int bytes, u32 barrier)
 {

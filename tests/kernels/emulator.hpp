@@ -10,11 +10,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <tuple>
 #include <type_traits>
-#include <ucontext.h>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -24,6 +21,7 @@
 #define __restrict__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define CUDART_INF_F __builtin_inff()
 
@@ -35,7 +33,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // ── short floats ──────────────────────────────────────────────────────────────────────────────
 
@@ -101,44 +99,20 @@ inline double cospi(double x) { return std::cos(M_PI * x); }
 
 // ── fibers ────────────────────────────────────────────────────────────────────────────────────
 
-struct Fiber {
-    ucontext_t context;
-    std::vector<char> stack;
-    bool done;
-};
-
-inline std::vector<Fiber> fibers;
-inline ucontext_t scheduler;
-inline unsigned current;
-inline unsigned long long exchanged[1024];
+extern unsigned current;
+extern unsigned long long exchanged[1024];
 
 // Threads that wait for each other: those of the block, or of one warp.
 struct Meeting {
     unsigned waiting, number;
 };
-inline Meeting meetings[1 + 32];
+extern Meeting meetings[1 + 32];
 
-inline unsigned alive(unsigned first, unsigned last)
-{
-    unsigned count = 0;
-    for (unsigned t = first; t < last && t < blockDim.x; ++t) count += !fibers[t].done;
-    return count;
-}
+// Lets the other threads of the block go on.
+void give_way();
 
 // Waits until all threads from `first` to `last` that have not ended have come.
-inline void meet(Meeting& at, unsigned first, unsigned last)
-{
-    const unsigned own = current, number = at.number;
-    ++at.waiting;
-    while (at.number == number) {
-        if (at.waiting >= alive(first, last)) {
-            at.waiting = 0;
-            ++at.number;
-            break;
-        }
-        swapcontext(&fibers[own].context, &scheduler);
-    }
-}
+void meet(Meeting& at, unsigned first, unsigned last);
 inline void __syncthreads() { meet(meetings[0], 0, blockDim.x); }
 inline void __syncwarp(unsigned = ~0u)
 {
@@ -169,15 +143,6 @@ template <typename T> T __shfl_down_sync(unsigned, T value, int delta)
 
 // ── launches ──────────────────────────────────────────────────────────────────────────────────
 
-inline void (*body)(void**);
-inline void** body_arguments;
-inline void enter()
-{
-    body(body_arguments);
-    fibers[current].done = true;
-    swapcontext(&fibers[current].context, &scheduler);
-}
-
 template <typename... P, size_t... I>
 void call(void (*kernel)(P...), void** arguments, std::index_sequence<I...>)
 {
@@ -194,49 +159,6 @@ template <typename... P> int sizes(void (*)(P...), int* found)
     return n;
 }
 
-inline void place(unsigned thread) { threadIdx.x = current = thread; }
-
-inline void run_block(bool barriers)
-{
-    const unsigned threads = blockDim.x;
-    if (!barriers) {
-        for (unsigned t = 0; t < threads; ++t) place(t), body(body_arguments);
-        return;
-    }
-    if (fibers.size() < threads) fibers.resize(threads);
-    memset(meetings, 0, sizeof(meetings));
-    for (unsigned t = 0; t < threads; ++t) {
-        Fiber& fiber = fibers[t];
-        fiber.stack.resize(256 << 10);
-        fiber.done = false;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack = {fiber.stack.data(), 0, fiber.stack.size()};
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, enter, 0);
-    }
-    for (bool alive = true; alive;) {
-        alive = false;
-        for (unsigned t = 0; t < threads; ++t)
-            if (!fibers[t].done) {
-                place(t);
-                swapcontext(&scheduler, &fibers[t].context);
-                alive = true;
-            }
-    }
-}
-
 // Runs a whole grid. `barriers` says whether threads of a block wait for each other.
-inline void run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid,
-                     unsigned threads, bool barriers)
-{
-    body = kernel;
-    body_arguments = arguments;
-    gridDim = {grid[0], grid[1], grid[2]};
-    blockDim = {threads, 1, 1};
-    for (unsigned z = 0; z < grid[2]; ++z)
-        for (unsigned y = 0; y < grid[1]; ++y)
-            for (unsigned x = 0; x < grid[0]; ++x) {
-                blockIdx = {x, y, z};
-                run_block(barriers);
-            }
-}
+void run_grid(void (*kernel)(void**), void** arguments, const unsigned* grid, unsigned threads,
+              bool barriers);

@@ -22,7 +22,7 @@ import pytest
 from tercet.backends.cuda import launch as launching
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, Source, Target
-from tercet.backends.cuda.launch import Launch, cell
+from tercet.backends.cuda.launch import Launch, TensorMap, cell
 from tercet.backends.cuda.memory import CudaBuffer, address
 from tercet.backends.cuda.shape import reformat
 from tercet.runtime.backend import View
@@ -34,12 +34,13 @@ COMPILER = shutil.which("g++")
 #: For tests that emulate kernels.
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
 _HEADER = Path(__file__).with_name("emulator.hpp")
+_RUNNER = Path(__file__).with_name("emulator.cpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(
-    r'#line 1 "(tensor_cores|barriers|greater)\.cuh"\n.*?(?=^#line )', re.DOTALL | re.MULTILINE
+    r'#line 1 "(tensor_cores|barriers|bulk|greater)\.cuh"\n.*?(?=^#line )', re.DOTALL | re.MULTILINE
 )
-#: A generated function that is one instruction.
-_WGMMA = re.compile(r"^__device__ __forceinline__ void wgmma\(.*?^}$", re.DOTALL | re.MULTILINE)
+#: Generated functions that are one instruction.
+_WGMMA = re.compile(r"^__device__ __forceinline__ void wgmma\w*\(.*?^}$", re.DOTALL | re.MULTILINE)
 _FLAGS = (
     "-std=c++17",
     "-O1",
@@ -51,7 +52,7 @@ _FLAGS = (
 _ENTRY = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(')
 #: Dynamic shared memory, and the two functions of copy.cuh that are assembly.
 _REPLACED = (
-    (re.compile(r"extern __shared__ ([^;]*)\[\];"), r"static \1[1 << 17];"),
+    (re.compile(r"extern __shared__ ([^;]*)\[\];"), r"static \1[1 << 18];"),
     (
         re.compile(r'asm volatile\("cp\.async\.ca[^;]*;[^;]*;'),
         "copy_now(target, source, bytes, 4 * N);",
@@ -104,26 +105,34 @@ class HostCompiler:
         name = hashlib.sha256(text.encode() + _HEADER.read_bytes()).hexdigest()[:32]
         library = self.folder / f"{name}.so"
         if not library.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            header = self._precompiled()
+            header, runner = self._prepared()
             file = library.with_suffix(".cpp")
             file.write_text(text)
             command = [str(COMPILER), *_FLAGS, "-shared", "-Wl,-Bsymbolic", "-include", str(header)]
             done = subprocess.run(
-                [*command, str(file), "-o", str(library)], capture_output=True, text=True
+                [*command, str(file), str(runner), "-o", str(library)],
+                capture_output=True,
+                text=True,
             )
             if done.returncode:
                 raise KernelError(f"{source.file}: {done.stderr[:3000]}")
         return library
 
-    def _precompiled(self) -> Path:
-        name = hashlib.sha256(_HEADER.read_bytes()).hexdigest()[:16]
-        header = self.folder / f"{name}.hpp"
-        if not header.exists():
-            shutil.copy(_HEADER, header)
-            command = [str(COMPILER), *_FLAGS, "-x", "c++-header", str(header)]
-            subprocess.run([*command, "-o", f"{header}.gch"], check=True)
-        return header
+    def _prepared(self) -> tuple[Path, Path]:
+        """Return the precompiled header, and the library that runs blocks of threads."""
+        text = _HEADER.read_bytes() + _RUNNER.read_bytes()
+        folder = self.folder / hashlib.sha256(text).hexdigest()[:16]
+        header, runner = folder / _HEADER.name, folder / "runner.so"
+        if not runner.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            file = shutil.copy(_RUNNER, folder)
+            shutil.copy(_HEADER, folder)
+            command = [str(COMPILER), *_FLAGS]
+            subprocess.run(
+                [*command, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True
+            )
+            subprocess.run([*command, "-shared", str(file), "-o", str(runner)], check=True)
+        return header, runner
 
 
 def _text(source: Source) -> str:
@@ -206,7 +215,12 @@ def emulated(
     """Do what `launch.bound` does, on the host."""
     library: Library = code.result()
     kernel = library.kernel(launch.entry)
-    cells = [cell(argument, pointers.get(i)) for i, argument in enumerate(launch.args)]
+    cells = [
+        _described(argument, pointers.get(i) or 0)
+        if isinstance(argument, TensorMap)
+        else cell(argument, pointers.get(i))
+        for i, argument in enumerate(launch.args)
+    ]
     wanted, given = library.sizes(launch.entry), [ctypes.sizeof(one) for one in cells]
     if wanted != given:
         raise ValueError(f"{launch.title}: parameters of {wanted} bytes, not {given}")
@@ -217,6 +231,15 @@ def emulated(
         kernel(table, grid, ctypes.c_uint(launch.block))
 
     return run
+
+
+def _described(map: TensorMap, address: int) -> Any:
+    """Return a tensor map as bulk.hpp takes it."""
+    size = map.dtype.itemsize
+    rest = 4 - len(map.dims)
+    strides = (size, *(stride * size for stride in map.strides), *(0,) * rest)
+    words = (address, size, *map.dims, *(1,) * rest, *strides, *map.box, *(1,) * rest)
+    return (ctypes.c_int64 * 16)(*words)
 
 
 def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> CudaBackend:

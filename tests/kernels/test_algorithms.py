@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.compile import A100, H200, Compiler, Target
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.compile import A100, H200, Source, Target
 from tercet.backends.cuda.conv import CONV, CONV_TRANSPOSE
 from tercet.backends.cuda.convolution import Convolution
 from tercet.backends.cuda.fft import pack_spectra, tiling_of
@@ -33,8 +34,9 @@ from tercet.runtime.options import ALGORITHMS, Options
 from tercet.runtime.types import TensorType
 
 from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs
+from .cubins import all_compile
 from .dry import launches, normal, planned, single
-from .emulator import needs_compiler, open_emulated
+from .emulator import needs_compiler
 
 BIG = {"x": (1, 128, 128, 128), "pads": (1, 1, 1, 1)}
 
@@ -317,31 +319,22 @@ def test_spectra_multiply_as_complex_numbers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
-def test_kernels_compile(target: Target) -> None:
-    compiler = Compiler(target)
-    sources = set()
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    sources = dict[Source, None]()
     for case, way in pairs():
         menu, task = tasked(*case.w, x=case.x, operator=case.operator, target=target, **case.how)
         found = menu.named(way)
         assert not isinstance(found, str)
         recipe = menu.offer(task, found).recipe
         assert recipe is not None
-        sources |= {launch.source for launch in launches_of(recipe) if launch.file != "gemm.cu"}
-    for source in sources:
-        assert compiler.code(source)
+        found = (launch.source for launch in launches_of(recipe) if launch.file != "gemm.cu")
+        sources |= dict.fromkeys(found)
+    all_compile(sources, target, cache)
 
 
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("case", "way"), pairs(), ids=str)
-def test_ways_against_float64(
-    case: Case, way: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = open_emulated(_folder(tmp_path_factory), monkeypatch.setattr)
-    got = case.run(backend, algorithms={case.operator: way})
+def test_ways_against_float64(case: Case, way: str, emulated: CudaBackend) -> None:
+    got = case.run(emulated, algorithms={case.operator: way})
     assert error(got, case.exact()) <= limit(case, way)
-
-
-def _folder(factory: pytest.TempPathFactory) -> Path:
-    """Return one folder for the compiled kernels of all tests."""
-    return factory.getbasetemp() / "algorithms"

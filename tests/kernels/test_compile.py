@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
-
-from cuda.bindings import nvrtc
 
 import tercet
 from tercet.backends.cuda import compile as compiling
@@ -23,10 +20,8 @@ from tercet.backends.cuda.compile import (
     Compiler,
     Source,
     Target,
-    toolkit_headers,
 )
 from tercet.backends.cuda.elementwise import ROWS
-from tercet.backends.cuda.launch import sizes
 from tercet.backends.cuda.matmul import MATRIX, PIXELS, WINDOWS
 from tercet.backends.cuda.tail import NO_TAIL
 from tercet.backends.cuda.tiles import TILES
@@ -46,22 +41,12 @@ from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.types import Array
 from tercet.tools.light_models import light_file
 
+from ..threads import together
+from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned, planned_model, single
 from .samples import samples
 
 EMPTY = Source("softmax.cu", (("X", "float"), ("A", "float")), (("WARPS", 1), ("LOGARITHM", False)))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-def all_compile(sources: list[Source], target: Target, cache: Path) -> None:
-    compiler = Compiler(target, cache)
-    for code in [compiler.submit(source) for source in dict.fromkeys(sources)]:
-        code.result()
-    assert compiler.statistics.pending == 0
 
 
 # ── every variant ────────────────────────────────────────────────────────────────────────────────
@@ -117,39 +102,13 @@ def test_other_kernels(target: Target, cache: Path) -> None:
     all_compile(sources, target, cache)
 
 
-_PARAMETER = re.compile(r"\.param (?:\.align \d+ )?\.([a-z]\d+) [^,\[\n]*(?:\[(\d+)\])?")
-
-
-def parameters(entry: str, ptx: str) -> list[int]:
-    """Return the bytes of each parameter of a kernel."""
-    (head,) = re.findall(rf"\.entry {entry}\((.*?)\)", ptx, re.DOTALL)
-    found = _PARAMETER.findall(head)
-    return [int(kind[1:]) // 8 * int(count or 1) for kind, count in found]
-
-
-def ptx_of(source: Source) -> str:
-    """Compile to PTX, which unlike machine code can be read; cuda.core would want a driver."""
-    _, program = nvrtc.nvrtcCreateProgram(source.text().encode(), b"kernel.cu", 0, [], [])
-    options = [b"--gpu-architecture=compute_80", b"--std=c++17"]
-    options += [f"--include-path={folder}".encode() for folder in toolkit_headers(source.text())]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
-    _, size = nvrtc.nvrtcGetPTXSize(program)
-    text = b" " * size
-    nvrtc.nvrtcGetPTX(program, text)
-    nvrtc.nvrtcDestroyProgram(program)
-    return text.decode()
-
-
 @pytest.mark.slow
-def test_arguments_are_what_the_kernels_take() -> None:
+def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
     """A launch with the wrong number of arguments would read beyond them."""
     graphs = [sample.graph for sample in samples()]
     graphs.append(single("Where", [np.ones(3, bool), normal(3), normal(2, 1)]))
-    found_launches = [launch for graph in graphs for launch in launches(planned(graph))]
-    for launch in {(one.source, one.entry): one for one in found_launches}.values():
-        found = parameters(launch.entry, ptx_of(launch.source))
-        assert found == sizes(launch), launch.title
+    found = [launch for graph in graphs for launch in launches(planned(graph))]
+    assert_arguments(found, H200, cache)
 
 
 REQUIRED = {ops.BitShift: {"direction": "LEFT"}, ops.Cast: {"to": float16}}
@@ -281,14 +240,10 @@ def test_a_damaged_entry_is_made_again(damage: bytes | None, tmp_path: Path) -> 
 def test_many_writers_leave_one_good_entry(tmp_path: Path) -> None:
     codes: list[bytes] = []
 
-    def work() -> None:
+    def work(number: int) -> None:
         codes.append(Compiler(H200, tmp_path).code(EMPTY))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, 8)
     assert len(codes) == 8
     assert len(set(codes)) == 1
     assert [path.suffix for path in entries(tmp_path)] == [".cubin"]

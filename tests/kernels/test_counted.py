@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ from onnx.parser import parse_model
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
+from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.numpy import evaluate
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 
 from .dry import normal
-from .emulator import needs_compiler, open_emulated
+from .emulator import needs_compiler
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,17 +64,15 @@ def check(text: str, feeds: dict[str, Any], backend: Any) -> Model:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 37, 100])
-def test_what_is_not_zero(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = open_emulated(tmp_path, monkeypatch.setattr)
+def test_what_is_not_zero(kept: int, emulated: CudaBackend) -> None:
     x = np.zeros((100, 4), np.float32)
     x[:kept] = np.abs(normal(kept, 4))
-    model = check(SELECTED, {"x": x, "w": normal(4, 2)}, backend)
+    model = check(SELECTED, {"x": x, "w": normal(4, 2)}, emulated)
     assert {row.backend for row in model.placement()} <= {"cuda", "cuda:0", "plan"}
     assert "count_found" in model.placement()["found"].kernel
 
 
-def test_boxes_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = open_emulated(tmp_path, monkeypatch.setattr)
+def test_boxes_that_are_kept(emulated: CudaBackend) -> None:
     boxes = np.cumsum(np.abs(normal(1, 200, 2, 2)), 2).reshape(1, 200, 4)
-    model = check(DETECTED, {"boxes": boxes, "scores": normal(1, 2, 200)}, backend)
+    model = check(DETECTED, {"boxes": boxes, "scores": normal(1, 2, 200)}, emulated)
     assert "suppress" in model.placement()["kept"].kernel

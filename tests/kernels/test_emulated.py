@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -23,23 +21,13 @@ from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.types import Array, TensorType
 
 from .dry import normal
-from .emulator import needs_compiler, open_emulated
+from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, edges, samples
 
 pytestmark = [
     pytest.mark.slow,
     needs_compiler,
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("emulated")
-
-
-@pytest.fixture
-def emulated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    return open_emulated(folder, monkeypatch.setattr)
 
 
 @pytest.mark.parametrize("sample", samples(), ids=str)

@@ -29,7 +29,7 @@ from tercet.backends.cuda.half_tiles import (
     choose,
     estimate,
 )
-from tercet.backends.cuda.launch import Ints32, Launch, Packed, Tensor, TensorMap, sizes
+from tercet.backends.cuda.launch import Ints32, Launch, Packed, Tensor, TensorMap
 from tercet.backends.cuda.tail import no_tail
 from tercet.backends.cuda.windows import divisor
 from tercet.runtime import layout as planning
@@ -45,13 +45,8 @@ from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 from tercet.tools.light_models import light_file
 
+from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned, planned_model, single
-from .test_compile import all_compile, parameters, ptx_of
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
 
 
 def half(*shape: int, dtype: DType = float16) -> Any:
@@ -221,10 +216,9 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
     all_compile(list(device.compiler.sources), target, cache)
 
 
-def test_arguments_are_what_the_kernels_take() -> None:
-    for launch in [launch for graph in graphs() for launch in launches(planned(graph))]:
-        found = parameters(launch.entry, ptx_of(launch.source))
-        assert found == sizes(launch), launch.title
+def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
+    found = [launch for graph in graphs() for launch in launches(planned(graph))]
+    assert_arguments(found, H200, cache)
 
 
 def with_tile(tile: HalfTile, graph: Graph, splits: int, target: Target) -> list[Source]:

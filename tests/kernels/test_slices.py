@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,17 +27,7 @@ from tercet.tools.light_models import light_model
 
 from ..plan.nets import Net
 from .dry import DryDevice, launches, normal, planned_model
-from .emulator import needs_compiler, open_emulated
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("emulated")
-
-
-@pytest.fixture
-def emulated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    return open_emulated(folder, monkeypatch.setattr)
+from .emulator import needs_compiler
 
 
 def through(net: Net, kind: str, x: Value) -> Value:

@@ -13,24 +13,20 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda import split, split_conv
+from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, H200, Source, Target
-from tercet.backends.cuda.launch import Launch, sizes
+from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.split import cut, multiply_split, pack_parts
 from tercet.backends.cuda.split_conv import pack_filters
 from tercet.backends.cuda.split_tiles import TILES, SplitTile, choose, estimate, tile_named
 from tercet.runtime.ir import Graph
 
+from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
-from .emulator import needs_compiler, open_emulated
+from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, sample
-from .test_compile import all_compile, parameters, ptx_of
 
 TENSOR_CORES: dict[str, Any] = {"conv": "tensor_cores"}
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
 
 
 def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
@@ -197,16 +193,14 @@ def test_kernels_compile(target: Target, precision: str, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
-def test_arguments_are_what_the_kernels_take(target: Target) -> None:
+def test_arguments_are_what_the_kernels_take(target: Target, cache: Path) -> None:
     graph = conv(64, 64, 3, 3, x=(1, 64, 14, 14))
     matrices = single("MatMul", [normal(2048, 1024), normal(1024, 1024)])
     found = [
         *launches(planned(graph, device_for(target), **TENSOR_CORES)),
         *launches(planned(matrices, device_for(target))),
     ]
-    for launch in found:
-        if launch.entry != "split_wgmma":  # which is no PTX of sm_80
-            assert parameters(launch.entry, ptx_of(launch.source)) == sizes(launch), launch.title
+    assert_arguments(found, target, cache)
 
 
 def with_tile(tile: SplitTile, graph: Graph, splits: int, target: Target) -> list[Source]:
@@ -273,11 +267,8 @@ def emulated_products() -> list[Sample]:
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("found", emulated_convolutions(), ids=str)
-def test_emulated_convolutions(
-    found: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = open_emulated(tmp_path, monkeypatch.setattr)
-    compare(found, backend, options=replace(OPTIONS, conv="tensor_cores"))
+def test_emulated_convolutions(found: Sample, emulated: CudaBackend) -> None:
+    compare(found, emulated, options=replace(OPTIONS, conv="tensor_cores"))
 
 
 @pytest.mark.slow
@@ -285,12 +276,11 @@ def test_emulated_convolutions(
 @pytest.mark.parametrize("title", ["w64x16", "w64x128"])
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_hopper_emulated(
-    title: str, precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    title: str, precision: Any, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups that load and multiply in turn, several tiles a block; in blocks without clusters."""
-    backend = open_emulated(tmp_path, monkeypatch.setattr)
     target = Target("sm_90a", 1, H200.shared)
-    compiler: Any = backend.device.compiler
+    compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", target)
     tile, _ = tile_named(title)
 
@@ -301,13 +291,12 @@ def test_hopper_emulated(
     options = replace(OPTIONS, conv="tensor_cores", precision=precision)
     x, w = normal(2, 24, 10, 9), normal(20, 24, 3, 3)
     found = sample("Conv", [x, w, normal(20)], (1, 2), pads=(1, 1, 1, 1))
-    compare(found, backend, options=options, error=1e-3 if precision == "tf32" else None)
+    compare(found, emulated, options=options, error=1e-3 if precision == "tf32" else None)
 
 
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("found", emulated_products(), ids=str)
-def test_emulated_products(found: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = open_emulated(tmp_path, monkeypatch.setattr)
+def test_emulated_products(found: Sample, emulated: CudaBackend) -> None:
     ways = {"MatMul": "tensor_cores", "Gemm": "tensor_cores"}
-    compare(found, backend, options=replace(OPTIONS, algorithms=ways))
+    compare(found, emulated, options=replace(OPTIONS, algorithms=ways))

@@ -13,6 +13,8 @@ import tercet
 from tercet.tools.light_models import NAMES, light_inputs, light_model
 from tercet.tools.oracle import Oracle
 
+Feeds = dict[str, np.ndarray]
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_outputs(name: str, backend: str, light_models: Path) -> None:
@@ -28,13 +30,21 @@ def test_shipped_outputs(name: str, backend: str, light_models: Path) -> None:
         np.testing.assert_allclose(model(x)[0], numpy_helper.to_array(tensor), rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_logits_equal_onnxruntime(name: str, backend: str) -> None:
+@pytest.fixture(scope="module", params=NAMES)
+def light(request: pytest.FixtureRequest) -> tuple[onnx.ModelProto, Feeds, np.ndarray]:
+    """A model, its inputs and onnxruntime's logits, once for all backends."""
     ort = pytest.importorskip("onnxruntime")
-    proto = light_model(name)
+    proto = light_model(request.param)
     feeds = light_inputs(proto)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    (want,) = session.run(None, feeds)
+    (logits,) = session.run(None, feeds)
+    return proto, feeds, logits
+
+
+def test_logits_equal_onnxruntime(
+    light: tuple[onnx.ModelProto, Feeds, np.ndarray], backend: str
+) -> None:
+    proto, feeds, want = light
     with tercet.load(proto, backend) as model:
         (got,) = model.run(feeds).values()
     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
@@ -77,6 +87,8 @@ def test_each_pass_alone_keeps_the_results_of_resnet50() -> None:
     names = [each.name for each in BEFORE_SHAPES]
     for name in names:
         with tercet.load(proto, skip=tuple(n for n in names if n != name)) as model:
+            if not len(model.rewrites):
+                continue  # it is the graph that `plain` is of
             (got,) = model.run(feeds).values()
         assert _distance(got, exact) <= 2 * _distance(plain, exact), name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.types import Dim, TensorType
 
+from ..threads import together
 from .fakes import FakeBackend, FakeDevice
 
 
@@ -278,11 +278,7 @@ def test_threads_get_plans_of_their_own() -> None:
             if not np.array_equal(model(x)[0], expected(x, 6)):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, 8)
     assert not wrong
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 from tercet.runtime.program import Program
 
+from ..threads import together
 from .fakes import FakeBackend, FakeDevice
 
 Array = np.ndarray[Any, Any]
@@ -347,11 +347,7 @@ def test_threads_have_programs_of_their_own() -> None:
                 if not np.array_equal(grown, np.tile(x, 2**count)):
                     wrong.append(f"{seed} {count}")
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, 4)
     assert not wrong
 
 

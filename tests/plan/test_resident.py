@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 
+from ..threads import together
 from .fakes import FakeBackend
 from .lazy import Foreign, LazyArray, LazyDevice, LazyStream
 
@@ -171,11 +171,7 @@ def test_threads_on_streams_of_their_own() -> None:
                 if not np.array_equal(y, expected(x)):
                     wrong.append(seed)
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, 6)
     assert not wrong
 
 

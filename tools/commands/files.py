@@ -176,8 +176,13 @@ def inspect(
         typer.Option(metavar="BACKEND", help="Which backend and kernel run each node, and why."),
     ] = None,
     algorithms: Annotated[
-        bool, typer.Option("--algorithms", help="The ways to run each Conv on cuda, and why not.")
+        bool,
+        typer.Option("--algorithms", help="The ways to run each node on --backend, and why not."),
     ] = False,
+    backend: Annotated[
+        str,
+        typer.Option("--backend", "-b", metavar="BACKEND", help="With --algorithms: cuda, cudnn."),
+    ] = "cuda",
     memory: Annotated[
         bool, typer.Option("--memory", help="The memory plan, on numpy or the --placement backend.")
     ] = False,
@@ -208,6 +213,7 @@ def inspect(
     if algorithms:
         _inspect_algorithms(
             model,
+            backend,
             json=json,
             precision=precision,
             tune=tune,
@@ -242,11 +248,19 @@ def inspect(
     show(found, lambda console, each: show_inspection(console, each, diff=diff), json=json)
 
 
-def _inspect_algorithms(model: Path, *, json: bool, **options: Any) -> None:
+def _inspect_algorithms(model: Path, backend: str, *, json: bool, **options: Any) -> None:
     from ..algorithms import algorithms
     from ..algorithms_view import show_algorithms
     from ..console import progress
+    from ..cudnn_algorithms import engine_lists, show_engine_lists
 
+    if backend not in ("cuda", "cudnn"):
+        raise UsageError(f"--algorithms lists the ways of cuda and of cudnn, not of '{backend}'")
+    if backend == "cudnn":
+        with progress() as say:
+            lists = engine_lists(model, say=say, **options)
+        show(lists, show_engine_lists, json=json)
+        return
     with progress() as say:
-        found = algorithms(model, say=say, **options)
-    show(found, show_algorithms, json=json)
+        menus = algorithms(model, say=say, **options)
+    show(menus, show_algorithms, json=json)

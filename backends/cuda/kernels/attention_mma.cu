@@ -8,12 +8,13 @@
 //
 // Compile-time, besides what heads.cuh wants: SIZE_K and SIZE_V, sizes of heads rounded up to 16;
 // VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4, 8), VECTOR_Y, results stored at once (1, 8);
-// KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; SOFTCAP; MASK_ROWS, whether rows of the mask
-// differ.
+// KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; and what weigh.cuh wants.
 
 #include "heads.cuh"
 #include "early.cuh"
 #include "tensor_cores.cuh"
+constexpr bool BIASES = false;
+#include "weigh.cuh"
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int ROWS = 16 * TM * WARPS_M;
@@ -22,7 +23,6 @@ constexpr int TILE = KEYS * WARPS_N;
 constexpr int PITCH_K = SIZE_K + 8, PITCH_V = SIZE_V + 8;
 constexpr int STAGE = TILE * (PITCH_K + PITCH_V);
 constexpr int PITCH_Y = SIZE_V + 4;  // of sums in shared memory, in floats
-constexpr float LOG2E = 1.4426950408889634f;
 
 struct alignas(16) Eight {
     T at[8];
@@ -55,12 +55,6 @@ __device__ __forceinline__ u32 two_of(const T* row, int column, int size, bool i
     if constexpr (VECTOR_K > 1) return inside && column < size ? *(const u32*)(row + column) : 0;
     return pair_of(inside && column < size ? float(row[column]) : 0.0f,
                    inside && column + 1 < size ? float(row[column + 1]) : 0.0f);
-}
-
-__device__ __forceinline__ float over_quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -141,7 +135,6 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
             }
         }
 
-        const bool whole = t0 + KEYS <= valid && !CAUSAL && !WINDOW && !LENGTHS;
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const M* row_of[2] = {mask, mask};
@@ -149,55 +142,8 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
                 for (int half = 0; half < 2; ++half)
                     row_of[half] += n * of_mask.batch + head * of_mask.head
                                     + min(rows[i][half], s.rows - 1) * of_mask.row;
-            float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; ++j) {
-                if (j / 2 >= there) break;
-#pragma unroll
-                for (int side = 0; side < 2; ++side) {
-                    const int t = t0 + j * 8 + lane % 4 * 2 + side;
-                    float bias = 0;
-                    if (MASK != NO_MASK && !MASK_ROWS) bias = added<float>(row_of[0], t, s, of_mask);
-#pragma unroll
-                    for (int half = 0; half < 2; ++half) {
-                        float& score = scores[i][j][half * 2 + side];
-                        score *= scale;
-                        if (SOFTCAP) score = softcap * tanhf(score / softcap);
-                        if (MASK != NO_MASK && MASK_ROWS)
-                            bias = added<float>(row_of[half], t, s, of_mask);
-                        if (MASK != NO_MASK) score += bias;
-                        if (!whole && is_hidden(t, rows[i][half] + shift, valid, s))
-                            score = -INFINITY;
-                        top[half] = fmaxf(top[half], score);
-                    }
-                }
-            }
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float most = fmaxf(peak[i][half], over_quad_max(top[half]));
-                const float base = most == -INFINITY ? 0.0f : most;
-                const float by = exp2_of((peak[i][half] - base) * LOG2E);
-                peak[i][half] = most;
-                float total = 0;
-#pragma unroll
-                for (int j = 0; j < KEYS / 8; ++j) {
-                    if (j / 2 >= there) break;
-#pragma unroll
-                    for (int side = 0; side < 2; ++side) {
-                        float& score = scores[i][j][half * 2 + side];
-                        // The difference first: beside the numbers that masks add, scores are lost.
-                        score = MASK == NUMBERS ? exp2_of((score - base) * LOG2E)
-                                                : exp2_of(fmaf(score, LOG2E, -base * LOG2E));
-                        total += score;
-                    }
-                }
-                sum[i][half] = sum[i][half] * by + total;
-#pragma unroll
-                for (int j = 0; j < SIZE_V / 8; ++j) {
-                    results[i][j][half * 2] *= by;
-                    results[i][j][half * 2 + 1] *= by;
-                }
-            }
+            const Seen seen = {{rows[i][0] + shift, rows[i][1] + shift}, t0, valid, there * 2, nullptr};
+            weigh(scores[i], results[i], peak[i], sum[i], row_of, seen, s, of_mask, scale, softcap);
         }
 #pragma unroll
         for (int c = 0; c < KEYS / 16; ++c) {
@@ -255,7 +201,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
         for (int w = 0; w < WARPS_N; ++w) most = fmaxf(most, peaks[w * ROWS + row]);
         if (most == -INFINITY) most = 0;
         for (int w = 0; w < WARPS_N; ++w) {
-            const float by = exp2_of((peaks[w * ROWS + row] - most) * LOG2E);
+            const float by = exp2_of((peaks[w * ROWS + row] - most) * steepness(scale));
             const float* from = sums + (w * ROWS + row) * PITCH_Y + column;
             total += totals[w * ROWS + row] * by;
 #pragma unroll

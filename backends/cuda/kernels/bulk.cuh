@@ -1,37 +1,9 @@
 // The copy engine of Hopper, as PTX: barriers that count bytes, and copies of boxes of tensors that
-// tensor maps describe. One thread asks; elements outside of a tensor arrive as zeros.
+// tensor maps describe. One thread asks; elements outside of a tensor arrive as zeros, and are not stored.
 
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
-
-// ── barriers ────────────────────────────────────────────────────────────────────────────────────
-
-__device__ __forceinline__ void barrier_begin(u32 barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(u32 barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
-}
-
-// Arrives, and lets the phase last until so many bytes have come.
-__device__ __forceinline__ void barrier_expect(u32 barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(barrier), "r"(bytes) : "memory");
-}
-
-// Waits for the end of a phase; phases are called 0 and 1 in turn.
-__device__ __forceinline__ void barrier_wait(u32 barrier, int phase)
-{
-    asm volatile("{ .reg .pred done;\n"
-                 "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra AGAIN; }"
-                 :: "r"(barrier), "r"(phase) : "memory");
-}
 
 // ── copies ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -67,6 +39,24 @@ __device__ __forceinline__ void bulk_windows(u32 to, const TensorMap* map, u32 b
                     "h"((unsigned short)of_x), "h"((unsigned short)of_y) : "memory");
 }
 
+__device__ __forceinline__ void bulk_store_2d(const TensorMap* map, u32 from, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+                 :: "l"(map), "r"(from), "r"(x), "r"(y) : "memory");
+}
+
+__device__ __forceinline__ void bulk_store_4d(const TensorMap* map, u32 from, int x, int y, int z, int n)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+                 :: "l"(map), "r"(from), "r"(x), "r"(y), "r"(z), "r"(n) : "memory");
+}
+
+// Waits until all that this thread stores has left shared memory.
+__device__ __forceinline__ void bulk_stored()
+{
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 // ── operands of wgmma ───────────────────────────────────────────────────────────────────────────
 
 // What describes a tile of rows of WIDTH elements, less its address; `next` is the distance, in rows,
@@ -75,4 +65,17 @@ template <int WIDTH> __device__ __forceinline__ uint64 described_as(int next)
 {
     constexpr uint64 SWIZZLE = WIDTH == 64 ? 1 : WIDTH == 32 ? 2 : 3;
     return SWIZZLE << 62 | (uint64)(next * WIDTH * 2 >> 4) << 32 | (uint64)1 << 16;
+}
+
+// Says that sums of wgmma are used from here on, not before.
+template <int COUNT> __device__ __forceinline__ void settle(float (&sums)[COUNT][4])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT * 4; ++i) asm volatile("" : "+f"((&sums[0][0])[i]) :: "memory");
+}
+
+template <int BLOCKS, int COUNT> __device__ __forceinline__ void settle(float (&sums)[BLOCKS][COUNT][4])
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) settle(sums[i]);
 }

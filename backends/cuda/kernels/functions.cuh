@@ -49,16 +49,30 @@ template <typename T, typename Y> __device__ __forceinline__ T power(T x, Y y)
     }
 }
 
-// x times the normal distribution, to 2e-7 of its greatest slope: with z = |x| / sqrt(2), the tail
-// 1 - erf(z) is exp(-z^2) times a polynomial of 1 / (1 + 0.3275911 z) (Abramowitz and Stegun 7.1.26).
+// 2 to the power of x, to 2e-7 of it; numbers below 1e-38 are 0.
+__device__ __forceinline__ float quick_exp2(float x)
+{
+#ifdef __CUDA_ARCH__
+    float found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+    return found;
+#else
+    return exp2f(x);
+#endif
+}
+
+// x times the normal distribution, to 5e-5 of the result. The share of the distribution beyond |x| is 2
+// to the power of a polynomial (fitted up to 6; there is nothing left of it at 8).
 __device__ __forceinline__ float quick_gelu(float x)
 {
-    const float size = fminf(fabsf(x), 30.0f), t = __fdividef(1.0f, fmaf(0.23164189f, size, 1.0f));
-    float tail = fmaf(0.5307027145f, t, -0.7265760135f);
-    tail = fmaf(tail, t, 0.7107068705f);
-    tail = fmaf(tail, t, -0.142248368f);
-    tail = fmaf(tail, t, 0.127414796f) * t;
-    return fmaxf(x, 0.0f) - size * tail * __expf(-0.5f * x * x);
+    const float size = fminf(fabsf(x), 8.0f);
+    float power = fmaf(2.2990055e-5f, size, -6.1110017e-4f);
+    power = fmaf(power, size, 7.1955686e-3f);
+    power = fmaf(power, size, -5.1185355e-2f);
+    power = fmaf(power, size, -4.6127188e-1f);
+    power = fmaf(power, size, -1.1501743f);
+    power = fmaf(power, size, -1.0000647f);
+    return fmaf(0.5f, x, fmaf(0.5f, fabsf(x), -size * quick_exp2(power)));
 }
 
 // Shifts by the width of T or more leave 0, or the sign.

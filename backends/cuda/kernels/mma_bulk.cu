@@ -24,6 +24,7 @@
 #include "finish.cuh"
 #include "greater.cuh"
 #include "tensor_cores.cuh"
+#include "ring.cuh"
 #include "bulk.cuh"
 #include "divide.cuh"
 
@@ -59,14 +60,6 @@ __device__ __forceinline__ Pixel pixel_of(int m, const Windows& w)
 
 // ── what two threads fetch ──────────────────────────────────────────────────────────────────────
 
-struct Ring {  // stages that are filled and emptied in turn
-    int stage = 0, phase = 0;
-    template <int STAGES> __device__ __forceinline__ void next()
-    {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
-
 // What there is to do: tiles, those of the same rows one after the other.
 struct Work {
     int tiles, tiles_n, chunks, taps;
@@ -83,14 +76,14 @@ struct Barriers {
 __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int stage_bytes,
                                         const Barriers& barriers, const Work& work, const Windows& w)
 {
-    Ring ring;
+    Turn<STAGES_A> turn;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int m0 = tile / work.tiles_n * BM;
         const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? m0 / 64 : m0, w);
         for (int chunk = 0; chunk < work.chunks; ++chunk)
             for (int tap = 0, row = 0, column = 0; tap < (LAYOUT == TAPWISE ? work.taps : 1); ++tap) {
-                const u32 full = barriers.full_a + ring.stage * 8, to = tiles + ring.stage * stage_bytes;
-                barrier_wait(barriers.empty_a + ring.stage * 8, ring.phase ^ 1);
+                const u32 full = barriers.full_a + turn.stage * 8, to = tiles + turn.stage * stage_bytes;
+                barrier_wait(barriers.empty_a + turn.stage * 8, turn.parity ^ 1);
                 barrier_expect(full, w.loaded);
                 if constexpr (LAYOUT == MATRIX) {
                     bulk_2d(to, map, full, chunk * CHUNK, m0);
@@ -107,7 +100,7 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
                                  row * w.tap_h);
                 }
                 if (++column == w.columns) column = 0, ++row;
-                ring.next<STAGES_A>();
+                turn.next();
             }
     }
 }
@@ -115,16 +108,16 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
 __device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const Barriers& barriers,
                                         const Work& work)
 {
-    Ring ring;
+    Turn<STAGES_B> turn;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int n0 = tile % work.tiles_n * BN;
         for (int chunk = 0; chunk < work.chunks; ++chunk)
             for (int tap = 0; tap < work.taps; ++tap) {
-                const u32 full = barriers.full_b + ring.stage * 8;
-                barrier_wait(barriers.empty_b + ring.stage * 8, ring.phase ^ 1);
+                const u32 full = barriers.full_b + turn.stage * 8;
+                barrier_wait(barriers.empty_b + turn.stage * 8, turn.parity ^ 1);
                 barrier_expect(full, BYTES_B);
-                bulk_3d(tiles + ring.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
-                ring.next<STAGES_B>();
+                bulk_3d(tiles + turn.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
+                turn.next();
             }
         if constexpr (KEPT) return;
     }
@@ -206,13 +199,6 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], T* c, const T*
     }
 }
 
-// Says that sums are used from here on, not before.
-__device__ __forceinline__ void settle(float (&sums)[BLOCKS][TN][4])
-{
-#pragma unroll
-    for (int i = 0; i < BLOCKS * TN * 4; ++i) asm volatile("" : "+f"((&sums[0][0][0])[i]) :: "memory");
-}
-
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -245,7 +231,8 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     const u32 block = LAYOUT == SQUARES ? stage_a / (GROUPS * BLOCKS) : 64 * ROW;
     const uint64 form_a = described_as<CHUNK>(w.next), form_b = described_as<CHUNK>(8);
     const int taps_of_a = LAYOUT == TAPWISE ? 1 : w.taps, steps = chunks * w.taps;
-    Ring of_a, of_b;
+    Turn<STAGES_A> of_a;
+    Turn<STAGES_B> of_b;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float sums[BLOCKS][TN][4] = {};
         int left_a = -1, left_b = -1;  // stages that the products under way still read
@@ -256,8 +243,8 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
         };
 #pragma unroll 1
         for (int step = 0, tap = 0, row = 0, column = 0; step < steps; ++step) {
-            barrier_wait(barriers.full_a + of_a.stage * 8, of_a.phase);
-            barrier_wait(barriers.full_b + of_b.stage * 8, of_b.phase);
+            barrier_wait(barriers.full_a + of_a.stage * 8, of_a.parity);
+            barrier_wait(barriers.full_b + of_b.stage * 8, of_b.parity);
             const u32 from_a = tiles_a + of_a.stage * stage_a + group * BLOCKS * block
                                + (LAYOUT == TAPWISE ? 0 : row * w.tap_h + column * w.tap_w) * ROW;
             const u32 from_b = tiles_b + of_b.stage * BYTES_B;
@@ -273,11 +260,11 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
             products_wait<1>();
             leave();
             left_b = of_b.stage;
-            of_b.next<STAGES_B>();
+            of_b.next();
             if (++column == w.columns) column = 0, ++row;
             if (++tap == taps_of_a) {
                 tap = row = column = 0, left_a = of_a.stage;
-                of_a.next<STAGES_A>();
+                of_a.next();
                 if constexpr (STAGES_A == 1) {  // the next one arrives when this one is left
                     products_wait<0>();
                     leave();

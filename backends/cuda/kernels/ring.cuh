@@ -33,4 +33,11 @@ template <int N> struct Turn {
             parity ^= 1;
         }
     }
+
+    __device__ __forceinline__ void skip(int count)
+    {
+        const int sum = stage + count, rounds = sum / N;
+        stage = sum - rounds * N;
+        parity ^= rounds & 1;
+    }
 };

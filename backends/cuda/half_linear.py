@@ -1,0 +1,183 @@
+"""Linear layers and 1x1 convolutions of 16-bit floats on Hopper: recipes for `mma_linear.cu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .compile import Target
+from .half_tiles import MEMORY, STEP
+from .half_words import ends_of, instructions
+from .launch import Launch, Packed, Scratch, Tensor, TensorMap
+from .layout import ceil_div
+from .tail import Tail
+
+#: Columns of a strip of results, and rows of a block of them.
+STRIP, ROWS = 64, 64
+#: Registers of a thread that fetches or stores, and of one that multiplies, by groups of those.
+FEW, MANY = 40, {1: 216, 2: 232, 3: 152}
+#: Microseconds from a request to the operand's arrival, and elements a microsecond, for `exchange`.
+LATENCY, EXCHANGED = 1.65, 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTile:
+    """What a block of `mma_linear.cu` computes, and how.
+
+    Attributes:
+        groups: of four warps that multiply.
+        blocks: of 64 rows, that each of them has.
+        bn: columns of the tile.
+        stages: tiles of either operand in shared memory, in use or on their way.
+        turns: each group has tiles of its own.
+        begin: microseconds until the first step, and from the last one to the end.
+        wave: of what a tile takes besides its steps.
+        step: of a step of 64 terms.
+        places: for the results of so many tiles in shared memory.
+    """
+
+    groups: int
+    blocks: int
+    bn: int
+    stages: int
+    turns: bool
+    begin: float
+    wave: float
+    step: float
+    places: int = 1
+
+    @property
+    def bm(self) -> int:
+        """Rows of the tile."""
+        return (1 if self.turns else self.groups) * self.blocks * ROWS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: four warps more than multiply."""
+        return self.groups * 128 + 128
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        stages = self.stages * ((self.bm + self.bn) * STEP * 2 + 32)
+        results = self.places * (self.bm * self.bn * 2 + self.groups * 16)
+        return stages + results + self.groups * 24
+
+    @property
+    def exchange(self) -> float:
+        """Microseconds until results have made place for the next operand, and that is there."""
+        return LATENCY / self.places + self.bm * self.bn / EXCHANGED
+
+    @property
+    def title(self) -> str:
+        """Such as ``192x192``; ``2x128x192`` where groups take turns."""
+        return f"{f'{self.groups}x' if self.turns else ''}{self.bm}x{self.bn}"
+
+    @property
+    def constants(self) -> tuple[tuple[str, int | bool], ...]:
+        """The constants that the kernel is compiled with."""
+        return (
+            *(("GROUPS", self.groups), ("BLOCKS", self.blocks), ("BN", self.bn)),
+            *(("STAGES", self.stages), ("TURNS", self.turns), ("PLACES", self.places)),
+            *(("FEW", FEW), ("MANY", MANY[self.groups])),
+        )
+
+
+#: Measured on an H200 over the linear layers of ViT-B and BERT-base at batch 4 to 32 and the last
+#: convolutions of the blocks of ResNet-50, with fifteen tiles.
+LINEAR_TILES = (
+    LinearTile(3, 1, 192, 3, False, 3.0, 1.3, 0.806),
+    LinearTile(2, 1, 192, 4, False, 4.1, 0.55, 0.514),
+    LinearTile(2, 2, 192, 4, True, 5.0, 0.0, 0.517),
+    LinearTile(2, 1, 128, 5, False, 3.0, 1.0, 0.335),
+    LinearTile(2, 1, 128, 3, False, 3.0, 1.9, 0.31, 2),
+    LinearTile(2, 2, 128, 3, True, 3.5, 1.1, 0.31, 2),
+    LinearTile(2, 1, 64, 6, False, 2.75, 0.9, 0.19),
+    LinearTile(1, 1, 64, 6, False, 2.4, 0.8, 0.142, 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A product c = a @ b' + bias.
+
+    Attributes:
+        c: the result, m rows of n.
+        a: m rows of k.
+        b: [n][k].
+        shape: (m, n, k).
+        lda, ldc: distances of rows of `a` and of `c`, in elements; as n and k multiples of 8.
+        bias: one number a column, or None.
+        gaps: whether it goes by the rows of images, which may be slices.
+    """
+
+    c: Tensor
+    a: Tensor | Scratch
+    b: Packed
+    shape: tuple[int, int, int]
+    lda: int
+    ldc: int
+    bias: Tensor | Packed | None = None
+    gaps: bool = False
+
+    def pitched(self, tail: Tail) -> tuple[Tensor, ...]:
+        """Return the operands that may be slices; see `Launch.pitched`."""
+        if not self.gaps:
+            return ()
+        image = (self.a,) if isinstance(self.a, Tensor) else ()
+        return (*image, self.c, *tail.along)
+
+
+def choose_linear(p: Linear, tail: Tail, target: Target) -> tuple[float, LinearTile] | None:
+    """Return the expected microseconds and the tile that takes them, if there is one."""
+    (m, n, k), along = p.shape, len(tail.along)
+    if not target.has_wgmma or along > 1 or any(x % 8 for x in (n, k, p.lda, p.ldc)):
+        return None
+    traffic = 2 * (m * k + n * k + m * n * (1 + along))
+    steps = ceil_div(k, STEP)
+
+    def time_of(tile: LinearTile) -> float:
+        waves = ceil_div(ceil_div(m, tile.bm) * ceil_div(n, tile.bn), target.processors)
+        wave = max(tile.wave + steps * tile.step, tile.exchange if along else 0.0)
+        return max(tile.begin + waves * wave, traffic / MEMORY)
+
+    filled = [tile for tile in LINEAR_TILES if tile.bm < 2 * m and tile.bn < 2 * n]
+    return min(((time_of(tile), tile) for tile in filled), key=lambda way: way[0], default=None)
+
+
+def linear_product(p: Linear, tail: Tail, tile: LinearTile, target: Target) -> Launch:
+    """Return the launch of a product.
+
+    Args:
+        p: what is multiplied.
+        tail: applied to every result; one operand at most is read along.
+        tile: what a block computes.
+        target: the GPU.
+    """
+    (m, n, k), dtype = p.shape, p.c.dtype
+    tiles_n = ceil_div(n, tile.bn)
+    tiles = ceil_div(m, tile.bm) * tiles_n
+    results, strip = ((n, m), (p.ldc,)), (STRIP, tile.blocks * ROWS)
+    along = tail.along[0] if tail.along else p.c
+    return Launch(
+        "mma_linear.cu",
+        "mma_linear",
+        grid=(min(tiles, target.processors), 1, 1),
+        block=tile.threads,
+        args=(
+            TensorMap(p.a, dtype, (k, m), (p.lda,), (STEP, tile.bm)),
+            TensorMap(p.b, dtype, (k, n), (k,), (STEP, tile.bn)),
+            TensorMap(p.c, dtype, *results, strip),
+            TensorMap(along, dtype, *results, strip),
+            *(p.bias, *tail.pointers),
+            *map(np.int32, (n, tiles, tiles_n, ceil_div(k, STEP))),
+        ),
+        types=(("T", dtype),),
+        constants=(*tile.constants, *ends_of(p.bias, tail)),
+        code="\n".join((instructions(dtype, tile.bn), tail.code)),
+        shared=tile.shared,
+        early=True,
+        note=f"{tile.title} {tail.title}".strip(),
+        pitched=p.pitched(tail),
+    )

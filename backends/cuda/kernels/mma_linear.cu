@@ -1,0 +1,244 @@
+// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows: as
+// MATRIX of mma_bulk.cu, but the copy engine also brings what is read along with the results, while
+// sums are made, and takes the results away while the next ones are.
+//
+// Blocks stay and do one tile after the other. One warp fetches tiles of `b`, one those of `a`, and one
+// keeps the places for results in shared memory: it fetches what lies there first (an operand of
+// `finish`), and stores what the multiplying warps leave there instead. These are GROUPS times four. The
+// groups share a tile; or, with TURNS, each has tiles of its own, and one of them finishes its tile
+// while the other multiplies.
+//
+// Tiles of `a` and `b` have rows of 64 elements, results too: one strip of rows for every 64 columns,
+// all in swizzled order.
+//
+// Compile-time: GROUPS; BLOCKS, of 64 rows that a group has; BN; STAGES; TURNS; PLACES, for the results
+// of so many tiles; FEW and MANY, registers of a thread that copies and of one that multiplies; BIAS, Z0
+// and Z1 as in mma.cu, of which one at most lies like the result; and the product of wgmma.
+
+#include "early.cuh"
+#include "tensor_cores.cuh"
+#include "ring.cuh"
+#include "bulk.cuh"
+
+constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
+constexpr int SHARING = TURNS ? 1 : GROUPS;  // groups that have a tile together
+constexpr int ROWS = BLOCKS * 64, BM = SHARING * ROWS, TN = BN / 8;
+constexpr int BYTES_A = BM * BK * 2, BYTES_B = BN * BK * 2;
+constexpr int STRIP = ROWS * 128, STRIPS = BN / 64;  // of the results of a group
+constexpr int PLACE = SHARING * STRIP * STRIPS;
+constexpr int CYCLE = TURNS ? GROUPS : PLACES;  // tiles after which barriers of results are used again
+constexpr bool ALONG = Z0 == 1 || Z1 == 1;
+static_assert(CYCLE % PLACES == 0, "a place has the same barriers every time");
+
+// Where barriers lie: of the stages of `a` and of `b`; of the part of each group in the results of CYCLE
+// tiles that it can be used, and that it is done; and of each group that it is its turn.
+struct Barriers {
+    Ring<STAGES> of_a, of_b;
+    u32 ready, done, turn;
+    __device__ __forceinline__ explicit Barriers(u32 at)
+        : of_a(at), of_b(at + STAGES * 16), ready(at + STAGES * 32),
+          done(ready + CYCLE * SHARING * 8), turn(done + CYCLE * SHARING * 8) {}
+
+    __device__ __forceinline__ void begin() const
+    {
+        for (int i = 0; i < CYCLE * SHARING; ++i) {
+            barrier_begin(ready + i * 8, 1);
+            barrier_begin(done + i * 8, 4);
+        }
+        for (int i = 0; i < GROUPS; ++i) barrier_begin(turn + i * 8, 4);
+        of_a.begin(1, SHARING * 4);
+        of_b.begin(1, SHARING * 4);
+    }
+};
+
+// What there is to do: tiles, those of the same rows one after the other.
+struct Work {
+    int tiles, tiles_n, steps;
+};
+
+// ── what single threads do ──────────────────────────────────────────────────────────────────────
+
+template <int BYTES>
+__device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Ring<STAGES>& ring, bool down,
+                                      const Work& work)
+{
+    Turn<STAGES> turn;
+    for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
+        const int row = down ? tile / work.tiles_n * BM : tile % work.tiles_n * BN;
+        for (int step = 0; step < work.steps; ++step) {
+            const u32 full = ring.full(turn.stage);
+            barrier_wait(ring.empty(turn.stage), turn.parity ^ 1);
+            barrier_expect(full, BYTES);
+            bulk_2d(to + turn.stage * BYTES, map, full, step * BK, row);
+            turn.next();
+        }
+    }
+}
+
+struct Round {  // which of the block's tiles
+    int count;
+    __device__ __forceinline__ int tile() const { return blockIdx.x + count * gridDim.x; }
+    __device__ __forceinline__ int place() const { return count % PLACES * PLACE; }
+    __device__ __forceinline__ int barrier(int part) const { return (count % CYCLE * SHARING + part) * 8; }
+    __device__ __forceinline__ u32 parity() const { return count / CYCLE & 1; }
+};
+
+// Brings what results are finished with, and stores them.
+__device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap* z, u32 places,
+                                             const Barriers& barriers, const Work& work)
+{
+    const auto prepare = [&](Round round) {
+        const int m0 = round.tile() / work.tiles_n * BM, n0 = round.tile() % work.tiles_n * BN;
+        if (round.tile() >= work.tiles) return;
+        for (int part = 0; part < SHARING; ++part) {
+            const u32 ready = barriers.ready + round.barrier(part);
+            if constexpr (ALONG) {
+                barrier_expect(ready, STRIP * STRIPS);
+                for (int i = 0; i < STRIPS; ++i)
+                    bulk_2d(places + round.place() + (part * STRIPS + i) * STRIP, z, ready, n0 + i * 64,
+                            m0 + part * ROWS);
+            } else {
+                barrier_arrive(ready);
+            }
+        }
+    };
+    for (int i = 0; i < PLACES - 1; ++i) prepare({i});
+    for (Round round = {0}; round.tile() < work.tiles; ++round.count) {
+        prepare({round.count + PLACES - 1});
+        const int m0 = round.tile() / work.tiles_n * BM, n0 = round.tile() % work.tiles_n * BN;
+        for (int part = 0; part < SHARING; ++part) {
+            barrier_wait(barriers.done + round.barrier(part), round.parity());
+            for (int i = 0; i < STRIPS; ++i)
+                bulk_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP, n0 + i * 64,
+                              m0 + part * ROWS);
+        }
+        bulk_stored();
+    }
+}
+
+// ── the end of a tile ───────────────────────────────────────────────────────────────────────────
+
+struct alignas(4) Pair {
+    T at[2];
+};
+
+__device__ __forceinline__ Pair pair_at(const T* from, int column, bool inside)
+{
+    Pair found = {};
+    if (inside) *(u32*)&found = __ldg((const u32*)(from + column));
+    return found;
+}
+
+// Finishes the sums of a group, whose place for results is `place`.
+__device__ __forceinline__ void finish_all(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
+                                           const T* bias, const T* z0, const T* z1, int n0, int n)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4;
+    unsigned char* const mine = place + (warp * 16 + row) * 128 + lane % 4 * 4;
+#pragma unroll
+    for (int strip = 0; strip < STRIPS; ++strip) {
+        Pair shift[8] = {}, first[8] = {}, second[8] = {};
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const int column = n0 + strip * 64 + j * 8 + lane % 4 * 2;
+            if constexpr (BIAS) shift[j] = pair_at(bias, column, column < n);
+            if constexpr (Z0 == 2) first[j] = pair_at(z0, column, column < n);
+            if constexpr (Z1 == 2) second[j] = pair_at(z1, column, column < n);
+        }
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+            for (int j = 0; j < 8; ++j)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    Pair* const at =
+                        (Pair*)(mine + strip * STRIP + i * 8192 + half * 1024 + (j ^ row) * 16);
+                    const Pair found = ALONG ? *at : Pair{};
+                    const Pair &x = Z0 == 1 ? found : first[j], &y = Z1 == 1 ? found : second[j];
+                    Pair result;
+#pragma unroll
+                    for (int q = 0; q < 2; ++q) {
+                        const float sum = sums[i][strip * 8 + j][half * 2 + q];
+                        result.at[q] =
+                            finish(BIAS ? sum + float(shift[j].at[q]) : sum, q, 0, q, x.at, y.at);
+                    }
+                    *at = result;
+                }
+    }
+}
+
+// ── the kernel ──────────────────────────────────────────────────────────────────────────────────
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+           const __grid_constant__ TensorMap c, const __grid_constant__ TensorMap z, const T* bias,
+           const T* z0, const T* z1, int n, int tiles, int tiles_n, int steps)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES * BYTES_A;
+    unsigned char* const results = shared + STAGES * (BYTES_A + BYTES_B);
+    const Barriers barriers(shared_address(results) + PLACES * PLACE);
+    const Work work = {tiles, tiles_n, steps};
+    if (threadIdx.x == 0) barriers.begin();
+    __syncthreads();
+    if (threadIdx.x >= CONSUMERS) {
+        registers_down<FEW>();
+        if (threadIdx.x == CONSUMERS)  // constants: without waiting
+            fetch<BYTES_B>(&b, tiles_b, barriers.of_b, false, work);
+        begin_early();
+        if (threadIdx.x == CONSUMERS + 32)
+            fetch<BYTES_A>(&a, tiles_a, barriers.of_a, true, work);
+        if (threadIdx.x == CONSUMERS + 64)
+            keep_results(&c, &z, shared_address(results), barriers, work);
+    } else {
+        registers_up<MANY>();
+        begin_early();
+        const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+        const int part = TURNS ? 0 : group, own = TURNS ? group : 0;
+        Turn<STAGES> turn;
+        if constexpr (TURNS) turn.skip(own * steps);
+        for (Round round = {own}; round.tile() < tiles; round.count += TURNS ? GROUPS : 1) {
+            float sums[BLOCKS][TN][4] = {};
+            // Before its turn a group would take stages for full that were so long ago.
+            if constexpr (TURNS) barrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
+            int left = -1;  // the stage that the products under way still read
+            const auto leave = [&] {
+                if (lane == 0 && left >= 0) {
+                    barrier_arrive(barriers.of_a.empty(left));
+                    barrier_arrive(barriers.of_b.empty(left));
+                }
+            };
+#pragma unroll 1
+            for (int step = 0; step < steps; ++step) {
+                barrier_wait(barriers.of_a.full(turn.stage), turn.parity);
+                barrier_wait(barriers.of_b.full(turn.stage), turn.parity);
+                const uint64 from_a = described(tiles_a + turn.stage * BYTES_A + part * ROWS * BK * 2);
+                const uint64 from_b = described(tiles_b + turn.stage * BYTES_B);
+                settle(sums);
+                products_begin();
+#pragma unroll
+                for (int k = 0; k < BK / 16; ++k)
+#pragma unroll
+                    for (int i = 0; i < BLOCKS; ++i)
+                        wgmma(sums[i], from_a + i * (64 * BK * 2 >> 4) + k * 2, from_b + k * 2);
+                products_commit();
+                products_wait<1>();
+                leave();
+                left = turn.stage;
+                turn.next();
+            }
+            if (TURNS && lane == 0) barrier_arrive(barriers.turn + (own + 1) % GROUPS * 8);
+            products_wait<0>();
+            settle(sums);
+            leave();
+            if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
+
+            barrier_wait(barriers.ready + round.barrier(part), round.parity());
+            finish_all(sums, results + round.place() + part * STRIP * STRIPS, bias, z0, z1,
+                       round.tile() % tiles_n * BN, n);
+            show_to_products();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(barriers.done + round.barrier(part));
+        }
+    }
+}

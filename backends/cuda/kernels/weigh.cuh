@@ -1,0 +1,87 @@
+// From scores to weights, a step of keys at a time: each row of scores becomes exponentials of what it
+// exceeds the greatest score so far by, and what was summed up beside a smaller one is scaled down.
+//
+// Compile-time, besides what heads.cuh wants: SOFTCAP; MASK_ROWS, whether rows of the mask differ; RAW,
+// whether scores need nothing but their positive scale, which then waits until the exponential; BIASES,
+// whether what the mask adds to a key lies ready in shared memory.
+
+constexpr float LOG2E = 1.4426950408889634f;
+
+__device__ __forceinline__ float over_quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+// What differences of scores are multiplied with before they become powers of 2.
+__device__ __forceinline__ float steepness(float scale) { return RAW ? scale * LOG2E : LOG2E; }
+
+// Which keys the scores of a thread belong to, and which of them its two rows see.
+struct Seen {
+    int places[2];        // positions of the queries
+    int first;            // the first key
+    int valid;            // keys that are there
+    int count;            // eights of keys that have scores
+    const float* biases;  // of the keys, where BIASES
+};
+
+// A thread has two neighbouring keys of every eight, of two rows: as the sums of a product lie. `sum`
+// is of the thread's own keys.
+template <int EIGHTS, int WIDE>
+__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&results)[WIDE][4],
+                                      float (&peak)[2], float (&sum)[2], const M* const (&mask)[2],
+                                      const Seen& seen, const Sizes& s, const MaskSteps& of_mask,
+                                      float scale, float softcap)
+{
+    const int lane = threadIdx.x % 32;
+    float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) {
+        if (j >= seen.count) break;
+        const bool whole = seen.first + j * 8 + 8 <= seen.valid && !CAUSAL && !WINDOW;
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+            const int t = seen.first + j * 8 + lane % 4 * 2 + side;
+            float bias = 0;
+            if (BIASES) bias = seen.biases[t - seen.first];
+            else if (MASK != NO_MASK && !MASK_ROWS) bias = added<float>(mask[0], t, s, of_mask);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float& score = scores[j][half * 2 + side];
+                if (!RAW) score *= scale;
+                if (SOFTCAP) score = softcap * tanhf(score / softcap);
+                if (MASK != NO_MASK && MASK_ROWS) bias = added<float>(mask[half], t, s, of_mask);
+                if (MASK != NO_MASK) score += bias;
+                if (!whole && is_hidden(t, seen.places[half], seen.valid, s)) score = -INFINITY;
+                top[half] = fmaxf(top[half], score);
+            }
+        }
+    }
+    const float steep = steepness(scale);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float most = fmaxf(peak[half], over_quad_max(top[half]));
+        const float base = most == -INFINITY ? 0.0f : most;
+        const float by = exp2_of((peak[half] - base) * steep);
+        peak[half] = most;
+        float total = 0;
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) {
+            if (j >= seen.count) break;
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                float& score = scores[j][half * 2 + side];
+                // The difference first: beside the numbers that masks add, scores are lost.
+                score = MASK == NUMBERS ? exp2_of((score - base) * LOG2E)
+                                        : exp2_of(fmaf(score, steep, -base * steep));
+                total += score;
+            }
+        }
+        sum[half] = sum[half] * by + total;
+#pragma unroll
+        for (int j = 0; j < WIDE; ++j) {
+            results[j][half * 2] *= by;
+            results[j][half * 2 + 1] *= by;
+        }
+    }
+}

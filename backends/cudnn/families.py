@@ -1,0 +1,8 @@
+"""All families; importing them fills the table of the registry."""
+
+from __future__ import annotations
+
+from . import attention, conv, matmul, norm, pointwise, reduction
+from .registry import FAMILIES
+
+__all__ = ["FAMILIES", "attention", "conv", "matmul", "norm", "pointwise", "reduction"]

@@ -1,0 +1,66 @@
+"""What comes before cuDNN: images of few channels become words, by one of cuda's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from ...runtime.ir import Graph
+from ...runtime.types import TensorType
+from ..cuda.device import CudaDevice, CudaStream
+from ..cuda.half_first import packed_image
+from ..cuda.launch import Launch, Scratch, Tensor, bound
+from .operation import Operand
+
+#: Bytes that the workspace of cuDNN behind a packed image is aligned to.
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A kernel that packs an image, channels last and with channels of zeros, into the workspace.
+
+    Attributes:
+        role: the operand of cuDNN's graph that it makes.
+        image: what it reads: the same with fewer channels, in the plain order.
+        channels: in the workspace.
+    """
+
+    role: str
+    image: Operand
+    channels: int
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of the workspace."""
+        images, _, *spatial = self.image.dims
+        size = images * self.channels * prod(spatial) * self.image.dtype.itemsize
+        return -(-size // ALIGNMENT) * ALIGNMENT
+
+    def __str__(self) -> str:
+        return f"{self.role} packed from {self.image}"
+
+
+def front_launch(front: Front) -> Launch:
+    """Return the kernel; its first argument is the image, its second where it is packed."""
+    value = Graph("front").add_input(front.role, TensorType(front.image.dtype, front.image.dims))
+    _, launch = packed_image(Tensor(value), front.channels, front.image.dims[-1], 0)
+    if not isinstance(launch.args[0], Tensor) or not isinstance(launch.args[1], Scratch):
+        raise TypeError(f"{launch.title} has other arguments")
+    return launch
+
+
+def front_kernel(
+    device: CudaDevice, front: Front, image: int, packed: int
+) -> Callable[[CudaStream], None]:
+    """Return what packs an image.
+
+    Args:
+        device: the GPU.
+        front: what is done.
+        image: its address.
+        packed: the address of what it becomes.
+    """
+    launch = front_launch(front)
+    return bound(device, launch, device.compiler.submit(launch.source), {0: image, 1: packed})

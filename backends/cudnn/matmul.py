@@ -1,0 +1,324 @@
+"""Matrix products, stacks of them and Gemm, with the elementwise nodes behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from ...runtime.backend import Formats, Site
+from ...runtime.dtypes import bfloat16, float16, float32, name_of
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sum
+from ...runtime.ops.matmul import Gemm, MatMul
+from ...runtime.options import Options, Precision
+from ...runtime.types import TensorType
+from ..cuda.layout import Ints
+from .choice import Division, Task
+from .operation import NEVER, Operand
+from .registry import Source, Wanted, claims, is_wanted_anyway
+from .stages import FLOW, NO_TAIL, Followers, Stage, Tail, expressed, expressible, follow
+
+HALVES = (float16, bfloat16)
+#: The role of what a Gemm adds to its product.
+_ADDED = "bias"
+NO_PITCHES: Mapping[Value, int] = {}
+
+#: Engines of TF32 carry no note by which they could be told from others.
+_ROUNDED = (
+    "cuDNN 9 rounds products of float32 to TF32 whatever is deselected (error 3e-4 on sm_90);"
+    " precision='tf32' allows it"
+)
+#: Weights below which one row times a matrix goes to the cuda kernels.
+SMALL = 1 << 22
+_SLOWER = (
+    "one row by a small matrix takes cuDNN 2.1 to 3.3 times as long as the cuda kernels (768x1000:"
+    " 4.4 and 1.8 us, 2048x1000: 7.6 and 2.3 us on an H200)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Matrices times matrices, summed in float32, and what is done to the results.
+
+    Attributes:
+        a: [stack, m, k]; a stack of one matrix serves every one of the other.
+        b: [stack, k, n], likewise.
+        y: [stack, m, n].
+        tail: what the same graph does to the result.
+        turned: whether it is expressed as ``y' = b' @ a'``, each matrix read by columns: cublasLt,
+            which is column by column, has a bias and an activation only then.
+    """
+
+    a: Operand
+    b: Operand
+    y: Operand
+    tail: Tail = NO_TAIL
+    turned: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it does, in short: ``matmul+bias+relu``."""
+        name = "turned matmul" if self.turned else "matmul"
+        return f"{name}+{self.tail.title}" if self.tail else name
+
+    def __str__(self) -> str:
+        text = f"{self.title} a {self.a} b {self.b} y {self.y}"
+        return f"{text}: {self.tail}" if self.tail else text
+
+    @property
+    def operands(self) -> Mapping[str, Operand]:
+        """What is read and given."""
+        found = {"a": self.a, "b": self.b, **dict(self.tail.operands), "y": self.y}
+        return {role: _turned(x) for role, x in found.items()} if self.turned else found
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What is given."""
+        return ("y",)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """16-bit floats are summed in float32; float32 comes here only to be rounded to TF32.
+
+        cublasLt takes any Gelu for its approximation by tanh, which is wrong by up to 5e-4.
+        """
+        barred = () if self.y.dtype == float32 else ("REDUCED_PRECISION_REDUCTION",)
+        gelu = any(stage.op == Gelu() for stage in self.tail.stages)
+        return (*NEVER, *barred, "CUBLASLT_DEPENDENCY") if gelu else (*NEVER, *barred)
+
+    def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put it into a graph; see `Operation`."""
+        left, right = ("b", "a") if self.turned else ("a", "b")
+        y = graph.matmul(A=tensors[left], B=tensors[right])
+        return {"y": expressed(self.tail.stages, graph, cudnn, y, tensors)}
+
+
+def _turned(x: Operand) -> Operand:
+    """Return a stack of matrices by columns."""
+    stack, rows, columns = x.dims
+    of_stack, of_rows, of_columns = x.strides
+    return Operand((stack, columns, rows), (of_stack, of_columns, of_rows), x.dtype)
+
+
+# ── a node in cuDNN's terms ──────────────────────────────────────────────────────────────────────
+
+
+def describe(
+    node: Node, precision: Precision = "float32", pitches: Mapping[Value, int] = NO_PITCHES
+) -> Product | str:
+    """Return a MatMul or Gemm without its factors and `c` in cuDNN's terms, or why there are none.
+
+    Args:
+        node: the node.
+        precision: see `Options.precision`.
+        pitches: of its tensors, where they have gaps.
+    """
+    a, b, y = _operand(node, 0), _operand(node, 1), node.output
+    dtype = a.tensor.dtype
+    if dtype == float32 and precision != "tf32":
+        return _ROUNDED
+    if dtype != float32 and dtype not in HALVES:
+        return f"dtype {name_of(dtype)}; float16, bfloat16 and, as TF32, float32 are claimed"
+    if min(len(a.tensor.dims), len(b.tensor.dims)) < 2:
+        return "a product with a vector; cuDNN multiplies matrices"
+    if 0 in (*a.tensor.dims, *b.tensor.dims):
+        return "a tensor without elements"
+    stacks = _stacks(a.tensor, b.tensor, y.tensor)
+    if isinstance(stacks, str):
+        return stacks
+    (of_a, of_b), rows = stacks
+    left, right = _is_transposed(node)
+    n, k = y.tensor.dims[-1], a.tensor.dims[-2 if left else -1]
+    return Product(
+        a=_matrices(a, (of_a, rows, k), left, pitches),
+        b=_matrices(b, (of_b, k, n), right, pitches),
+        y=_matrices(y, (max(of_a, of_b), rows, n), False, pitches),
+    )
+
+
+def _operand(node: Node, place: int) -> Value:
+    value = node.inputs[place]
+    if value is None:
+        raise ValueError(f"'{node.name}' lacks an operand")
+    return value
+
+
+def _is_transposed(node: Node) -> tuple[bool, bool]:
+    """Whether the left and the right operand are read by columns."""
+    gemm = node.op if isinstance(node.op, Gemm) else Gemm()
+    return bool(gemm.transA), bool(gemm.transB)
+
+
+def _stacks(a: TensorType, b: TensorType, y: TensorType) -> tuple[tuple[int, int], int] | str:
+    """Return the number of matrices of each operand, and of the rows of a result.
+
+    A stack times one matrix is one product with all its rows.
+    """
+    of_a, of_b, of_y = (prod(x.dims[:-2]) for x in (a, b, y))
+    if of_b == 1:
+        return (1, 1), of_y * y.dims[-2]
+    if of_a not in (1, of_y) or of_b != of_y:
+        return f"stacks {a} and {b} are both repeated; cuDNN repeats one matrix at most"
+    return (of_a, of_b), y.dims[-2]
+
+
+def _matrices(value: Value, dims: Ints, transposed: bool, pitches: Mapping[Value, int]) -> Operand:
+    """Return a value as a stack of matrices, which lie row by row or are `transposed`."""
+    _, rows, columns = dims
+    width, height = (rows, columns) if transposed else (columns, rows)
+    width = pitches.get(value, width)
+    of_matrix = (1, width) if transposed else (width, 1)
+    return Operand(dims, (height * width, *of_matrix), value.tensor.dtype)
+
+
+# ── divisions ────────────────────────────────────────────────────────────────────────────────────
+
+
+#: Elements of a sum from which cublasLt and a kernel behind it are faster than one fused kernel: on
+#: an H200 4096x3072x768 with a bias and a residual takes 33 us in two parts and 35 us in one,
+#: 4096x768x768 takes 13 and 12 us.
+LONG = 2048
+
+
+def divide(product: Product, tail: Tail) -> tuple[Division, ...]:
+    """Return the ways to divide a product and what follows it, best guess first.
+
+    Fused kernels compute a Gelu slowly: 4096x768x3072 takes 62 us so on an H200, and 43 us with a
+    kernel behind it.
+    """
+    alone = Division(product, tail)
+    length = next((i for i, s in enumerate(tail.stages) if not expressible(s)), len(tail.stages))
+    first, last = tail.cut(length)
+    if not first:
+        return (alone,)
+    fused = Division(replace(product, tail=first), last)
+    if not last and _is_classic(first, product.y.dims[-1]):
+        return Division(replace(product, tail=first, turned=True)), fused, alone
+    gelu = any(isinstance(stage.op, Gelu) for stage in first.stages)
+    return (alone, fused) if gelu or product.a.dims[-1] > LONG else (fused, alone)
+
+
+def _is_classic(tail: Tail, columns: int) -> bool:
+    """Whether a tail is a number per column, and perhaps ReLU, which cublasLt has."""
+    bias, *others = tail.stages
+    operands = dict(tail.operands)
+    per_column = [role for role in bias.roles if operands[role].dims == (1, 1, columns)]
+    adds = isinstance(bias.op, Add | Sum) and len(bias.inputs) == 2 and len(per_column) == 1
+    return adds and [stage.op for stage in others] in ([], [Relu()])
+
+
+# ── the family ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_small(product: Product) -> bool:
+    """Whether a product is one row by a matrix that caches hold."""
+    stack, rows, columns = product.y.dims
+    return stack * rows == 1 and product.a.dims[-1] * columns < SMALL
+
+
+@claims(MatMul, Gemm)
+def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
+    """Return a product of matrices with the elementwise nodes behind it."""
+    found = describe(node, options.precision)
+    if isinstance(found, str):
+        return found
+    if isinstance(node.op, Gemm) and node.op.beta == 0 and len(node.reads) > 2:
+        return "beta=0 with a c that is given"
+    if _is_small(found) and not is_wanted_anyway(node, options):
+        return _SLOWER
+    pattern = Pattern(node, follow(graph, node.output, free, axis=-1), options)
+    return Wanted(
+        nodes=pattern.nodes,
+        task=pattern.task(found),
+        reads=pattern.reads,
+        gives={"y": pattern.y},
+        formats=pattern.formats,
+        at=pattern.at,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A product and the nodes behind it that run in the same step.
+
+    Attributes:
+        node: the product.
+        followers: what is behind it.
+        options: the user's choices.
+    """
+
+    node: Node
+    followers: Followers
+    options: Options
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them."""
+        return (self.node, *self.followers.nodes)
+
+    @property
+    def y(self) -> Value:
+        """What the last node computes."""
+        return self.nodes[-1].output
+
+    @property
+    def added(self) -> Value | None:
+        """What a Gemm adds to its product."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    @property
+    def reads(self) -> dict[str, Source]:
+        """What is read, by role."""
+        reads: dict[str, Source] = {"a": _operand(self.node, 0), "b": _operand(self.node, 1)}
+        if self.added is not None:
+            reads[_ADDED] = self.added
+        return reads | {**self.followers.across, **self.followers.along}
+
+    @property
+    def formats(self) -> Formats:
+        """All are plain; whose rows may be slices of longer ones."""
+        pitched = {*self.node.reads[:2], self.y, *self.followers.along.values()}
+        return Formats(pitched=frozenset(value for value in pitched if not value.is_constant))
+
+    def at(self, site: Site) -> Task | str:
+        """Return the task for tensors as they lie."""
+        pitches = dict(site.pitches)
+        if self.y in pitches:
+            pitches[self.node.output] = pitches[self.y]
+        found = describe(self.node, self.options.precision, pitches)
+        return found if isinstance(found, str) else self.task(found, pitches)
+
+    def task(self, found: Product, pitches: Mapping[Value, int] = NO_PITCHES) -> Task:
+        """Return what an engine is needed for, on tensors with these pitches."""
+        dtype, (_, _, columns) = found.y.dtype, found.y.dims
+        operands = dict.fromkeys(self.followers.across, Operand.of((1, 1, columns), dtype))
+        for role, value in self.followers.along.items():
+            operands[role] = _matrices(value, found.y.dims, False, pitches)
+        if self.added is not None:
+            dims = (1, 1, 1, *self.added.tensor.dims)[-3:]
+            operands[_ADDED] = Operand.of(dims, dtype)
+        stages = (*self._factors, *map(_flow_first, self.followers.stages))
+        return Task(divide(found, Tail.of(stages, operands)), self.options.workspace)
+
+    @property
+    def _factors(self) -> tuple[Stage, ...]:
+        """What a Gemm does behind its product: ``beta * (alpha / beta * y + c)``."""
+        op = self.node.op
+        if not isinstance(op, Gemm):
+            return ()
+        if self.added is None:
+            return _times(op.alpha)
+        return (*_times(op.alpha / op.beta), Stage(Add(), (FLOW, _ADDED)), *_times(op.beta))
+
+
+def _times(factor: float) -> tuple[Stage, ...]:
+    return () if factor == 1 else (Stage(Mul(), (FLOW, factor)),)
+
+
+def _flow_first(stage: Stage) -> Stage:
+    """Return a stage whose operands may change places with what cuDNN computes in front."""
+    if isinstance(stage.op, Add | Mul) and stage.inputs[1] == FLOW != stage.inputs[0]:
+        return replace(stage, inputs=(FLOW, stage.inputs[0]))
+    return stage

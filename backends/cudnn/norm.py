@@ -1,0 +1,306 @@
+"""Normalizations: by statistics of the elements themselves, or by given ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...runtime.dtypes import float32, name_of
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.ops import elementwise as ops
+from ...runtime.ops.norm import (
+    BatchNormalization,
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    RMSNormalization,
+)
+from ...runtime.ops.shapes import normalize_axis
+from ...runtime.options import Options
+from ...runtime.partition import results_of
+from ...runtime.types import Array
+from ..cuda.launch import Packed
+from ..cuda.norm import pack_batch_norm
+from ..cuda.norm_rows import MOST_KEPT, MOST_WARPS
+from .choice import Division, Task
+from .operation import NEVER, ROUNDING, Operand
+from .pointwise import FLOATS, Chain, extend, group_of, wanted
+from .registry import Source, Wanted, claims, is_wanted_anyway
+from .stages import FLOW, NO_TAIL, Stage, Tail, expressed, expressible, follow
+from .words import HALVES
+
+# ── what is computed ─────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Normalization:
+    """Groups of elements, each shifted and scaled to mean 0 and variance 1, or by its root alone.
+
+    Statistics are float32. The variance is that of the differences from the mean.
+
+    Attributes:
+        kind: cuDNN's word: ``layernorm``, ``rmsnorm`` or ``instancenorm``.
+        x: [rows, n, 1, 1], or of instances [images, channels, n, 1].
+        scale: what results are multiplied with: [1, n, 1, 1], or [1, channels, 1, 1].
+        y: the result.
+        epsilon: added to the variance.
+        statistics: whether mean and 1 / deviation of every group are given, too.
+        tail: what the same graph does to the result.
+    """
+
+    kind: str
+    x: Operand
+    scale: Operand
+    y: Operand
+    epsilon: float
+    statistics: bool = False
+    tail: Tail = NO_TAIL
+
+    @property
+    def title(self) -> str:
+        """What it does, in short: ``layernorm+add``."""
+        return f"{self.kind}+{self.tail.title}" if self.tail else self.kind
+
+    def __str__(self) -> str:
+        given = " with statistics" if self.statistics else ""
+        text = f"{self.title}{given} x {self.x} scale {self.scale} y {self.y}"
+        return f"{text}: {self.tail}" if self.tail else text
+
+    @property
+    def operands(self) -> Mapping[str, Operand]:
+        """What is read and given."""
+        reads = {"x": self.x, "scale": self.scale}
+        if self.kind != "rmsnorm":
+            reads["bias"] = self.scale
+        gives = {"y": self.y}
+        if self.statistics:
+            groups = Operand.of((self.x.dims[0], 1, 1, 1), float32)
+            gives |= {"mean": groups, "deviation": groups}
+        return reads | dict(self.tail.operands) | gives
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What is given."""
+        return ("y", "mean", "deviation") if self.statistics else ("y",)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is rounded on the way."""
+        return NEVER + ROUNDING
+
+    def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put it into a graph; see `Operation`."""
+        phases = cudnn.norm_forward_phase
+        epsilon = graph.tensor_scalar(self.epsilon, cudnn.scalar_type.RUNTIME_PARAM)
+        given = getattr(graph, self.kind)(
+            norm_forward_phase=phases.TRAINING if self.statistics else phases.INFERENCE,
+            input=tensors["x"],
+            scale=tensors["scale"],
+            epsilon=epsilon,
+            **({"bias": tensors["bias"]} if self.kind != "rmsnorm" else {}),
+        )
+        found = dict(zip(("y", "mean", "deviation"), given, strict=False))
+        found["y"] = expressed(self.tail.stages, graph, cudnn, found["y"], tensors)
+        return {role: found[role] for role in self.results}
+
+
+# ── by statistics of the elements ────────────────────────────────────────────────────────────────
+
+
+@claims(LayerNormalization, RMSNormalization)
+def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
+    """Return a normalization of the last axes, with the elementwise nodes behind it."""
+    op, inputs, y = node.op, _inputs(node), node.output
+    if isinstance(inputs, str):
+        return inputs
+    x, scale, *shift = inputs
+    centred = isinstance(op, LayerNormalization)
+    axis = normalize_axis(getattr(op, "axis", -1), x.tensor.rank)
+    groups, count = prod(x.tensor.dims[:axis]), prod(x.tensor.dims[axis:])
+    if any(given.tensor.size != count for given in (scale, *shift)):
+        return f"scale {scale.tensor} for rows of {count} elements"
+    if centred and not shift and not scale.is_constant:
+        return "no shift beside a scale that is computed; cuDNN wants both"
+    slow = "" if is_wanted_anyway(node, options) else _slow(x, count)
+    if slow:
+        return slow
+    read = results_of(graph, (node,))
+    if read != (y,) and len(read) != 3:
+        return "only one of mean and deviation is read; cuDNN gives both"
+    operation = Normalization(
+        kind="layernorm" if centred else "rmsnorm",
+        x=Operand.of((groups, count, 1, 1), x.tensor.dtype),
+        scale=Operand.of((1, count, 1, 1), scale.tensor.dtype),
+        y=Operand.of((groups, count, 1, 1), y.tensor.dtype),
+        epsilon=getattr(op, "epsilon", 1e-5),
+        statistics=len(read) == 3,
+    )
+    reads: dict[str, Source] = {"x": x, "scale": scale}
+    if centred:
+        zeros = Packed((scale,), ("cudnn", "no shift"), np.zeros_like)
+        reads["bias"] = shift[0] if shift else zeros
+    if operation.statistics:
+        gives = dict(zip(("y", "mean", "deviation"), read, strict=True))
+        return Wanted((node,), Task.of(operation, options), reads, gives)
+    return _with_followers(graph, node, operation, reads, free, options)
+
+
+def _slow(x: Value, count: int) -> str:
+    """Return why rows are better left to the cuda kernels; empty where they are not.
+
+    cuDNN's fast engines want rows of whole 128 bytes; the cuda kernels are fast for rows that fit
+    into registers. For long rows of 16 bits cuDNN compiles an engine of 17 s.
+    """
+    nbytes = count * x.tensor.dtype.itemsize
+    if nbytes % 128 and count <= 32 * MOST_WARPS * MOST_KEPT:
+        return (
+            f"rows of {nbytes} bytes, not a multiple of 128; on an H200 1000 rows of 1000 float32"
+            " take cuDNN 12.9 us, the cuda kernel 3.7 us"
+        )
+    if nbytes % 128 == 0 and x.tensor.dtype in HALVES and count > 1 << 16:
+        return f"rows of {count} 16-bit elements, for which cuDNN compiles 17 s"
+    return ""
+
+
+def _with_followers(
+    graph: Graph,
+    node: Node,
+    operation: Normalization,
+    reads: Mapping[str, Source],
+    free: Set[Node],
+    options: Options,
+) -> Wanted:
+    """Return a normalization of rows with what it can take along."""
+    found = follow(graph, node.output, free, axis=-1)
+    last_axis = operation.x.dims[1] == node.output.tensor.dims[-1]
+    if not all(map(expressible, found.stages)) or (found.across and not last_axis):
+        return Wanted((node,), Task.of(operation, options), reads, {"y": node.output})
+    channels = Operand.of((1, *operation.y.dims[1:]), operation.y.dtype)
+    operands = dict.fromkeys(found.across, channels) | dict.fromkeys(found.along, operation.y)
+    tail = Tail.of(found.stages, operands)
+    alone = Division(operation, tail)
+    ways = (Division(replace(operation, tail=tail)), alone) if tail else (alone,)
+    return Wanted(
+        nodes=(node, *found.nodes),
+        task=Task(ways, options.workspace),
+        reads={**reads, **found.across, **found.along},
+        gives={"y": (node, *found.nodes)[-1].output},
+    )
+
+
+@claims(InstanceNormalization)
+def instances(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
+    """Return a normalization of every channel of every image."""
+    inputs = _inputs(node)
+    if isinstance(inputs, str):
+        return inputs
+    x, scale, shift = inputs
+    images, channels, *spatial = x.tensor.dims
+    operation = Normalization(
+        kind="instancenorm",
+        x=Operand.of((images, channels, prod(spatial), 1), x.tensor.dtype),
+        scale=Operand.of((1, channels, 1, 1), scale.tensor.dtype),
+        y=Operand.of((images, channels, prod(spatial), 1), x.tensor.dtype),
+        epsilon=getattr(node.op, "epsilon", 1e-5),
+    )
+    reads = {"x": x, "scale": scale, "bias": shift}
+    return Wanted((node,), Task.of(operation, options), reads, {"y": node.output})
+
+
+@claims(GroupNormalization)
+def channel_groups(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
+    """Return groups of channels as the channels of images, and a kernel that scales behind it."""
+    inputs = _inputs(node)
+    if isinstance(inputs, str):
+        return inputs
+    x, scale, shift = inputs
+    if not scale.is_constant:
+        return "a scale that is computed"
+    images, channels, *spatial = x.tensor.dims
+    groups = getattr(node.op, "num_groups", 1)
+    dims = (images, groups, channels // groups, prod(spatial))
+    dtype = x.tensor.dtype
+    operation = Normalization(
+        kind="instancenorm",
+        x=Operand.of(dims, dtype),
+        scale=Operand.of((1, groups, 1, 1), dtype),
+        y=Operand.of(dims, dtype),
+        epsilon=getattr(node.op, "epsilon", 1e-5),
+    )
+    stages = (Stage(ops.Mul(), (FLOW, "factor")), Stage(ops.Add(), (FLOW, "shift")))
+    by_channel = Operand.of((1, *dims[1:3], 1), dtype)
+    tail = Tail.of(stages, {"factor": by_channel, "shift": by_channel})
+    ones = Packed((scale,), ("cudnn", "ones", groups), partial(_filled, count=groups, number=1))
+    zeros = Packed((scale,), ("cudnn", "zeros", groups), partial(_filled, count=groups, number=0))
+    return Wanted(
+        nodes=(node,),
+        task=Task((Division(operation, tail),), options.workspace),
+        reads={"x": x, "scale": ones, "bias": zeros, "factor": scale, "shift": shift},
+        gives={"y": node.output},
+    )
+
+
+def _filled(scale: Array, count: int, number: float) -> Array:
+    return np.full(count, number, scale.dtype)
+
+
+def _inputs(node: Node) -> tuple[Value, ...] | str:
+    """Return what a node reads, or why cuDNN cannot read it."""
+    inputs = tuple(value for value in node.inputs if value is not None)
+    for value in (*inputs, node.output):
+        if value.tensor.dtype not in FLOATS:
+            return f"dtype {name_of(value.tensor.dtype)}; cuDNN normalizes floats of 32 and 16 bits"
+        if 0 in value.tensor.dims:
+            return "a tensor without elements"
+    return inputs
+
+
+# ── by given statistics ──────────────────────────────────────────────────────────────────────────
+
+
+@claims(BatchNormalization)
+def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
+    """Return a batch normalization, which cuDNN has only pointwise, with what is behind it."""
+    inputs, training = _inputs(node), getattr(node.op, "training_mode", 0)
+    if isinstance(inputs, str):
+        return inputs
+    if training:
+        return "training_mode=1; cuDNN's batch normalization of training is not used"
+    group = group_of(graph, node, free)
+    chain = Chain(group.nodes)
+    _scale(chain, node, inputs)
+    return extend(chain, group.nodes[1:]) or wanted(chain, options)
+
+
+def _scale(chain: Chain, node: Node, inputs: tuple[Value, ...]) -> None:
+    """Append what a batch normalization comes down to: two stages where all is known before."""
+    x, scale, b, mean, variance = inputs
+    dims = (1, scale.tensor.size) + (1,) * (x.tensor.rank - 2) if x.tensor.rank > 1 else (1,)
+    epsilon = getattr(node.op, "epsilon", 1e-5)
+    flow = chain.given(x)
+    statistics = (scale, b, mean, variance)
+    if all(value.is_constant for value in statistics):
+        for place, op in enumerate((ops.Mul(), ops.Add())):
+            pack = partial(_factor, place=place, epsilon=epsilon)
+            packed = Packed(statistics, ("cudnn", "batch norm", place, epsilon), pack)
+            flow = chain.append(op, flow, chain.read(packed, dims, float32))
+    else:
+        by_role = [chain.read(value, dims, value.tensor.dtype) for value in statistics]
+        deviation = chain.append(ops.Sqrt(), chain.append(ops.Add(), by_role[3], epsilon))
+        flow = chain.append(ops.Sub(), flow, by_role[2])
+        flow = chain.append(ops.Div(), flow, deviation)
+        flow = chain.append(ops.Add(), chain.append(ops.Mul(), flow, by_role[0]), by_role[1])
+    chain.made[node.output] = str(flow)
+
+
+def _factor(
+    scale: Array, b: Array, mean: Array, variance: Array, place: int, epsilon: float
+) -> Array:
+    """Return by what each channel is multiplied (place 0), or what is added then."""
+    pairs = pack_batch_norm(scale, b, mean, variance, epsilon, float32)
+    return np.ascontiguousarray(pairs[:, place])

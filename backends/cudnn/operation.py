@@ -1,0 +1,163 @@
+"""What a cuDNN graph computes, as plain data: its tensors in memory, and how it is expressed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from ...runtime.backend import Format
+from ...runtime.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    int8,
+    int32,
+    int64,
+    name_of,
+    uint8,
+)
+from ..cuda.layout import Ints, strides
+
+#: Numeric notes of engines that are never used: Winograd and FFT spread one NaN over a whole
+#: channel, the other one lets results differ from run to run.
+NEVER = (
+    "FFT",
+    "NONDETERMINISTIC",
+    "WINOGRAD",
+    "WINOGRAD_TILE_13x13",
+    "WINOGRAD_TILE_4x4",
+    "WINOGRAD_TILE_6x6",
+)
+#: Those of engines that compute float32 in less than float32, TF32 among them.
+ROUNDING = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE")
+#: The rank of engines that are taken only where nothing else runs; see `Ranked`.
+SLOW = 9
+
+#: What the frontend calls the dtypes.
+DATA_TYPES: dict[DType, str] = {
+    float32: "FLOAT",
+    float16: "HALF",
+    bfloat16: "BFLOAT16",
+    int64: "INT64",
+    int32: "INT32",
+    int8: "INT8",
+    uint8: "UINT8",
+    bool_: "BOOLEAN",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor of a graph as it lies in memory.
+
+    Attributes:
+        dims: its extents as cuDNN is to see them, which may be others than those of the value.
+        strides: the distance in elements of neighbours along each of them.
+        dtype: of the elements.
+    """
+
+    dims: Ints
+    strides: Ints
+    dtype: DType
+
+    @classmethod
+    def of(cls, dims: Ints, dtype: DType, format: Format = Format.PLAIN, pitch: int = 0) -> Operand:
+        """Return a tensor in one of the physical formats; see `View.pitch`."""
+        return cls(dims, strides(dims, format, pitch), dtype)
+
+    @property
+    def layout(self) -> tuple[Format, int]:
+        """The physical format and the pitch that have these strides.
+
+        Raises:
+            ValueError: there are none.
+        """
+        inner = self.strides[-2] if len(self.dims) > 1 else 0
+        for found in (
+            (Format.PLAIN, 0),
+            (Format.CHANNELS_LAST, 0),
+            (Format.PLAIN, inner),
+            (Format.CHANNELS_LAST, self.strides[-1] if self.dims else 0),
+        ):
+            if strides(self.dims, *found) == self.strides:
+                return found
+        raise ValueError(f"{self} lies in no physical format")
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first element to the last."""
+        steps = zip(self.dims, self.strides, strict=True)
+        return (1 + sum((d - 1) * s for d, s in steps)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        text = f"{times(self.dims)} {name_of(self.dtype)}"
+        if self.strides == strides(self.dims, Format.PLAIN):
+            return text
+        if self.strides == strides(self.dims, Format.CHANNELS_LAST):
+            return f"{text} channels_last"
+        return f"{text} strides {times(self.strides)}"
+
+
+def times(dims: Ints) -> str:
+    """Return sizes as ``1x64x56``."""
+    return "x".join(map(str, dims))
+
+
+class Operation(Protocol):
+    """One cuDNN graph: a frozen, hashable description.
+
+    ``str()`` of it says everything that the speed depends on: it is the key of stored choices.
+    Virtual tensors and arithmetic are float32.
+
+    Attributes:
+        title: what it does, in short: ``conv+bias+relu``.
+        operands: tensor by role: what is read, then what is given.
+        results: the roles that are given.
+        notes: numeric and behaviour notes of engines that must not be used; see `NEVER` and
+            `ROUNDING`.
+    """
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def operands(self) -> Mapping[str, Operand]: ...
+
+    @property
+    def results(self) -> tuple[str, ...]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put the operations into a graph.
+
+        Args:
+            graph: the frontend's graph.
+            cudnn: the frontend.
+            tensors: the frontend's tensor by role, of what is read.
+
+        Returns:
+            The frontend's tensor by role, of `results`.
+
+        Raises:
+            NoPlan: cuDNN has no words for it.
+        """
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """An operation of whose engines more is known than cuDNN's heuristics do."""
+
+    def rank(self, engine: str) -> int:
+        """Return how far behind others an engine of this name is to come; `SLOW` is last of all.
+
+        Those of one rank stay in the order of the heuristics.
+        """
+        ...

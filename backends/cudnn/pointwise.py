@@ -1,0 +1,384 @@
+"""Chains of elementwise nodes as one cuDNN graph: the same chains that the cuda kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+
+from ...runtime.backend import Format, Formats, Site
+from ...runtime.dtypes import DType, bfloat16, bool_, float16, float32, int8, name_of
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.op import Op
+from ...runtime.ops import elementwise as ops
+from ...runtime.options import Options
+from ..cuda.elementwise import is_elementwise
+from ..cuda.fuse import MOST_CHAINED, Group, groups
+from ..cuda.layout import Ints, broadcast_strides, merge, order
+from ..cuda.registry import KERNELS
+from .choice import Task
+from .operation import NEVER, Operand
+from .registry import Source, Wanted, claims, is_wanted_anyway
+from .words import WORDLESS, WORDS, Writer, refusal, rounds
+
+FLOATS = (float32, float16, bfloat16)
+#: What is flat is cut into rows, as a kernel counts blocks along a row in 16 bits: of a power of
+#: two where that is possible, or the longest ones. On an H200, rows of 1000 take 523 us for a sum
+#: of two times 1e8 float32, rows of 32 take 281 us, and the cuda kernel 279 us.
+SHORTEST, SHORT, LONGEST = 32, 128, 1024
+#: Elements below which the cuda kernels are 1.3 to 1.8 times as fast: on an H200 a sum of float32
+#: takes 2.2 us on cuDNN and 1.2 us there for 1e4, 3.8 and 2.5 us for 1e6, as long for 8e6.
+FEW = 1 << 21
+
+# ── what is computed ─────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One elementwise operator.
+
+    Attributes:
+        op: what it does.
+        inputs: what it reads: the role of a tensor, the number of an earlier stage as ``v2``, a
+            number, or None for what is left out.
+    """
+
+    op: Op
+    inputs: tuple[str | float | None, ...]
+
+    def __str__(self) -> str:
+        inputs = ", ".join("" if given is None else str(given) for given in self.inputs)
+        return f"{self.op}({inputs})"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """Elementwise operators over three axes, on tensors that are repeated along some of them.
+
+    Attributes:
+        reads: tensor by role, in pairs.
+        y: the result, of the last stage.
+        stages: in order.
+        title: the operators in short: ``Add+Gelu``.
+    """
+
+    reads: tuple[tuple[str, Operand], ...]
+    y: Operand
+    stages: tuple[Stage, ...]
+    title: str = field(compare=False)
+
+    def __str__(self) -> str:
+        reads = " ".join(f"{role} {operand}" for role, operand in self.reads)
+        return f"pointwise {reads} y {self.y}: {'; '.join(map(str, self.stages))}"
+
+    @property
+    def operands(self) -> Mapping[str, Operand]:
+        """What is read and given."""
+        return {**dict(self.reads), "y": self.y}
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What is given."""
+        return ("y",)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The engine also multiplies matrices, so that it always says TENSOR_CORE."""
+        return (*NEVER, "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
+
+    def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put it into a graph; see `Operation`."""
+        writer = Writer(graph, cudnn)
+        known = dict(tensors)
+        result: Any = None
+        for number, stage in enumerate(self.stages):
+            given = [known[i] if isinstance(i, str) else i for i in stage.inputs]
+            result = WORDS[type(stage.op)](writer, stage.op, *given)
+            known[f"v{number}"] = result
+        return {"y": result}
+
+
+# ── nodes as stages ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A tensor that a chain reads.
+
+    Attributes:
+        source: the value, or constants as they are packed.
+        dims: its shape, to be broadcast to that of the result.
+        dtype: of its elements.
+    """
+
+    source: Source
+    dims: Ints
+    dtype: DType
+
+
+@dataclass(slots=True)
+class Chain:
+    """Nodes that become one graph.
+
+    Attributes:
+        nodes: in topological order.
+        stages: what they do.
+        reads: what they read, by role.
+        made: the stage by value that they compute.
+    """
+
+    nodes: tuple[Node, ...]
+    stages: list[Stage] = field(default_factory=list[Stage])
+    reads: dict[str, Read] = field(default_factory=dict[str, Read])
+    made: dict[Value, str] = field(default_factory=dict[Value, str])
+
+    @property
+    def y(self) -> Value:
+        """What the last node computes."""
+        return self.nodes[-1].output
+
+    @property
+    def title(self) -> str:
+        """The operators in short."""
+        return "+".join(type(node.op).__name__ for node in self.nodes)
+
+    def append(self, op: Op, *inputs: str | float | None) -> str:
+        """Append a stage and return what names its result."""
+        self.stages.append(Stage(op, inputs))
+        return f"v{len(self.stages) - 1}"
+
+    def read(self, source: Source, dims: Ints, dtype: DType) -> str:
+        """Return the role of a tensor."""
+        found = Read(source, dims, dtype)
+        for role, read in self.reads.items():
+            if read == found:
+                return role
+        role = f"x{len(self.reads)}"
+        self.reads[role] = found
+        return role
+
+    def given(self, value: Value | None) -> str | float | None:
+        """Return what stands for a value in a stage."""
+        if value is None or value in self.made:
+            return None if value is None else self.made[value]
+        if value.data is not None and value.data.size == 1:
+            return float(value.data.reshape(()).item())
+        return self.read(value, value.tensor.dims, value.tensor.dtype)
+
+    def operation(
+        self, formats: Mapping[Value, Format], pitches: Mapping[Value, int]
+    ) -> Pointwise | str:
+        """Return the graph for tensors that lie so, or why there is none."""
+        y = self.y.tensor
+        own = formats.get(self.y, Format.PLAIN)
+        moves = [broadcast_strides(y.dims, own, y.dims, pitches.get(self.y, 0))]
+        for read in self.reads.values():
+            value = read.source if isinstance(read.source, Value) else None
+            format = formats.get(value, Format.PLAIN) if value is not None else Format.PLAIN
+            pitch = pitches.get(value, 0) if value is not None else 0
+            moves.append(broadcast_strides(read.dims, format, y.dims, pitch))
+        dtypes = [y.dtype, *(read.dtype for read in self.reads.values())]
+        found = shaped(y.dims, order(len(y.dims), own), moves, dtypes)
+        if isinstance(found, str):
+            return found
+        result, *operands = found
+        reads = tuple(zip(self.reads, operands, strict=True))
+        return Pointwise(reads, result, tuple(self.stages), self.title)
+
+
+def shaped(
+    dims: Ints, axes: Ints, moves: Sequence[Ints], dtypes: Sequence[DType]
+) -> tuple[Operand, ...] | str:
+    """Return tensors over the same axes as cuDNN wants them, or why it cannot have them.
+
+    Args:
+        dims: shape of the result.
+        axes: from the outermost to the innermost in memory.
+        moves: strides of the result and of every operand along `dims`, 0 where it is repeated.
+        dtypes: of the same.
+    """
+    ordered = [tuple(move[axis] for axis in axes) for move in moves]
+    sizes, merged = merge([dims[axis] for axis in axes], ordered)
+    if len(sizes) > 3:
+        return f"{len(sizes)} axes that do not merge; cuDNN's pointwise engine has 3"
+    if len(sizes) == 1:
+        columns = _columns(sizes[0])
+        sizes = (sizes[0] // columns, columns)
+        merged = tuple((columns * move[0], move[0]) for move in merged)
+    sizes = (1,) * (3 - len(sizes)) + sizes
+    merged = tuple((0,) * (3 - len(move)) + move for move in merged)
+    if merged[0][-1] != 1 or any(move[-1] > 1 for move in merged):
+        return "an operand whose innermost axis is another one's outer axis"
+    return tuple(_operand(sizes, move, dtype) for move, dtype in zip(merged, dtypes, strict=True))
+
+
+def _operand(sizes: Ints, move: Ints, dtype: DType) -> Operand:
+    """Return a tensor that has one element along the axes on which it does not move."""
+    dims = tuple(size if step else 1 for size, step in zip(sizes, move, strict=True))
+    strides = list(move)
+    for axis in reversed(range(len(dims))):
+        if dims[axis] == 1:
+            strides[axis] = prod(dims[axis + 1 :])
+    return Operand(dims, tuple(strides), int8 if dtype == bool_ else dtype)
+
+
+def _columns(size: int) -> int:
+    """Return the length of rows into which a flat tensor is cut."""
+    even = size & -size
+    if even >= SHORTEST:
+        return min(even, SHORT)
+    most = min(size, LONGEST)
+    divisors = (n for n in range(most, isqrt(most), -1) if size % n == 0)
+    return next(divisors, size)
+
+
+def _unsafe(operands: Sequence[Operand]) -> str:
+    """Return why cuDNN cannot have operands over these axes; empty where it can.
+
+    Over three axes it repeats a column wrongly: only the first matrix of a stack comes out right.
+    What else has been seen to be right is a full operand, a matrix for the whole stack, and a row
+    for each matrix.
+    """
+    stack, rows, columns = operands[0].dims
+    right = ((stack, rows, columns), (1, rows, columns), (stack, 1, columns))
+    wrong = [operand for operand in operands if operand.dims not in right]
+    if stack == 1 or not wrong:
+        return ""
+    return f"{wrong[0]} in a stack of {stack} matrices; cuDNN repeats only whole rows right"
+
+
+def extend(chain: Chain, nodes: Sequence[Node]) -> str:
+    """Append elementwise nodes to a chain and return why that cannot be; empty where it can."""
+    for node in nodes:
+        refused = _refusal(node)
+        if refused:
+            return refused
+        if rounds(node) and node is not nodes[-1]:
+            return f"{node.op} inside of a chain, where cuDNN keeps float32"
+        inputs = [chain.given(value) for value in node.inputs]
+        if not any(isinstance(given, str) for given in inputs):
+            return f"{node.kind} of constants"
+        chain.made[node.output] = chain.append(node.op, *inputs)
+    return ""
+
+
+def _refusal(node: Node) -> str:
+    """Return why a node cannot be in a graph; empty where it can."""
+    for value in (*node.reads, node.output):
+        dtype = value.tensor.dtype
+        number = value.data is not None and value.data.size == 1
+        if dtype not in FLOATS and dtype != bool_ and not (number and _is_exact(value)):
+            return f"dtype {name_of(dtype)}; cuDNN computes floats of 32 and 16 bits"
+        if 0 in value.tensor.dims:
+            return "a tensor without elements"
+    refused = refusal(node)
+    if not refused and isinstance(node.op, ops.Clip):
+        refused = _limits(node)
+    return refused
+
+
+def _is_exact(value: Value) -> bool:
+    """Whether a number is the same in float32."""
+    number = np.asarray(value.data).reshape(()).item()
+    return isinstance(number, int | float) and float(np.float32(number)) == number
+
+
+def _limits(node: Node) -> str:
+    """Return why the limits of a Clip cannot be in a graph."""
+    given = [value for value in node.inputs[1:] if value is not None]
+    if any(value.data is None for value in given):
+        return "limits that are computed; cuDNN wants numbers"
+    if len(given) == 2:
+        lower, upper = (float(np.asarray(value.data).reshape(()).item()) for value in given)
+        return "" if lower <= upper else "limits that cross"
+    return ""
+
+
+# ── the family ───────────────────────────────────────────────────────────────────────────────────
+
+
+@claims(*WORDS, *WORDLESS)
+def chain(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
+    """Return the chain that a node is part of."""
+    refused = _refusal(node)
+    if refused:
+        return refused
+    group = group_of(graph, node, free)
+    if group.head is not None:
+        return f"part of the kernel of the {group.head.kind} in front of it"
+    found = Chain(group.nodes)
+    return extend(found, group.nodes) or wanted(found, options)
+
+
+def _too_few(chain: Chain, options: Options) -> str:
+    """Return why a chain is left to the cuda kernels for its size; empty where it is not."""
+    size = chain.y.tensor.size
+    if size >= FEW or any(is_wanted_anyway(node, options) for node in chain.nodes):
+        return ""
+    return (
+        f"{size} elements; on an H200 a sum of 1e6 float32 takes cuDNN 3.8 us, the cuda kernel"
+        " 2.5 us, and one of 1e4 2.2 us against 1.2 us"
+    )
+
+
+def group_of(graph: Graph, node: Node, free: Set[Node]) -> Group:
+    """Return the group that the cuda kernels would have a node in."""
+    near = set(_near(graph, node, free))
+    return next(group for group in groups(graph, near) if node in group.nodes)
+
+
+def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
+    """Yield the elementwise nodes around one, and those whose kernels may take them along."""
+    seen = {node}
+    waiting = [node]
+    for current in waiting:
+        yield current
+        begins = current is node or is_elementwise(current.op)
+        if not begins or len(waiting) > 4 * MOST_CHAINED:
+            continue
+        sources = [value.producer for value in current.reads]
+        for other in (*sources, *current.output.consumers):
+            known = other is not None and other in free and other not in seen
+            if other is not None and known and (_takes_along(other) or is_elementwise(other.op)):
+                seen.add(other)
+                waiting.append(other)
+
+
+def _takes_along(node: Node) -> bool:
+    registered = KERNELS.get(type(node.op))
+    return registered is not None and registered.tail
+
+
+def wanted(chain: Chain, options: Options) -> Wanted | str:
+    """Return what a chain is as a claim, or why it is none."""
+    plain = _too_few(chain, options) or chain.operation({}, {})
+    if isinstance(plain, str):
+        return plain
+    images = {
+        read.source
+        for read in chain.reads.values()
+        if isinstance(read.source, Value) and not read.source.is_constant
+    }
+    y = chain.y.tensor
+
+    def at(site: Site) -> Task | str:
+        """Return the task for tensors as they lie."""
+        if Format.CHANNELS_LAST_8 in site.formats.values():
+            return "channels padded to a multiple of 8"
+        found = chain.operation(site.formats, site.pitches)
+        return found if isinstance(found, str) else Task.of(found, options)
+
+    return Wanted(
+        nodes=chain.nodes,
+        task=Task.of(plain, options),
+        reads={role: read.source for role, read in chain.reads.items()},
+        gives={"y": chain.y},
+        formats=Formats(
+            follows=all(value.tensor.rank == y.rank for value in images),
+            pitched=frozenset(v for v in (*images, chain.y) if v.tensor.dims == y.dims),
+        ),
+        at=at,
+    )

@@ -1,0 +1,64 @@
+"""Families: one function per operator, which says what cuDNN could do with a node, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+
+from ...runtime.backend import Formats, Site
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.op import Op
+from ...runtime.options import CUDNN, Options
+from ..cuda.launch import Packed
+from .choice import Task
+
+#: What a role stands for: a value, or constants packed on the host once a model.
+Source = Value | Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Nodes that cuDNN could run as one step.
+
+    Attributes:
+        nodes: in topological order.
+        task: what an engine is needed for, where the tensors lie as `formats` wants them.
+        reads: what is read by every role that some division of the task has.
+        gives: what is given, by role.
+        formats: the physical formats of what is read and given.
+        in_place: see `runtime.backend.Claim.in_place`.
+        at: gives the task for tensors that lie otherwise: those that `formats` allows to be
+            slices, or all where it `follows`; or the reason why there is none.
+    """
+
+    nodes: tuple[Node, ...]
+    task: Task
+    reads: Mapping[str, Source]
+    gives: Mapping[str, Value]
+    formats: Formats = field(default_factory=Formats)
+    in_place: tuple[tuple[Value, Value], ...] = ()
+    at: Callable[[Site], Task | str] | None = None
+
+
+#: Called with the graph, a node, the nodes that are free (the node among them) and the options.
+Family = Callable[[Graph, Node, Set[Node], Options], Wanted | str]
+
+FAMILIES: dict[type[Op], Family] = {}
+
+
+def claims(*operators: type[Op]) -> Callable[[Family], Family]:
+    """Register a function for the operators at whose nodes it begins."""
+
+    def register(family: Family) -> Family:
+        for operator in operators:
+            if operator in FAMILIES:
+                raise TypeError(f"{operator.__name__} has two families")
+            FAMILIES[operator] = family
+        return family
+
+    return register
+
+
+def is_wanted_anyway(node: Node, options: Options) -> bool:
+    """Whether cuDNN gets a node that it is known to be slow at: it is measured, or asked for."""
+    return options.tune or CUDNN in options.ways_for(node.kind, (node.name, *node.origin))

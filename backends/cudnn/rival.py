@@ -1,0 +1,282 @@
+"""What the cuda kernels take for nodes that cuDNN could run, so that the faster ones get them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...runtime.backend import Claim, Format, View
+from ...runtime.dtypes import FLOATS
+from ...runtime.errors import DeviceOutOfMemory, UnsupportedError
+from ...runtime.host import HOST
+from ...runtime.infer import infer
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.options import Options
+from ...runtime.partition import reads_of, results_of
+from ...runtime.plan import Plan
+from ...runtime.types import Array, TensorType
+from ...runtime.weights import WeightStore
+from ..cuda.backend import CudaBackend
+from ..cuda.device import CudaStream
+from ..cuda.records import Records
+from ..cuda.tuning import digest
+from .clock import microseconds
+from .registry import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Nodes as the cuda kernels run them.
+
+    Attributes:
+        microseconds: of the kernels, changes of format left out.
+        formats: the physical formats of what they read and give; see `_around`.
+    """
+
+    microseconds: float
+    formats: tuple[Format, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """CuDNN and the cuda kernels on the same nodes; changes of format that they need are counted.
+
+    Attributes:
+        ours: microseconds by cuDNN.
+        theirs: microseconds by the cuda kernels.
+        changes: microseconds of `ours` that change formats.
+    """
+
+    ours: float
+    theirs: float
+    changes: float = 0.0
+
+    @property
+    def lost(self) -> str:
+        """Why the cuda kernels get the nodes; empty where cuDNN is as fast."""
+        if self.ours <= self.theirs:
+            return ""
+        changes = f", {self.changes:.1f} us of them to change formats" if self.changes else ""
+        return f"cuda kernels: {self.theirs:.1f} us, cuDNN: {self.ours:.1f} us{changes}"
+
+
+class Rival:
+    """The cuda kernels, measured on parts of a graph; what was measured is kept on disk.
+
+    Args:
+        backend: they.
+        folder: where results are kept.
+    """
+
+    def __init__(self, backend: CudaBackend, folder: Path) -> None:
+        self._device = backend.device
+        self._backend = backend
+        self._records = Records(folder)
+        self._context = f"kernels {digest()} on {backend.device.description}"
+        self._known: dict[str, Timed | None] = {}
+        self._changes: dict[tuple[TensorType, Format, Format], float] = {}
+
+    def on(self, graph: Graph, free: Set[Node], options: Options) -> Arena:
+        """Return what decides who runs the nodes of a graph."""
+        plain = replace(options, algorithms={}, conv=None)
+        groups: dict[Node, tuple[Node, ...]] = {}
+        for answer in self._backend.claim(graph, free, plain):
+            if isinstance(answer, Claim):
+                groups.update(dict.fromkeys(answer.nodes, answer.nodes))
+        return Arena(self, graph, plain, groups)
+
+    def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> Timed | None:
+        """Return how the cuda kernels run some nodes of a graph; None where they cannot.
+
+        Args:
+            graph: all shapes static.
+            nodes: in topological order.
+            options: the user's choices.
+        """
+        key = f"{self._context}: {_signature(nodes)}, workspace {options.workspace}"
+        if options.precision == "tf32":
+            key += ", tf32"
+        if key not in self._known:
+            found = _timed(self._records.load(key), len(_around(graph, nodes)))
+            if found is None:
+                found = self._measured(graph, nodes, options)
+                if found is not None:
+                    self._records.store(key, _entry(found))
+            self._known[key] = found
+        return self._known[key]
+
+    def _measured(self, graph: Graph, nodes: Sequence[Node], options: Options) -> Timed | None:
+        reads, results = reads_of(tuple(nodes)), results_of(graph, tuple(nodes))
+        part = graph.cut(reads, {value.name: value for value in results})
+        infer(part)
+        stores = {device: WeightStore(device) for device in (HOST, self._device)}
+        alone = replace(options, lanes=1, check_each=False)
+        try:
+            plan = Plan(part, [self._backend], alone, stores)
+            try:
+                return self._clocked(plan)
+            finally:
+                plan.close()
+        except (UnsupportedError, DeviceOutOfMemory):
+            return None
+        finally:
+            for store in stores.values():
+                store.close()
+
+    def _clocked(self, plan: Plan) -> Timed:
+        """Return the time of a plan's steps, on what a run has left in its memory."""
+        plan.run({value.name: _numbers(value) for value in plan.graph.inputs})
+        rows = [row for row in plan.rows if row.kind == "step" and row.run is not None]
+
+        def run(stream: CudaStream) -> None:
+            for row in rows:
+                if row.run is not None:
+                    row.run(stream)
+
+        seen = {slot.value: slot.format for row in rows for slot in (*row.inputs, *row.outputs)}
+        around = (*plan.graph.inputs, *plan.graph.outputs.values())
+        formats = tuple(seen.get(value, Format.PLAIN) for value in around)
+        return Timed(microseconds(self._device, run, self._device.stream(), inf), formats)
+
+    def change(self, type_: TensorType, before: Format, after: Format) -> float:
+        """Return the microseconds that a change of a tensor's format takes."""
+        if before.order(type_.dims) == after.order(type_.dims):
+            return 0.0
+        key = type_.without_value(), before, after
+        if key not in self._changes:
+            buffers = [self._device.allocate(f.nbytes(type_)) for f in (before, after)]
+            try:
+                views = [
+                    View(self._device, buffer, 0, type_, format)
+                    for buffer, format in zip(buffers, (before, after), strict=True)
+                ]
+                copy = self._device.copier(views[1], views[0])
+                self._changes[key] = microseconds(self._device, copy, self._device.stream(), inf)
+            finally:
+                for buffer in buffers:
+                    buffer.close()
+        return self._changes[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A graph on which cuDNN and the cuda kernels meet.
+
+    Attributes:
+        rival: the cuda kernels.
+        graph: all shapes static.
+        options: the user's choices, algorithms left out.
+        groups: by node, the nodes that the cuda backend would run together with it.
+    """
+
+    rival: Rival
+    graph: Graph
+    options: Options
+    groups: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
+
+    def meet(self, wanted: Wanted, ours: float) -> Duel | None:
+        """Return who is faster; None where the cuda kernels cannot run the nodes.
+
+        Where they would take along what lies behind (a pooling), both sides have to do it.
+
+        Args:
+            wanted: nodes that cuDNN could run.
+            ours: the microseconds that it takes for them.
+        """
+        mine = set(wanted.nodes)
+        whole = {node for own in wanted.nodes for node in self.groups.get(own, (own,))}
+        theirs = self.rival.timed(self.graph, self._sorted(whole), self.options)
+        if theirs is None:
+            return None
+        formats = self._formats(whole, theirs)
+        if whole != mine:
+            behind = self.rival.timed(self.graph, self._sorted(whole - mine), self.options)
+            if behind is None:
+                return None
+            ours += behind.microseconds
+            formats = {**self._formats(whole - mine, behind), **formats}
+        changes = self._changes(wanted, formats)
+        return Duel(ours + changes, theirs.microseconds, changes)
+
+    def _formats(self, nodes: Set[Node], timed: Timed) -> dict[Value, Format]:
+        """Return the formats of what the cuda kernels read and give for some nodes."""
+        return dict(zip(_around(self.graph, self._sorted(nodes)), timed.formats, strict=True))
+
+    def _changes(self, wanted: Wanted, formats: Mapping[Value, Format]) -> float:
+        """Return what it costs that cuDNN has its tensors otherwise than the cuda kernels around.
+
+        What the caller feeds and gets is plain, so that either side may have to change it.
+        """
+        if wanted.formats.follows:
+            return 0.0
+        total = 0.0
+        ours = {**wanted.formats.wants, **wanted.formats.gives}
+        for value in _around(self.graph, wanted.nodes):
+            format, other = (known.get(value, Format.PLAIN) for known in (ours, formats))
+            type_ = value.tensor
+            if value.producer is None or self.graph.is_output(value):
+                total += self.rival.change(type_, Format.PLAIN, format)
+                total -= self.rival.change(type_, Format.PLAIN, other)
+            else:
+                total += self.rival.change(type_, other, format)
+        return total
+
+    def _sorted(self, nodes: Set[Node]) -> list[Node]:
+        return [node for node in self.graph.nodes if node in nodes]
+
+
+def _around(graph: Graph, nodes: Sequence[Node]) -> tuple[Value, ...]:
+    """Return what nodes read and is no constant, and what they give."""
+    return *reads_of(tuple(nodes)), *results_of(graph, tuple(nodes))
+
+
+def _numbers(value: Value) -> Array:
+    """Return numbers for what is only known in a run; integers are 0, which is in range."""
+    tensor = value.tensor
+    if tensor.dtype not in FLOATS:
+        return np.zeros(tensor.dims, tensor.dtype)
+    numbers = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
+    return np.resize(numbers.astype(tensor.dtype), tensor.dims)
+
+
+def _signature(nodes: Sequence[Node]) -> str:
+    """Return everything that the speed of nodes depends on; no names."""
+    numbers: dict[Value, int] = {}
+
+    def text(value: Value | None) -> str:
+        if value is None:
+            return "-"
+        known = " constant" if value.is_constant else ""
+        return f"{numbers.setdefault(value, len(numbers))} {value.tensor.without_value()}{known}"
+
+    lines = (
+        f"{node.op} ({', '.join(map(text, node.inputs))}) -> ({', '.join(map(text, node.outputs))})"
+        for node in nodes
+    )
+    return "; ".join(lines)
+
+
+# ── on disk ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _entry(found: Timed) -> dict[str, Any]:
+    """Return what is remembered."""
+    formats = [format.value for format in found.formats]
+    return {"microseconds": found.microseconds, "formats": formats}
+
+
+def _timed(entry: Mapping[str, Any] | None, count: int) -> Timed | None:
+    """Return what an entry says of so many tensors; None where it makes no sense."""
+    if entry is None:
+        return None
+    try:
+        formats = tuple(Format(text) for text in entry["formats"])
+        found = Timed(float(entry["microseconds"]), formats)
+    except (LookupError, TypeError, ValueError):
+        return None
+    return found if len(formats) == count else None

@@ -1,0 +1,224 @@
+"""Elementwise operators behind a result: one description for cuDNN's graph and for a cuda kernel.
+
+A `Tail` is a chain of stages, each of which reads what the one before it gives. Some prefix of it
+goes into cuDNN's graph, and the rest is a kernel behind that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.op import Op
+from ...runtime.ops import elementwise as ops
+from ..cuda.elementwise import is_elementwise
+from ..cuda.layout import Ints
+from .operation import Operand
+from .vendor import NoPlan
+from .words import WORDS, Writer
+
+#: What a stage reads of the one before it.
+FLOW = "·"
+
+#: What a stage reads: `FLOW`, the tensor of a role, a number, or nothing where it is left out.
+Input = str | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One elementwise operator.
+
+    Attributes:
+        op: what it does.
+        inputs: what it reads.
+    """
+
+    op: Op
+    inputs: tuple[Input, ...]
+
+    @property
+    def title(self) -> str:
+        """Its name in reports: ``relu``; an addition of a role that is called bias is ``bias``."""
+        if isinstance(self.op, ops.Add | ops.Sum):
+            return "bias" if {"bias", "zeros"}.intersection(self.roles) else "add"
+        return type(self.op).__name__.lower()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The tensors that it reads besides `FLOW`."""
+        return tuple(i for i in self.inputs if isinstance(i, str) and i != FLOW)
+
+    def __str__(self) -> str:
+        inputs = ", ".join("" if i is None else str(i) for i in self.inputs)
+        return f"{self.op}({inputs})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Stages with the tensors that they read.
+
+    Attributes:
+        stages: in order.
+        operands: tensor by role, of every role that a stage reads; in pairs.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    operands: tuple[tuple[str, Operand], ...] = ()
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage], operands: Mapping[str, Operand]) -> Tail:
+        """Return stages with those of the `operands` that they read."""
+        used = dict.fromkeys(role for stage in stages for role in stage.roles)
+        return cls(tuple(stages), tuple((role, operands[role]) for role in used))
+
+    def cut(self, place: int) -> tuple[Tail, Tail]:
+        """Return the first stages, so many, and the others."""
+        operands = dict(self.operands)
+        first, last = self.stages[:place], self.stages[place:]
+        return Tail.of(first, operands), Tail.of(last, operands)
+
+    @property
+    def title(self) -> str:
+        """The stages in short: ``bias+relu``."""
+        return "+".join(stage.title for stage in self.stages)
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    def __str__(self) -> str:
+        stages = ", ".join(map(str, self.stages))
+        operands = ", ".join(f"{role} {operand}" for role, operand in self.operands)
+        return f"{stages} of {operands}" if operands else stages
+
+
+NO_TAIL = Tail()
+
+
+# ── what follows a node ──────────────────────────────────────────────────────────────────────────
+
+#: Tensors that a tail reads besides what it is applied to.
+MOST_OPERANDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """Elementwise nodes behind a value, each the only reader of the one before it.
+
+    Attributes:
+        nodes: in order.
+        stages: the same as stages.
+        along: value by role, of the shape of the result.
+        across: constant by role, of one number per channel.
+    """
+
+    nodes: tuple[Node, ...]
+    stages: tuple[Stage, ...]
+    along: Mapping[str, Value]
+    across: Mapping[str, Value]
+
+
+def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Followers:
+    """Return the longest chain of elementwise nodes behind a value that a tail can hold.
+
+    Args:
+        graph: where it lies.
+        value: what is computed before.
+        free: nodes that may be taken.
+        axis: the axis of the channels.
+    """
+    nodes: list[Node] = []
+    stages: list[Stage] = []
+    roles: dict[Value, str] = {}
+    shape, dtype = value.tensor.dims, value.tensor.dtype
+    along: dict[str, Value] = {}
+    across: dict[str, Value] = {}
+
+    def input_of(given: Value | None) -> Input:
+        if given is None or given is value:
+            return None if given is None else FLOW
+        if given in roles:
+            return roles[given]
+        if given.data is not None and given.data.size == 1:
+            return given.data.reshape(()).item()
+        place = len(roles)
+        if given.data is None and given.tensor.dims == shape:
+            roles[given] = "z" if not along else f"z{len(along)}"
+            along[roles[given]] = given
+        elif given.data is not None and _is_per_channel(given.tensor.dims, shape, axis):
+            roles[given] = f"channels{len(across)}"
+            across[roles[given]] = given
+        if place == len(roles) or place == MOST_OPERANDS or given.tensor.dtype != dtype:
+            raise _Unfit
+        return roles[given]
+
+    while True:
+        node = graph.sole_consumer(value)
+        if node is None or node not in free or not is_elementwise(node.op):
+            break
+        output = node.output.tensor
+        if output.dims != shape or output.dtype != dtype:
+            break
+        known = (dict(roles), dict(along), dict(across))
+        try:
+            stage = Stage(node.op, tuple(map(input_of, node.inputs)))
+        except _Unfit:
+            roles, along, across = known
+            break
+        nodes.append(node)
+        stages.append(stage)
+        value = node.output
+    return Followers(tuple(nodes), tuple(stages), along, across)
+
+
+class _Unfit(Exception):
+    """An operand that a tail cannot read."""
+
+
+def _is_per_channel(dims: Ints, shape: Ints, axis: int) -> bool:
+    axis %= max(1, len(shape))
+    padded = (1,) * (len(shape) - len(dims)) + dims
+    pairs = zip(padded, shape, strict=True)
+    return all(d == (s if i == axis else 1) for i, (d, s) in enumerate(pairs))
+
+
+# ── in cuDNN's words ─────────────────────────────────────────────────────────────────────────────
+
+
+def expressible(stage: Stage) -> bool:
+    """Whether cuDNN has words for a stage; limits of Clip have to be numbers."""
+    if isinstance(stage.op, ops.Clip):
+        return not any(isinstance(given, str) for given in stage.inputs[1:])
+    if isinstance(stage.op, ops.Mod):
+        return bool(stage.op.fmod)
+    return type(stage.op) in WORDS
+
+
+def expressed(
+    stages: Sequence[Stage], graph: Any, cudnn: Any, flow: Any, tensors: Mapping[str, Any]
+) -> Any:
+    """Put stages into a frontend's graph and return what the last one gives.
+
+    Args:
+        stages: what is done.
+        graph: the graph.
+        cudnn: the frontend.
+        flow: what the first stage reads.
+        tensors: the frontend's tensor by role.
+
+    Raises:
+        NoPlan: cuDNN has no words for one of them.
+    """
+    writer = Writer(graph, cudnn)
+    for stage in stages:
+        if not expressible(stage):
+            raise NoPlan(f"cuDNN has no words for {stage}")
+        arguments: list[Any] = []
+        for given in stage.inputs:
+            if isinstance(given, str):
+                arguments.append(flow if given == FLOW else tensors[given])
+            else:
+                arguments.append(None if given is None else float(given))
+        flow = WORDS[type(stage.op)](writer, stage.op, *arguments)
+    return flow

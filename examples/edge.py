@@ -1,0 +1,91 @@
+"""Find the edges in a picture with one convolution, on every backend that this machine has.
+
+    python examples/edge.py                        # a picture of its own
+    python examples/edge.py cat.png edges.png
+
+The classic first program for cuDNN: a 3x3 Laplacian over red, green and blue. The picture comes as
+it lies in files, channels last (NHWC), and goes as ONNX has it, channels first (NCHW): the change
+between is a node of the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import tercet
+
+#: Sums to zero, so that what is all of one colour becomes black.
+LAPLACIAN = np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32)
+
+
+def edge_model(height: int, width: int) -> ModelProto:
+    """Return a model from a picture [1, height, width, 3] of bytes to its edges [1, 3, h, w].
+
+    Pixels become numbers from 0 to 1; each filter sums the Laplacian of all three channels; what is
+    negative becomes 0, what is greater than 1 becomes 1.
+    """
+    filters = np.tile(LAPLACIAN, (3, 3, 1, 1))
+    nodes = [
+        helper.make_node("Cast", ["picture"], ["bytes"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["bytes", "scale"], ["pixels"]),
+        helper.make_node("Transpose", ["pixels"], ["image"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["image", "filters"], ["sums"], pads=[1, 1, 1, 1]),
+        helper.make_node("Clip", ["sums", "zero", "one"], ["edges"]),
+    ]
+    constants = {"filters": filters, "scale": 1 / 255, "zero": 0.0, "one": 1.0}
+    graph = helper.make_graph(
+        nodes,
+        "edges",
+        [helper.make_tensor_value_info("picture", TensorProto.UINT8, [1, height, width, 3])],
+        [helper.make_tensor_value_info("edges", TensorProto.FLOAT, [1, 3, height, width])],
+        [numpy_helper.from_array(np.asarray(x, np.float32), n) for n, x in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def disc(size: int = 256) -> np.ndarray:
+    """Return a picture [size, size, 3] of bytes: a red disc on blue, with a soft shadow."""
+    y, x = np.mgrid[:size, :size] - size / 2
+    distance = np.hypot(x, y)
+    picture = np.full((size, size, 3), (40, 60, 160), np.uint8)
+    picture[distance < 0.42 * size] //= 2
+    picture[distance < 0.35 * size] = (200, 40, 30)
+    return picture
+
+
+def find_edges(picture: np.ndarray, backend: str) -> np.ndarray:
+    """Return the edges of a picture [h, w, 3] of bytes, as [3, h, w] of bytes."""
+    with tercet.load(edge_model(*picture.shape[:2]), backend) as model:
+        (edges,) = model(picture[None])
+    return np.rint(255 * edges[0]).astype(np.uint8)
+
+
+def main() -> None:
+    """Find the edges on every backend, compare, and save the picture if asked."""
+    parser = argparse.ArgumentParser(description="Find the edges in a picture.")
+    parser.add_argument("picture", nargs="?", type=Path)
+    parser.add_argument("out", nargs="?", type=Path)
+    arguments = parser.parse_args()
+    if arguments.picture is None:
+        picture = disc()
+    else:
+        from PIL import Image
+
+        picture = np.asarray(Image.open(arguments.picture).convert("RGB"))
+    backends = [found.name for found in tercet.available() if found]
+    results = {name: find_edges(picture, name) for name in backends}
+    for name, edges in results.items():
+        apart = int(np.abs(edges.astype(int) - results[backends[0]]).max())
+        print(f"{name:8} {np.count_nonzero(edges)} bytes of edges, greatest difference {apart}")
+    if arguments.out is not None:
+        from PIL import Image
+
+        Image.fromarray(results[backends[0]].transpose(1, 2, 0)).save(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

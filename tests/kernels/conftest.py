@@ -1,0 +1,31 @@
+"""Folders of compiled kernels that all tests share, so that each source is compiled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of machine code for `cubins`."""
+    return tmp_path_factory.mktemp("cubins")
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of kernels for the emulator."""
+    return tmp_path_factory.mktemp("libraries")
+
+
+@pytest.fixture
+def emulated(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    """The cuda backend on an emulated GPU of its own."""
+    from .emulator import open_emulated
+
+    return open_emulated(libraries, monkeypatch.setattr)

@@ -1,0 +1,60 @@
+"""Machine code without a GPU: NVRTC makes it, and it says what its kernels take."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from tercet.backends.cuda.compile import Compiler, Source, Target
+from tercet.backends.cuda.launch import Launch, sizes
+
+#: The attribute of a kernel that describes one of its parameters.
+_PARAMETER = 0x17
+_WITH_SIZE = 4
+
+
+def all_compile(sources: Iterable[Source], target: Target, cache: Path) -> None:
+    """Compile sources, in the background and those only that are not in the cache."""
+    compiler = Compiler(target, cache)
+    for code in [compiler.submit(source) for source in dict.fromkeys(sources)]:
+        code.result()
+    assert compiler.statistics.pending == 0
+
+
+def assert_arguments(launches: Iterable[Launch], target: Target, cache: Path) -> None:
+    """Fail unless every kernel takes arguments of the sizes that a launch gives it."""
+    found = {(launch.source, launch.entry): launch for launch in launches}
+    all_compile((source for source, _ in found), target, cache)
+    compiler = Compiler(target, cache)
+    for (source, entry), launch in found.items():
+        assert parameters(entry, compiler.code(source)) == sizes(launch), launch.title
+
+
+def parameters(entry: str, cubin: bytes) -> list[int]:
+    """Return the bytes of each parameter of a kernel.
+
+    They are in the section .nv.info.ENTRY of the ELF file, a list of attributes: a format, a
+    number, and a size in bytes or, in other formats, the value itself.
+    """
+    info, at, found = _section(f".nv.info.{entry}", cubin), 0, dict[int, int]()
+    while at < len(info):
+        format_, attribute, size = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if format_ == _WITH_SIZE:
+            if attribute == _PARAMETER:
+                _, number, _, word = struct.unpack_from("<IHHI", info, at)
+                found[number] = word >> 18
+            at += size
+    return [found[number] for number in sorted(found)]
+
+
+def _section(name: str, elf: bytes) -> bytes:
+    (headers,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, of_names = struct.unpack_from("<HHH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", elf, headers + i * size) for i in range(count)]
+    names = sections[of_names][4]
+    for at, _, _, _, start, length in sections:
+        if elf[names + at : names + at + len(name) + 1] == name.encode() + b"\0":
+            return elf[start : start + length]
+    raise LookupError(f"no section {name}")

@@ -1,0 +1,70 @@
+"""The kernels behind control flow that the GPU decides on, where the host reads the answers."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends.cuda import decisions
+from tercet.backends.cuda.compile import A100, H200, Compiler, Target
+from tercet.backends.cuda.decisions import CudaDecisions, chosen, counted
+from tercet.backends.cuda.memory import pointer
+from tercet.backends.numpy import evaluate
+from tercet.importers.onnx import load
+from tercet.runtime import repetition
+from tercet.runtime.backend import View
+from tercet.runtime.model import Model
+from tercet.runtime.options import Options
+from tercet.runtime.types import Array
+
+from ..plan.flows import FLOWS, Flow
+from .emulator import emulated, needs_compiler, open_emulated
+
+COUNTED, SCANNED = (flow for flow in FLOWS if flow.name in ("counted", "scanned"))
+
+
+class EmulatedDecisions(CudaDecisions):
+    def _read(self, view: View, stream: Any) -> Array:
+        found = np.empty(view.type.dims, view.type.dtype)
+        ctypes.memmove(found.ctypes.data, pointer(view), found.nbytes)
+        return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+@needs_compiler
+@pytest.mark.parametrize("unrolled", [0, 1024])
+@pytest.mark.parametrize("flow", [COUNTED, SCANNED], ids=str)
+def test_rounds(flow: Flow, unrolled: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repetition, "UNROLLED", unrolled)
+    backend = open_emulated(folder, monkeypatch.setattr)
+    monkeypatch.setattr(decisions, "bound", emulated)
+    device: Any = backend.device
+    device.decisions = EmulatedDecisions(device)
+    with (
+        Model(load(flow.model).graph, (backend,), Options(), evaluate) as model,
+        tercet.load(flow.model) as reference,
+    ):
+        for feeds in flow.feeds:
+            want = reference.run(feeds)
+            for name, data in model.run(feeds).items():
+                np.testing.assert_allclose(data, want[name], rtol=2e-5, atol=1e-6)
+        assert model.prepare().is_plan
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_conditional_nodes_are_told_by_kernels(target: Target) -> None:
+    compiler = Compiler(target)
+    for launch in (chosen(1), counted(1, 9, first=True), counted(None, 9, first=False)):
+        code = compiler.code(launch.source)
+        assert (b"cudaGraphSetConditional" in code) == dict(launch.constants)["RECORDED"]

@@ -1,0 +1,186 @@
+"""Products that Hopper's copy engine feeds and empties: what is launched, and on the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda import half
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.compile import H200, Target
+from tercet.backends.cuda.half_linear import FEW, LINEAR_TILES, MANY, LinearTile
+from tercet.backends.cuda.launch import TensorMap
+from tercet.runtime.dtypes import DType, bfloat16, float16
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Gelu, Relu
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.types import TensorType
+
+from ..plan.nets import Net
+from .cubins import all_compile, assert_arguments
+from .dry import DryDevice, launches, normal, planned
+from .emulator import needs_compiler
+from .samples import Sample, compare
+
+BY_TITLE = {f"{tile.title} of {tile.places}": tile for tile in LINEAR_TILES}
+
+
+def layer(m: int, n: int, k: int, end: str, dtype: DType = float16) -> Sample:
+    """Return a linear layer with what follows on it: nothing, ``gelu`` or ``residual``."""
+    x, z = normal(m, k).astype(dtype), normal(m, n).astype(dtype)
+    graph = Graph(f"{m}x{n}x{k} {end}")
+    feeds = {"x": x}
+    value = graph.add_input("x", TensorType(dtype, x.shape))
+    w = (normal(k, n) / np.float32(np.sqrt(k))).astype(dtype)
+    value = graph.insert(MatMul(), [value, graph.constant(w)]).output
+    value = graph.insert(Add(), [value, graph.constant(normal(n).astype(dtype))]).output
+    if end == "gelu":
+        value = graph.insert(Gelu(), [value]).output
+    if end == "residual":
+        feeds["z"] = z
+        value = graph.insert(
+            Add(), [value, graph.add_input("z", TensorType(dtype, z.shape))]
+        ).output
+    graph.set_outputs({"y": value})
+    infer(graph)
+    return Sample(graph, feeds)
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("shape", "end", "expected"),
+    [
+        ((6304, 3072, 768), "gelu", "mma_linear 192x192 Add+Gelu"),
+        ((6304, 768, 3072), "residual", "mma_linear 192x192 Add+Add"),
+        ((4096, 768, 768), "residual", "mma_linear 128x192 Add+Add"),
+        ((4096, 2304, 768), "", "mma_linear 2x128x192 Add"),
+        ((20, 768, 768), "residual", "mma "),
+        ((6304, 770, 768), "residual", "mma "),
+    ],
+)
+def test_layers_of_many_rows(shape: tuple[int, int, int], end: str, expected: str) -> None:
+    (launch,) = launches(planned(layer(*shape, end).graph))
+    assert launch.title.startswith(expected)
+
+
+def test_the_operand_read_along_lies_like_the_result(cache: Path) -> None:
+    (launch,) = launches(planned(layer(6304, 768, 3072, "residual").graph))
+    a, b, c, z = (arg for arg in launch.args if isinstance(arg, TensorMap))
+    assert (a.dims, b.dims) == ((3072, 6304), (3072, 768))
+    assert (
+        (c.dims, c.strides, c.box) == (z.dims, z.strides, z.box) == ((768, 6304), (768,), (64, 64))
+    )
+    assert c.base != z.base
+    assert_arguments([launch], H200, cache)
+
+
+@pytest.mark.parametrize("tile", LINEAR_TILES, ids=BY_TITLE)
+def test_tiles_fit(tile: LinearTile) -> None:
+    assert tile.shared <= H200.shared
+    assert tile.groups * 128 * MANY[tile.groups] + 128 * FEW <= 65536
+    assert tile.bn % 64 == 0
+    assert max(tile.bm, tile.bn) <= 256  # rows of a box
+
+
+def forced(tile: LinearTile, patch: pytest.MonkeyPatch) -> None:
+    """Let every product be done with one tile."""
+    patch.setattr(half, "choose_linear", lambda *_: (0.0, tile))
+
+
+@pytest.mark.slow
+def test_every_tile_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = DryDevice()
+    for tile in LINEAR_TILES:
+        forced(tile, monkeypatch)
+        for end in ("gelu", "residual"):
+            planned(layer(64, 64, 64, end).graph, device)
+    all_compile(list(device.compiler.sources), H200, cache)
+
+
+# ── on the emulator ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def hopper(emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    """A GPU of two multiprocessors, whose blocks have several tiles each."""
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", Target("sm_90a", 2, H200.shared))
+    return emulated
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("title", BY_TITLE)
+def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    tile = BY_TITLE[title]
+    forced(tile, monkeypatch)
+    m, n = 2 * tile.bm + 5, 2 * tile.bn + 8
+    compare(layer(m, n, 136, "residual"), hopper)
+    compare(layer(9, 72, 8, "gelu", bfloat16), hopper)
+    assert files(hopper) == {"mma_linear.cu"}
+
+
+def files(backend: CudaBackend) -> set[str]:
+    """Return which kernels it has compiled."""
+    compiler: Any = backend.device.compiler
+    return {source.file for source in compiler.sources}
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_slices_of_images(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution by 1x1 reads channels of a wider image, and adds others of it."""
+    forced(BY_TITLE["2x128x128 of 2"], monkeypatch)
+    x = normal(1, 48, 9, 15).astype(float16)
+    net = Net(*x.shape, dtype=float16)
+    wide = net.add(Relu(), net.x)
+    w, b = normal(48, 48, 1, 1) / 6, normal(48)
+    weights = [net.graph.constant(a.astype(float16), "") for a in (w, b)]
+    value = net.add(Relu(), net.add(Add(), net.add(Conv(), wide, *weights), wide))
+    net.graph.set_outputs({"y": value})
+    infer(net.graph)
+    compare(Sample(net.graph, {"x": x}), hopper)
+    assert "mma_linear.cu" in files(hopper)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("lengths", "mask", "attributes"),
+    [
+        ((70, 130), None, {}),
+        ((65, 70), (2, 1, 1, 70), {"is_causal": 1}),
+        ((40, 300), (1, 1, 40, 300), {"softcap": 2.0}),
+    ],
+)
+def test_attention(
+    lengths: tuple[int, int],
+    mask: tuple[int, ...] | None,
+    attributes: dict[str, Any],
+    dtype: DType,
+    hopper: CudaBackend,
+) -> None:
+    """Heads of 64 elements, side by side in rows; pairs of them share keys and values."""
+    feeds = {"q": normal(2, lengths[0], 256), "k": normal(2, lengths[1], 128)}
+    feeds["v"] = normal(3, lengths[1], 128)[1:]
+    if mask is not None:
+        feeds["mask"] = normal(*mask)
+    feeds = {name: x.astype(dtype) for name, x in feeds.items()}
+    graph = Graph()
+    inputs = [graph.add_input(name, TensorType(dtype, x.shape)) for name, x in feeds.items()]
+    op = Attention(q_num_heads=4, kv_num_heads=2, **attributes)
+    graph.set_outputs({"y": graph.insert(op, inputs).output})
+    infer(graph)
+    compare(Sample(graph, feeds), hopper)
+    assert files(hopper) == {"attention_wgmma.cu"}

@@ -1,0 +1,140 @@
+"""The studies: what they compute besides times, and their report (rows B12, B19, C02, E05, E10)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+import tercet
+from tercet.backends import available
+from tercet.tools import studies
+from tercet.tools.studies_convolution import WAYS, winograd
+from tercet.tools.studies_lab import Conv, Lab, Taken, floor_seconds
+from tercet.tools.studies_layouts import LAYOUTS, folding
+from tercet.tools.studies_products import seven_loops
+from tercet.tools.studies_report import Curves, Report, Study, picture
+
+HAS_GPU = any(one.name == "cuda" and not one.missing for one in available())
+
+
+class Paper(Lab):
+    """A GPU that takes a microsecond for everything, and computes ones."""
+
+    def __init__(self) -> None:
+        self.say = lambda text: None
+
+    def take(self, model, feeds, of="", *, fetch=True, between=(), **options) -> Taken:
+        n, height, width, _ = next(iter(feeds.values())).shape
+        (w,) = model.graph.initializer
+        filters = w.dims[0]
+        last = any(node.op_type == "Transpose" for node in model.graph.node)
+        dims = (n, height, width, filters) if last else (n, filters, height, width)
+        if not last:
+            dims = (n, filters, *next(iter(feeds.values())).shape[2:])
+        return Taken(1e-6, 2e-6, 0, "paper", ("NCHW", "NHWC"), 1, 1, np.ones(dims))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Conv((2, 5, 9, 11), 7, 3),
+        Conv((1, 4, 16, 12), 6, 5, 2, last=True),
+        Conv((1, 3, 13, 13), 4, 7, 2),
+    ],
+    ids=lambda case: case.title,
+)
+def test_errors_are_those_of_the_convolution(case: Conv) -> None:
+    feeds = case.feeds
+    with tercet.load(case.model(feeds)) as model:
+        (y,) = model.run(feeds).values()
+    assert y.size == np.prod(case.y)
+    assert case.error(y) <= 1e-6
+    assert case.error(y + np.abs(y).max() / 10) > 1e-2
+
+
+def test_the_figures_of_the_talk() -> None:
+    """B12, B19, B20: work, bytes and floors of its convolutions."""
+    three, eleven = (Conv((1, 128, 128, 128), 128, kernel) for kernel in (3, 11))
+    assert (three.flops / 1e9, eleven.flops / 1e9) == pytest.approx((4.832, 64.961), abs=1e-3)
+    floors = [1e6 * floor_seconds(c.flops, c.nbytes) for c in (three, eleven)]
+    assert floors == pytest.approx([72.1, 969.6], abs=0.1)
+    assert len(LAYOUTS) == 14
+    for size, channels, gflop in ((2048, 8, 4.83), (1024, 32, 19.33)):
+        case = Conv((1, channels, size, size), channels, 3, 1, np.float16)
+        assert case.flops / 1e9 == pytest.approx(gflop, abs=0.01)
+        assert case.nbytes / 1e6 == pytest.approx(134, abs=0.5)
+    for images, size, mib in ((1, 64, 2), (32, 256, 1024)):
+        assert 4 * np.prod(Conv((images, 128, size, size), 128, 3).y) == mib << 20  # E13
+    assert {"naive", "naive_nhwc", "fft", "winograd_f4", "tensor_cores"} <= set(WAYS)
+
+
+def test_seven_loops() -> None:
+    """A23, E07."""
+    case = Conv((2, 3, 5, 4), 4, 3)
+    y = seven_loops(case.image, case.weights)
+    assert case.error(y) <= 1e-6
+
+
+@pytest.fixture(scope="module")
+def on_paper() -> Study:
+    return winograd(Paper())
+
+
+def test_multiplications_of_winograd(on_paper: Study) -> None:
+    """E10: 36 / 16 and 144 / 36 where tiles fit."""
+    rows = on_paper.tables[0].rows
+    saved = {row["case"]: row["saved"] for row in rows}
+    assert saved["128x128x128 → 128, 3x3, F2"] == 2.25
+    assert saved["128x128x128 → 128, 3x3, F4"] == 4
+    assert saved["7x7x512 → 512, 3x3, F4"] < 4
+
+
+def test_the_report(on_paper: Study, tmp_path: Path) -> None:
+    report = Report({"GPU": "paper"}, [on_paper], {"winograd": 1.0}, {"fft": "no"})
+    written = studies.save(report, tmp_path)
+    page, data = (next(p for p in written if p.suffix == end) for end in (".md", ".json"))
+    text = page.read_text("utf-8")
+    assert max(map(len, text.splitlines())) <= 100
+    assert "failed: no" in text
+    found = json.loads(data.read_text("utf-8"))
+    assert len(found["studies"]["winograd"]["tables"]["kernels alone"]) == 10
+
+
+def test_curves_are_pictures() -> None:
+    lines = {f"line {i}": [(1, i + 1.0), (32, 80.0 * i + 1)] for i in range(7)}
+    root = ElementTree.fromstring(picture(Curves("n", "title", "images", "TFLOP/s", lines)))
+    kinds = [node.tag.rpartition("}")[2] for node in root.iter()]
+    assert kinds.count("circle") == 14
+    assert kinds.count("path") == 14
+
+
+def test_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert studies.main(["--list"]) == 0
+    assert all(name in capsys.readouterr().out for name in ("ladder",))
+    assert studies.main(["ladderr"]) == 2
+    assert "did you mean 'ladder'?" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.skipif(HAS_GPU, reason="with a GPU it measures: test_a_study")
+def test_a_gpu_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert studies.main(["folding"]) == 5
+    assert "backend 'cuda' cannot run here" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.gpu
+def test_a_study(tmp_path: Path) -> None:
+    """B20, and that a call writes what it found."""
+    assert folding.__name__ in studies.STUDIES
+    assert studies.main(["folding", "kernels", "--output", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "studies.json").read_text("utf-8"))
+    (rows,) = found["studies"]["folding"]["tables"].values()
+    assert [row["mb"] for row in rows] == pytest.approx([134, 134], abs=1)
+    assert all(row["us"] >= 0.9 * row["floor"] and row["error"] <= 1e-3 for row in rows)
+    for table in found["studies"]["kernels"]["tables"].values():
+        assert all(0 < row["occupancy"] <= 1 and row["registers"] for row in table)
