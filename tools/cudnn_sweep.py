@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -114,7 +114,7 @@ def _check(device: CudaDevice, chooser: Chooser, case: Case, format: Format) -> 
     return replace(found, kernel=str(choice), error=_distance(got, case.expected()))
 
 
-def _run(device: CudaDevice, choice: Choice, case: Case, operands: dict[str, Operand]) -> Array:
+def _run(device: CudaDevice, choice: Choice, case: Case, operands: Mapping[str, Operand]) -> Array:
     """Return what a choice computes of a case."""
     from ..backends.cuda.memory import CudaBuffer
     from ..backends.cudnn.step import runner

@@ -34,6 +34,9 @@ from .registry import Source, Wanted, claims, is_wanted_anyway
 from .stages import FLOW, NO_TAIL, Stage, Tail, expressed, expressible, follow
 from .words import HALVES
 
+#: What a normalization gives, in order.
+STATISTICS: tuple[str, ...] = ("y", "mean", "deviation")
+
 # ── what is computed ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -86,7 +89,7 @@ class Normalization:
     @property
     def results(self) -> tuple[str, ...]:
         """What is given."""
-        return ("y", "mean", "deviation") if self.statistics else ("y",)
+        return STATISTICS if self.statistics else STATISTICS[:1]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,7 +107,7 @@ class Normalization:
             epsilon=epsilon,
             **({"bias": tensors["bias"]} if self.kind != "rmsnorm" else {}),
         )
-        found = dict(zip(("y", "mean", "deviation"), given, strict=False))
+        found = dict(zip(STATISTICS, given, strict=False))
         found["y"] = expressed(self.tail.stages, graph, cudnn, found["y"], tensors)
         return {role: found[role] for role in self.results}
 
@@ -120,7 +123,7 @@ def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted 
         return inputs
     x, scale, *shift = inputs
     centred = isinstance(op, LayerNormalization)
-    axis = normalize_axis(getattr(op, "axis", -1), x.tensor.rank)
+    axis = normalize_axis(getattr(op, "axis", -1), len(x.tensor.dims))
     groups, count = prod(x.tensor.dims[:axis]), prod(x.tensor.dims[axis:])
     if any(given.tensor.size != count for given in (scale, *shift)):
         return f"scale {scale.tensor} for rows of {count} elements"
@@ -145,7 +148,7 @@ def rows(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted 
         zeros = Packed((scale,), ("cudnn", "no shift"), np.zeros_like)
         reads["bias"] = shift[0] if shift else zeros
     if operation.statistics:
-        gives = dict(zip(("y", "mean", "deviation"), read, strict=True))
+        gives = dict(zip(STATISTICS, read, strict=True))
         return Wanted((node,), Task.of(operation, options), reads, gives)
     return _with_followers(graph, node, operation, reads, free, options)
 
@@ -215,6 +218,11 @@ def instances(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wa
 @claims(GroupNormalization)
 def channel_groups(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wanted | str:
     """Return groups of channels as the channels of images, and a kernel that scales behind it."""
+    if not is_wanted_anyway(node, options):
+        return (
+            "cuDNN has no groups of channels; as an instance normalization with a kernel behind it"
+            " it has not been measured (algorithm 'cudnn' asks for it)"
+        )
     inputs = _inputs(node)
     if isinstance(inputs, str):
         return inputs
@@ -280,7 +288,8 @@ def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wan
 def _scale(chain: Chain, node: Node, inputs: tuple[Value, ...]) -> None:
     """Append what a batch normalization comes down to: two stages where all is known before."""
     x, scale, b, mean, variance = inputs
-    dims = (1, scale.tensor.size) + (1,) * (x.tensor.rank - 2) if x.tensor.rank > 1 else (1,)
+    rank = len(x.tensor.dims)
+    dims = (1, scale.tensor.size) + (1,) * (rank - 2) if rank > 1 else (1,)
     epsilon = getattr(node.op, "epsilon", 1e-5)
     flow = chain.given(x)
     statistics = (scale, b, mean, variance)

@@ -212,7 +212,8 @@ def shaped(
     merged = tuple((0,) * (3 - len(move)) + move for move in merged)
     if merged[0][-1] != 1 or any(move[-1] > 1 for move in merged):
         return "an operand whose innermost axis is another one's outer axis"
-    return tuple(_operand(sizes, move, dtype) for move, dtype in zip(merged, dtypes, strict=True))
+    found = tuple(_operand(sizes, move, dtype) for move, dtype in zip(merged, dtypes, strict=True))
+    return _unsafe(found) or found
 
 
 def _operand(sizes: Ints, move: Ints, dtype: DType) -> Operand:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Claim, Format, View
+from ...runtime.backend import Claim, Device, Format, View
 from ...runtime.dtypes import FLOATS
 from ...runtime.errors import DeviceOutOfMemory, UnsupportedError
 from ...runtime.host import HOST
@@ -114,7 +114,8 @@ class Rival:
         reads, results = reads_of(tuple(nodes)), results_of(graph, tuple(nodes))
         part = graph.cut(reads, {value.name: value for value in results})
         infer(part)
-        stores = {device: WeightStore(device) for device in (HOST, self._device)}
+        devices: tuple[Device, ...] = (HOST, self._device)
+        stores = {device: WeightStore(device) for device in devices}
         alone = replace(options, lanes=1, check_each=False)
         try:
             plan = Plan(part, [self._backend], alone, stores)

@@ -38,8 +38,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
-
-from .convolutions import Case
+from tercet.tools.convolution_cases import Case
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

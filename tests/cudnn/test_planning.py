@@ -23,8 +23,7 @@ from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.ops.shape import Concat
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.types import TensorType
-
-from .convolutions import Case, random_cases
+from tercet.tools.convolution_cases import Case, random_cases
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

@@ -26,8 +26,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
-
-from .convolutions import convolved
+from tercet.tools.convolution_cases import convolved
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

@@ -33,9 +33,8 @@ from tercet.runtime.ops.elementwise import (
 from tercet.runtime.ops.shape import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
+from tercet.tools.convolution_cases import Case, convolved, random_cases
 from tercet.tools.cudnn_sweep import sweep
-
-from ..cudnn.convolutions import Case, convolved, random_cases
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

@@ -11,13 +11,14 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, name_of
+from tercet.runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.model import Model
 from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.ops.norm import (
     BatchNormalization,
+    GroupNormalization,
     InstanceNormalization,
     LayerNormalization,
     RMSNormalization,
@@ -25,6 +26,7 @@ from tercet.runtime.ops.norm import (
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 
+from ..cudnn.operators import BINARY, PAIRS, UNARY, X
 from ..kernels.dry import normal
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -85,31 +87,6 @@ def check(
 
 
 # ── elementwise ──────────────────────────────────────────────────────────────────────────────────
-
-SPECIAL = np.array(
-    [nan, inf, -inf, 0.0, -0.0, 1e-42, -1e-42, 1.0, -1.0, 0.5, 1.5, -2.5, 3e38, -3e38, 80.0, -80.0],
-    np.float32,
-)
-X = np.concatenate([SPECIAL, normal(496) * 3]).reshape(16, 32)
-#: Every pair of special numbers, and others.
-PAIRS = {
-    "x": np.concatenate([np.repeat(SPECIAL, 16), normal(256)]).reshape(16, 32),
-    "y": np.concatenate([np.tile(SPECIAL, 16), normal(255, 1)[:, 0], [2.0]]).reshape(16, 32),
-}
-
-UNARY: tuple[ops.Op, ...] = (
-    *(ops.Abs(), ops.Neg(), ops.Sign(), ops.Floor(), ops.Ceil(), ops.Reciprocal(), ops.Sqrt()),
-    *(ops.Erf(), ops.Exp(), ops.Log(), ops.Tanh(), ops.Relu(), ops.Sigmoid(), ops.Softplus()),
-    *(ops.Softsign(), ops.Swish(), ops.Swish(alpha=2.0), ops.Gelu(), ops.Gelu(approximate="tanh")),
-    *(ops.Elu(), ops.Elu(alpha=0.5), ops.Celu(alpha=2.0), ops.Selu(), ops.Mish()),
-    *(ops.HardSigmoid(), ops.HardSwish(), ops.LeakyRelu(alpha=0.1), ops.Shrink(bias=0.25)),
-    *(ops.ThresholdedRelu(), ops.IsNaN(), ops.IsInf(detect_negative=0), ops.IsInf()),
-)
-BINARY: tuple[ops.Op, ...] = (
-    *(ops.Add(), ops.Sub(), ops.Mul(), ops.Div(), ops.Pow(), ops.Mod(fmod=1)),
-    *(ops.Max(), ops.Min(), ops.PRelu(), ops.SwiGLU()),
-    *(ops.Equal(), ops.Less(), ops.LessOrEqual(), ops.Greater(), ops.GreaterOrEqual()),
-)
 
 
 def unary(graph: Graph, inputs: Mapping[str, Value], dtype: DType) -> dict[str, Value]:
@@ -172,7 +149,7 @@ def test_booleans_in_memory(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("x", "y"),
     [
-        ((7, 12, 9, 11), (12, 1, 1)),
+        ((1, 12, 9, 11), (12, 1, 1)),
         ((7, 12, 9, 11), (11,)),
         ((7, 12, 9, 11), (7, 1, 9, 11)),
         ((7, 1, 1, 11), (12, 9, 11)),
@@ -236,17 +213,41 @@ def test_layer_normalization_gives_its_statistics(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=name_of)
-@pytest.mark.parametrize("shape", [(2, 5, 13, 11), (3, 64, 400), (1, 3, 4, 5, 6)])
-def test_normalizations_of_channels(shape: tuple[int, ...], dtype: DType, cache: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 6, 13, 11), 2), ((3, 64, 400), 16), ((1, 3, 4, 5, 6), 1)]
+)
+def test_normalizations_of_channels(
+    shape: tuple[int, ...], groups: int, dtype: DType, cache: Path
+) -> None:
     def make(graph: Graph, inputs: Mapping[str, Value], dtype: DType) -> dict[str, Value]:
         (x,) = inputs.values()
-        scale, shift, mean, variance = parameters(graph, shape[1:2], dtype, 4)
-        variance = graph.constant(np.abs(np.asarray(variance.data)) + dtype.type(0.5))
-        instance = graph.insert(InstanceNormalization(), [x, scale, shift]).output
-        batch = graph.insert(BatchNormalization(), [x, scale, shift, mean, variance]).output
-        return {"instance": instance, "relu": graph.insert(ops.Relu(), [batch]).output}
+        scale, shift = parameters(graph, shape[1:2], dtype, 2)
+        wide = dtype if dtype == float64 else float32
+        grouped = GroupNormalization(num_groups=groups, stash_type=wide)
+        return {
+            "instance": graph.insert(InstanceNormalization(), [x, scale, shift]).output,
+            "group": graph.insert(grouped, [x, scale, shift]).output,
+        }
 
     x = normal(*shape) * 2 + 1
     x[0, 0, 0] = inf
     relative, absolute = ROUNDING[dtype]
     check(make, {"x": x}, cache, dtype, relative, absolute)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=name_of)
+@pytest.mark.parametrize("shape", [(1, 5, 13, 11), (6, 64)])
+def test_batch_normalization_with_what_is_behind_it(
+    shape: tuple[int, ...], dtype: DType, cache: Path
+) -> None:
+    def make(graph: Graph, inputs: Mapping[str, Value], dtype: DType) -> dict[str, Value]:
+        x, mean = inputs.values()
+        scale, shift, centre, variance = parameters(graph, shape[1:2], dtype, 4)
+        variance = graph.constant(np.abs(np.asarray(variance.data)) + dtype.type(0.5))
+        known = graph.insert(BatchNormalization(), [x, scale, shift, centre, variance]).output
+        found = graph.insert(BatchNormalization(), [x, scale, shift, mean, variance]).output
+        return {"relu": graph.insert(ops.Relu(), [known]).output, "computed": found}
+
+    feeds = {"x": normal(*shape) * 2 + 1, "mean": normal(shape[1])}
+    relative, absolute = ROUNDING[dtype]
+    check(make, feeds, cache, dtype, relative, absolute)

@@ -120,7 +120,7 @@ def limit(case: Case, way: str) -> float:
     if case.dtype != float32:
         return 2e-3 if case.dtype == float16 else 1e-14
     # One sum of all terms in order: its rounding grows with their number.
-    in_order = 4e-6 if way in ("implicit_gemm", "direct", "naive") else 1e-6
+    in_order = 4e-6 if way in ("implicit_gemm", "direct", "naive", "naive_nhwc") else 1e-6
     return ERRORS.get(way, in_order)
 
 

@@ -79,10 +79,11 @@ def test_products(target: Target, cache: Path) -> None:
 
 
 #: Files that other tests compile, in more variants than one: float32 products, 16-bit floats, the
-#: ways to convolve, attention.
+#: ways to convolve, attention, decisions, the teaching kernels.
 ELSEWHERE = re.compile(
     r"gemm|elementwise|mma|mma_\w+|pack_image|\w+_words|split_\w+"
-    r"|direct|implicit|winograd|winograd_transform|fft|attention_mma"
+    r"|direct|implicit|winograd|winograd_transform|fft|attention_mma|attention_wgmma"
+    r"|control|element|ladder|naive_nhwc"
 )
 
 
