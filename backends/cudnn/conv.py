@@ -94,7 +94,7 @@ def describe(
     dtype = x.tensor.dtype
     grouped = isinstance(node.op, Conv) and node.op.group > 1
     if dtype in HALVES and grouped and _misses(found):
-        return "groups with windows of padding alone: cuDNN 9.19 compiled a wrong kernel (inf) on sm_90"
+        return "groups with windows of padding alone; cuDNN 9.19 compiled a wrong kernel (inf)"
     tf32 = dtype == float32 and precision == "tf32"
     if format is None:
         format = Format.CHANNELS_LAST if tf32 or dtype in HALVES else Format.PLAIN

@@ -115,7 +115,7 @@ class Rival:
         part = graph.cut(reads, {value.name: value for value in results})
         infer(part)
         devices: tuple[Device, ...] = (HOST, self._device)
-        stores = {device: WeightStore(device) for device in devices}
+        stores: dict[Device, WeightStore] = {device: WeightStore(device) for device in devices}
         alone = replace(options, lanes=1, check_each=False)
         try:
             plan = Plan(part, [self._backend], alone, stores)

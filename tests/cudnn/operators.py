@@ -96,7 +96,7 @@ class Words:
         return partial(self._compute, _WORDS[name])
 
     def tensor_scalar(self, value: float, kind: object) -> Array:
-        return np.float32(value).reshape(())
+        return np.array(value, np.float32)
 
     def _compute(self, word: Any, *given: Any, **attributes: Any) -> Array:
         with np.errstate(all="ignore"):

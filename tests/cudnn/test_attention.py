@@ -111,7 +111,7 @@ def test_masks_are_broadcast(mask: Ints) -> None:
 def test_keys_are_hidden_by_bounds(
     attributes: dict[str, int], bounds: tuple[int | None, int | None], title: str
 ) -> None:
-    found = operation(HEADS, **attributes)
+    found = operation(HEADS, float16, **attributes)
     assert (found.left, found.right) == bounds
     assert found.title.startswith(title)
 

@@ -217,6 +217,7 @@ def test_the_faster_one_gets_the_nodes() -> None:
 def test_changes_of_format_count_for_whoever_needs_them() -> None:
     graph, wanted = pooled()
     duel = Fixed({"Conv": 20.0}, LAST, 3.0).on(graph, frozenset(), Options()).meet(wanted, 16.0)
+    assert duel is not None
     assert duel == Duel(22.0, 20.0, 6.0)
     assert duel.lost == ("cuda kernels: 20.0 us, cuDNN: 22.0 us, 6.0 us of them to change formats")
 

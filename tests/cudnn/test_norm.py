@@ -166,7 +166,7 @@ def test_a_batch_normalization_is_pointwise() -> None:
     ]
     factor = found.reads["x1"]
     assert isinstance(factor, Packed)
-    packed = factor.pack(*np.float32([[6], [2], [1], [8.99999]]))
+    packed = factor.pack(*np.array([[6], [2], [1], [8.99999]], np.float32))
     np.testing.assert_allclose(packed, [2], rtol=1e-6)
     assert "training_mode" in reason(
         BatchNormalization(training_mode=1), (1, 64, 8, 8), *statistics, outputs=3

@@ -192,6 +192,11 @@ def test_shapes_are_those_that_cudnn_computes(session: Session) -> None:
 def test_random_convolutions_have_engines(session: Session, dtype: DType, tmp_path: Path) -> None:
     chooser = Chooser(session, tmp_path)
     for case in random_cases(40, seed=1):
+        found = describe(replace(case, dtype=dtype).graph().nodes[0])
+        if isinstance(found, str):
+            assert "windows of padding alone" in found
+            assert dtype != float32
+            continue
         epilogue = [name for name in ALL if getattr(case, name)]
         chooser.choose(task(replace(case, dtype=dtype), epilogue=epilogue), Judge())
 

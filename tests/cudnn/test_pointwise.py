@@ -74,7 +74,7 @@ def test_a_chain_is_one_graph() -> None:
     graph = Graph()
     x, y = (graph.add_input(name, TensorType(float32, LARGE)) for name in "xy")
     total = graph.insert(ops.Add(), [x, y]).output
-    half = graph.insert(ops.Mul(), [total, graph.constant(np.float32(0.5))]).output
+    half = graph.insert(ops.Mul(), [total, graph.constant(np.array(0.5, np.float32))]).output
     gate = graph.insert(ops.Greater(), [half, x]).output
     found = wanted(graph, graph.insert(ops.Where(), [gate, half, y]).output)
     assert [type(node.op).__name__ for node in found.nodes] == ["Add", "Mul", "Greater", "Where"]

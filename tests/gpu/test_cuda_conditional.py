@@ -88,7 +88,8 @@ def test_arrays_of_the_device_stay_there() -> None:
 
 def test_batches_in_a_pipeline() -> None:
     flow = FLOWS[1]
+    batches = list(flow.feeds) * 3
     with tercet.load(flow.model, "cuda") as model, tercet.load(flow.model) as reference:
-        for found, feeds in zip(model.map(list(flow.feeds) * 3), flow.feeds * 3, strict=True):
+        for found, feeds in zip(model.map(batches), batches, strict=True):
             for name, data in reference.run(feeds).items():
                 np.testing.assert_allclose(found[name], data, rtol=2e-5, atol=1e-6)

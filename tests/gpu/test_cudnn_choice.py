@@ -14,7 +14,7 @@ from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
 from tercet.runtime.model import Model
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.runtime.placement import PlacedRow
 from tercet.tools.bench_models import bench_inputs, bench_model
 from tercet.tools.convolution_cases import Case
@@ -100,7 +100,7 @@ def test_a_tuned_model_mixes_both_in_one_cuda_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_branches_side_by_side_change_nothing(precision: str, tmp_path: Path) -> None:
+def test_branches_side_by_side_change_nothing(precision: Precision, tmp_path: Path) -> None:
     """Engines of several branches share a handle, and no memory."""
     proto = bench_model("googlenet")
     feeds = bench_inputs(proto, batch=2)

@@ -31,7 +31,7 @@ PRODUCTS: dict[DType, float] = {float16: 1e-3, bfloat16: 8e-3, float32: 2e-3}
 #: That of an attention, in which weights of 16 bits are rounded before they are multiplied.
 ATTENTIONS: dict[DType, float] = {float16: 1e-3, bfloat16: 8e-3, float32: 1e-5}
 #: Also where it is known to be slow.
-CUDNN = dict.fromkeys(("MatMul", "Gemm", "Attention"), "cudnn")
+CUDNN: dict[str, str] = dict.fromkeys(("MatMul", "Gemm", "Attention"), "cudnn")
 
 
 @pytest.fixture(scope="module")

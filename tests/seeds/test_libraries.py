@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet
+from examples import edge
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.options import ALGORITHMS
 from tercet.tools.backend_table import measure, save
@@ -24,9 +25,6 @@ from tercet.tools.console import silent
 from tercet.tools.convolution_cases import convolved
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "examples"))
-
-import edge  # noqa: E402  # an example is no package
 
 
 def test_hello_convolution(backend: str) -> None:
@@ -109,7 +107,7 @@ def test_beta_is_a_sum(backend: str) -> None:
     rng = np.random.default_rng(2)
     x, z = (rng.standard_normal((1, 16, 20, 20), np.float32) for _ in "xz")
     way = {"cudnn": "cudnn", "cuda": "implicit_gemm"}.get(backend)
-    ways = {"conv": way} if way else {}
+    ways: dict[str, Any] = {"conv": way} if way else {}
     with tercet.load(blended(apart=False), backend, **ways) as model:
         (fused,) = model(x, z)
     with tercet.load(blended(apart=True), backend, **ways) as model:
