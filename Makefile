@@ -1,11 +1,11 @@
 # demo, test, lint and format set everything up by themselves, in .venv and nowhere else.
-# gpu-test, gpu-bench and gpu-sanitize use the environment's own Python, with whatever CUDA packages it has.
+# Targets named gpu- use the environment's own Python, with whatever CUDA packages it has.
 
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format gpu-test gpu-bench gpu-sanitize clean
+.PHONY: help demo test lint format gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
@@ -20,7 +20,7 @@ demo: .venv/core.stamp  ## recognise handwritten digits on every backend this ma
 	@$(VENV_PYTHON) -m tercet demo
 
 test: .venv/dev.stamp  ## run the tests (no GPU needed)
-	$(VENV_PYTHON) -m pytest
+	$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 # Types are checked on a copy laid out as users install it, because only there every import resolves.
 lint: .venv/dev.stamp  ## check style, format and types
@@ -43,6 +43,9 @@ gpu-bench:  ## measure every backend on the GPU with the environment's Python (o
 	$(ENV_PYTHON) -m tercet.tools.gpu_bench $(if $(COMMIT),--commit $(COMMIT))
 	$(ENV_PYTHON) -m tercet.tools.peer_bench $(if $(COMMIT),--commit $(COMMIT)) \
 	  $(if $(PEERS),--peers $(PEERS))
+
+gpu-studies:  ## measure single kernels, for those who teach or write them, with the environment's Python
+	$(ENV_PYTHON) -m tercet.tools.studies --output docs/results $(if $(COMMIT),--commit $(COMMIT))
 
 gpu-sanitize:  ## run every kernel under compute-sanitizer with the environment's Python (or PYTHON=...)
 	$(ENV_PYTHON) -m tercet.tools.sanitize --output docs/results $(if $(COMMIT),--commit $(COMMIT))
