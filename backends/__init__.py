@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 
 from ..runtime.backend import Backend
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ..runtime.host import HOST
 from ..runtime.options import Options
 
 _OWN = {"numpy": ".numpy", "cuda": ".cuda", "cudnn": ".cudnn", "tensorrt": ".tensorrt"}
@@ -62,13 +63,15 @@ def open_backends(name: str, options: Options, fallback: str | None = None) -> t
         fallback: the name of a backend for the nodes that all others decline, or None.
 
     Raises:
-        UsageError: there is no backend of that name.
+        UsageError: there is no backend of that name, or all work on the host, which has no GPUs.
         BackendUnavailable: it cannot run on this machine.
     """
     found = list(_opener(name)(options))
     if fallback is not None:
         have = {backend.name for backend in found}
         found.extend(b for b in _opener(fallback)(options) if b.name not in have)
+    if options.device and all(backend.device is HOST for backend in found):
+        raise UsageError(f"backend '{name}' works on the host: device={options.device} is for GPUs")
     return tuple(found)
 
 

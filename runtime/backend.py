@@ -98,6 +98,10 @@ class Device(Protocol):
         """Such as ``cpu`` or ``cuda:0``."""
         ...
 
+    def enter(self) -> object:
+        """Make it the one that the calling thread works on, as every run of a plan does."""
+        ...
+
     def allocate(self, nbytes: int) -> Buffer:
         """Return new memory, aligned to 256 bytes.
 

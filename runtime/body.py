@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from .arena import ALIGNMENT, Block, aligned, pack
-from .backend import Run, Site, Stream, View, Weights
-from .dtypes import uint8
+from .backend import Run, Site, View, Weights
 from .infer import specialise
 from .ir import Graph, Node, Value
-from .lanes import assign, side_by_side
+from .lanes import assign, bound, sequence, side_by_side
 from .layout import Layout, Row, Slot, lives_of
 from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
 from .resources import Resources
@@ -75,7 +74,7 @@ class Body:
         self._given = {slot: name for name, slot in inputs if slot.alias is None}
         self._copied = {slot: name for name, slot in inputs if slot.alias is not None}
         self._own = self._own_roots()
-        self._workspaces: dict[int, tuple[int, int]] = {}
+        self._workspaces: dict[int, int] = {}
         self._places: dict[Slot, View] = {}
 
     def _own_roots(self) -> dict[str, Slot]:
@@ -137,7 +136,7 @@ class Body:
             if row.step is not None and row.step.scratch:
                 need[row.lane] = max(need.get(row.lane, 0), row.step.scratch)
         for lane, nbytes in need.items():
-            self._workspaces[lane] = end, nbytes
+            self._workspaces[lane] = end
             end += aligned(nbytes)
         self.scratch = max(end, ALIGNMENT)
 
@@ -170,17 +169,10 @@ class Body:
         return sequence([*copies, *(row.run for row in self.rows if row.run is not None)])
 
     def _bind(self, row: Row, memory: View) -> Run | None:
-        inputs = tuple(self._view(slot, memory) for slot in row.inputs)
-        outputs = tuple(self._view(slot, memory) for slot in row.outputs)
-        if row.kind == "view":
-            return None
-        if row.step is None:
-            return row.device.copier(outputs[0], inputs[0])
-        scratch = None
-        if row.step.scratch:
-            offset, _ = self._workspaces[row.lane]
-            scratch = part(memory, offset, TensorType(uint8, (row.step.scratch,)))
-        return row.step.bind(inputs, outputs, scratch)
+        def workspace(type_: TensorType) -> View:
+            return part(memory, self._workspaces[row.lane], type_)
+
+        return bound(row, lambda slot: self._view(slot, memory), workspace)
 
     def _view(self, slot: Slot, memory: View) -> View:
         base, offset = self._places.get(slot.root), slot.offset_in_root
@@ -225,13 +217,3 @@ def finder(site: Site, inputs: Sequence[View], outputs: Sequence[View]) -> Calla
 def part(memory: View, offset: int, type_: TensorType) -> View:
     """Return a tensor that begins `offset` bytes behind the start of another."""
     return View(memory.device, memory.buffer, memory.offset + offset, type_)
-
-
-def sequence(runs: Sequence[Run]) -> Run:
-    """Return what gives several things to a stream, one after the other."""
-
-    def run(stream: Stream) -> None:
-        for one in runs:
-            one(stream)
-
-    return run

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .backend import Run, Site, View
-from .body import Body, finder, sequence
+from .body import Body, finder
 from .deciding import Decisions
+from .lanes import sequence
 
 
 class Branches:

@@ -119,6 +119,10 @@ class DeviceOutOfMemory(DeviceError):
     """An allocation that a device refused; says how much was asked for and how much is free."""
 
 
+class DeviceFault(DeviceError):
+    """A fault in a kernel, after which the driver refuses the process everything else."""
+
+
 class KernelError(TercetError):
     """A kernel that does not compile.
 

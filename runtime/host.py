@@ -69,6 +69,9 @@ class HostDevice:
 
     name = "cpu"
 
+    def enter(self) -> None:
+        return None
+
     def allocate(self, nbytes: int) -> HostBuffer:
         return HostBuffer(nbytes)
 

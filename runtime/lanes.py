@@ -8,12 +8,14 @@ memory for reasons of time alone: `Lanes.begins` tells the arena from when on a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from .backend import Filling, Forking, Run, Stream
+from .backend import Filling, Forking, Run, Stream, View
+from .dtypes import uint8
 from .host import HOST
+from .types import TensorType
 
 if TYPE_CHECKING:
     from .layout import Row, Slot
@@ -187,6 +189,36 @@ def _dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[
 
 
 # ── running ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def bound(
+    row: Row, view: Callable[[Slot], View], workspace: Callable[[TensorType], View]
+) -> Run | None:
+    """Return what runs a row on its addresses; None for views.
+
+    Args:
+        row: of a plan or a body.
+        view: where a tensor lies.
+        workspace: gives the scratch memory of the row's lane.
+    """
+    if row.kind == "view":
+        return None
+    inputs, outputs = tuple(map(view, row.inputs)), tuple(map(view, row.outputs))
+    if row.step is None:
+        return row.device.copier(outputs[0], inputs[0])
+    nbytes = row.step.scratch
+    scratch = workspace(TensorType(uint8, (nbytes,))) if nbytes else None
+    return row.step.bind(inputs, outputs, scratch)
+
+
+def sequence(runs: Sequence[Run]) -> Run:
+    """Return what gives several things to a stream, one after the other."""
+
+    def run(stream: Stream) -> None:
+        for one in runs:
+            one(stream)
+
+    return run
 
 
 def side_by_side(rows: Sequence[Row], lanes: Lanes, stretch: range, *, copies: bool = True) -> Run:

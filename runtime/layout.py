@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ from .ir import Graph, Node, Value
 from .options import Options
 from .partition import Assigned, Bars, Partition, partition, reads_of, results_of
 from .slices import share_slices
+from .transposes import demands, renamed
 from .types import TensorType
 from .weights import WeightStore
 
@@ -199,11 +200,30 @@ class Layout:
         value = node.inputs[0]
         if value is None:
             raise ValueError(f"view '{node.name}' has no input")
-        source = self.fetch(value, self.places[value][0].device, Format.PLAIN)
-        target = self._slot(node.output, source.device, Format.PLAIN, len(self.rows))
+        self._see(node, self.fetch(value, self.places[value][0].device, Format.PLAIN), Format.PLAIN)
+
+    def _see(self, node: Node, source: Slot, format: Format) -> None:
+        target = self._slot(node.output, source.device, format, len(self.rows))
         target.alias = source
         row = Row("view", (node,), source.device, "plan", "view", (source,), (target,))
         self._emit(row)
+
+    def rename(self, nodes: Sequence[Node], device: Device, asked: Set[Format]) -> bool:
+        """Let the output of a Transpose use the memory of its input, if that has the right order.
+
+        Args:
+            nodes: of a step.
+            device: where it would run.
+            asked: formats in which its result is going to be read.
+        """
+        value = nodes[0].inputs[0] if nodes[0].inputs else None
+        if value is None or value.is_constant or len(nodes) > 1:
+            return False
+        here = [slot.format for slot in self.places[value] if slot.device is device]
+        found = renamed(nodes[0], here or [Format.PLAIN], asked)
+        if found is not None:
+            self._see(nodes[0], self.fetch(value, device, found[0]), found[1])
+        return found is not None
 
     def step(self, assigned: Assigned) -> None:
         """Add the row of a claim, which is not built yet, and the copies that it takes."""
@@ -289,10 +309,11 @@ def lay_out(
     while True:
         found = partition(graph, backends, options, bars, nesting)
         layout = Layout(graph, stores, ends, backends[0].device)
-        for assigned in found.steps:
-            if assigned.backend is None:
-                layout.view(assigned.nodes[0])
-            else:
+        asked = demands(graph, found.steps)
+        for nodes, backend, assigned in ((s.nodes, s.backend, s) for s in found.steps):
+            if backend is None:
+                layout.view(nodes[0])
+            elif not layout.rename(nodes, backend.device, asked.get(nodes[0].outputs[0], set())):
                 layout.step(assigned)
         layout.finish()
         share_slices(layout, bars.dense)

@@ -78,6 +78,7 @@ class Options:
             vendor libraries, and take the fastest instead of trusting estimates; what was measured
             is kept in `cache`, and without `tune` it is not looked at.
         max_plans: plans that a model keeps, one per set of input shapes.
+        device: number of the GPU, among those that CUDA shows; the host has 0 alone.
         check_each: wait after every step, so that a fault names its node.
         lanes: rows of a plan that may run side by side on a device, where they leave some of it
             idle; 1 for one after the other.
@@ -106,6 +107,7 @@ class Options:
     workspace: int | None = None
     tune: bool = False
     max_plans: int = 8
+    device: int = 0
     check_each: bool = False
     lanes: int = 4
     control: Control = "device"
@@ -134,6 +136,8 @@ class Options:
         for name in ("fold_bytes", "fold_total", "max_plans", "lanes"):
             if getattr(self, name) < (1 if name in ("max_plans", "lanes") else 0):
                 raise UsageError(f"{name}={getattr(self, name)} is too small")
+        if self.device < 0:
+            raise UsageError(f"device={self.device} is no number of a GPU: they count from 0")
         if self.max_bytes is not None and self.max_bytes < 0:
             raise UsageError(f"max_bytes={self.max_bytes} is too small")
 

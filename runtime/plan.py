@@ -5,18 +5,18 @@ Fixed addresses are what makes the arena, CUDA graphs and a fast Python loop one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from .arena import Block, aligned, pack, peak
-from .backend import Backend, Buffer, Device, Forking, Stream, View
+from .backend import Backend, Buffer, Device, Forking, Run, Stream, View
 from .errors import DeviceError, LimitError
 from .exchange import HOST_ENDS, Ends
 from .host import HOST, array, memory
 from .ir import Graph
-from .lanes import assign, is_capturable, side_by_side, stretches
+from .lanes import assign, bound, is_capturable, sequence, side_by_side, stretches
 from .layout import Layout, Row, Slot, lay_out, lives_of
 from .options import Options
 from .types import Array, TensorType
@@ -103,7 +103,7 @@ class Plan:
         can_fork = isinstance(self._stream, Forking) and not self._check_each
         self._most_lanes = options.lanes if can_fork else 1
         self._buffers: list[Buffer] = []
-        self._runs: list[Callable[[Stream], None]] = []
+        self._runs: list[Run] = []
         self.inputs: Mapping[str, View] = {}
         self.outputs: Mapping[str, View] = {}
         self._inputs: dict[str, Array] = {}
@@ -204,23 +204,15 @@ class Plan:
 
     # ── binding ──────────────────────────────────────────────────────────────────────────────
 
-    def _bind(self, row: Row) -> Callable[[Stream], None] | None:
-        inputs = tuple(self._view(slot) for slot in row.inputs)
-        outputs = tuple(self._view(slot) for slot in row.outputs)
-        if row.kind == "view":
-            return None
-        if row.step is None:
-            return row.device.copier(outputs[0], inputs[0])
-        scratch = None
-        if row.step.scratch:
-            buffer = self._workspaces[row.device, row.lane]
-            kind = TensorType(np.dtype(np.uint8), (row.step.scratch,))
-            scratch = View(row.device, buffer, 0, kind)
-        return row.step.bind(inputs, outputs, scratch)
+    def _bind(self, row: Row) -> Run | None:
+        def workspace(type_: TensorType) -> View:
+            return View(row.device, self._workspaces[row.device, row.lane], 0, type_)
 
-    def _chain(self) -> list[Callable[[Stream], None]]:
+        return bound(row, self._view, workspace)
+
+    def _chain(self) -> list[Run]:
         """Return what a run calls: stretches of device rows recorded, host rows as they are."""
-        runs: list[Callable[[Stream], None]] = []
+        runs: list[Run] = []
         pending = stretches(self.rows)
         for number, row in enumerate(self.rows):
             if pending and number == pending[0].start:
@@ -231,7 +223,7 @@ class Plan:
             runs.pop()  # callers wait for the results, if at all, where they read them
         return runs
 
-    def _stretch(self, stretch: range) -> list[Callable[[Stream], None]]:
+    def _stretch(self, stretch: range) -> list[Run]:
         """Return a stretch of device rows, recorded if it may be, and a wait behind it."""
         rows = [row for row in self.rows[stretch.start : stretch.stop] if row.run is not None]
         together = self.together(stretch)
@@ -240,7 +232,7 @@ class Plan:
             recorded = rows[0].device.record(together)
         return [recorded or together, _synchronize]
 
-    def together(self, stretch: range, *, copies: bool = True) -> Callable[[Stream], None]:
+    def together(self, stretch: range, *, copies: bool = True) -> Run:
         """Return what gives a stretch of device rows to a stream, and what it takes beside it.
 
         Args:
@@ -251,7 +243,7 @@ class Plan:
         if any(row.lane for row in rows):
             return side_by_side(self.rows, self.lanes, stretch, copies=copies)
         wanted = [row for row in rows if copies or row.kind != "copy"]
-        return _sequence([row.run for row in wanted if row.run is not None])
+        return sequence([row.run for row in wanted if row.run is not None])
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
@@ -287,6 +279,7 @@ class Plan:
                 the results that lie on it, and for nothing else.
         """
         stream = stream or self._stream
+        self.device.enter()
         if self._check_each:
             self._execute_each(stream)
             return
@@ -301,7 +294,8 @@ class Plan:
                 row.run(stream)
                 stream.synchronize()
             except DeviceError as error:
-                raise DeviceError(f"{row.title} ({row.backend}, {row.kernel}): {error}") from error
+                where = f"{row.title} ({row.backend}, {row.kernel})"
+                raise type(error)(f"{where}: {error}") from error
 
     def close(self) -> None:
         """Give all memory back; the plan cannot run afterwards."""
@@ -313,14 +307,6 @@ class Plan:
         for buffer in self._buffers:
             buffer.close()
         self._buffers.clear()
-
-
-def _sequence(functions: Sequence[Callable[[Stream], None]]) -> Callable[[Stream], None]:
-    def run(stream: Stream) -> None:
-        for function in functions:
-            function(stream)
-
-    return run
 
 
 def _synchronize(stream: Stream) -> None:

@@ -10,8 +10,7 @@ for every set of types that it meets.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from .backend import Interpreter
 from .body import opened, settled
 from .control import run_control
 from .counting import Counting, counting
-from .dtypes import string
 from .errors import DeviceError, LimitError, ModelError, Refusal, ShapeError, UnsupportedError
 from .exchange import HOST_ENDS, Ends, exchange_of
 from .host import HOST
@@ -29,29 +27,11 @@ from .layout import Row
 from .nesting import nesting_of
 from .op import Op
 from .ops.control import Loop
-from .ops.counted import within_bounds
-from .partition import misfit
 from .plan import Memory, Plan
 from .resident import Resident
-from .resources import Keys, Resources, Types, is_deciding
+from .resources import Keys, Resources, Types
+from .stages import Stage, is_plannable, late_nodes, levels_of
 from .types import Array, HostValue, TensorType, type_of
-
-
-@dataclass(slots=True)
-class Stage:
-    """A plan, and the nodes behind it that run one by one.
-
-    Attributes:
-        plan: what runs first, or None.
-        inputs: the values that the plan reads.
-        outputs: the values that it computes and that somebody outside it reads.
-        nodes: what runs behind it, in order.
-    """
-
-    plan: Plan | None = None
-    inputs: tuple[Value, ...] = ()
-    outputs: tuple[Value, ...] = ()
-    nodes: list[Node] = field(default_factory=list[Node])
 
 
 class Program:
@@ -102,18 +82,18 @@ class Program:
 
     def _build(self, ends: Ends) -> None:
         self._check_constants()
-        late = self._late()
+        late = late_nodes(self.graph, self._resources, is_body=self._is_body)
         early = [node for node in self.graph.nodes if node not in late]
         for node in early:
             if (found := counting(node, self._resources)) is not None:
                 self._counted[node] = found
         self._on_host = self._not_held(early)
-        levels = _levels(early, {*self._counted, *self._on_host})
+        levels = levels_of(early, {*self._counted, *self._on_host})
         eager = [node for _, nodes in levels for node in nodes]
         lonely = [node for node in eager if node not in self._counted]
         self._interpreter = self._resources.interpreter(lonely)
         values = (*self.graph.inputs, *self.graph.outputs.values())
-        if not late and not eager and all(map(_is_plannable, values)):
+        if not late and not eager and all(map(is_plannable, values)):
             self._only = self._plan(self.graph, ends)
             self.stages.append(Stage(self._only))
             exchange = exchange_of(self._only.device)
@@ -134,28 +114,6 @@ class Program:
                     f"over the limit of {self._resources.limit} (max_bytes)"
                 )
 
-    def _late(self) -> set[Node]:
-        """Return the nodes that wait for sizes that only a run tells, and belong to the tail.
-
-        On the host that pays only for nodes that multiply matrices, and takes along what depends
-        on them: to plan for new sizes takes longer than to run a few cheap nodes one by one. Graph
-        inputs without a size belong to bodies of loops, and change from iteration to iteration.
-        Where nobody runs single nodes, one whose size a few elements decide waits for them, too.
-        """
-        on_host = self._resources.on_host
-        lonely = not any(isinstance(b, Interpreter) for b in self._resources.backends)
-        if on_host and any(map(_is_unsized, self.graph.inputs)):
-            return set()
-        late: set[Node] = set()
-        made: set[Value] = set()
-        for node in self.graph.nodes:
-            waits = any(map(_is_unsized, node.reads)) and (node.op.dense or not on_host)
-            waits = waits or (lonely and self._waits_for_elements(node))
-            if waits or not made.isdisjoint(node.reads):
-                late.add(node)
-                made.update(node.outputs)
-        return late
-
     def _not_held(self, nodes: Iterable[Node]) -> dict[Node, str]:
         """Return the nodes with bodies that the host runs, each with the reason, if any."""
         deciding = [node for node in nodes if node.op.graphs()]
@@ -163,17 +121,6 @@ class Program:
             return dict.fromkeys(deciding, "")
         reasons = {node: self._nesting.hold(node) for node in deciding}
         return {node: reason for node, reason in reasons.items() if reason}
-
-    def _waits_for_elements(self, node: Node) -> bool:
-        """Whether elements that only a run tells may decide on the size of a node's results.
-
-        What the graph is given counts in bodies alone: elsewhere `Keys` has looked at it already.
-        """
-        is_counted = within_bounds(node.op) is not None
-        if is_counted or node.op.graphs() or not any(map(_is_unsized, node.outputs)):
-            return False
-        inputs = () if self._is_body else self.graph.inputs
-        return any(is_deciding(v.type) and v.data is None and v not in inputs for v in node.reads)
 
     def _cut_tail(self, late: set[Node]) -> Sequence[Value]:
         """Make the late nodes the tail; return what it reads."""
@@ -455,35 +402,6 @@ class _Bodies:
         """Give all memory back."""
         for programs in self._programs.values():
             programs.close()
-
-
-def _levels(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[Node], list[Node]]]:
-    """Return stages: nodes that a plan can run, and those that run one by one behind it.
-
-    Args:
-        nodes: in topological order.
-        alone: those that no plan is to run, whatever their types are.
-    """
-    ready: dict[Value, int] = {}
-    levels: list[tuple[list[Node], list[Node]]] = []
-    for node in nodes:
-        at = max((ready[v] for v in node.reads if v in ready), default=0)
-        single = node in alone or bool(misfit(node))
-        at = at | 1 if single else at + at % 2
-        ready.update(dict.fromkeys(node.outputs, at))
-        while len(levels) <= at // 2:
-            levels.append(([], []))
-        levels[at // 2][single].append(node)
-    return levels
-
-
-def _is_plannable(value: Value) -> bool:
-    type_ = value.type
-    return isinstance(type_, TensorType) and type_.is_static and type_.dtype != string
-
-
-def _is_unsized(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and not value.type.is_static
 
 
 def _value_of(value: Value, values: Mapping[Value, HostValue]) -> HostValue:

@@ -8,10 +8,11 @@ from itertools import zip_longest
 
 from .arena import aligned
 from .backend import Run, Site, View
-from .body import Body, finder, part, sequence
+from .body import Body, finder, part
 from .deciding import Decisions, Rounds
 from .dtypes import int64, uint8
 from .ir import Node, Value
+from .lanes import sequence
 from .types import TensorType
 
 COUNTER = TensorType(int64, (2,))

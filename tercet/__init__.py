@@ -22,6 +22,7 @@ if not (_here / "runtime").is_dir():
 from .runtime.errors import (  # noqa: E402 - the path above comes first
     BackendUnavailable,
     DeviceError,
+    DeviceFault,
     DeviceOutOfMemory,
     InputError,
     KernelError,
@@ -63,6 +64,7 @@ __all__ = [
     "Comparison",
     "CustomOperator",
     "DeviceError",
+    "DeviceFault",
     "DeviceOutOfMemory",
     "Diagnosis",
     "Exported",

@@ -98,13 +98,16 @@ def available() -> tuple[Availability, ...]:
     return _backends.available()
 
 
-def to_device(array: Any, backend: str = "cuda", *, stream: Any = None) -> DeviceArray:
+def to_device(
+    array: Any, backend: str = "cuda", *, device: int = 0, stream: Any = None
+) -> DeviceArray:
     """Bring an array to the memory of a GPU.
 
     Args:
         array: an array of the host, which is copied, or one that another library has on the GPU
             (``__dlpack__`` or ``__cuda_array_interface__``), which is shared.
-        backend: ``cuda`` or ``cudnn``, which share their device.
+        backend: ``cuda`` or ``cudnn``, which share their devices.
+        device: number of the GPU; see `Options.device`.
         stream: the stream that is going to read a shared array, and waits for its elements; the
             legacy default one where None.
 
@@ -116,16 +119,16 @@ def to_device(array: Any, backend: str = "cuda", *, stream: Any = None) -> Devic
         UsageError: the backend has no device of its own.
         InputError: the array lies on another device, or not dense in C order.
     """
-    device = _cuda_device(backend, "to_device")
+    gpu = _cuda_device(backend, "to_device", device)
     from .backends.cuda.array import DeviceArray
 
     if isinstance(array, DeviceArray):
         return array
     try:
         if place_of(array) is None:
-            return DeviceArray.upload(device, as_array(array))
-        work = device.exchange.stream(stream)
-        lent = device.exchange.take(array, work)
+            return DeviceArray.upload(gpu, as_array(array))
+        work = gpu.exchange.stream(stream)
+        lent = gpu.exchange.take(array, work)
     except InputError as error:
         raise InputError(f"the array {error}") from error
     if lent.view.format is not Format.PLAIN:
@@ -156,8 +159,8 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
     return memory.view(kind.dtype).reshape(kind.dims)
 
 
-def _cuda_device(backend: str, caller: str) -> CudaDevice:
-    (first, *_) = _backends.open_backends(backend, Options())
+def _cuda_device(backend: str, caller: str, number: int = 0) -> CudaDevice:
+    (first, *_) = _backends.open_backends(backend, Options(device=number))
     if first.device is HOST:
         raise UsageError(
             f"backend '{backend}' works on the host; {caller} is for memory of a GPU's"

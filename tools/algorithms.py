@@ -142,7 +142,7 @@ def _works(nodes: Sequence[Node], options: Options) -> tuple[list[Work], Target,
             "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY
         ) from None
     try:
-        device = open_device(options.cache)
+        device = open_device(options.cache, ordinal=options.device)
     except BackendUnavailable:
         return works_of(nodes, Setting(H200, options)), H200, None
     target = device.compiler.target

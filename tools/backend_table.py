@@ -7,17 +7,20 @@ A backend that is fast once it is built may still be the wrong one for somebody 
 with every call. So besides the latency this measures, for every backend that can run here: the time
 from the model to its first result, with nothing in the cache and with what the first time has left
 there, and the same for a batch that the model has not met yet. Libraries are loaded before.
+
+A row is printed and written when it is measured; those of earlier calls stay in the files if they
+are of the same commit and the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -31,12 +34,14 @@ from .bench_models import bench_inputs, bench_model
 from .console import Say, grid, open_console, progress
 from .environment import PACKAGES, device_environment
 from .measure import Repeat, interleave, timed
+from .results import earlier, to_json, write
 from .run import share_of_backends
 
 #: With a symbolic batch, and of more than one kind of layer.
 MODELS = ("resnet50_v15", "mobilenet_v2", "vit_base")
 #: The first batch, and one that the model has not met when it comes.
 FIRST, NEW = 1, 3
+FILE = "backends.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +168,14 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
 
 def save(rows: Sequence[Row], about: Mapping[str, str], folder: Path) -> list[Path]:
     """Write JSON and Markdown; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     results = [{**asdict(row), "calls": row.calls} for row in rows]
-    data = {"environment": dict(about), "results": results}
-    written = [folder / "backends.json", folder / "backends.md"]
-    written[0].write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    written[1].write_text(markdown(rows, about), encoding="utf-8")
-    return written
+    texts = {FILE: to_json(about, results=results), "backends.md": markdown(rows, about)}
+    return write(folder, texts)
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    """Return what `save` has written."""
+    return Row(**{name: data for name, data in entry.items() if name != "calls"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,25 +191,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     console = open_console()
     names = chosen.backend or [found.name for found in available() if found]
-    rows: list[Row] = []
+    rows: dict[tuple[str, str], Row] = {}
     try:
+        device = open_backends(names[-1], Options())[0].device
+        about = device_environment(device, PACKAGES, chosen.commit)
+        if chosen.output:
+            known = earlier(chosen.output / FILE, about, _row)
+            rows = {(row.model, row.backend): row for row in known}
         with progress() as say:
             _load_libraries(names)
             for name in chosen.models:
                 source = bench_model(name)
-                rows += [measure(name, source, backend, say) for backend in names]
-        device = open_backends(names[-1], Options())[0].device
+                for backend in names:
+                    row = measure(name, source, backend, say)
+                    rows[name, backend] = row
+                    print(*cells(row), sep="  ", flush=True)
+                    if chosen.output:
+                        save(list(rows.values()), about, chosen.output)
     except TercetError as error:
         console.print(f"backend_table: {error}")
         return error.exit_code
     table = grid(*TITLES, left=2)
-    for row in rows:
+    for row in rows.values():
         table.add_row(*cells(row))
     console.print(table)
-    if chosen.output:
-        about = device_environment(device, PACKAGES, chosen.commit)
-        for path in save(rows, about, chosen.output):
-            console.print(f"written: {path}")
     return 0
 
 

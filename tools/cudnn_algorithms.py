@@ -155,7 +155,6 @@ def tasks_of(
 
 def task_row(chooser: Chooser, task: Task, nodes: Sequence[str]) -> TaskRow:
     """Return the engines that cuDNN's heuristics propose for a task, with what was measured."""
-    from ..backends.cudnn.graph import OperationGraph
     from ..backends.cudnn.vendor import NoPlan
 
     times = {(trial.way, trial.engine): trial.microseconds for trial in chooser.trials(task)}
@@ -163,7 +162,7 @@ def task_row(chooser: Chooser, task: Task, nodes: Sequence[str]) -> TaskRow:
     refused: list[str] = []
     for number, way in enumerate(task.ways):
         try:
-            plans = OperationGraph(chooser.session, way.operation, task.limit).plans()
+            plans = task.graph(way, chooser.session).plans()
         except NoPlan as error:
             refused.append(str(error))
             continue

@@ -6,13 +6,13 @@
 Every configuration is drawn with all attributes of Conv and ConvTranspose at work, over one to
 three axes, with or without a bias, a residual and ReLU, and runs in float32 and float16, on plain
 tensors and on channels-last ones, whatever the backend itself would choose. Results are compared
-with float64 on the same rounded inputs.
+with float64 on the same rounded inputs. They are written all the while; ``--begin`` goes on where
+an earlier call of the same commit on the same GPU was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +30,7 @@ from ..runtime.types import Array
 from .console import Say, grid, open_console, progress
 from .convolution_cases import Case, random_cases
 from .environment import PACKAGES, device_environment
+from .results import earlier, to_json, write
 
 if TYPE_CHECKING:
     from ..backends.cuda.device import CudaDevice
@@ -43,6 +44,9 @@ FORMATS = (Format.PLAIN, Format.CHANNELS_LAST)
 #: by every kernel behind cuDNN's; where a sum cancels, that counts several times.
 ALLOWED = {"float32": 1e-5, "float16": 2e-3}
 _NUMBERS = re.compile(r"\d+")
+FILE = "cudnn_sweep.json"
+#: Findings of a configuration, and configurations after which what is known is written.
+KINDS, OFTEN = len(DTYPES) * len(FORMATS), 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class Finding:
     reason: str = ""
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from others."""
+        return self.case, self.dtype, self.format
+
+    @property
     def verdict(self) -> str:
         """``right``, ``wrong`` or ``declined``."""
         if self.reason:
@@ -82,10 +91,18 @@ class Finding:
 
 
 def sweep(
-    device: CudaDevice, chooser: Chooser, cases: Sequence[Case], say: Say
+    device: CudaDevice, chooser: Chooser, cases: Sequence[Case], say: Say, begin: int = 1
 ) -> Iterator[Finding]:
-    """Yield what becomes of every configuration in every dtype and format."""
-    for number, case in enumerate(cases, 1):
+    """Yield what becomes of every configuration in every dtype and format.
+
+    Args:
+        device: the GPU.
+        chooser: finds engines.
+        cases: the configurations.
+        say: told of the progress.
+        begin: number of the first one, from 1.
+    """
+    for number, case in enumerate(cases[begin - 1 :], begin):
         say(f"{number} of {len(cases)}: {case}")
         for dtype, format in product(DTYPES, FORMATS):
             yield _check(device, chooser, replace(case, dtype=dtype), format)
@@ -241,13 +258,14 @@ def markdown(findings: Sequence[Finding], about: dict[str, str]) -> str:
 
 def save(findings: Sequence[Finding], about: dict[str, str], folder: Path) -> list[Path]:
     """Write JSON and Markdown; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    results: list[dict[str, Any]] = [{**asdict(f), "verdict": f.verdict} for f in findings]
-    data = {"environment": about, "results": results}
-    written = [folder / "cudnn_sweep.json", folder / "cudnn_sweep.md"]
-    written[0].write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    written[1].write_text(markdown(findings, about), encoding="utf-8")
-    return written
+    results = [{**asdict(found), "verdict": found.verdict} for found in findings]
+    texts = {FILE: to_json(about, results=results), "cudnn_sweep.md": markdown(findings, about)}
+    return write(folder, texts)
+
+
+def _finding(entry: dict[str, Any]) -> Finding:
+    """Return what `save` has written."""
+    return Finding(**{name: data for name, data in entry.items() if name != "verdict"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -258,14 +276,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--count", type=int, default=200, help="configurations, 200 if not given")
     parser.add_argument("--seed", type=int, default=3, help="another seed draws other ones")
+    parser.add_argument("--begin", type=int, default=1, help="number of the first one to run")
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
     chosen = parser.parse_args(arguments)
     console = open_console()
     try:
-        device, chooser = _opened()
-        with progress() as say:
-            findings = list(sweep(device, chooser, random_cases(chosen.count, chosen.seed), say))
+        findings = _swept(chosen)
     except TercetError as error:
         console.print(f"cudnn_sweep: {error}")
         return error.exit_code
@@ -275,14 +292,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(table)
     for reason, found in declines(findings).items():
         console.print(f"declined {len(found)} times: {reason}")
+    return 1 if any(found.verdict == "wrong" for found in findings) else 0
+
+
+def _swept(chosen: argparse.Namespace) -> list[Finding]:
+    """Return what was found, now and before; print and write it from time to time."""
+    device, chooser = _opened()
     about = {
         "configurations": f"{chosen.count} of seed {chosen.seed}",
         **device_environment(device, PACKAGES, chosen.commit),
     }
-    if chosen.output:
-        for path in save(findings, about, chosen.output):
-            console.print(f"written: {path}")
-    return 1 if any(f.verdict == "wrong" for f in findings) else 0
+    known = earlier(chosen.output / FILE, about, _finding) if chosen.output else []
+    findings = {found.key: found for found in known}
+    cases = random_cases(chosen.count, chosen.seed)
+    with progress() as say:
+        for number, found in enumerate(sweep(device, chooser, cases, say, chosen.begin), 1):
+            findings[found.key] = found
+            done = chosen.begin - 1 + number // KINDS
+            if number % KINDS == 0 and (done % OFTEN == 0 or done == len(cases)):
+                print(f"{done} of {len(cases)} configurations", flush=True)
+                if chosen.output:
+                    save(list(findings.values()), about, chosen.output)
+    return list(findings.values())
 
 
 def _opened() -> tuple[CudaDevice, Chooser]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 
 import numpy as np
@@ -12,6 +12,16 @@ from ..runtime.errors import UsageError
 from .console import Say, silent
 
 WARM_UP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Latencies in milliseconds: the median, what a tenth and nine tenths of the runs kept to."""
+
+    median: float
+    p10: float
+    p90: float
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +39,15 @@ class Timing:
         """The latency that half of the runs did not exceed."""
         return self.quantile(0.5)
 
+    @property
+    def spread(self) -> Spread:
+        """The same in milliseconds, without the single runs."""
+        p10, median, p90 = (1e3 * self.quantile(q) for q in (0.1, 0.5, 0.9))
+        return Spread(median, p10, p90, len(self.samples))
+
     def to_dict(self) -> dict[str, float | int]:
         """Return median, 10th and 90th percentile in milliseconds, and the number of runs."""
-        return {
-            "median": self.median * 1e3,
-            "p10": self.quantile(0.1) * 1e3,
-            "p90": self.quantile(0.9) * 1e3,
-            "runs": len(self.samples),
-        }
+        return asdict(self.spread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,15 @@ In half precision (``--precision float16`` or ``bfloat16``) the numpy backend ru
 the same precision, beside it. What it is off by is what the format costs. 4 times that is allowed,
 because other kernels draw other rounding errors, or what float32 may be off by where that is more.
 Quantized models are left out; one whose numbers overflow on numpy, too, cannot be had in it.
+
+Results are printed and written model by model; those of earlier calls stay in the files if they are
+of the same commit and the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,6 +48,7 @@ from ..runtime.options import Options, Precision
 from ..runtime.types import Array
 from .console import grid, open_console, progress
 from .environment import device_environment
+from .results import earlier, to_json, write
 
 #: Files of inputs, files of outputs, and the figure in INDEX.tsv that belongs to them.
 SETS = (("inputs", "expected_ort", "maxdiff"), ("real_inputs", "real_expected_ort", "diff"))
@@ -187,13 +190,12 @@ def _compare(
 
 def measure(
     folder: Path, names: Sequence[str], precision: Precision = "float32", **options: Any
-) -> list[Result]:
-    """Check models one after the other; what cannot run at all is a result, too."""
+) -> Iterator[list[Result]]:
+    """Yield the results of one model after the other; what cannot run at all is one, too."""
     index = read_index(folder)
     is_half = precision in ("float16", "bfloat16")
     if is_half:
         index = {n: row for n, row in index.items() if "quantized" not in row["features"]}
-    results: list[Result] = []
     with progress() as say:
         for name in names or index:
             if name not in index:
@@ -201,6 +203,7 @@ def measure(
                 raise UsageError(f"there is no model '{name}' in {folder}{hint}")
             say(name)
             file = folder / name / "model.onnx"
+            results: list[Result] = []
             try:
                 with ExitStack() as stack:
                     model = stack.enter_context(load(file, precision=precision, **options))
@@ -210,7 +213,7 @@ def measure(
                     results.extend(check(folder / name, index[name], model, rounded))
             except TercetError as error:
                 results.append(Result(name, "", "", 0, 0, str(error).partition("\n")[0]))
-    return results
+            yield results
 
 
 def _rows(results: Sequence[Result]) -> Iterator[list[str]]:
@@ -265,31 +268,44 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
     arguments = parser.parse_intermixed_args()
-    options = {"backend": arguments.backend, "fallback": arguments.fallback}
-    precision = arguments.precision
     try:
-        results = measure(arguments.folder, arguments.models, precision, **options)
+        results = _measured(arguments)
     except TercetError as error:
         parser.error(str(error))
     table = grid(*_TITLES)
     for row in _rows(results):
         table.add_row(*row)
     open_console().print(table)
-    device = open_backends(arguments.backend, Options())[0].device
-    behind = f", then {arguments.fallback}" if arguments.fallback else ""
+    return 0 if all(result.ok for result in results) else 1
+
+
+def _measured(arguments: argparse.Namespace) -> list[Result]:
+    """Return the results, of this call and of earlier ones; print and write them one by one."""
+    backend, precision, fallback = arguments.backend, arguments.precision, arguments.fallback
+    device = open_backends(backend, Options())[0].device
     about = {
-        "backend": arguments.backend + behind,
+        "backend": f"{backend}, then {fallback}" if fallback else backend,
         "precision": precision,
         **device_environment(device, ("numpy", "onnx"), arguments.commit),
     }
+    name = f"models_{backend}" + ("" if precision == "float32" else f"_{precision}")
+    models: dict[str, list[Result]] = {}
     if arguments.output:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        half = "" if precision == "float32" else f"_{precision}"
-        file = arguments.output / f"models_{arguments.backend}{half}"
-        data = {"environment": about, "results": [asdict(result) for result in results]}
-        file.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        file.with_suffix(".md").write_text(markdown(results, about), encoding="utf-8")
-    return 0 if all(result.ok for result in results) else 1
+        file = arguments.output / f"{name}.json"
+        for result in earlier(file, about, lambda entry: Result(**entry)):
+            models.setdefault(result.model, []).append(result)
+    options = {"backend": backend, "fallback": fallback}
+    for results in measure(arguments.folder, arguments.models, precision, **options):
+        models |= {result.model: results for result in results}
+        for row in _rows(results):
+            print(*row, sep="  ", flush=True)
+        if arguments.output:
+            everything = [result for found in models.values() for result in found]
+            data = [asdict(result) for result in everything]
+            texts = {f"{name}.json": to_json(about, results=data)}
+            texts[f"{name}.md"] = markdown(everything, about)
+            write(arguments.output, texts)
+    return [result for found in models.values() for result in found]
 
 
 if __name__ == "__main__":

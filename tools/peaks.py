@@ -8,7 +8,7 @@ layer with the best that this backend does anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from math import isqrt
@@ -75,6 +75,11 @@ class Peaks:
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
         return {**asdict(self), "ridge": self.ridge}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Peaks:
+        """Return what `to_dict` was made of."""
+        return cls(**{name: data for name, data in entry.items() if name != "ridge"})
 
 
 _measured: dict[tuple[str, str, str, int | None], Peaks] = {}

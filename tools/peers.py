@@ -14,7 +14,7 @@ from ..runtime.model import Model
 from ..runtime.ops.conv import Conv
 from ..runtime.options import Precision
 from ..runtime.types import Array
-from .measure import Timing
+from .measure import Spread
 from .probe import Probe
 
 PRECISIONS: dict[str, Precision] = {"fp32": "float32", "fp16": "float16"}
@@ -91,25 +91,24 @@ def rivals(backend: str, peers: Sequence[Peer]) -> tuple[Peer, ...]:
     return tuple(peer for peer in peers if peer.name.startswith(RIVALS.get(backend, "")))
 
 
-def verdict(timing: Timing, peers: Sequence[Peer], bound: Bound | None) -> str:
+def verdict(ours: Spread, peers: Sequence[Peer], bound: Bound | None) -> str:
     """Return in words whether a row keeps up.
 
     It does where its 10th percentile is not above the best peer's 90th: two that are as fast differ
     by so much from one measurement to the next.
 
     Args:
-        timing: what was measured, in seconds.
+        ours: what was measured.
         peers: whom it is held against, the fastest first.
         bound: what cuDNN's own graphs need, where that is known.
     """
     said: list[str] = []
-    ours = 1e3 * timing.median
     if peers:
         best = peers[0]
-        keeps_up = 1e3 * timing.quantile(0.1) <= best.p90
-        said.append("ok" if keeps_up else f"{ours / best.median - 1:.1%} slower")
+        keeps_up = ours.p10 <= best.p90
+        said.append("ok" if keeps_up else f"{ours.median / best.median - 1:.1%} slower")
     if bound is not None:
-        over = ours / bound.limit - 1
+        over = ours.median / bound.limit - 1
         said.append("within the bound" if over <= 0 else f"{over:.1%} over the bound")
     return ", ".join(said)
 

@@ -295,7 +295,7 @@ class Lab:
 
     def seconds(self, rows: Iterable[Row]) -> float:
         """Return what rows of a program take, one after the other, called over and over."""
-        from ..backends.cuda.tuning_judge import steady_seconds
+        from ..backends.cuda.clock import microseconds
 
         runs: list[Callable[[Any], None]] = [row.run for row in rows if row.run is not None]
 
@@ -303,7 +303,7 @@ class Lab:
             for one in runs:
                 one(stream)
 
-        return steady_seconds(self.device, run, self.stream)
+        return microseconds(self.device, run, self.stream) / 1e6
 
     def ways(
         self, model: ModelProto, feeds: Mapping[str, Array], ways: Iterable[str], **options: Any

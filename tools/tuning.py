@@ -124,7 +124,7 @@ def tune(
         announce_compiling(model, say)
         found = input_shapes(model.inputs, shapes, dims)
         nodes = nodes_of(model, found)
-        device = open_device(model.options.cache)
+        device = open_device(model.options.cache, ordinal=model.options.device)
         works = [
             work
             for work in works_of(nodes, Setting(device.compiler.target, model.options))

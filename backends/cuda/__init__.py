@@ -20,7 +20,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         raise BackendUnavailable(
             "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY
         ) from None
-    return (CudaBackend(open_device(options.cache)),)
+    return (CudaBackend(open_device(options.cache, ordinal=options.device)),)
 
 
 REMEDY = "pip install 'tercet[cuda13]' (or 'tercet[cuda12]' for a driver of CUDA 12)"

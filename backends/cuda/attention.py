@@ -10,10 +10,10 @@ import numpy as np
 from ...runtime.dtypes import FLOATS, DType, bool_, float32, float64
 from ...runtime.ops.attention import Attention, FlexAttention, LinearAttention, RotaryEmbedding
 from .compile import arithmetic
-from .flash import Heads, Task, by_head, flash
+from .flash import flash
+from .heads import Heads, Task, by_head
 from .launch import Ints32, Ints64, Launch, Scratch, Tensor, each, launches_of, scalar
 from .registry import Answer, Setting, kernel, need_dtypes
-from .shape import words_of
 
 WARPS = 4
 NO_SCORES = 4
@@ -66,17 +66,23 @@ def flex_attention(
     return attention(plain, y, q, k, v, setting=setting)
 
 
+#: Bytes of a word that keys and values are moved in, at most.
+WORD = 8
+
+
 def _append(y: Tensor, past: Tensor | None, now: Heads) -> Launch:
     _, count, _, size = now.dims
     length = 0 if past is None else past.dims[2]
+    per = now.vector(WORD // y.dtype.itemsize)
+    word = np.dtype(f"u{per * y.dtype.itemsize}")
     launch = each(
         "sequence.cu",
         "append",
-        y.size,
-        *(past, now.tensor, y, np.int64(y.size)),
-        *map(np.int32, (count, y.dims[2], length, size)),
-        Ints64(now.steps),
-        types=(("T", words_of(y.dtype)), ("S", words_of(y.dtype)), ("A", float32)),
+        y.size // per,
+        *(past, now.tensor, y, np.int64(y.size // per)),
+        *map(np.int32, (count, y.dims[2], length, size // per)),
+        Ints64(tuple(step // per for step in now.steps)),
+        types=(("T", word), ("S", word), ("A", float32)),
         constants=_NOTHING,
     )
     return replace(launch, pitched=(now.tensor,))

@@ -191,7 +191,7 @@ def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Val
     if group.head is None:
         rank = group.nodes[-1].output.tensor.rank
         return Formats(follows=all(value.tensor.rank == rank for value in reads))
-    if KERNELS[type(group.head.op)].follows:
+    if KERNELS[type(group.head.op)].follows_for(group.head):
         return Formats(follows=True)
     return Formats(
         {v: formats[v] for v in reads if v in formats},

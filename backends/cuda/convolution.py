@@ -135,7 +135,9 @@ class Convolution:
 
     def need_constants(self) -> str:
         """Return why weights cannot be packed; empty where they can."""
-        return "weights of run time, which cannot be packed" if self.w.data is None else ""
+        if self.w.data is None:
+            return "weights of run time, which cannot be packed"
+        return "" if self.w.size else "weights without elements"
 
     def need_one_group(self) -> str:
         """Return why there must not be several groups; empty where there are none."""

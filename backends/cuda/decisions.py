@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from math import gcd, prod
 
@@ -13,6 +13,7 @@ from cuda.core.graph import GraphBuilder
 from ...runtime.backend import Run, Step, View
 from ...runtime.deciding import Rounds
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
+from ...runtime.lanes import sequence
 from ...runtime.types import Array
 from .device import CudaDevice, CudaStream, Recording
 from .launch import KernelStep, Launch, bound, each, index_type, integer
@@ -182,15 +183,10 @@ def _unrolled(body: Run, most: int, *counts: Run) -> Run:
     return run
 
 
-def _record(builder: GraphBuilder, *runs: Callable[[CudaStream], None]) -> None:
+def _record(builder: GraphBuilder, *runs: Run) -> None:
     """Record one after the other as a part of a graph on whose running the device decides."""
-
-    def run(stream: CudaStream) -> None:
-        for one in runs:
-            one(stream)
-
     try:
-        Recording(builder).record(run)
+        Recording(builder).record(sequence(runs))
     finally:
         with suppress(CUDAError):  # closing an interrupted recording reports that it was
             builder.close()

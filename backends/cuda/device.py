@@ -34,7 +34,7 @@ from .compile import Compiler, target_for
 from .launch import bound
 from .memory import CudaBuffer, PinnedBuffer, address
 from .shape import reformat
-from .status import CUDAError, check, translated
+from .status import CUDAError, check, failure, translated
 
 if TYPE_CHECKING:
     from .decisions import CudaDecisions
@@ -143,7 +143,7 @@ class CudaDevice:
     def refusal(self, nbytes: int, error: Exception) -> DeviceError:
         """Return what to raise where an allocation failed with an error of cuda.core."""
         if "OUT_OF_MEMORY" not in str(error):
-            return DeviceError(f"allocating {nbytes} bytes failed with {error}")
+            return failure(f"allocating {nbytes} bytes failed with {error}")
         free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
         return DeviceOutOfMemory(
             f"{self.name} has no {nbytes} bytes: {free} of {total} are free, "
@@ -229,7 +229,7 @@ class CudaDevice:
             try:
                 replay(stream.core)
             except CUDAError as error:
-                raise DeviceError(f"{_LAUNCH} failed with {error}") from error
+                raise failure(f"{_LAUNCH} failed with {error}") from error
 
         return launch
 
@@ -291,7 +291,7 @@ class CudaDevice:
         return CudaDecisions(self) if version >= DECIDING else None
 
     def enter(self) -> Device:
-        """Make it the current device of this thread; return it as cuda.core knows it."""
+        """Make it the thread's current device, and return it as cuda.core knows it."""
         self._core.set_current()
         return self._core
 

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from ...runtime.backend import Format
 from ...runtime.dtypes import float32, int32
 from ...runtime.ir import Value
 from ...runtime.ops.quantize import ConvInteger, QLinearConv
@@ -62,6 +63,7 @@ def direct_sums(
     x: Tensor,
     w: Tensor,
     zeros: tuple[Tensor | None, Tensor | None],
+    format: Format = Format.PLAIN,
 ) -> Launch:
     """Return the convolution of integers less their zero points, in int32.
 
@@ -72,10 +74,11 @@ def direct_sums(
         x: the input.
         w: the weights.
         zeros: of x, and of all weights or one a filter.
+        format: of the sums.
     """
     view = window(op, x.dims[2:], w.dims[2:])
     sizes = (dims[1], dims[1] // op.group, w.dims[1])
-    result = Tensor(Value("sums", TensorType(int32, dims)))
+    result = Tensor(Value("sums", TensorType(int32, dims)), format)
     launch = _by_threads("conv_naive", (result, x, w, None), view, sizes, no_tail(int32), zeros)
     return replace(launch, args=(x, w, y, *launch.args[3:]))
 

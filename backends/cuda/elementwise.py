@@ -24,13 +24,19 @@ from ...runtime.dtypes import (
     float4e2m1,
     float8e8m0,
     float16,
+    float32,
+    int8,
+    int16,
     name_of,
+    uint8,
+    uint16,
     uint64,
 )
 from ...runtime.ir import Node, Value
 from ...runtime.op import Op, attributes
 from ...runtime.ops import elementwise as ops
 from ...runtime.ops.ml import Binarizer
+from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from .compile import C_TYPES, SMALL
 from .launch import Launch, Tensor, index_type, integer, integers
 from .layout import broadcast_strides, ceil_div, merge, order
@@ -41,6 +47,9 @@ SMALL_FLOATS = FLOAT8S | {float4e2m1}
 SHORT = SMALL_FLOATS | {float16, bfloat16}
 NUMBERS = FLOATS | (INTEGERS - frozenset(SMALL))
 ANY = NUMBERS | BOOLS
+#: What activations are quantized from and to, in chains.
+REAL = frozenset({float32, float16, bfloat16})
+QUANTA = frozenset({int8, uint8, int16, uint16})
 THREADS = 256
 
 
@@ -160,6 +169,9 @@ ROWS: dict[type[Op], Row] = {
     ops.ThresholdedRelu: Row("x > {alpha} ? x : T(0)"),
     ops.Clip: Row("limit(x, y, z)", NUMBERS),
     Binarizer: Row("x > T({threshold}) ? T(1) : T(0)", NUMBERS),
+    # quantization
+    QuantizeLinear: Row("", REAL),  # see `_quantization`
+    DequantizeLinear: Row("(x - z) * y", QUANTA),
 }
 
 
@@ -174,6 +186,19 @@ CHEAP = (
 def is_elementwise(op: Op) -> bool:
     """Whether the table has the operator."""
     return type(op) in ROWS
+
+
+def in_chains(node: Node) -> bool:
+    """Whether chains take a node: quantization only by one number, which is known."""
+    if not isinstance(node.op, QuantizeLinear | DequantizeLinear):
+        return is_elementwise(node.op)
+    x, *numbers = (value for value in node.inputs if value is not None)
+    dtypes = (x.tensor.dtype, node.output.tensor.dtype)
+    real, quantum = dtypes if isinstance(node.op, QuantizeLinear) else reversed(dtypes)
+    precise = not isinstance(node.op, QuantizeLinear) or node.op.precision in (None, real)
+    known = all(value.data is not None and value.data.size == 1 for value in numbers)
+    by_one = known and not node.op.block_size and numbers[0].tensor.dtype == real
+    return by_one and precise and real in REAL and quantum in QUANTA
 
 
 # ── chains ───────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +252,7 @@ def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = N
         if refused:
             return refused
         arguments = [
-            _limit(node, place) if value is None else name_of_argument(value)
+            _default(node, place) if value is None else name_of_argument(value)
             for place, value in enumerate(_inputs(node))
         ]
         function = f"{type(node.op).__name__.lower()}_{number}"
@@ -263,17 +288,19 @@ def _refusal(node: Node) -> str:
 
 
 def _inputs(node: Node) -> tuple[Value | None, ...]:
-    """Return what a node's expression is made of; Clip's limits are there even if left out."""
+    """Return what a node's expression is made of: three inputs even if some are left out."""
     if isinstance(node.op, ops.CastLike):
         return node.inputs[:1]
-    if isinstance(node.op, ops.Clip):
+    if isinstance(node.op, ops.Clip | QuantizeLinear | DequantizeLinear):
         return (*node.inputs, None, None)[:3]
     return node.inputs
 
 
-def _limit(node: Node, place: int) -> str:
-    """Return the least (place 1) or greatest (place 2) number of a node's dtype as C++."""
+def _default(node: Node, place: int) -> str:
+    """Return an input that is left out as C++: a limit of Clip's, or the zero point 0."""
     dtype = node.output.tensor.dtype
+    if not isinstance(node.op, ops.Clip):
+        return written(0, dtype)
     return lowest(dtype) if place == 1 else greatest(dtype)
 
 
@@ -334,6 +361,8 @@ def _function(node: Node, name: str) -> str:
     code = ROWS[type(node.op)].code
     if isinstance(node.op, ops.Cast | ops.CastLike):
         code = _conversion(node.op, node.inputs[0], node.output.tensor.dtype)
+    if isinstance(node.op, QuantizeLinear):
+        code = _quantization(node)
     if node.output.tensor.dtype in (float16, bfloat16):
         code = QUICK.get(type(node.op), code)
     code = code if isinstance(code, str) else code(node.op)
@@ -365,6 +394,14 @@ def _conversion(op: ops.Cast | ops.CastLike, x: Value | None, to: DType) -> str:
     return f"{kind}(x)"
 
 
+def _quantization(node: Node) -> str:
+    """Return x by the scale y, rounded to its dtype and to integers, plus the zero point z."""
+    to, ratio = node.output.tensor.dtype, "x / y"
+    if node.reads[0].tensor.dtype in SHORT:
+        ratio = f"T({C_TYPES[node.reads[0].tensor.dtype]}(x / y))"
+    return f"limit(rint({ratio}) + T(z), T({lowest(to)}), T({greatest(to)}))"
+
+
 # ── the kernel ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -384,7 +421,7 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
     )
     vector = _vector(y, operands, sizes, moves)
     result, *moves = moves
-    index = index_type(y.size, *(x.size for x in operands))
+    index = index_type(y.extent, *(x.extent for x in operands))
     numbers = range(len(operands))
     constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
     constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]

@@ -2,135 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, e, log2
 
 import numpy as np
 
 from ...runtime.dtypes import bfloat16, bool_, float16, float32, float64
-from ...runtime.ops.attention import Attention
 from .compile import Target
+from .flash_parts import FEW, Sharing, group_of, merge, share
+from .flash_wgmma import on_hopper
 from .half_words import instructions
-from .launch import Ints32, Ints64, Launch, Tensor, TensorMap
-from .layout import Ints, broadcast_strides, ceil_div
+from .heads import Task
+from .launch import Launch
+from .layout import ceil_div
 from .registry import Answer, need_dtypes
 
-#: The largest heads that registers have room for.
-MOST_HALF, MOST_SINGLE = 256, 128
+#: The largest heads that registers have room for; and in float32, where queries are not few.
+MOST, MOST_SINGLE = 256, 128
+#: What differences of scores are multiplied with before they become powers of 2.
+LOG2E = log2(e)
 #: Keys of 16-bit floats from which tensor cores pay; the row kernel rounds less often.
 FEWEST_KEYS = 16
-NO_MASK, FLAGS, NUMBERS = range(3)
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """An operand as [batch, heads, length, size].
-
-    Attributes:
-        tensor: where it lies, in rows that may have gaps.
-        dims: the four sizes.
-        steps: distances of samples, heads and positions, in elements.
-    """
-
-    tensor: Tensor
-    dims: Ints
-    steps: Ints
-
-    def vector(self, most: int) -> int:
-        """Return how many elements of a head can be read or written at once."""
-        numbers = (self.dims[3], *(n for n, d in zip(self.steps, self.dims, strict=False) if d > 1))
-        return next(v for v in (8, 4, 2, 1) if v <= most and all(n % v == 0 for n in numbers))
-
-
-def by_head(x: Tensor, heads: int | None) -> Heads:
-    """Return an operand of four axes, or of three with its heads side by side."""
-    if x.rank == 4:
-        return Heads(x, x.dims, x.strides[:3])
-    batch, length, hidden = x.dims
-    count = heads or 1
-    size = hidden // count
-    of_batch, of_row, _ = x.strides
-    return Heads(x, (batch, count, length, size), (of_batch, size, of_row))
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """An Attention with what it reads besides queries, keys and values.
-
-    Attributes:
-        op: the operator.
-        q, k, v, y: by head.
-        mask: added to scores, or what shows them; None for none.
-        past: keys and values before those of `k` and `v`.
-        lengths: of every sample.
-    """
-
-    op: Attention
-    q: Heads
-    k: Heads
-    v: Heads
-    y: Heads
-    mask: Tensor | None = None
-    past: tuple[Tensor | None, Tensor | None] = (None, None)
-    lengths: Tensor | None = None
-
-    @property
-    def before(self) -> int:
-        """Keys in the past."""
-        return 0 if self.past[0] is None else self.past[0].dims[2]
-
-    @property
-    def total(self) -> int:
-        """Keys, those of the past included."""
-        return self.before + self.k.dims[2]
-
-    @property
-    def scale(self) -> float:
-        """What scores are multiplied with."""
-        return self.q.dims[3] ** -0.5 if self.op.scale is None else self.op.scale
-
-    @property
-    def mask_steps(self) -> Ints:
-        """Distances of samples, heads, rows and keys in the mask."""
-        if self.mask is None:
-            return (0, 0, 0, 0)
-        scores = (*self.q.dims[:3], self.mask.dims[-1])
-        return broadcast_strides(self.mask.dims, self.mask.format, scores, self.mask.pitch)
-
-    @property
-    def sizes(self) -> Ints32:
-        """Struct `Sizes` of heads.cuh."""
-        _, heads, rows, size = self.q.dims
-        length = 0 if self.mask is None else self.mask.dims[-1]
-        bounds = (self.op.left_window_size, self.op.right_window_size)
-        of_heads = (heads, self.k.dims[1], rows, self.total, self.before, size, self.v.dims[3])
-        return Ints32((*of_heads, length, *bounds))
-
-    @property
-    def steps(self) -> tuple[Ints64, ...]:
-        """The structs `Steps` of q, k, v and y, and `MaskSteps`."""
-        return tuple(
-            Ints64(steps)
-            for steps in (self.q.steps, self.k.steps, self.v.steps, self.y.steps, self.mask_steps)
-        )
-
-    @property
-    def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What heads.cuh is compiled with, and, but for float32, weigh.cuh."""
-        op, mask = self.op, self.mask
-        raw = mask is None and op.softcap <= 0 and self.scale > 0
-        return (
-            ("MASK", NO_MASK if mask is None else FLAGS if mask.dtype == bool_ else NUMBERS),
-            ("CAUSAL", bool(op.is_causal)),
-            ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
-            *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
-            *(("MASK_ROWS", self.mask_steps[2] != 0), ("RAW", raw)),
-        )
-
-    @property
-    def pitched(self) -> tuple[Tensor, ...]:
-        """The operands that may have gaps."""
-        return (self.q.tensor, self.k.tensor, self.v.tensor, self.y.tensor)
 
 
 def flash(task: Task, target: Target) -> Answer:
@@ -144,7 +37,7 @@ def flash(task: Task, target: Target) -> Answer:
     refused = need_dtypes((bool_, float32, float16, bfloat16), task.mask or task.q.tensor)
     if refused:
         return f"a mask of {refused}"
-    most = MOST_SINGLE if dtype == float32 else MOST_HALF
+    most = MOST_SINGLE if dtype == float32 and q[2] > FEW else MOST
     if max(q[3], v[3]) > most:
         return f"heads of {max(q[3], v[3])}, more than {most}"
     if not task.total or not q[3] or not v[3]:
@@ -153,41 +46,45 @@ def flash(task: Task, target: Target) -> Answer:
         return _single(task, target)
     if task.total < FEWEST_KEYS:
         return f"{task.total} keys, fewer than a tensor core multiplies at once"
-    if _suits_groups(task, target):
-        return _grouped(task, target)
-    return _half(task, target)
+    return on_hopper(task, target) or _half(task, target)
 
 
 def _launch(
     task: Task,
     entry: str,
-    rows: int,
+    sharing: Sharing,
     shared: int,
     block: int,
-    constants: tuple[tuple[str, int | bool], ...],
+    constants: Mapping[str, int | bool],
     code: str = "",
-) -> Launch:
+    steepness: float = LOG2E,
+) -> tuple[Launch, ...]:
     batch, heads, length, size = task.q.dims
-    tiles = ceil_div(length, rows)
-    mask = task.mask
-    return Launch(
+    tiles, split = sharing.tiles(task), sharing.parts > 1
+    mask, padded = task.mask, int(constants["SIZE_V"])
+    results = (None, *sharing.left(task, padded)) if split else (task.y.tensor, None, None)
+    launch = Launch(
         f"{entry}.cu",
         entry,
-        grid=(tiles * heads * batch, 1, 1),
+        grid=(tiles * (heads // sharing.group) * batch, sharing.parts, 1),
         block=block,
         args=(
             *(task.q.tensor, task.k.tensor, task.v.tensor, mask, *task.past, task.lengths),
-            *(task.y.tensor, task.sizes, *task.steps),
+            *(*results, task.sizes, *task.steps),
             *(np.float32(task.scale), np.float32(task.op.softcap), np.int32(tiles)),
         ),
         types=(("T", task.q.tensor.dtype), ("M", float32 if mask is None else mask.dtype)),
-        constants=(*task.constants, *constants),
+        constants=(*task.constants, *sharing.constants, *constants.items()),
         code=code,
         shared=shared,
+        scratch=sharing.scratch(task, padded) if split else 0,
         early=True,
-        note=f"{rows} rows, {batch * heads} x {length} x {task.total} x {size}",
+        note=f"{sharing.title}, {batch * heads} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )
+    if not split:
+        return (launch,)
+    return launch, merge(task, sharing, padded, steepness)
 
 
 # ── 16 bits ──────────────────────────────────────────────────────────────────────────────────────
@@ -213,35 +110,61 @@ class Shape:
         return 16 * self.tm * self.warps_m
 
 
-#: From the fewest blocks to the most; the last one is for few rows. Eleven shapes were measured on
-#: an H200: the first of these with a block for nearly every multiprocessor is close to the best.
-SHAPES = (Shape(2, 4, 1), Shape(1, 8, 1), Shape(1, 4, 1), Shape(1, 2, 2), Shape(1, 1, 4))
+#: From the fewest blocks to the most. Eleven shapes were measured on an H200: the first of these
+#: with a block for nearly every multiprocessor is close to the best.
+SHAPES = (Shape(2, 4, 1), Shape(1, 8, 1), Shape(1, 4, 1), Shape(1, 2, 2))
+#: Those for few queries, from the fewest rows to the most.
+FEW_SHAPES = (Shape(1, 1, 4), Shape(1, 2, 2), Shape(1, 4, 1), Shape(1, 8, 1))
 #: The largest heads, key and value together, whose 32 rows a warp has registers for.
 MOST_DOUBLE = 128
+#: Tiles of few queries in shared memory, at most.
+MOST_STAGES = 4
 
 
-def _half(task: Task, target: Target, shape: Shape | None = None) -> Launch:
+def _half(task: Task, target: Target, shape: Shape | None = None) -> tuple[Launch, ...]:
     size_k, size_v = (ceil_div(x.dims[3], 16) * 16 for x in (task.q, task.v))
-    keys = 64 if max(size_k, size_v) <= 128 else 32
+    keys, stages = 64 if max(size_k, size_v) <= 128 else 32, 2
+    rows = group_of(task) * task.q.dims[2]
+    if task.q.dims[2] <= FEW:
+        shape = shape or _few_shape(rows, (size_k, size_v), target)
+        keys = min(keys, 64 // shape.warps_n)
+        stages = _stages(keys * shape.warps_n * (size_k + size_v + 16) * 2, target)
     shape = shape or _shape(task, (size_k, size_v), keys, target)
-    tile = keys * shape.warps_n
-    stages = min(2, ceil_div(task.total, tile))
-    vector_y = 8 if task.y.vector(8) == 8 else 1
-    constants = (
-        *(("SIZE_K", size_k), ("SIZE_V", size_v), ("KEYS", keys), ("STAGES", stages)),
-        *(("TM", shape.tm), ("WARPS_M", shape.warps_m), ("WARPS_N", shape.warps_n)),
-        ("VECTOR_K", min(task.q.vector(8), task.k.vector(8))),
-        *(("VECTOR_V", task.v.vector(8)), ("VECTOR_Y", vector_y)),
-    )
+    shared = _shared(shape, keys, stages, (size_k, size_v))
+    sharing = share(task, shape.rows, keys * shape.warps_n, shared, target)
+    stages = min(stages, sharing.steps)
+    constants = {
+        **{"SIZE_K": size_k, "SIZE_V": size_v, "KEYS": keys, "STAGES": stages},
+        **{"TM": shape.tm, "WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n},
+        "VECTOR_K": min(task.q.vector(8), task.k.vector(8)),
+        **{"VECTOR_V": task.v.vector(8), "VECTOR_Y": 8 if task.y.vector(8) == 8 else 1},
+    }
     return _launch(
         task,
         "attention_mma",
-        shape.rows,
+        sharing,
         _shared(shape, keys, stages, (size_k, size_v)),
         32 * shape.warps_m * shape.warps_n,
         constants,
         instructions(task.q.tensor.dtype, 0),
+        LOG2E * (task.scale if task.is_raw else 1),
     )
+
+
+def _few_shape(rows: int, sizes: tuple[int, int], target: Target) -> Shape:
+    """Return the shape with so many rows a block, or with most of those that there is room for."""
+    fitting = [
+        shape
+        for shape in FEW_SHAPES
+        if _shared(shape, 32 // shape.warps_n, 1, sizes) <= target.shared
+    ]
+    return next((shape for shape in fitting if rows <= shape.rows), fitting[-1])
+
+
+def _stages(tile: int, target: Target) -> int:
+    """Return how many tiles of so many bytes are in shared memory: of two blocks, if two fit."""
+    of_two = (target.shared - 1024) // 2 // tile
+    return min(MOST_STAGES, of_two if of_two >= 2 else max(1, target.shared // tile))
 
 
 def _shared(shape: Shape, keys: int, stages: int, sizes: tuple[int, int]) -> int:
@@ -254,10 +177,9 @@ def _shape(task: Task, sizes: tuple[int, int], keys: int, target: Target) -> Sha
     """Return the shape with most rows a block that keeps the multiprocessors busy."""
     batch, heads, length, _ = task.q.dims
     most = max(1, ceil_div(task.total, keys))
-    few, several = SHAPES[-1], SHAPES[:-1]
     usable = [
         shape
-        for shape in ((few,) if length <= few.rows else several)
+        for shape in SHAPES
         if shape.warps_n <= most and (shape.tm == 1 or sum(sizes) <= MOST_DOUBLE)
         if _shared(shape, keys, 2, sizes) <= target.shared
     ]
@@ -268,80 +190,6 @@ def _shape(task: Task, sizes: tuple[int, int], keys: int, target: Target) -> Sha
     return usable[-1] if usable else Shape(1, 1, 1)
 
 
-# ── 16 bits, on Hopper ───────────────────────────────────────────────────────────────────────────
-
-#: Rows of queries of a block of `attention_wgmma.cu`, and the size of heads that it is for.
-GROUP, SIZE = 64, 64
-#: Keys of a tile, at most: what scores a thread has registers for.
-MOST_KEYS = 208
-#: Keys that the beginning and the end of a step take as long as.
-OF_STEP = 24
-
-
-def _suits_groups(task: Task, target: Target) -> bool:
-    """Whether `attention_wgmma.cu` can do it, and has enough blocks."""
-    batch, heads, length, _ = task.q.dims
-    operands = (task.q, task.k, task.v, task.y)
-    return (
-        target.has_wgmma
-        and all(x.dims[3] == SIZE and x.vector(8) == 8 for x in operands)
-        and task.past == (None, None)
-        and task.lengths is None
-        and ceil_div(length, GROUP) * heads * batch >= 0.9 * target.processors
-        and length > GROUP // 2
-    )
-
-
-def _grouped(task: Task, target: Target, keys: int = 0, resident: int = 0) -> Launch:
-    batch, heads, length, size = task.q.dims
-    steps_of = range(64, MOST_KEYS + 1, 16)
-    keys = keys or min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
-    stages = min(2, ceil_div(task.total, keys))
-    shared = GROUP * SIZE * 2 + stages * (keys * SIZE * 4 + 16) + keys * 4
-    fitting = (target.shared + 1024) // (shared + 1024)
-    resident = resident or min(fitting, _blocks_with_registers(task, keys))
-    tiles = ceil_div(length, GROUP)
-    mask, dtype = task.mask, task.q.tensor.dtype
-    return Launch(
-        "attention_wgmma.cu",
-        "attention_wgmma",
-        grid=(tiles * heads * batch, 1, 1),
-        block=128,
-        args=(
-            *(_map(task.q, GROUP), _map(task.k, keys), _map(task.v, keys), _map(task.y, GROUP)),
-            *(mask, task.sizes, task.steps[-1]),
-            *(np.float32(task.scale), np.float32(task.op.softcap), np.int32(tiles)),
-        ),
-        types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
-        constants=(
-            *task.constants,
-            *(("KEYS", keys), ("STAGES", stages), ("RESIDENT", resident)),
-        ),
-        code=instructions(dtype, keys, SIZE),
-        shared=shared,
-        early=True,
-        note=f"{keys} keys, {batch * heads} x {length} x {task.total} x {size}",
-        pitched=task.pitched,
-    )
-
-
-def _blocks_with_registers(task: Task, keys: int) -> int:
-    """Return how many blocks of `attention_wgmma.cu` a multiprocessor has registers for."""
-    if keys <= 128:
-        return 4
-    hides = task.op.is_causal or max(task.op.left_window_size, task.op.right_window_size) >= 0
-    more = hides or task.mask_steps[2] != 0 or task.op.softcap > 0
-    return 2 if more and keys > 160 else 3
-
-
-def _map(x: Heads, rows: int) -> TensorMap:
-    """Return how so many rows of a head are copied at once."""
-    batch, heads, length, size = x.dims
-    strides = tuple(s if d > 1 else size for s, d in zip(x.steps, x.dims, strict=False))
-    dims = (size, length, heads, batch)
-    return TensorMap(x.tensor, x.tensor.dtype, dims, strides[::-1], (size, rows, 1, 1))
-
-
 # ── float32 ──────────────────────────────────────────────────────────────────────────────────────
 
 DOWN, ACROSS, TILE = 8, 16, 64
@@ -349,9 +197,11 @@ DOWN, ACROSS, TILE = 8, 16, 64
 #: time that a block takes besides, in the same unit.
 HEIGHTS = {8: 8.0, 7: 7.1, 6: 6.1, 5: 5.15, 4: 4.17, 3: 3.45, 2: 2.6}
 LATENCY = 5.3
+#: Rows of a thread, at most, for few queries; and where heads are larger than `MOST_SINGLE`.
+LOW, LOW_OF_LARGE = 8, 4
 
 
-def _single(task: Task, target: Target, height: int | None = None) -> Launch:
+def _single(task: Task, target: Target, height: int | None = None) -> Answer:
     batch, heads, length, size = task.q.dims
     size_k, size_v = ceil_div(size, 8) * 8, ceil_div(task.v.dims[3], 32) * 32
 
@@ -359,12 +209,22 @@ def _single(task: Task, target: Target, height: int | None = None) -> Launch:
         waves = ceil_div(length, height * DOWN) * heads * batch / target.processors
         return (ceil(waves) if waves < 4 else waves) * HEIGHTS[height] + LATENCY
 
+    def shared(height: int) -> int:
+        rows = height * DOWN
+        return 4 * ((rows + TILE) * (size_k + 4) + TILE * size_v + rows * (TILE + 4))
+
+    if length <= FEW:
+        most = LOW if max(size_k, size_v) <= MOST_SINGLE else LOW_OF_LARGE
+        fitting = [one for one in range(1, most + 1) if shared(one) <= target.shared]
+        if not fitting:
+            return f"heads of {max(size, task.v.dims[3])}, too large for shared memory"
+        height = height or min(ceil_div(group_of(task) * length, DOWN), fitting[-1])
     height = height or min(HEIGHTS, key=estimate)
-    rows = height * DOWN
-    floats = (rows + TILE) * (size_k + 4) + TILE * size_v + rows * (TILE + 4)
-    constants = (
-        *(("SIZE_K", size_k), ("SIZE_V", size_v), ("TM", height)),
-        ("VECTOR_K", min(task.q.vector(4), task.k.vector(4))),
-        *(("VECTOR_V", task.v.vector(4)), ("VECTOR_Y", task.y.vector(4))),
-    )
-    return _launch(task, "attention_tiles", rows, 4 * floats, ACROSS * DOWN, constants)
+    sharing = share(task, height * DOWN, TILE, shared(height), target)
+    constants = {
+        **{"SIZE_K": size_k, "SIZE_V": size_v, "TM": height},
+        "VECTOR_K": min(task.q.vector(4), task.k.vector(4)),
+        **{"VECTOR_V": task.v.vector(4), "VECTOR_Y": task.y.vector(4)},
+    }
+    block = ACROSS * DOWN
+    return _launch(task, "attention_tiles", sharing, shared(height), block, constants)

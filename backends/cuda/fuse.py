@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.pool import MaxPool
-from .elementwise import CHEAP, is_elementwise
+from .elementwise import CHEAP, in_chains
 from .half_words import HALVES
 from .registry import KERNELS
 
@@ -49,7 +49,7 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
     taken: set[Node] = set()
     for node in graph.nodes:
         registered = KERNELS.get(type(node.op))
-        if node in free and registered is not None:
+        if node in free and registered is not None and not in_chains(node):
             tail = _tail(graph, node, free - taken) if registered.tail else ()
             taken.update((node, *tail))
             pool = _pool(graph, node, (node, *tail)[-1].output, free - taken)
@@ -57,25 +57,31 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
             yield Group((node, *tail, *pool), node, *pool)
     position = {node: i for i, node in enumerate(graph.nodes)}
     for node in reversed(graph.nodes):
-        if node in free and node not in taken and is_elementwise(node.op):
+        if node in free and node not in taken and in_chains(node):
             chain = _chain(graph, node, free - taken)
             taken.update(chain)
             yield Group(tuple(sorted(chain, key=position.__getitem__)), None)
 
 
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
-    """Return the elementwise nodes behind an anchor that read it, one after the other."""
+    """Return the elementwise nodes behind an anchor that read it, one after the other.
+
+    The last of them gives the anchor's dtype again; in between there may be others.
+    """
     found: list[Node] = []
+    fitting = 0
     value = anchor.output
     while True:
         follower = graph.sole_consumer(value)
-        if follower is None or follower not in free or not is_elementwise(follower.op):
-            return tuple(found)
+        if follower is None or follower not in free or not in_chains(follower):
+            return tuple(found[:fitting])
         out = follower.output
-        if out.tensor.dims != value.tensor.dims or out.tensor.dtype != value.tensor.dtype:
-            return tuple(found)
+        if out.tensor.dims != value.tensor.dims:
+            return tuple(found[:fitting])
         found.append(follower)
         value = out
+        if out.tensor.dtype == anchor.output.tensor.dtype:
+            fitting = len(found)
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
@@ -102,7 +108,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
         grown = False
         for value in _operands(chain):
             source = value.producer
-            if source is None or source not in free or not is_elementwise(source.op):
+            if source is None or source not in free or not in_chains(source):
                 continue
             inside = all(reader in chain for reader in value.consumers)
             if not inside or graph.is_output(value) or not _suits(source, shape):

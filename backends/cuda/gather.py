@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from ...runtime.dtypes import DType, int32, int64
+from ...runtime.ir import Node
 from ...runtime.ops.gather import (
     Gather,
     GatherElements,
@@ -23,7 +24,7 @@ from ...runtime.ops.window import transposed_window
 from .compile import arithmetic
 from .elementwise import ANY
 from .launch import Tensor, each, index_type, integer, integers
-from .layout import Ints
+from .layout import Ints, order
 from .registry import Answer, kernel, need_dtypes
 from .shape import copy_strided, fill, words_of
 
@@ -36,15 +37,21 @@ def _types(index: DType, x: Tensor, indices: Tensor) -> tuple[tuple[str, DType],
     return (("Index", index), ("T", words_of(x.dtype)), ("I", indices.dtype))
 
 
-@kernel(Gather)
+def _keeps_rank(node: Node) -> bool:
+    return all(value.tensor.rank == 1 for value in node.reads[1:])
+
+
+@kernel(Gather, follows=_keeps_rank)
 def gather(op: Gather, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
     """Take slices along an axis."""
     refused = need_dtypes(INDICES, indices)
     if refused:
         return refused
     axis = normalize_axis(op.axis, x.rank)
+    lie = order(x.rank, x.format)
+    inner = prod(x.dims[a] for a in lie[lie.index(axis) + 1 :])
     index = index_type(x.size, y.size)
-    sizes = (y.size, x.dims[axis], indices.size, prod(x.dims[axis + 1 :]))
+    sizes = (y.size, x.dims[axis], indices.size, inner)
     return each(
         "gather.cu",
         "gather",

@@ -165,7 +165,7 @@ def half_pooled(
     """
     if setting.asked or setting.choices or op.group > 1:
         return "the pooling is a step of its own"
-    if not all(t.is_channels_last for t in (y, before, x)) or w.data is None:
+    if not all(t.is_channels_last for t in (y, before, x)) or w.data is None or not w.size:
         return "images that do not lie channels last"
     if tail.reads_along:
         return "an operand that is not pooled"

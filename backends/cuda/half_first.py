@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.dtypes import uint16
+from ...runtime.dtypes import uint8, uint16
 from ...runtime.ops.window import Window
 from ...runtime.types import Array
 from .half_bulk import BulkProduct
@@ -76,13 +76,13 @@ def packed_image(
     """Return an image in the workspace, channels last and padded, and what brings it there.
 
     Args:
-        x: the image, in the plain order.
+        x: the image, in the plain order, of elements of two bytes or one.
         channels: in the workspace.
         width: likewise.
         left: columns of zeros before the first.
         pixels: neighbours that lie in one place; with 2, each pixel but the first is there twice.
     """
-    images, rows = x.dims[0], prod(x.dims[2:-1])
+    images, rows, size = x.dims[0], prod(x.dims[2:-1]), x.dtype.itemsize
     target, count = Scratch(0), images * rows * width
     sizes = (count, x.dims[1], rows, x.dims[-1], width, left)
     return target, Launch(
@@ -91,9 +91,9 @@ def packed_image(
         grid=(ceil_div(count, 256), 1, 1),
         block=256,
         args=(x, target, *map(np.int32, sizes)),
-        types=(("T", uint16),),
+        types=(("T", uint16 if size == 2 else uint8),),
         constants=(("PADDED", channels), ("PIXELS", pixels)),
-        scratch=2 * count * channels * pixels,
+        scratch=size * count * channels * pixels,
         early=True,
     )
 

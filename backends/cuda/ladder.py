@@ -39,6 +39,8 @@ def ladder(task: Multiplication, way: str) -> Answer:
     """Return the launch of one step: [m, k] times [k, n], both as they lie."""
     m, n, k = task.shape
     vector = 4 if way == "gemm_vectors" else 1
+    if not k:
+        return "no terms"
     if n % vector or k % vector:
         return f"rows of {k} and {n} elements, which are not all fours"
     height, width, threads = BLOCKS[way]

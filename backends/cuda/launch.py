@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.bindings import driver
 
-from ...runtime.backend import Format, Site, View
+from ...runtime.backend import Format, Site, View, extent
 from ...runtime.dtypes import DType, float32, float64, int32, int64
 from ...runtime.ir import Value
+from ...runtime.lanes import sequence
 from ...runtime.types import Array
 from .compile import C_TYPES, Source, Target
 from .layout import Ints, strides
@@ -95,6 +96,11 @@ class Tensor:
         return self.pitch or self.format.physical(self.dims)[-1]
 
     @property
+    def extent(self) -> int:
+        """Elements from the first to the last, with the gaps of a slice in between."""
+        return extent(self.format, self.value.tensor, self.pitch) // self.dtype.itemsize
+
+    @property
     def is_channels_last(self) -> bool:
         """Whether the channels are innermost."""
         return self.format is Format.CHANNELS_LAST and len(self.dims) > 2
@@ -120,6 +126,10 @@ class Scratch:
     """Part of the workspace: the address `offset` bytes behind its start."""
 
     offset: int
+
+
+#: What lies in memory.
+Operand = Tensor | Packed | Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +168,7 @@ class TensorMap:
         steps: distances of what is copied, along every axis; 1 where left out.
     """
 
-    base: Tensor | Packed | Scratch
+    base: Operand
     dtype: DType
     dims: Ints
     strides: Ints
@@ -169,9 +179,7 @@ class TensorMap:
 
 #: A pointer (None is the null pointer), an integer or float of the dtype given, or a struct.
 Argument = (
-    Tensor
-    | Packed
-    | Scratch
+    Operand
     | np.int32
     | np.int64
     | np.float32
@@ -341,24 +349,11 @@ class KernelStep:
         views.update(zip(self._site.outputs, outputs, strict=True))
         runs: list[Callable[[CudaStream], None]] = []
         for launch, code in zip(self.launches, self._codes, strict=True):
-            pointers = {
-                i: self._pointer(base, views, scratch)
-                for i, argument in enumerate(launch.args)
-                if isinstance(base := base_of(argument), Tensor | Packed | Scratch)
-            }
-            runs.append(bound(self._device, launch, code, pointers))
-        if len(runs) == 1:
-            return runs[0]
+            found = addresses(launch, lambda base: self._pointer(base, views, scratch))
+            runs.append(bound(self._device, launch, code, found))
+        return runs[0] if len(runs) == 1 else sequence(runs)
 
-        def run(stream: CudaStream) -> None:
-            for launch_one in runs:
-                launch_one(stream)
-
-        return run
-
-    def _pointer(
-        self, argument: Tensor | Packed | Scratch, views: Mapping[Value, View], scratch: View | None
-    ) -> int:
+    def _pointer(self, argument: Operand, views: Mapping[Value, View], scratch: View | None) -> int:
         if isinstance(argument, Scratch):
             if scratch is None:
                 raise ValueError(f"{self.kernel} has no workspace")
@@ -376,6 +371,12 @@ def base_of(argument: Argument) -> Argument:
     return argument.base if isinstance(argument, TensorMap) else argument
 
 
+def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[int, int]:
+    """Return the addresses by position in `Launch.args`, of all that lies in memory."""
+    bases = ((i, base_of(argument)) for i, argument in enumerate(launch.args))
+    return {i: address(base) for i, base in bases if isinstance(base, Operand)}
+
+
 def bound(
     device: CudaDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[int, int]
 ) -> Callable[[CudaStream], None]:
@@ -390,7 +391,11 @@ def bound(
     Raises:
         KernelError: it does not compile.
         DeviceError: it does not load, or its parameters are not those of the recipe.
+        ValueError: a tensor map has no address, which would stop the GPU for good.
     """
+    for i, argument in enumerate(launch.args):
+        if isinstance(argument, TensorMap) and not pointers.get(i):
+            raise ValueError(f"{launch.title}: the tensor map of argument {i} has no address")
     kernel = device.load(code.result(), launch.entry, launch.shared)
     cells = [cell(argument, pointers.get(i)) for i, argument in enumerate(launch.args)]
     _check_parameters(kernel, launch, cells)

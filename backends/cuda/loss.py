@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -13,8 +12,8 @@ from ...runtime.ops.norm import LogSoftmax
 from .compile import arithmetic
 from .launch import Launch, Scratch, Tensor, launches_of
 from .layout import ceil_div
-from .norm import softmax
-from .registry import Answer, kernel, need_dtypes
+from .norm import softmax_of
+from .registry import Answer, Setting, kernel, need_dtypes
 
 WARPS = 8
 THREADS = 256
@@ -63,7 +62,7 @@ def negative_log_likelihood_loss(
     return refused or _loss(op, y, x, x, target, weight)
 
 
-@kernel(SoftmaxCrossEntropyLoss, outputs=2)
+@kernel(SoftmaxCrossEntropyLoss, outputs=2, sized=True)
 def softmax_cross_entropy_loss(
     op: SoftmaxCrossEntropyLoss,
     y: Tensor | None,
@@ -72,21 +71,19 @@ def softmax_cross_entropy_loss(
     weights: Tensor | None = None,
     *,
     more: tuple[Tensor | None, ...] = (),
+    setting: Setting,
 ) -> Answer:
     """Take the logarithms of the probabilities, then the loss."""
     refused = need_dtypes(FLOATS, scores) or need_dtypes((int32, int64), labels)
     if refused:
         return refused
     given = more[0] if more else None
-    first = softmax(LogSoftmax(axis=1), given or scores, scores)
+    place = given or Scratch(0)
+    taken = 0 if given else ceil_div(scores.size * scores.dtype.itemsize, 256) * 256
+    first = softmax_of(LogSoftmax(axis=1), place, scores, setting.target, taken)
     if isinstance(first, str):
         return first
-    place = given or Scratch(0)
-    scratch = 0 if given else scores.size * scores.dtype.itemsize
-    launches = [
-        replace(launch, args=(scores, place, *launch.args[2:]), scratch=scratch)
-        for launch in launches_of(first)
-    ]
+    launches = launches_of(first)
     if y is not None:
-        launches.append(_loss(op, y, scores, place, labels, weights))
-    return tuple(launches)
+        launches += (_loss(op, y, scores, place, labels, weights),)
+    return launches

@@ -7,7 +7,7 @@ from sys import is_finalizing
 
 import numpy as np
 from cuda.bindings import driver
-from cuda.core import Buffer
+from cuda.core import Buffer, Device
 
 from ...runtime.backend import View
 from ...runtime.host import HostBuffer
@@ -44,6 +44,7 @@ class CudaBuffer:
         if core is None:
             return
         if self.is_shared:
+            Device(core.device_id).set_current()
             driver.cuCtxSynchronize()
         self._release(core, nbytes)
 

@@ -111,6 +111,8 @@ def _gemv_formats(task: Multiplication) -> Formats | str:
     if not task.is_constant:
         return "a right matrix of run time, which cannot be packed"
     rows = task.shape[0]
+    if not rows:
+        return "no rows"
     return f"{rows} rows, more than {MOST_GEMV_ROWS}" if rows > MOST_GEMV_ROWS else PLAIN
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
-from ...runtime.dtypes import FLOATS, DType, float32, float64
+from ...runtime.dtypes import FLOATS, DType, float64
 from ...runtime.ops.norm import (
     LRN,
     BatchNormalization,
@@ -24,10 +24,12 @@ from ...runtime.ops.norm import (
 )
 from ...runtime.ops.shapes import normalize_axes, normalize_axis
 from ...runtime.types import Array
-from .compile import arithmetic
+from .compile import Target, arithmetic
 from .half_words import half_lrn, pools_words
-from .launch import Ints64, Launch, Packed, Tensor
-from .layout import Ints, ceil_div, merge, order, strides
+from .launch import Launch, Packed, Scratch, Tensor, index_type, integer, integers
+from .layout import Ints, ceil_div, order
+from .norm_groups import DEVIATION_PLUS, ROOT, SUM, Statistic, standardize
+from .norm_parts import WORD, cut
 from .norm_rows import normalize_rows
 from .registry import Answer, Setting, kernel, need_dtypes
 from .tail import Tail
@@ -54,7 +56,7 @@ def batch_normalization(
     if refused:
         return refused
     if op.training_mode:
-        return _batch_statistics(op, y, x, (scale, b), (mean, var), more, tail)
+        return _batch_statistics(op, y, x, (scale, b), (mean, var), more, tail, setting)
     if y is None:
         return "its first output is not read"
     compute = arithmetic(x.dtype)
@@ -96,106 +98,6 @@ def pack_batch_norm(
 
 # ── by statistics of the elements ────────────────────────────────────────────────────────────────
 
-DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class Statistic:
-    """What `standardize.cu` computes of a group.
-
-    Attributes:
-        kind: by what elements are divided: DEVIATION, ROOT, ...
-        centred: whether the mean is subtracted.
-        epsilon: added to variance or deviation.
-        outputs: mean and divisor (or running averages), where somebody reads them.
-        running: averages so far that go into `outputs`.
-        momentum: their share.
-    """
-
-    kind: int = DEVIATION
-    centred: bool = True
-    epsilon: float = 0.0
-    outputs: tuple[Tensor | None, Tensor | None] = (None, None)
-    running: tuple[Tensor | None, Tensor | None] = (None, None)
-    momentum: float = 0.0
-
-
-def standardize(
-    y: Tensor | None,
-    x: Tensor,
-    axes: Ints,
-    how: Statistic,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
-    channel: int | None = None,
-    sizes: Ints | None = None,
-) -> Answer:
-    """Return the launch that normalizes groups of elements.
-
-    Args:
-        y: the result.
-        x: the elements.
-        axes: those that a group spans.
-        how: what it computes of them.
-        scale: what results are multiplied with.
-        shift: what is added then.
-        channel: the axis that `scale` and `shift` go along; None: the last ones.
-        sizes: a shape to take in the place of that of x, in the plain format.
-    """
-    refused = need_dtypes(FLOATS, y, x, scale, shift, *how.outputs, *how.running)
-    if refused:
-        return refused
-    dims = sizes or x.dims
-    moves = x.strides if sizes is None else strides(sizes, x.format)
-    along = [_walk([a for a in range(len(dims)) if (a in axes) is inside], dims, moves)
-             for inside in (False, True)]  # fmt: skip
-    if along[0] is None or along[1] is None:
-        return f"groups of {x.value.tensor} over axes {axes}"
-    count = prod(dims[a] for a in axes)
-    parameters, repeat = 1, 1
-    if scale is not None and scale.size != 1:
-        place = x.rank - scale.rank if channel is None else channel
-        wanted = x.dims[place:] if channel is None else (x.dims[channel],)
-        if scale.dims != wanted or (shift is not None and shift.dims != wanted):
-            return f"scale of {scale.value.tensor}"
-        parameters, repeat = scale.size, x.strides[place] if channel is not None else 1
-    elif shift is not None and scale is not None and shift.size != 1:
-        return f"scale of {scale.value.tensor}"
-    statistics = next((t.dtype for t in (*how.outputs, *how.running) if t is not None), float32)
-    warps = 1 if count <= 64 else 8
-    groups = prod(dims) // count if count else 0
-    return Launch(
-        "standardize.cu",
-        "standardize",
-        grid=(groups, 1, 1),
-        block=32 * warps,
-        args=(
-            *(x, scale, shift, y, *how.outputs, *how.running),
-            *map(np.int64, (count, parameters, repeat)),
-            *map(np.float64, (how.epsilon, how.momentum)),
-            *(Ints64(walk) for walk in along if walk is not None),
-        ),
-        types=(
-            *(("X", x.dtype), ("Y", x.dtype if y is None else y.dtype)),
-            *(("S", x.dtype if scale is None else scale.dtype), ("O", statistics)),
-            ("A", arithmetic(x.dtype)),
-        ),
-        constants=(
-            *(("WARPS", warps), ("KIND", how.kind), ("CENTRED", how.centred)),
-            ("RUNNING", how.running[0] is not None),
-        ),
-        note=f"{groups} x {count}",
-    )
-
-
-def _walk(axes: list[int], dims: Ints, moves: Ints) -> Ints | None:
-    """Return struct `Walk` of these axes; None if two of them do not suffice."""
-    sizes, (walk,) = merge([dims[a] for a in axes], [tuple(moves[a] for a in axes)])
-    inner, step = sizes[-1], walk[-1]
-    if len(sizes) > 2:
-        return None
-    return (inner, walk[0] if len(sizes) == 2 else 0, step)
-
 
 def _batch_statistics(
     op: BatchNormalization,
@@ -205,6 +107,7 @@ def _batch_statistics(
     running: tuple[Tensor, Tensor],
     more: tuple[Tensor | None, ...],
     tail: Tail,
+    setting: Setting,
 ) -> Answer:
     """Return the batch normalization of training."""
     if tail.title:
@@ -214,10 +117,10 @@ def _batch_statistics(
         epsilon=op.epsilon, outputs=(mean, variance), running=running, momentum=op.momentum
     )
     axes = tuple(a for a in range(x.rank) if a != 1)
-    return standardize(y, x, axes, how, *parameters, channel=1)
+    return standardize(y, x, axes, how, setting.target, *parameters, channel=1)
 
 
-@kernel(LayerNormalization, outputs=3)
+@kernel(LayerNormalization, outputs=3, sized=True)
 def layer_normalization(
     op: LayerNormalization,
     y: Tensor | None,
@@ -226,6 +129,7 @@ def layer_normalization(
     b: Tensor | None = None,
     *,
     more: tuple[Tensor | None, ...] = (),
+    setting: Setting,
 ) -> Answer:
     """Normalize the last axes."""
     mean, deviation = (*more, None, None)[:2]
@@ -235,55 +139,59 @@ def layer_normalization(
         if quick is not None:
             return quick
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
-    return standardize(y, x, _last_axes(op.axis, x.rank), how, scale, b)
+    return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale, b)
 
 
-@kernel(RMSNormalization)
-def rms_normalization(op: RMSNormalization, y: Tensor, x: Tensor, scale: Tensor) -> Answer:
+@kernel(RMSNormalization, sized=True)
+def rms_normalization(
+    op: RMSNormalization, y: Tensor, x: Tensor, scale: Tensor, *, setting: Setting
+) -> Answer:
     """Divide the last axes by their root mean square."""
     axis = normalize_axis(op.axis, x.rank)
     quick = normalize_rows(y, x, scale, None, axis, op.epsilon, centred=False)
     if quick is not None:
         return quick
     how = Statistic(centred=False, epsilon=op.epsilon)
-    return standardize(y, x, _last_axes(op.axis, x.rank), how, scale)
+    return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale)
 
 
 def _last_axes(axis: int, rank: int) -> Ints:
     return tuple(range(normalize_axis(axis, rank), rank))
 
 
-@kernel(InstanceNormalization)
+@kernel(InstanceNormalization, sized=True)
 def instance_normalization(
-    op: InstanceNormalization, y: Tensor, x: Tensor, scale: Tensor, b: Tensor
+    op: InstanceNormalization, y: Tensor, x: Tensor, scale: Tensor, b: Tensor, *, setting: Setting
 ) -> Answer:
     """Normalize every channel of every image."""
     how = Statistic(epsilon=op.epsilon)
-    return standardize(y, x, tuple(range(2, x.rank)), how, scale, b, channel=1)
+    return standardize(y, x, tuple(range(2, x.rank)), how, setting.target, scale, b, channel=1)
 
 
-@kernel(GroupNormalization)
+@kernel(GroupNormalization, sized=True)
 def group_normalization(
-    op: GroupNormalization, y: Tensor, x: Tensor, scale: Tensor, bias: Tensor
+    op: GroupNormalization, y: Tensor, x: Tensor, scale: Tensor, bias: Tensor, *, setting: Setting
 ) -> Answer:
     """Normalize groups of channels of every image."""
     sizes = (x.dims[0], op.num_groups, prod(x.dims[1:]) // op.num_groups)
     how = Statistic(epsilon=op.epsilon)
-    return standardize(y, x, (2,), how, scale, bias, channel=1, sizes=sizes)
+    return standardize(y, x, (2,), how, setting.target, scale, bias, channel=1, sizes=sizes)
 
 
-@kernel(MeanVarianceNormalization)
-def mean_variance_normalization(op: MeanVarianceNormalization, y: Tensor, x: Tensor) -> Answer:
+@kernel(MeanVarianceNormalization, sized=True)
+def mean_variance_normalization(
+    op: MeanVarianceNormalization, y: Tensor, x: Tensor, *, setting: Setting
+) -> Answer:
     """Subtract the mean and divide by the standard deviation."""
     how = Statistic(DEVIATION_PLUS, epsilon=1e-9)
-    return standardize(y, x, normalize_axes(op.axes, x.rank), how)
+    return standardize(y, x, normalize_axes(op.axes, x.rank), how, setting.target)
 
 
-@kernel(LpNormalization)
-def lp_normalization(op: LpNormalization, y: Tensor, x: Tensor) -> Answer:
+@kernel(LpNormalization, sized=True)
+def lp_normalization(op: LpNormalization, y: Tensor, x: Tensor, *, setting: Setting) -> Answer:
     """Divide by the norm along an axis."""
     how = Statistic(SUM if op.p == 1 else ROOT, centred=False)
-    return standardize(y, x, (normalize_axis(op.axis, x.rank),), how)
+    return standardize(y, x, (normalize_axis(op.axis, x.rank),), how, setting.target)
 
 
 # ── along channels, and softmax ──────────────────────────────────────────────────────────────────
@@ -314,30 +222,77 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
     )
 
 
-@kernel(Softmax, LogSoftmax, Hardmax, follows=True)
-def softmax(op: Softmax | LogSoftmax | Hardmax, y: Tensor, x: Tensor) -> Answer:
+@kernel(Softmax, LogSoftmax, Hardmax, follows=True, sized=True)
+def softmax(
+    op: Softmax | LogSoftmax | Hardmax, y: Tensor, x: Tensor, *, setting: Setting
+) -> Answer:
     """Return exponentials over an axis that add up to 1, their logarithms, or their limit."""
-    refused = need_dtypes(FLOATS, y, x)
-    if refused:
-        return refused
+    return need_dtypes(FLOATS, y, x) or softmax_of(op, y, x, setting.target)
+
+
+def softmax_of(
+    op: Softmax | LogSoftmax | Hardmax,
+    y: Tensor | Scratch,
+    x: Tensor,
+    target: Target,
+    taken: int = 0,
+) -> Answer:
+    """Return the launches of a softmax.
+
+    Args:
+        op: which one.
+        y: where it goes; the elements are of the type of x.
+        x: what it is of.
+        target: the GPU.
+        taken: bytes of the workspace that it must not touch, as those of `y`.
+    """
     outer, count, inner = fold_to_3d(x, op.axis)
-    if max(count, inner) >= 2**31:
-        return f"{count} x {inner} elements"
-    rows = inner == 1 and not isinstance(op, Hardmax)
-    warps = 8 if rows and count > 128 else 1
-    entry = "hardmax" if isinstance(op, Hardmax) else "softmax_columns"
-    blocks = outer if rows else ceil_div(outer * inner, THREADS)
-    sizes = () if rows else (np.int64(outer * inner),)
+    if max(outer, count, inner) >= 2**31:
+        return f"{outer} x {count} x {inner} elements"
+    if inner == 1 and not isinstance(op, Hardmax):
+        return _softmax_rows(op, y, x, (outer, count), target, taken)
     return Launch(
         "softmax.cu",
-        "softmax_rows" if rows else entry,
-        grid=(blocks if count else 0, 1, 1),
-        block=32 * warps if rows else THREADS,
-        args=(x, y, *sizes, np.int32(count), *(() if rows else (np.int32(inner),))),
+        "hardmax" if isinstance(op, Hardmax) else "softmax_columns",
+        grid=(ceil_div(outer * inner, THREADS) if count else 0, 1, 1),
+        block=THREADS,
+        args=(x, y, np.int64(outer * inner), np.int32(count), np.int32(inner)),
         types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
-        constants=(("WARPS", warps), ("LOGARITHM", isinstance(op, LogSoftmax))),
+        constants=(("WARPS", 1), ("LOGARITHM", isinstance(op, LogSoftmax))),
+        scratch=taken,
         note=f"{outer} x {count}" if inner == 1 else f"{outer} x {count} x {inner}",
     )
+
+
+def _softmax_rows(
+    op: Softmax | LogSoftmax,
+    y: Tensor | Scratch,
+    x: Tensor,
+    sizes: tuple[int, int],
+    target: Target,
+    taken: int,
+) -> Answer:
+    """Return the launches for (rows, elements of each)."""
+    rows, count = sizes
+    itemsize, compute, index = x.dtype.itemsize, arithmetic(x.dtype), index_type(x.size)
+    into = cut(rows, count, itemsize, gcd(WORD // itemsize, count), target)
+    if into.blocks >= 2**31:
+        return f"{rows} rows"
+    sums = Scratch(taken) if into.is_shared else None
+    ends = (integer(count, index), integers(into.walk, index))
+    last = Launch(
+        "softmax_rows.cu",
+        "softmax_rows",
+        grid=(into.blocks if count else 0, 1, 1),
+        block=32 * into.warps,
+        args=(x, sums, y, *ends),
+        types=(("X", x.dtype), ("A", compute), ("I", index)),
+        constants=(*into.constants, ("LOGARITHM", isinstance(op, LogSoftmax))),
+        scratch=taken + (2 * compute.itemsize * into.blocks if sums else 0),
+        early=True,
+        note=f"{rows} x {count}" + (f" in {into.parts}" if sums else ""),
+    )
+    return last if sums is None else (replace(last, entry="peaks", args=(x, sums, *ends)), last)
 
 
 def fold_to_3d(x: Tensor, axis: int) -> Ints:

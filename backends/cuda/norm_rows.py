@@ -12,7 +12,7 @@ from .launch import Launch, Tensor
 from .layout import ceil_div
 
 #: Elements that a thread keeps, and warps that share a row, at most.
-MOST_KEPT, MOST_WARPS = 32, 8
+MOST_KEPT, MOST_WARPS = 32, 16
 #: Warps of a block where each of them has a row.
 TOGETHER = 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -12,7 +13,7 @@ from ...runtime.ops.shapes import normalize_axes
 from .compile import arithmetic
 from .elementwise import ANY
 from .launch import Argument, Launch, Tensor, each, index_type, integer, integers
-from .layout import Ints
+from .layout import Ints, order
 from .registry import Answer, kernel, need_dtypes, need_known
 from .shape import words_of
 
@@ -27,7 +28,7 @@ def _place(
     **constants: int | bool,
 ) -> Launch:
     """Return a launch of `place.cu`; integers become arguments of the type that counts elements."""
-    index = index_type(y.size, *(a.size for a in args if isinstance(a, Tensor)))
+    index = index_type(y.extent, *(a.extent for a in args if isinstance(a, Tensor)))
     made: list[Argument] = []
     for argument in args:
         if isinstance(argument, tuple):
@@ -45,7 +46,7 @@ def _place(
     )
 
 
-@kernel(Pad)
+@kernel(Pad, follows=True)
 def pad(
     op: Pad,
     y: Tensor,
@@ -66,7 +67,7 @@ def pad(
     return _padded(y, x, value, tuple(before), tuple(behind), _MODES.index(op.mode))
 
 
-@kernel(CenterCropPad)
+@kernel(CenterCropPad, follows=True)
 def center_crop_pad(op: CenterCropPad, y: Tensor, x: Tensor, wanted: Tensor) -> Answer:
     """Take the middle, with zeros around it where there is not enough."""
     more = [want - have for want, have in zip(y.dims, x.dims, strict=True)]
@@ -84,9 +85,13 @@ def _padded(
         return f"{x.value.tensor} has no elements to repeat"
     offset = sum(-min(a, 0) * step for a, step in zip(before, x.strides, strict=True))
     grown = tuple(max(a, 0) for a in before)
-    arguments = (y.size, offset, y.dims, grown, tuple(max(n, 0) for n in sizes), x.strides)
+    left = tuple(max(n, 0) for n in sizes)
+    lie = order(x.rank, x.format)
+    of_axes = (y.dims, grown, left, x.strides, y.strides)
+    arguments = (y.size, offset, *(tuple(these[a] for a in lie) for these in of_axes))
     word = words_of(x.dtype)
-    return _place("pad", y, word, x, value, y, *arguments, RANK=max(x.rank, 1), MODE=mode)
+    launch = _place("pad", y, word, x, value, y, *arguments, RANK=max(x.rank, 1), MODE=mode)
+    return replace(launch, pitched=(x, y))
 
 
 @kernel(Trilu)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
+from ...runtime.backend import Format
 from ...runtime.dtypes import (
-    FLOAT8S,
     FLOATS,
     INTEGERS,
     DType,
@@ -20,6 +19,7 @@ from ...runtime.dtypes import (
     int64,
     uint8,
 )
+from ...runtime.ir import Node
 from ...runtime.ops.quantize import (
     ConvInteger,
     DequantizeLinear,
@@ -30,36 +30,32 @@ from ...runtime.ops.quantize import (
     QuantizeLinear,
 )
 from ...runtime.ops.shapes import normalize_axis
-from .compile import C_TYPES, arithmetic
+from .compile import arithmetic
 from .direct import direct_sums
 from .elementwise import SMALL_FLOATS
+from .integers import Quantization, integer_matmul
+from .integers_conv import integer_convolution, integer_formats
 from .launch import Argument, Ints64, Launch, Scratch, Tensor, each, launches_of
-from .layout import Ints
+from .layout import Ints, ceil_div, order
+from .menu import Formats
 from .product import stack_of_products
-from .registry import Answer, kernel, need_dtypes
+from .registry import Answer, Setting, kernel, need_dtypes
+from .rounding import narrow
 
 QUANTIZED = INTEGERS | SMALL_FLOATS
 SCALES = FLOATS | {float8e8m0}
 BLOCK_WARPS = 8
+#: Ranges of parts of a tensor lie in the workspace behind its scale and its zero point.
+RANGES, MOST_RANGES = 512, 256
 
 
-def narrow(to: DType, compute: DType, *, saturate: bool = True) -> str:
-    """Return the C++ function that `quantize.cu` rounds with."""
-    kind, wide = C_TYPES[to], C_TYPES[compute]
-    head = f"__device__ __forceinline__ {kind} narrow({wide} x, {wide} zero)"
-    if to in INTEGERS:
-        limits = ml_dtypes.iinfo(to)
-        ends = f"{wide}({int(limits.min)}.0), {wide}({int(limits.max)}.0)"
-        whole = "int64" if to.itemsize > 1 else "int"
-        body = f"{kind}({whole}(limit(rint(x) + zero, {ends})))"
-    elif to in FLOAT8S and to != float8e8m0 and saturate:
-        body = f"{kind}::saturated(float(x + zero))"
-    else:
-        body = f"{kind}(float(x + zero))"
-    return f'#include "functions.cuh"\n{head} {{ return {body}; }}'
-
-
-def spread(dims: Ints, parameter: Tensor | None, axis: int, block: int = 0) -> Ints64:
+def spread(
+    dims: Ints,
+    parameter: Tensor | None,
+    axis: int,
+    block: int = 0,
+    format: Format = Format.PLAIN,
+) -> Ints64:
     """Return struct `Spread`: which element of a scale belongs to which of `dims`.
 
     Args:
@@ -67,10 +63,13 @@ def spread(dims: Ints, parameter: Tensor | None, axis: int, block: int = 0) -> I
         parameter: one for all, one an index of `axis`, or one a block along it.
         axis: of the shape; not looked at where there is one for all.
         block: elements of a block; 0 where there are no blocks.
+        format: in which the elements lie; plain where there are blocks.
     """
     if parameter is None or (parameter.size == 1 and not block):
         return Ints64((1, 1, 1, 0, 0, 0))
     axis = 0 if len(dims) == 1 else normalize_axis(axis, len(dims))
+    lie = order(len(dims), format)
+    dims, axis = tuple(dims[a] for a in lie), lie.index(axis)
     inner = prod(dims[axis + 1 :])
     if not block:
         return Ints64((inner, dims[axis], 1, 0, 1, 0))
@@ -105,7 +104,11 @@ def _linear(
     )
 
 
-@kernel(QuantizeLinear)
+def _has_no_blocks(node: Node) -> bool:
+    return not getattr(node.op, "block_size", 0)
+
+
+@kernel(QuantizeLinear, follows=_has_no_blocks)
 def quantize_linear(
     op: QuantizeLinear, y: Tensor, x: Tensor, scale: Tensor, zero: Tensor | None = None
 ) -> Answer:
@@ -122,7 +125,7 @@ def quantize_linear(
     compute = arithmetic(precision)
     return _linear(
         "quantize",
-        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size)),
+        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size, x.format)),
         scale_type=scale.dtype,
         zero_type=y.dtype,
         precision=precision,
@@ -131,7 +134,7 @@ def quantize_linear(
     )
 
 
-@kernel(DequantizeLinear)
+@kernel(DequantizeLinear, follows=_has_no_blocks)
 def dequantize_linear(
     op: DequantizeLinear, y: Tensor, x: Tensor, scale: Tensor, zero: Tensor | None = None
 ) -> Answer:
@@ -142,7 +145,7 @@ def dequantize_linear(
     whole = int64 if x.dtype.itemsize >= 4 else int32
     return _linear(
         "dequantize",
-        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size)),
+        *(y, x, scale, zero, spread(x.dims, scale, op.axis, op.block_size, x.format)),
         scale_type=scale.dtype,
         zero_type=x.dtype,
         whole=whole if x.dtype in INTEGERS else float32,
@@ -164,24 +167,37 @@ def dynamic_quantize_linear(
         return refused
     scale, zero = (*more, None, None)[:2]
     at_scale, at_zero = scale or Scratch(0), zero or Scratch(256)
-    found = Launch(
-        "dynamic.cu",
-        "find_scale",
-        grid=(1, 1, 1),
-        block=32 * BLOCK_WARPS,
-        args=(x, at_scale, at_zero, np.int64(x.size)),
-        constants=(("WARPS", BLOCK_WARPS),),
-        scratch=512,
-    )
+    found = _scale_of(x, at_scale, at_zero)
     if y is None:
         return found
-    return found, _linear(
+    return *found, _linear(
         "quantize",
         *(y, x, at_scale, at_zero, spread(x.dims, None, 0)),
         scale_type=float32,
         zero_type=uint8,
         code=narrow(uint8, float32),
     )
+
+
+def _scale_of(x: Tensor, scale: Tensor | Scratch, zero: Tensor | Scratch) -> tuple[Launch, ...]:
+    """Return what finds scale and zero point; where `x` is long, in several blocks first."""
+    whole = Launch(
+        "dynamic.cu",
+        "find_scale",
+        grid=(1, 1, 1),
+        block=32 * BLOCK_WARPS,
+        args=(x, scale, zero, np.int64(x.size)),
+        constants=(("WARPS", BLOCK_WARPS),),
+        scratch=RANGES + 8 * MOST_RANGES,
+    )
+    blocks = min(ceil_div(x.size, 8 * whole.block), MOST_RANGES)
+    if blocks <= 2:
+        return (whole,)
+    ranges = Scratch(RANGES)
+    parts = replace(
+        whole, entry="find_range", grid=(blocks, 1, 1), args=(x, ranges, np.int64(x.size))
+    )
+    return parts, replace(whole, args=(ranges, scale, zero, np.int64(2 * blocks)))
 
 
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
@@ -211,7 +227,7 @@ def requantize(
         "requantize",
         y.size,
         *args,
-        spread(y.dims, bias, 1),
+        spread(y.dims, bias, 1, format=y.format),
         *spreads,
         types=(
             *(("X", sums), ("S", scales[0].dtype), ("Z", zero.dtype), ("Y", y.dtype)),
@@ -228,7 +244,7 @@ def _need_vectors(*zeros: Tensor | None) -> str:
     return ""
 
 
-@kernel(MatMulInteger)
+@kernel(MatMulInteger, sized=True)
 def matmul_integer(
     op: MatMulInteger,
     y: Tensor,
@@ -236,15 +252,23 @@ def matmul_integer(
     b: Tensor,
     a_zero: Tensor | None = None,
     b_zero: Tensor | None = None,
+    *,
+    setting: Setting,
 ) -> Answer:
     """Multiply matrices of integers into int32."""
     refused = need_dtypes(INTEGERS, a, b) or _need_vectors(a_zero, b_zero)
     if refused:
         return refused
-    return stack_of_products(y, int32, y.dims, a, b, zeros=(a_zero, b_zero))
+    zeros = (a_zero, b_zero)
+    found = integer_matmul(y, a, b, Quantization(zeros), setting.target)
+    return (
+        found
+        if isinstance(found, tuple)
+        else stack_of_products(y, int32, y.dims, a, b, zeros=zeros)
+    )
 
 
-@kernel(QLinearMatMul)
+@kernel(QLinearMatMul, sized=True)
 def qlinear_matmul(
     op: QLinearMatMul,
     y: Tensor,
@@ -256,6 +280,8 @@ def qlinear_matmul(
     b_zero: Tensor,
     y_scale: Tensor,
     y_zero: Tensor,
+    *,
+    setting: Setting,
 ) -> Answer:
     """Multiply quantized matrices and quantize the sums."""
     scales = (a_scale, b_scale, y_scale)
@@ -266,6 +292,10 @@ def qlinear_matmul(
     )
     if refused:
         return refused
+    quantization = Quantization((a_zero, b_zero), scales, y_zero)
+    found = integer_matmul(y, a, b, quantization, setting.target)
+    if isinstance(found, tuple):
+        return found
     sums = int32 if a.dtype in INTEGERS and b.dtype in INTEGERS else float32
     product = stack_of_products(
         Scratch(0),
@@ -287,7 +317,13 @@ def _need_geometry(x: Tensor) -> str:
     return f"{x.rank - 2} spatial axes" if x.rank > 5 else ""
 
 
-@kernel(ConvInteger)
+def _integer_formats(
+    op: ConvInteger, y: Tensor, x: Tensor, w: Tensor, *rest: Tensor | None, setting: Setting
+) -> Formats:
+    return integer_formats(op, x, w)
+
+
+@kernel(ConvInteger, sized=True, formats=_integer_formats)
 def conv_integer(
     op: ConvInteger,
     y: Tensor,
@@ -295,13 +331,34 @@ def conv_integer(
     w: Tensor,
     x_zero: Tensor | None = None,
     w_zero: Tensor | None = None,
+    *,
+    setting: Setting,
 ) -> Answer:
     """Convolve integers into int32."""
     refused = need_dtypes(INTEGERS, x, w) or _need_geometry(x)
-    return refused or direct_sums(op, y, y.dims, x, w, (x_zero, w_zero))
+    if refused:
+        return refused
+    zeros = (x_zero, w_zero)
+    found = integer_convolution(op, y, x, w, Quantization(zeros), setting.target)
+    if isinstance(found, tuple):
+        return found
+    return direct_sums(op, y, y.dims, x, w, zeros, y.format)
 
 
-@kernel(QLinearConv)
+def _quantized_formats(
+    op: QLinearConv,
+    y: Tensor,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    *rest: Tensor | None,
+    setting: Setting,
+) -> Formats:
+    return integer_formats(op, x, w)
+
+
+@kernel(QLinearConv, sized=True, formats=_quantized_formats)
 def qlinear_conv(
     op: QLinearConv,
     y: Tensor,
@@ -314,6 +371,8 @@ def qlinear_conv(
     y_scale: Tensor,
     y_zero: Tensor,
     b: Tensor | None = None,
+    *,
+    setting: Setting,
 ) -> Answer:
     """Convolve integers and quantize the sums."""
     scales = (x_scale, w_scale, y_scale)
@@ -324,7 +383,12 @@ def qlinear_conv(
     )
     if refused:
         return refused
-    sums = direct_sums(op, Scratch(0), y.dims, x, w, (x_zero, w_zero))
-    spreads = (spread(y.dims, x_scale, 1), spread(y.dims, w_scale, 1), spread(y.dims, y_scale, 1))
-    last = requantize(y, int32, scales, y_zero, spreads, b)
+    zeros = (x_zero, w_zero)
+    quantization = Quantization(zeros, scales, y_zero, b)
+    found = integer_convolution(op, y, x, w, quantization, setting.target)
+    if isinstance(found, tuple):
+        return found
+    sums = direct_sums(op, Scratch(0), y.dims, x, w, zeros, y.format)
+    of_x, of_w, of_y = (spread(y.dims, scale, 1, format=y.format) for scale in scales)
+    last = requantize(y, int32, scales, y_zero, (of_x, of_w, of_y), b)
     return tuple(replace(launch, scratch=4 * y.size) for launch in (sums, last))

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from ...runtime.dtypes import FLOATS, DType, bool_, float64
+from ...runtime.ir import Node
 from ...runtime.op import Op
 from ...runtime.ops.reduce import (
     ArgMax,
@@ -106,7 +107,11 @@ FOLDS: dict[type[Op], Fold] = {
 }
 
 
-@kernel(*FOLDS)
+def _keeps_axes(node: Node) -> bool:
+    return bool(getattr(node.op, "keepdims", 0)) or node.output.tensor.rank < 3
+
+
+@kernel(*FOLDS, follows=_keeps_axes)
 def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
     """Reduce any axes."""
     refused = need_known(axes=axes)
@@ -116,7 +121,7 @@ def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answ
     return fold(FOLDS[type(op)], y, x, op.axes(given, x.rank), type(op).__name__)
 
 
-@kernel(ArgMax, ArgMin)
+@kernel(ArgMax, ArgMin, follows=_keeps_axes)
 def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
     """Return where the greatest or the least element along an axis lies."""
     which = (

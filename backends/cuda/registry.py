@@ -82,7 +82,8 @@ class Kernel:
             returns a recipe, or a reason in words. With `tail` it also gets the keywords ``tail``
             and ``setting``, with `outputs` more than 1 the keyword ``more``: the other outputs,
             None where nobody reads one.
-        follows: it takes its tensors in any format, the same one for all of them.
+        follows: whether it takes its tensors in any format, the same one for all of them; perhaps
+            only for some nodes.
         formats: the formats that it wants, where they are not plain.
         tail: it applies an elementwise chain to its results before it stores them.
         outputs: how many outputs it computes at most.
@@ -91,12 +92,16 @@ class Kernel:
     """
 
     make: Callable[..., Answer]
-    follows: bool = False
+    follows: bool | Callable[[Node], bool] = False
     formats: FormatRule | None = None
     tail: bool = False
     outputs: int = 1
     menu: Menu[Any] | None = None
     sized: bool = False
+
+    def follows_for(self, node: Node) -> bool:
+        """Return `follows` for one node."""
+        return self.follows(node) if callable(self.follows) else self.follows
 
 
 KERNELS: dict[type[Op], Kernel] = {}
@@ -104,7 +109,7 @@ KERNELS: dict[type[Op], Kernel] = {}
 
 def kernel(
     *operators: type[Op],
-    follows: bool = False,
+    follows: bool | Callable[[Node], bool] = False,
     formats: FormatRule | None = None,
     tail: bool = False,
     outputs: int = 1,

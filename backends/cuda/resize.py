@@ -13,8 +13,18 @@ from ...runtime.ops.resampling import Axis, axes_of, nearest, positions_of, taps
 from ...runtime.ops.resize import AffineGrid, GridSample, Resize
 from ...runtime.types import Array
 from .elementwise import ANY, SMALL_FLOATS
-from .launch import Ints32, Launch, Packed, Scratch, Tensor, each, scalar
-from .layout import Ints
+from .launch import (
+    Ints32,
+    Launch,
+    Packed,
+    Scratch,
+    Tensor,
+    each,
+    index_type,
+    integer,
+    scalar,
+)
+from .layout import Ints, order
 from .registry import Answer, kernel, need_dtypes, need_known
 from .shape import copy_strided
 
@@ -32,7 +42,7 @@ class _Pass:
     weights: Array
 
 
-@kernel(Resize)
+@kernel(Resize, follows=True)
 def resize(
     op: Resize,
     y: Tensor,
@@ -72,14 +82,16 @@ def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Laun
     """Return a launch an axis; what is in between lies in the workspace, in two places by turns."""
     compute = _arithmetic(x.dtype)
     between = x.dtype if op.mode == "nearest" else compute
-    dims = list(x.dims)
+    lie = order(x.rank, x.format)
+    passes = [replace(one, axis=lie.index(one.axis)) for one in passes]
+    dims = [x.dims[axis] for axis in lie]
     launches: list[Launch] = []
     room, largest = 0, 0
     for one in passes:
         dims[one.axis] = len(one.indices)
         largest = max(largest, prod(dims) * between.itemsize)
     room = -(-largest // 256) * 256
-    dims = list(x.dims)
+    dims = [x.dims[axis] for axis in lie]
     source: Tensor | Scratch = x
     for number, one in enumerate(passes):
         last = number == len(passes) - 1
@@ -107,20 +119,29 @@ def _sampled(
     whole = types[1] in INTEGERS and op.mode != "nearest"
     limits = ml_dtypes.iinfo(types[1]) if whole else None
     ends_of = (int(limits.min), int(limits.max)) if limits else (0, 0)
-    return each(
+    held = tuple(end for end in ends if isinstance(end, Tensor))
+    widths = (dims[-1], places if one.axis == len(dims) - 1 else dims[-1])
+    rows = [
+        Ints32((width, end.pitch or width if isinstance(end, Tensor) else width))
+        for end, width in zip(ends, widths, strict=True)
+    ]
+    index = index_type(*(prod(dims), count), *(end.extent for end in held))
+    launch = each(
         "resample.cu",
         "resample",
         count,
         *(ends[0], _table(one.indices, np.dtype(np.int32)), _table(one.weights, compute), ends[1]),
-        *(np.int64(count), *map(np.int32, (dims[one.axis], places, inner))),
-        scalar(op.extrapolation_value, compute),
-        types=(("FROM", types[0]), ("TO", types[1]), ("A", compute)),
+        *(integer(count, index), *map(np.int32, (dims[one.axis], places, inner))),
+        *(scalar(op.extrapolation_value, compute), *rows),
+        types=(("FROM", types[0]), ("TO", types[1]), ("A", compute), ("Index", index)),
         constants=(
             *(("TAPS", taps), ("WEIGHTED", op.mode != "nearest"), ("WHOLE", whole)),
             *(("LOWEST", float(ends_of[0])), ("GREATEST", float(ends_of[1]))),
+            ("GAPS", any(end.pitch for end in held)),
         ),
         note=f"{op.mode} {dims[one.axis]} to {places}",
     )
+    return replace(launch, pitched=held)
 
 
 def _table(data: Array, dtype: DType) -> Packed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -206,7 +207,7 @@ def _copied(
     """
     sizes, walks = merge(dims, (moves, places) if places else (moves,))
     walk, word = walks[0], words_of(x.dtype)
-    index = index_type(x.size, y.size)
+    index = index_type(x.extent, y.extent)
     vector = 1
     if all(steps[-1] == 1 for steps in walks):
         outer = (step for steps in walks for step in steps[:-1])
@@ -270,7 +271,7 @@ def tile(op: Tile, y: Tensor, x: Tensor, repeats: Tensor) -> Answer:
     return _copied(y, x, tuple(sizes), tuple(moves))
 
 
-@kernel(DepthToSpace)
+@kernel(DepthToSpace, follows=True)
 def depth_to_space(op: DepthToSpace, y: Tensor, x: Tensor) -> Answer:
     """Make blocks of pixels of channels."""
     (n, c, h, w), b = x.dims, op.blocksize
@@ -279,20 +280,31 @@ def depth_to_space(op: DepthToSpace, y: Tensor, x: Tensor) -> Answer:
     column_first = op.mode == "DCR"
     of_group = step if column_first else step * b * b
     of_row, of_column = (b * groups * step, groups * step) if column_first else (b * step, step)
-    sizes = (n, groups, h, b, w, b)
-    return _copied(y, x, sizes, (x.strides[0], of_group, row, of_row, pixel, of_column))
+    axes = (
+        ((n, x.strides[0]),),
+        ((groups, of_group),),
+        ((h, row), (b, of_row)),
+        ((w, pixel), (b, of_column)),
+    )
+    return _cut_and_joined(y, x, axes)
 
 
-@kernel(SpaceToDepth)
+@kernel(SpaceToDepth, follows=True)
 def space_to_depth(op: SpaceToDepth, y: Tensor, x: Tensor) -> Answer:
     """Make channels of blocks of pixels."""
     (n, c, h, w), b = x.dims, op.blocksize
     batch, step, row, pixel = x.strides
     blocks = ((b, row), (b, pixel))
     channels = ((c, step),)
-    axes = ((n, batch), *(blocks + channels if op.mode == "DCR" else channels + blocks))
-    axes += ((h // b, b * row), (w // b, b * pixel))
-    return _copied(y, x, tuple(size for size, _ in axes), tuple(move for _, move in axes))
+    made = blocks + channels if op.mode == "DCR" else channels + blocks
+    axes = (((n, batch),), made, ((h // b, b * row),), ((w // b, b * pixel),))
+    return _cut_and_joined(y, x, axes)
+
+
+def _cut_and_joined(y: Tensor, x: Tensor, axes: Sequence[tuple[Ints, ...]]) -> Launch:
+    """Return `copy_strided` where axes of `y` are several of x: pairs of size and stride."""
+    parts = [part for axis in order(y.rank, y.format) for part in axes[axis]]
+    return _copied(y, x, tuple(size for size, _ in parts), tuple(step for _, step in parts))
 
 
 @kernel(Concat, follows=True)
@@ -315,7 +327,7 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
         for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
         if v >= 1 and all(width % v == 0 for width in widths)
     )
-    index = index_type(y.size)
+    index = index_type(y.extent)
     arguments: list[Any] = []
     for x, width, start in zip(present, widths, starts, strict=True):
         arguments += [x, *(integer(n, index) for n in (width, x.pitch or width, start))]

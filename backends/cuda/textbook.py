@@ -361,8 +361,10 @@ def nhwc_formats(conv: Convolution) -> Formats | str:
     return LAST
 
 
-def naive_nhwc(conv: Convolution, variant: str = "") -> Launch:
+def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
     """Return a block for each pixel, a thread for each filter, sums in global memory."""
+    if conv.tail.reads_along:
+        return "an operand that may lie where the sums do"
     x, y, view = conv.x, conv.y, conv.view
     plane = (
         *(conv.channels, *x.dims[2:], *view.kernel, *view.strides, *view.dilations),

@@ -7,7 +7,8 @@ the same convolution shares the result, and a run that was interrupted goes on w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
@@ -15,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...runtime.errors import DeviceError, DeviceOutOfMemory, KernelError
+from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory, KernelError
 from ...runtime.ir import Node
 from .families import KERNELS
 from .launch import Tensor
@@ -130,6 +131,7 @@ class Judge(Protocol):
             least: the best so far; what is far from it need not be measured well.
 
         Raises:
+            DeviceFault: it stops the GPU for this process.
             DeviceError: it fails.
             KernelError: it does not compile.
         """
@@ -221,7 +223,8 @@ class Tuner:
         timings: list[Timing] = []
         least = inf
         try:
-            judge.begin(work.task, picked)
+            with _naming(picked, work.task):
+                judge.begin(work.task, picked)
             for offer, reason in _trials(work):
                 timing = _tried(judge, offer, reason, least, work.task)
                 least = min(least, timing.microseconds)
@@ -241,14 +244,25 @@ def _tried(judge: Judge, offer: Offer, reason: str, least: float, task: Task) ->
     if reason:
         return Timing(offer.way, reason=reason, **facts)
     try:
-        time, error = judge.judge(offer, least)
-    except DeviceOutOfMemory as refused:
-        return Timing(offer.way, reason=str(refused), **facts)
+        with _naming(offer, task):
+            time, error = judge.judge(offer, least)
+    except DeviceFault:
+        raise  # nothing else can be measured in this process
     except (DeviceError, KernelError) as refused:
         return Timing(offer.way, reason=str(refused).splitlines()[0], **facts)
     if not error <= tolerance(task):
         return Timing(offer.way, error=error, reason=f"wrong by {error:.1e}", **facts)
     return Timing(offer.way, microseconds=time, error=error, **facts)
+
+
+@contextmanager
+def _naming(offer: Offer, task: Task) -> Generator[None]:
+    """Let a fault inside name the way that was tried."""
+    try:
+        yield
+    except DeviceFault as fault:
+        title = f"{offer.way} {offer.variant}".strip()
+        raise DeviceFault(f"measuring {title} of {task.signature}: {fault}") from fault
 
 
 def tolerance(task: Task) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf
-from statistics import median
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,43 +10,15 @@ from cuda.bindings import driver
 
 from ...runtime.backend import Format, View
 from ...runtime.errors import DeviceError
-from ...runtime.types import Array, TensorType
-from .device import CudaDevice, CudaStream
-from .launch import Launch, Packed, Scratch, Tensor, bound, launches_of
+from ...runtime.lanes import sequence
+from ...runtime.types import Array
+from .clock import microseconds
+from .device import CudaDevice
+from .launch import Launch, Operand, Packed, Scratch, Tensor, addresses, bound, launches_of
 from .layout import order
 from .memory import CudaBuffer, pointer
 from .menu import Offer, Task
 from .status import check
-
-#: Seconds that one recorded graph of calls should take, and how often it is replayed.
-RECORDED, REPLAYS, MOST_CALLS = 300e-6, 5, 50
-#: A way that takes so many times the best is measured once.
-FAR = 3.0
-
-
-def steady_seconds(
-    device: CudaDevice, run: Callable[[CudaStream], None], stream: CudaStream, least: float = inf
-) -> float:
-    """Return the seconds of one of many calls in a row, recorded as a graph.
-
-    Args:
-        device: that does it.
-        run: gives the stream one call's work; has run before.
-        stream: of the device.
-        least: what is far from it is called only twice.
-    """
-    once = min(device.time(run, stream) for _ in range(2))
-    if once > FAR * least + 50e-6:
-        return once
-    calls = max(1, min(MOST_CALLS, round(RECORDED / max(once, 1e-6))))
-
-    def repeat(stream: CudaStream) -> None:
-        for _ in range(calls):
-            run(stream)
-
-    recorded = device.record(repeat)
-    device.time(recorded, stream)
-    return median(device.time(recorded, stream) for _ in range(REPLAYS)) / calls
 
 
 class DeviceJudge:
@@ -101,14 +71,9 @@ class DeviceJudge:
             run(self._stream)
             self._stream.synchronize()
             error = self._difference(self._read(offer.formats[1]))
-            return self._microseconds(run, least), error
+            return microseconds(self._device, run, self._stream, least), error
         finally:
             scratch.close()
-
-    # ── time ─────────────────────────────────────────────────────────────────────────────────
-
-    def _microseconds(self, run: Any, least: float) -> float:
-        return 1e6 * steady_seconds(self._device, run, self._stream, least / 1e6)
 
     # ── launches ─────────────────────────────────────────────────────────────────────────────
 
@@ -123,28 +88,19 @@ class DeviceJudge:
     def _bound(self, offer: Offer, scratch: CudaBuffer) -> Any:
         if offer.recipe is None:
             raise DeviceError(f"{offer.way} has no recipe")
-        runs = [self._launch(launch, scratch) for launch in launches_of(offer.recipe)]
-
-        def run(stream: CudaStream) -> None:
-            for one in runs:
-                one(stream)
-
-        return run
+        return sequence([self._launch(launch, scratch) for launch in launches_of(offer.recipe)])
 
     def _launch(self, launch: Launch, scratch: CudaBuffer) -> Any:
-        pointers: dict[int, int] = {}
-        for i, argument in enumerate(launch.args):
-            if isinstance(argument, Scratch):
-                pointers[i] = scratch.pointer + argument.offset
-            elif isinstance(argument, Tensor | Packed):
-                pointers[i] = self._address(argument)
+        found = addresses(launch, lambda operand: self._address(operand, scratch))
         code = self._device.compiler.submit(launch.source)
-        return bound(self._device, launch, code, pointers)
+        return bound(self._device, launch, code, found)
 
     # ── tensors ──────────────────────────────────────────────────────────────────────────────
 
-    def _address(self, operand: Tensor | Packed) -> int:
+    def _address(self, operand: Operand, scratch: CudaBuffer) -> int:
         task = self._task
+        if isinstance(operand, Scratch):
+            return scratch.pointer + operand.offset
         if isinstance(operand, Tensor) and task is not None and operand.value is task.y.value:
             return self._result.pointer
         if isinstance(operand, Packed):
@@ -183,7 +139,7 @@ class DeviceJudge:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    return TensorType(tensor.dtype, tensor.dims).dtype.itemsize * tensor.size
+    return tensor.dtype.itemsize * tensor.size
 
 
 def _elements(operand: Tensor | Packed) -> Array:

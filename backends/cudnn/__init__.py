@@ -31,7 +31,8 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from .choice import Chooser
     from .rival import Rival
 
-    device, folder = open_device(options.cache, "cudnn"), options.cache / "cudnn"
+    device, folder = open_device(options.cache, "cudnn", options.device), options.cache / "cudnn"
+    device.enter()
     chooser = Chooser(_session(device.ordinal), folder)
     return CudnnBackend(device, chooser, Rival(CudaBackend(device), folder)), *cuda
 

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...runtime.backend import Format, Formats
-from ...runtime.dtypes import bfloat16, float16, float32, name_of
+from ...runtime.dtypes import float32, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
 from ...runtime.types import TensorType
-from ..cuda.flash import by_head
+from ..cuda.heads import by_head
 from ..cuda.launch import Tensor
 from ..cuda.layout import ceil_div
 from .choice import Task
-from .operation import NEVER, Operand
+from .operation import FLOATS, NEVER, NO_PITCHES, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway
 
-CLAIMED = (float16, bfloat16, float32)
-NO_PITCHES: Mapping[Value, int] = {}
 #: Elements by which the size of a head must be divisible.
 WORD = 8
 #: Queries of a tile, and tiles that an H200 runs at one time.
@@ -162,10 +160,10 @@ class Pattern:
     def _refused_types(self) -> str | None:
         dtype = self.q.tensor.dtype
         others = {value.tensor.dtype for value in (self.k, self.v)} - {dtype}
-        if dtype not in CLAIMED or others:
+        if dtype not in FLOATS or others:
             names = ", ".join(sorted(map(name_of, {dtype, *others})))
             return f"dtype {names}; float16, bfloat16 and float32 are claimed, one for all"
-        if self.mask is not None and self.mask.tensor.dtype not in CLAIMED:
+        if self.mask is not None and self.mask.tensor.dtype not in FLOATS:
             return f"a mask of {name_of(self.mask.tensor.dtype)}; cuDNN adds masks"
         if self.op.is_wide:
             return "scores in float64; cuDNN's are float32"

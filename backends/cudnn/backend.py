@@ -81,7 +81,7 @@ class CudnnBackend:
                 yield Decline(found.nodes[0], duel.lost)
                 continue
             build = partial(self._build, found, options.tune, duel)
-            yield Claim(found.nodes, build, found.formats, found.in_place)
+            yield Claim(found.nodes, build, found.formats)
         if arena is not None:
             self.device.compiler.announce("")
 

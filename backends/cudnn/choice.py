@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from threading import Lock
@@ -25,6 +26,9 @@ _REQUIRES = re.compile(r"Requires (\d+)")
 #: A division but the first is left alone where so many of its engines, the heuristics' best, all
 #: take so many times as long as the best so far: its others would cost a compilation each.
 GLANCE, HOPELESS = 8, 1.3
+#: Engines of a division that are compiled to be measured: they take cuDNN 0.02 to 0.6 s each, and
+#: those that its heuristics propose first are the best.
+MOST_COMPILED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,16 @@ class Task:
             found |= way.operands
         return found
 
+    def graph(self, way: Division, session: Session) -> OperationGraph:
+        """Return cuDNN's part of a division, which has the workspace that its front leaves.
+
+        Raises:
+            NoPlan: cuDNN cannot express it.
+        """
+        taken = way.front.nbytes if way.front else 0
+        limit = None if self.limit is None else self.limit - taken
+        return OperationGraph(session, way.operation, limit)
+
     def __str__(self) -> str:
         limit = "any" if self.limit is None else f"{self.limit} B"
         return f"{' or '.join(map(str, self.ways))}, {limit} workspace"
@@ -131,8 +145,8 @@ class Choice:
         text = f"{engine.graph.operation.title} {engine.name}"
         if self.rest:
             text += f", then {self.rest.title}"
-        made = "compiled" if engine.compiled else "precompiled, built"
-        text += f", {made} in {engine.milliseconds:.0f} ms"
+        made = f"compiled in {engine.milliseconds:.0f} ms" if engine.compiled else "precompiled"
+        text += f", {made}"
         if self.scratch:
             text += f", {self.scratch} B workspace"
         if self.microseconds is None:
@@ -164,6 +178,7 @@ class Judge(Protocol):
 
         Raises:
             NoPlan: it fails, which some engines do only here.
+            DeviceOutOfMemory: there is no room for the tensors.
         """
         ...
 
@@ -188,7 +203,7 @@ class Chooser:
     def __init__(self, session: Session, folder: Path) -> None:
         self.session = session
         self._records = Records(folder)
-        self._known: dict[tuple[Task, bool], Choice] = {}
+        self._known: dict[tuple[Task, str, bool], Choice | str] = {}  # a text: why there is none
         self._lock = Lock()
 
     def choose(self, task: Task, judge: Judge, *, tune: bool = False) -> Choice:
@@ -202,12 +217,18 @@ class Chooser:
         Raises:
             NoPlan: cuDNN has none that is allowed; says what was tried.
         """
+        key = task, str(task), tune  # equal tasks may differ in a -0.0
         with self._lock:
-            if (task, tune) not in self._known:
-                self._known[task, tune] = (
-                    self._tuned(task, judge) if tune else _first(self.session, task, judge)
-                )
-            return self._known[task, tune]
+            if key not in self._known:
+                find = self._tuned if tune else partial(_first, self.session)
+                try:
+                    self._known[key] = find(task, judge)
+                except NoPlan as error:
+                    self._known[key] = str(error)
+            found = self._known[key]
+        if isinstance(found, str):
+            raise NoPlan(found)
+        return found
 
     # ── what was measured ────────────────────────────────────────────────────────────────────
 
@@ -241,15 +262,13 @@ class Chooser:
             return None
         try:
             way = {str(way.operation): way for way in task.ways}[entry["operation"]]
-            graph = OperationGraph(self.session, way.operation, task.limit)
             time, first = (float(entry[name]) for name in ("microseconds", "first"))
-            engine = graph.engine(str(entry["engine"]))
+            engine = task.graph(way, self.session).engine(str(entry["engine"]))
             among = int(entry["among"])
-            choice = Choice(engine, way.rest, time, among, first, front=way.front)
-            judge.trial(choice)
         except (ValueError, LookupError, TypeError, NoPlan):
             return None
-        return choice
+        choice = Choice(engine, way.rest, time, among, first, front=way.front)
+        return choice if _runs(choice, judge, []) else None
 
 
 def _entry(choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -284,9 +303,14 @@ def _first(session: Session, task: Task, judge: Judge) -> Choice:
 
 
 def _runs(choice: Choice, judge: Judge, tried: list[str]) -> bool:
-    """Whether a choice runs; note in `tried` why it does not."""
+    """Whether a choice runs; note in `tried` why it does not.
+
+    Beside a model that fills the GPU, where nothing can be tried, cuDNN is taken at its word.
+    """
     try:
         judge.trial(choice)
+    except DeviceOutOfMemory:
+        return True
     except NoPlan as error:
         tried.append(str(error))
         return False
@@ -300,7 +324,7 @@ def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[T
     least = inf
     for number, way in enumerate(task.ways):
         times: list[float] = []
-        for choice in _choices(session, task, way, []):
+        for choice in _choices(session, task, way, [], MOST_COMPILED):
             if number and len(times) == GLANCE and min(times) > HOPELESS * least:
                 break
             try:
@@ -318,11 +342,13 @@ def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[T
     return replace(best, among=len(trials), first=trials[0].microseconds), trials
 
 
-def _choices(session: Session, task: Task, way: Division, tried: list[str]) -> Iterator[Choice]:
+def _choices(
+    session: Session, task: Task, way: Division, tried: list[str], most_compiled: float = inf
+) -> Iterator[Choice]:
     """Yield what is possible, most promising first; note in `tried` what cuDNN refused."""
     try:
-        graph = OperationGraph(session, way.operation, task.limit)
-        for engine in graph.engines():
+        graph = task.graph(way, session)
+        for engine in graph.engines(most_compiled):
             yield Choice(engine, way.rest, front=way.front)
     except NoPlan as error:
         tried.append(str(error))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 
 import numpy as np
 
 from ...runtime.backend import Format, Formats, Site
-from ...runtime.dtypes import bfloat16, float16, float32, name_of
+from ...runtime.dtypes import float32, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.conv import Conv, ConvTranspose
 from ...runtime.ops.elementwise import (
@@ -31,7 +31,7 @@ from ...runtime.ops.elementwise import (
     Swish,
     Tanh,
 )
-from ...runtime.ops.window import Window, transposed_window, window
+from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Options, Precision
 from ...runtime.types import Array
 from ..cuda.launch import Packed
@@ -39,9 +39,9 @@ from ..cuda.layout import Ints
 from .choice import Division, Task
 from .convolution import Convolution
 from .front import Front
-from .operation import Operand, times
+from .operation import HALVES, NO_PITCHES, Operand, times
 from .registry import Source, Wanted, claims
-from .stages import FLOW, Followers, Stage, Tail, expressible, follow
+from .stages import FLOW, Followed, Stage, Tail, expressible, follow
 
 #: Channels per group below which cuDNN's engines with an epilogue are slow: on an H200, depthwise
 #: 3x3 over 32x128x28x28 takes 18 us alone and 62 us with bias and ReLU, 32 groups of 4 channels
@@ -49,12 +49,9 @@ from .stages import FLOW, Followers, Stage, Tail, expressible, follow
 THIN = 16
 #: Numbers of channels to which images of fewer are padded with zeros, in 16-bit floats.
 PADDED = (4, 8)
-HALVES = (float16, bfloat16)
 
 
 # ── a node in cuDNN's terms ──────────────────────────────────────────────────────────────────────
-
-NO_PITCHES: Mapping[Value, int] = {}
 
 
 def describe(
@@ -92,12 +89,8 @@ def describe(
     if any(-pad >= step for pad, step in zip(found.pads_end, found.strides, strict=True)):
         return f"output_padding of a stride ({times(found.strides)}) or more"
     dtype = x.tensor.dtype
-    grouped = isinstance(node.op, Conv) and node.op.group > 1
-    if dtype in HALVES and grouped and _misses(found):
-        return "groups with windows of padding alone; cuDNN 9.19 compiled a wrong kernel (inf)"
     tf32 = dtype == float32 and precision == "tf32"
-    if format is None:
-        format = Format.CHANNELS_LAST if tf32 or dtype in HALVES else Format.PLAIN
+    format = format or _fastest_format(node, precision)
     front = _front(node, limit) if format is Format.CHANNELS_LAST else None
 
     def operand(value: Value, dims: Ints) -> Operand:
@@ -120,11 +113,9 @@ def describe(
     )
 
 
-def _misses(view: Window) -> bool:
-    """Whether some windows lie beside the image, in its padding alone."""
-    extents = [1 + (k - 1) * d for k, d in zip(view.kernel, view.dilations, strict=True)]
-    pads = zip(view.pads_begin, view.pads_end, extents, strict=True)
-    return any(max(begin, end) >= extent for begin, end, extent in pads)
+def _fastest_format(node: Node, precision: Precision) -> Format:
+    exact = node.output.tensor.dtype == float32 and precision != "tf32"
+    return Format.PLAIN if exact else Format.CHANNELS_LAST
 
 
 def _front(node: Node, limit: int | None = None) -> Front | None:
@@ -178,7 +169,7 @@ def divide(convolution: Convolution, tail: Tail, zeros: Operand | None) -> tuple
     exact = convolution.y.dtype == float32 and not convolution.tf32
     thin = convolution.group > 1 and convolution.thinnest < (THIN if exact else 2)
     ways.insert(0 if thin else len(ways), alone)
-    if not exact and all(map(expressible, tail.stages)):
+    if not exact and not convolution.is_fragile and all(map(expressible, tail.stages)):
         written = Division(replace(convolution, epilogue=tail, written=True))
         flat = len(convolution.y.dims) == 4 and bool(last) and all(map(_is_cheap, last.stages))
         ways.insert(0 if flat or convolution.group > 1 else 1, written)
@@ -249,34 +240,8 @@ def convolution(graph: Graph, node: Node, free: Set[Node], options: Options) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A convolution and the nodes behind it that run in the same step.
-
-    Attributes:
-        node: the convolution.
-        followers: what is behind it.
-        options: the user's choices.
-    """
-
-    node: Node
-    followers: Followers
-    options: Options
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """All of them."""
-        return (self.node, *self.followers.nodes)
-
-    @property
-    def y(self) -> Value:
-        """What the last node computes."""
-        return self.nodes[-1].output
-
-    @property
-    def bias(self) -> Value | None:
-        """One number per channel."""
-        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+class Pattern(Followed):
+    """A convolution and the nodes behind it that run in the same step."""
 
     def task(self, convolution: Convolution, pitches: Mapping[Value, int] = NO_PITCHES) -> Task:
         """Return what an engine is needed for, on tensors with these pitches."""
@@ -286,7 +251,7 @@ class Pattern:
         for role, value in self.followers.along.items():
             operands[role] = Operand.of(y.dims, y.dtype, y.layout[0], pitches.get(value, 0))
         stages = list(self.followers.stages)
-        if self.bias is not None:  # cuDNN's engines want the residual before it
+        if self.added is not None:  # cuDNN's engines want the residual before it
             place = int(bool(stages) and _adds_residual(stages[0]))
             stages.insert(place, Stage(Add(), (FLOW, "bias")))
         zeros = channels if self.node.reads[1].is_constant else None
@@ -301,9 +266,7 @@ class Pattern:
 
     def at(self, site: Site) -> Task | str:
         """Return the task for tensors as they lie."""
-        pitches = dict(site.pitches)
-        if self.y in pitches:
-            pitches[self.node.output] = pitches[self.y]
+        pitches = self.pitches(site)
         limit = self.options.workspace
         found = describe(self.node, self.options.precision, pitches, limit=limit)
         return found if isinstance(found, str) else self.task(found, pitches)
@@ -312,8 +275,8 @@ class Pattern:
         """Return what is read, by role."""
         x, w = self.node.reads[:2]
         reads: dict[str, Source] = {"x": _laid(x, convolution.x), "w": _laid(w, convolution.w)}
-        if self.bias is not None:
-            reads["bias"] = self.bias
+        if self.added is not None:
+            reads["bias"] = self.added
         if w.is_constant:
             pack = partial(_zeros, count=convolution.y.dims[1])
             reads["zeros"] = Packed((w,), ("cudnn", "no bias", convolution.y.dims[1]), pack)
@@ -321,7 +284,7 @@ class Pattern:
 
     def formats(self, convolution: Convolution) -> Formats:
         """Return the physical formats of what is read and given."""
-        format, _ = convolution.y.layout
+        format = _fastest_format(self.node, self.options.precision)
         if format is Format.PLAIN:
             return Formats()
         x, w = self.node.reads[:2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -72,10 +73,9 @@ class OperationGraph:
         self.frontend: Any = self._build()
 
     def _build(self) -> Any:
-        library, operation = self.session.vendor, self.operation
-        cudnn = library.frontend
+        cudnn, operation = self.session.vendor.frontend, self.operation
         operands, results = operation.operands, operation.results
-        with library.planning(f"graph of {operation}"):
+        with self.session.planning(f"graph of {operation}"):
             graph = cudnn.pygraph(
                 name=operation.title,
                 io_data_type=cudnn.data_type.FLOAT,
@@ -119,19 +119,18 @@ class OperationGraph:
     @cached_property
     def _listed(self) -> int:
         """Number of plans that cuDNN's heuristics propose, best first."""
-        library = self.session.vendor
-        modes = library.frontend.heur_mode
-        with library.planning(f"heuristics for {self.operation}"):
+        modes = self.session.vendor.frontend.heur_mode
+        with self.session.planning(f"heuristics for {self.operation}"):
             self.frontend.create_execution_plans([modes.A, modes.FALLBACK])
         return int(self.frontend.get_execution_plan_count())
 
     @cached_property
     def _compiled(self) -> tuple[bool, ...]:
         """Whether each of the plans is of an engine that is compiled at run time."""
-        library, graph = self.session.vendor, self.frontend
-        note = library.frontend.behavior_note.RUNTIME_COMPILATION
-        with library.planning("behavior notes"):
-            notes = [graph.get_behavior_notes_for_plan_at_index(i) for i in range(self._listed)]
+        note = self.session.vendor.frontend.behavior_note.RUNTIME_COMPILATION
+        notes_of, count = self.frontend.get_behavior_notes_for_plan_at_index, self._listed
+        with self.session.planning("behavior notes"):
+            notes = [notes_of(index) for index in range(count)]
         return tuple(note in found for found in notes)
 
     def plans(self) -> tuple[tuple[str, bool], ...]:
@@ -154,13 +153,20 @@ class OperationGraph:
     def _name(self, index: int) -> str:
         return str(self.frontend.get_plan_name_at_index(index))
 
-    def engines(self) -> Iterator[Engine]:
+    def engines(self, most_compiled: float = inf) -> Iterator[Engine]:
         """Yield every engine that is allowed, built, by rank and in the heuristics' order.
+
+        Args:
+            most_compiled: how many of those that are compiled at run time are tried.
 
         Raises:
             NoPlan: the heuristics propose nothing at all.
         """
         for index in self._order():
+            if self._compiled[index]:
+                most_compiled -= 1
+                if most_compiled < 0:
+                    continue
             try:
                 yield self._built(index)
             except NoPlan as error:
@@ -179,7 +185,7 @@ class OperationGraph:
 
     def _built(self, index: int) -> Engine:
         graph, begin = self.frontend, perf_counter()
-        with self.session.vendor.planning("plan"):
+        with self.session.planning("plan"):
             graph.build_plan_at_index(index)
             took = 1e3 * (perf_counter() - begin)
             scratch = int(graph.get_workspace_size_plan_at_index(index))

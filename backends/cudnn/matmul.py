@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ...runtime.backend import Formats, Site
-from ...runtime.dtypes import bfloat16, float16, float32, name_of
+from ...runtime.dtypes import float32, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sum
 from ...runtime.ops.matmul import Gemm, MatMul
@@ -16,14 +16,12 @@ from ...runtime.options import Options, Precision
 from ...runtime.types import TensorType
 from ..cuda.layout import Ints
 from .choice import Division, Task
-from .operation import NEVER, Operand
+from .operation import HALVES, NEVER, NO_PITCHES, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway
-from .stages import FLOW, NO_TAIL, Followers, Stage, Tail, expressed, expressible, follow
+from .stages import FLOW, NO_TAIL, Followed, Stage, Tail, expressed, expressible, follow
 
-HALVES = (float16, bfloat16)
 #: The role of what a Gemm adds to its product.
 _ADDED = "bias"
-NO_PITCHES: Mapping[Value, int] = {}
 
 #: Engines of TF32 carry no note by which they could be told from others.
 _ROUNDED = (
@@ -239,34 +237,8 @@ def product(graph: Graph, node: Node, free: Set[Node], options: Options) -> Want
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A product and the nodes behind it that run in the same step.
-
-    Attributes:
-        node: the product.
-        followers: what is behind it.
-        options: the user's choices.
-    """
-
-    node: Node
-    followers: Followers
-    options: Options
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """All of them."""
-        return (self.node, *self.followers.nodes)
-
-    @property
-    def y(self) -> Value:
-        """What the last node computes."""
-        return self.nodes[-1].output
-
-    @property
-    def added(self) -> Value | None:
-        """What a Gemm adds to its product."""
-        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+class Pattern(Followed):
+    """A product and the nodes behind it that run in the same step."""
 
     @property
     def reads(self) -> dict[str, Source]:
@@ -284,9 +256,7 @@ class Pattern:
 
     def at(self, site: Site) -> Task | str:
         """Return the task for tensors as they lie."""
-        pitches = dict(site.pitches)
-        if self.y in pitches:
-            pitches[self.node.output] = pitches[self.y]
+        pitches = self.pitches(site)
         found = describe(self.node, self.options.precision, pitches)
         return found if isinstance(found, str) else self.task(found, pitches)
 

@@ -28,11 +28,10 @@ from ..cuda.launch import Packed
 from ..cuda.norm import pack_batch_norm
 from ..cuda.norm_rows import MOST_KEPT, MOST_WARPS
 from .choice import Division, Task
-from .operation import NEVER, ROUNDING, Operand
-from .pointwise import FLOATS, Chain, extend, group_of, wanted
+from .operation import FLOATS, HALVES, NEVER, ROUNDING, Operand
+from .pointwise import Chain, extend, group_of, wanted
 from .registry import Source, Wanted, claims, is_wanted_anyway
 from .stages import FLOW, NO_TAIL, Stage, Tail, expressed, expressible, follow
-from .words import HALVES
 
 #: What a normalization gives, in order.
 STATISTICS: tuple[str, ...] = ("y", "mean", "deviation")

@@ -19,6 +19,7 @@ from ...runtime.dtypes import (
     name_of,
     uint8,
 )
+from ...runtime.ir import Value
 from ..cuda.layout import Ints, strides
 
 #: Numeric notes of engines that are never used: Winograd and FFT spread one NaN over a whole
@@ -35,6 +36,11 @@ NEVER = (
 ROUNDING = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE")
 #: The rank of engines that are taken only where nothing else runs; see `Ranked`.
 SLOW = 9
+
+#: What cuDNN computes, and what of it has tensor cores whatever the precision.
+FLOATS = (float32, float16, bfloat16)
+HALVES = (float16, bfloat16)
+NO_PITCHES: Mapping[Value, int] = {}
 
 #: What the frontend calls the dtypes.
 DATA_TYPES: dict[DType, str] = {

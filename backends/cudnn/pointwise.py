@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.backend import Format, Formats, Site
-from ...runtime.dtypes import DType, bfloat16, bool_, float16, float32, int8, name_of
+from ...runtime.dtypes import DType, bool_, int8, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
 from ...runtime.ops import elementwise as ops
@@ -20,11 +20,11 @@ from ..cuda.fuse import MOST_CHAINED, Group, groups
 from ..cuda.layout import Ints, broadcast_strides, merge, order
 from ..cuda.registry import KERNELS
 from .choice import Task
-from .operation import NEVER, Operand
+from .operation import FLOATS, NEVER, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway
+from .stages import Input, Stage
 from .words import WORDLESS, WORDS, Writer, refusal, rounds
 
-FLOATS = (float32, float16, bfloat16)
 #: What is flat is cut into rows, as a kernel counts blocks along a row in 16 bits: of a power of
 #: two where that is possible, or the longest ones. On an H200, rows of 1000 take 523 us for a sum
 #: of two times 1e8 float32, rows of 32 take 281 us, and the cuda kernel 279 us.
@@ -37,31 +37,13 @@ FEW = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One elementwise operator.
-
-    Attributes:
-        op: what it does.
-        inputs: what it reads: the role of a tensor, the number of an earlier stage as ``v2``, a
-            number, or None for what is left out.
-    """
-
-    op: Op
-    inputs: tuple[str | float | None, ...]
-
-    def __str__(self) -> str:
-        inputs = ", ".join("" if given is None else str(given) for given in self.inputs)
-        return f"{self.op}({inputs})"
-
-
-@dataclass(frozen=True, slots=True)
 class Pointwise:
     """Elementwise operators over three axes, on tensors that are repeated along some of them.
 
     Attributes:
         reads: tensor by role, in pairs.
         y: the result, of the last stage.
-        stages: in order.
+        stages: in order; each reads tensors by their roles, and earlier stages as ``v2``.
         title: the operators in short: ``Add+Gelu``.
     """
 
@@ -145,7 +127,7 @@ class Chain:
         """The operators in short."""
         return "+".join(type(node.op).__name__ for node in self.nodes)
 
-    def append(self, op: Op, *inputs: str | float | None) -> str:
+    def append(self, op: Op, *inputs: Input) -> str:
         """Append a stage and return what names its result."""
         self.stages.append(Stage(op, inputs))
         return f"v{len(self.stages) - 1}"
@@ -160,7 +142,7 @@ class Chain:
         self.reads[role] = found
         return role
 
-    def given(self, value: Value | None) -> str | float | None:
+    def given(self, value: Value | None) -> Input:
         """Return what stands for a value in a stage."""
         if value is None or value in self.made:
             return None if value is None else self.made[value]

@@ -26,7 +26,6 @@ class Wanted:
         reads: what is read by every role that some division of the task has.
         gives: what is given, by role.
         formats: the physical formats of what is read and given.
-        in_place: see `runtime.backend.Claim.in_place`.
         at: gives the task for tensors that lie otherwise: those that `formats` allows to be
             slices, or all where it `follows`; or the reason why there is none.
     """
@@ -36,7 +35,6 @@ class Wanted:
     reads: Mapping[str, Source]
     gives: Mapping[str, Value]
     formats: Formats = field(default_factory=Formats)
-    in_place: tuple[tuple[Value, Value], ...] = ()
     at: Callable[[Site], Task | str] | None = None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from ...runtime.backend import Claim, Device, Format, View
 from ...runtime.dtypes import FLOATS
-from ...runtime.errors import DeviceOutOfMemory, UnsupportedError
+from ...runtime.errors import DeviceOutOfMemory, LimitError, UnsupportedError
 from ...runtime.host import HOST
 from ...runtime.infer import infer
 from ...runtime.ir import Graph, Node, Value
@@ -22,10 +21,10 @@ from ...runtime.plan import Plan
 from ...runtime.types import Array, TensorType
 from ...runtime.weights import WeightStore
 from ..cuda.backend import CudaBackend
+from ..cuda.clock import microseconds
 from ..cuda.device import CudaStream
 from ..cuda.records import Records
 from ..cuda.tuning import digest
-from .clock import microseconds
 from .registry import Wanted
 
 
@@ -91,14 +90,14 @@ class Rival:
         return Arena(self, graph, plain, groups)
 
     def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> Timed | None:
-        """Return how the cuda kernels run some nodes of a graph; None where they cannot.
+        """Return how the cuda kernels run some nodes of a graph; None where that is not known.
 
         Args:
             graph: all shapes static.
             nodes: in topological order.
             options: the user's choices.
         """
-        key = f"{self._context}: {_signature(nodes)}, workspace {options.workspace}"
+        key = f"{self._context}: {signature(graph, nodes)}, workspace {options.workspace}"
         if options.precision == "tf32":
             key += ", tf32"
         if key not in self._known:
@@ -123,7 +122,7 @@ class Rival:
                 return self._clocked(plan)
             finally:
                 plan.close()
-        except (UnsupportedError, DeviceOutOfMemory):
+        except (UnsupportedError, LimitError, DeviceOutOfMemory):
             return None
         finally:
             for store in stores.values():
@@ -142,7 +141,7 @@ class Rival:
         seen = {slot.value: slot.format for row in rows for slot in (*row.inputs, *row.outputs)}
         around = (*plan.graph.inputs, *plan.graph.outputs.values())
         formats = tuple(seen.get(value, Format.PLAIN) for value in around)
-        return Timed(microseconds(self._device, run, self._device.stream(), inf), formats)
+        return Timed(microseconds(self._device, run, self._device.stream()), formats)
 
     def change(self, type_: TensorType, before: Format, after: Format) -> float:
         """Return the microseconds that a change of a tensor's format takes."""
@@ -157,7 +156,7 @@ class Rival:
                     for buffer, format in zip(buffers, (before, after), strict=True)
                 ]
                 copy = self._device.copier(views[1], views[0])
-                self._changes[key] = microseconds(self._device, copy, self._device.stream(), inf)
+                self._changes[key] = microseconds(self._device, copy, self._device.stream())
             finally:
                 for buffer in buffers:
                     buffer.close()
@@ -245,8 +244,8 @@ def _numbers(value: Value) -> Array:
     return np.resize(numbers.astype(tensor.dtype), tensor.dims)
 
 
-def _signature(nodes: Sequence[Node]) -> str:
-    """Return everything that the speed of nodes depends on; no names."""
+def signature(graph: Graph, nodes: Sequence[Node]) -> str:
+    """Return everything that the speed of nodes depends on, and what others read; no names."""
     numbers: dict[Value, int] = {}
 
     def text(value: Value | None) -> str:
@@ -259,7 +258,9 @@ def _signature(nodes: Sequence[Node]) -> str:
         f"{node.op} ({', '.join(map(text, node.inputs))}) -> ({', '.join(map(text, node.outputs))})"
         for node in nodes
     )
-    return "; ".join(lines)
+    signature = "; ".join(lines)
+    results = results_of(graph, tuple(nodes))
+    return f"{signature}; gives {', '.join(str(numbers[value]) for value in results)}"
 
 
 # ── on disk ──────────────────────────────────────────────────────────────────────────────────────

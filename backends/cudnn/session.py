@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -16,7 +17,7 @@ from .vendor import Library
 class Session:
     """What graphs are planned for and executed by.
 
-    A handle serves one caller and one stream at a time, which `execute` sees to.
+    A handle serves one caller and one stream at a time, which `planning` and `execute` see to.
 
     Attributes:
         vendor: cuDNN.
@@ -46,6 +47,12 @@ class Session:
             found = library.frontend.create_device_properties(properties)
         place = {"device_property": found, "sm_version": _architecture(properties)}
         return cls(library, _target(properties), place)
+
+    @contextmanager
+    def planning(self, call: str) -> Generator[None]:
+        """Have the handle for oneself inside; see `Library.planning`."""
+        with self._lock, self.vendor.planning(call):
+            yield
 
     def execute(
         self, graph: Any, plan: int, pack: Mapping[int, int], workspace: int, stream: CudaStream

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from ...runtime.backend import Site
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
 from ...runtime.ops import elementwise as ops
+from ...runtime.options import Options
 from ..cuda.elementwise import is_elementwise
 from ..cuda.layout import Ints
 from .operation import Operand
@@ -22,7 +24,7 @@ from .words import WORDS, Writer
 #: What a stage reads of the one before it.
 FLOW = "·"
 
-#: What a stage reads: `FLOW`, the tensor of a role, a number, or nothing where it is left out.
+#: What a stage reads: `FLOW`, the tensor of a role, a number, or None for what is left out.
 Input = str | float | None
 
 
@@ -119,6 +121,41 @@ class Followers:
     across: Mapping[str, Value]
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A node and those behind it that run in the same step.
+
+    Attributes:
+        node: the first one.
+        followers: what is behind it.
+        options: the user's choices.
+    """
+
+    node: Node
+    followers: Followers
+    options: Options
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them."""
+        return (self.node, *self.followers.nodes)
+
+    @property
+    def y(self) -> Value:
+        """What the last node computes."""
+        return self.nodes[-1].output
+
+    @property
+    def added(self) -> Value | None:
+        """What the first node itself adds to its product: its third input."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    def pitches(self, site: Site) -> dict[Value, int]:
+        """Return the pitches of slices; the first node's result lies where the last one's does."""
+        found = dict(site.pitches)
+        return found | {self.node.output: found[self.y]} if self.y in found else found
+
+
 def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Followers:
     """Return the longest chain of elementwise nodes behind a value that a tail can hold.
 
@@ -140,6 +177,8 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
             return None if given is None else FLOW
         if given in roles:
             return roles[given]
+        if given.tensor.dtype != dtype:
+            raise _Unfit
         if given.data is not None and given.data.size == 1:
             return given.data.reshape(()).item()
         place = len(roles)
@@ -149,7 +188,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
         elif given.data is not None and _is_per_channel(given.tensor.dims, shape, axis):
             roles[given] = f"channels{len(across)}"
             across[roles[given]] = given
-        if place == len(roles) or place == MOST_OPERANDS or given.tensor.dtype != dtype:
+        if place == len(roles) or place == MOST_OPERANDS:
             raise _Unfit
         return roles[given]
 
@@ -187,9 +226,11 @@ def _is_per_channel(dims: Ints, shape: Ints, axis: int) -> bool:
 
 
 def expressible(stage: Stage) -> bool:
-    """Whether cuDNN has words for a stage; limits of Clip have to be numbers."""
+    """Whether cuDNN has words for a stage; limits of Clip have to be numbers that do not cross."""
     if isinstance(stage.op, ops.Clip):
-        return not any(isinstance(given, str) for given in stage.inputs[1:])
+        limits = [given for given in stage.inputs[1:] if given is not None]
+        lower, upper = (limits[0], limits[-1]) if limits else (0.0, 0.0)
+        return not isinstance(lower, str) and not isinstance(upper, str) and lower <= upper
     if isinstance(stage.op, ops.Mod):
         return bool(stage.op.fmod)
     return type(stage.op) in WORDS

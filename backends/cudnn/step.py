@@ -12,13 +12,13 @@ import numpy as np
 
 from ...runtime.backend import Site, View
 from ...runtime.dtypes import FLOATS
-from ...runtime.errors import DeviceError, DeviceOutOfMemory
+from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from ...runtime.types import Array
+from ..cuda.clock import microseconds
 from ..cuda.device import CudaDevice, CudaStream
 from ..cuda.launch import Packed
 from ..cuda.memory import CudaBuffer, pointer
 from .choice import Choice, Task
-from .clock import microseconds
 from .epilogue import rest_kernel
 from .front import front_kernel
 from .operation import Operand
@@ -155,11 +155,17 @@ class Bench:
     @contextmanager
     def _running(self, choice: Choice) -> Generator[Run]:
         """Give what runs a choice; turn what fails inside into `NoPlan`."""
-        scratch = self._device.allocate(choice.scratch)
+        at = self._at
         try:
-            yield runner(self._device, choice, self._at, scratch.pointer)
+            scratch = self._device.allocate(choice.scratch)
+        except DeviceOutOfMemory as error:
+            raise NoPlan(f"{choice} fails: {error}") from error
+        try:
+            yield runner(self._device, choice, at, scratch.pointer)
         except DeviceOutOfMemory:
             raise
+        except DeviceFault as fault:  # nothing else can be tried in this process
+            raise DeviceFault(f"trying {choice}: {fault}") from fault
         except (DeviceError, RuntimeError) as error:  # the latter from an interrupted recording
             raise NoPlan(f"{choice} fails: {error}") from error
         finally:

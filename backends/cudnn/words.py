@@ -20,12 +20,11 @@ from functools import reduce
 from math import inf
 from typing import Any
 
-from ...runtime.dtypes import bfloat16, bool_, float16
+from ...runtime.dtypes import bool_
 from ...runtime.ir import Node
 from ...runtime.op import Op
 from ...runtime.ops import elementwise as ops
-
-HALVES = (float16, bfloat16)
+from .operation import HALVES
 
 
 @dataclass(frozen=True, slots=True)

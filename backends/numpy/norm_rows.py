@@ -119,7 +119,7 @@ def _record_norm(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     finish = chain.finish(by_row, bound)
     normalize = _layer_norm if isinstance(op, LayerNormalization) else _rms_norm
     tapes: list[Tape] = []
-    for (part,) in blocks((rows,), max(1, BLOCK // size)):
+    for (part,) in blocks((rows,), max(1, BLOCK // max(1, size))):
         block = (part, slice(0, size))
         parameters = [cut(data, block) for data in given]
         statistics = [None if data is None else data.reshape(rows, 1)[part] for data in kept]

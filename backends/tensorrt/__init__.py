@@ -17,6 +17,7 @@ from ...runtime.options import Options
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..cuda.device import CudaDevice
     from .engine import Engines
 
 
@@ -38,16 +39,16 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from ..cuda.device import open_device
     from .backend import TensorrtBackend
 
-    device = open_device(options.cache, "tensorrt")
-    engines = _engines(device.description, options.cache / "tensorrt")
+    device = open_device(options.cache, "tensorrt", options.device)
+    engines = _engines(device, options.cache / "tensorrt")
     return TensorrtBackend(device, engines), *cuda
 
 
 @cache
-def _engines(gpu: str, folder: Path) -> Engines:
-    """Return the engines of this process, which all models share."""
+def _engines(device: CudaDevice, folder: Path) -> Engines:
+    """Return the engines of this process on a GPU, which all models share."""
     from .engine import Engines
     from .store import Store
     from .vendor import load
 
-    return Engines(load(), gpu, Store(folder))
+    return Engines(load(), device.description, Store(folder))

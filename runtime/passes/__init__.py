@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..ir import Graph
 from ..options import Options
 from . import (
+    drop_requantization,
     drop_zero_units,
     fold_affine,
     fold_batchnorm,
@@ -30,6 +31,7 @@ from . import (
     to_half,
     unflatten_softmax,
     unfold_patches,
+    unshuffle,
 )
 from .driver import Context, Evaluate, Pass, Rewrite, Rewrites, run_passes
 
@@ -74,6 +76,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "lower_einsum",
         lower_einsum.run,
         "before the patterns below, which know products of matrices as MatMul",
+    ),
+    Pass(
+        "drop_requantization",
+        drop_requantization.run,
+        "before the patterns below, which would see quantization between their nodes",
     ),
     Pass(
         "fuse_activation",
@@ -173,6 +180,7 @@ AFTER_SHAPES: tuple[Pass, ...] = (
     Pass("lower_einsum", lower_einsum.run, "it needs the sizes of axes that it joins"),
     Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
     Pass("join_heads", join_heads.run, "and how many heads a Reshape makes"),
+    Pass("unshuffle", unshuffle.run, "sizes tell which axes are cut and joined"),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +16,11 @@ import pytest
 from tercet.runtime.errors import UsageError
 from tercet.tools import peer_bench
 from tercet.tools.bench_models import bench_inputs, bench_model
-from tercet.tools.measure import Timing
+from tercet.tools.measure import Spread
 from tercet.tools.peaks import Peaks
-from tercet.tools.peer_bench import Row, save, summary
+from tercet.tools.peer_page import MODELS, Row, save, summary
 from tercet.tools.peers import Bound, Peer, read_bounds, read_peers, rivals
+from tercet.tools.results import earlier, write
 
 SLOW = {"model": "vgg16", "precision": "fp16", "batch": 32, "peer": "slow", "ms": 4.0,
         "p10": 3.9, "p90": 4.1, "rel_err": None}  # fmt: skip
@@ -32,8 +36,8 @@ def peers_file(folder: Path, *entries: object) -> Path:
 
 
 def row(milliseconds: float, peers: tuple[Peer, ...], batch: int = 32) -> Row:
-    timing = Timing((milliseconds / 1e3,) * 5)
-    return Row("vgg16", "float16", batch, "cuda", timing, 7e-4, 20, 10**12, 10**9, peers)
+    spread = Spread(milliseconds, milliseconds, milliseconds, 5)
+    return Row("vgg16", "float16", batch, "cuda", spread, 7e-4, 20, 10**12, 10**9, peers)
 
 
 def test_the_fastest_peer_comes_first(tmp_path: Path) -> None:
@@ -74,6 +78,39 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert titles == ["vgg16, batch 32, cuda (vgg16): 1e+03 FLOP/B, 1.00 PFLOP/s"]
 
 
+def test_rows_of_earlier_calls_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls measure half of a table each, of which a third one, at a time limit, loses none."""
+    said: list[tuple[Sequence[str], Sequence[int]]] = []
+    limit = Bound(2.0, 0.5)
+
+    def measure(names: Sequence[str], *_: object, batches: Sequence[int], **__: object) -> Any:
+        said.append((names, batches))
+        yield from (replace(row(2.0, (), batch), model=names[0], bound=limit) for batch in batches)
+        if len(said) == 3:
+            raise KeyboardInterrupt
+
+    device = SimpleNamespace(device=None)
+    monkeypatch.setattr(peer_bench, "measure", measure)
+    monkeypatch.setattr(peer_bench, "open_backends", lambda *_: (device,))
+    monkeypatch.setattr(peer_bench, "device_environment", lambda *_: dict(ABOUT))
+    monkeypatch.setattr(peer_bench, "_peaks", lambda *_: [PEAKS])
+    output = ["--output", str(tmp_path)]
+    assert peer_bench.main(["vgg16", "--batch", "32", "--precision", "float16", *output]) == 0
+    assert peer_bench.main(["resnet50", *output]) == 0
+    assert said == [(["vgg16"], [32]), (["resnet50"], [1, 32])]
+    with pytest.raises(KeyboardInterrupt):
+        peer_bench.main(["bert_base", "--batch", "1", *output])
+    file, about = tmp_path / "gpu_peers.json", ABOUT | {"ways": "estimated", "date": "2001-01-01"}
+    rows = earlier(file, about, Row.from_dict)
+    found = [(each.model, each.batch) for each in rows]
+    assert found == [("resnet50", 1), ("resnet50", 32), ("vgg16", 32), ("bert_base", 1)]
+    assert (rows[0].device, rows[0].bound) == (Spread(2.0, 2.0, 2.0, 5), limit)
+    assert earlier(file, about, Peaks.from_dict, "peaks") == [PEAKS]
+    assert earlier(file, about | {"tercet": "another commit"}, Row.from_dict) == []
+    write(tmp_path, {file.name: file.read_text()[:-9]})
+    assert earlier(file, about, Row.from_dict) == []
+
+
 def test_cudnn_is_held_against_onnxruntime_and_its_own_graphs(tmp_path: Path) -> None:
     onnxruntime = SLOW | {"peer": "ort-cuda-graph1", "ms": 3.0, "p90": 3.1}
     peers = read_peers(peers_file(tmp_path, SLOW, FAST, onnxruntime))["vgg16", "float16", 32]
@@ -102,7 +139,7 @@ def test_bounds_by_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2", "resnet50_v15"])
 def test_models_have_a_batch(name: str) -> None:
-    assert name in peer_bench.MODELS.values()
+    assert name in MODELS.values()
     (data,) = bench_inputs(bench_model(name), batch=3).values()
     assert data.shape == (3, 3, 224, 224)
     assert data.dtype == np.float32

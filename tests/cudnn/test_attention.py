@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from tercet.runtime.backend import Decline, Site
 from tercet.runtime.dtypes import DType, bfloat16, bool_, float16, float32, float64
-from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.ops.attention import Attention
@@ -25,12 +23,11 @@ from tercet.backends.cudnn.choice import Task
 from tercet.backends.cudnn.graph import OperationGraph
 from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.session import Session
-from tercet.backends.cudnn.vendor import NoPlan, load
+from tercet.backends.cudnn.vendor import NoPlan
 
 Ints = tuple[int, ...]
 HEADS: list[Ints | None] = [(8, 12, 128, 64)] * 3
 ROWS: list[Ints | None] = [(8, 128, 768)] * 3
-PROPERTIES = (Path(__file__).parent / "h200.json").read_text("utf-8")
 
 
 def graph_of(
@@ -158,14 +155,6 @@ def test_scores_that_are_wanted_are_left() -> None:
 
 
 # ── what cuDNN says ──────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def session() -> Session:
-    try:
-        return Session.elsewhere(load(), PROPERTIES)
-    except BackendUnavailable as error:
-        pytest.skip(f"{error.missing}: {error.remedy}")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from tercet.runtime.backend import Decline
 from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64, name_of
-from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.op import OPERATORS, Op
@@ -35,18 +33,8 @@ from tercet.backends.cudnn.norm import Normalization
 from tercet.backends.cudnn.pointwise import Pointwise
 from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.session import Session
-from tercet.backends.cudnn.vendor import load
 
-PROPERTIES = (Path(__file__).parent / "h200.json").read_text("utf-8")
 Ints = tuple[int, ...]
-
-
-@pytest.fixture(scope="module")
-def session() -> Session:
-    try:
-        return Session.elsewhere(load(), PROPERTIES)
-    except BackendUnavailable as error:
-        pytest.skip(f"{error.missing}: {error.remedy}")
 
 
 def surveyed(

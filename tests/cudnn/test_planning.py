@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.dtypes import DType, bfloat16, float16, float32, name_of
-from tercet.runtime.errors import BackendUnavailable, DeviceError
+from tercet.runtime.errors import DeviceError
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.layout import lay_out
@@ -29,35 +29,21 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cudnn import backend
 from tercet.backends.cudnn.backend import CudnnBackend
-from tercet.backends.cudnn.choice import Choice, Chooser, Division, Task
+from tercet.backends.cudnn.choice import Choice, Chooser, Task
 from tercet.backends.cudnn.conv import convolution, describe
 from tercet.backends.cudnn.convolution import Convolution
 from tercet.backends.cudnn.graph import OperationGraph
 from tercet.backends.cudnn.operation import Operand, Operation
 from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.session import Session
-from tercet.backends.cudnn.vendor import Library, NoPlan, load
+from tercet.backends.cudnn.vendor import Library, NoPlan
 
 from ..kernels.dry import CudaBackend, DryDevice, stores
 
-PROPERTIES = (Path(__file__).parent / "h200.json").read_text("utf-8")
 CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3))
 DEPTHWISE = Case(Conv(group=128, pads=(1, 1, 1, 1)), (1, 128, 28, 28), (128, 1, 3, 3))
 UP = Case(ConvTranspose(strides=(2, 2), pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 32, 4, 4))
 ALL = ("bias", "add", "relu")
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    try:
-        return load()
-    except BackendUnavailable as error:
-        pytest.skip(f"{error.missing}: {error.remedy}")
-
-
-@pytest.fixture(scope="module")
-def session(library: Library) -> Session:
-    return Session.elsewhere(library, PROPERTIES)
 
 
 def convolution_of(case: Case, precision: Precision = "float32") -> Convolution:
@@ -161,17 +147,6 @@ def test_a_transposed_convolution_leaves_its_bias_to_a_kernel(
     assert str(choice).startswith("dgrad ")
 
 
-def test_no_workspace_is_enough(session: Session, tmp_path: Path) -> None:
-    for wanted in (task(CASE, limit=0), task(CASE, "tf32", 0)):
-        assert choose(session, wanted, tmp_path).engine.scratch == 0
-
-
-def test_a_refusal_says_what_was_tried(session: Session, tmp_path: Path) -> None:
-    wrong = replace(convolution_of(CASE), y=Operand.of((1, 64, 55, 56), float32))
-    with pytest.raises(NoPlan, match=r"conv x 1x64x56x56 .* y 1x64x55x56 .*BAD_PARAM"):
-        choose(session, Task((Division(wrong),), None), tmp_path)
-
-
 def test_shapes_are_those_that_cudnn_computes(session: Session) -> None:
     """CuDNN checks the result's shape against the parameters of the convolution."""
     refused = 0
@@ -192,11 +167,6 @@ def test_shapes_are_those_that_cudnn_computes(session: Session) -> None:
 def test_random_convolutions_have_engines(session: Session, dtype: DType, tmp_path: Path) -> None:
     chooser = Chooser(session, tmp_path)
     for case in random_cases(40, seed=1):
-        found = describe(replace(case, dtype=dtype).graph().nodes[0])
-        if isinstance(found, str):
-            assert "windows of padding alone" in found
-            assert dtype != float32
-            continue
         epilogue = [name for name in ALL if getattr(case, name)]
         chooser.choose(task(replace(case, dtype=dtype), epilogue=epilogue), Judge())
 

@@ -14,6 +14,7 @@ from tercet.backends.cuda.device import open_device
 from tercet.backends.cuda.registry import Setting
 from tercet.backends.cuda.tuning import works_of
 from tercet.backends.numpy import evaluate
+from tercet.runtime.dtypes import DType, float16, float32
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array
@@ -91,13 +92,21 @@ def run(data: Array, weights: Array, cache: Path, *, tune: bool) -> Array:
         return np.asarray(result)
 
 
-def test_measured_choices(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "dtype", "allowed"),
+    [((1, 32, 40, 40), float32, 2e-5), ((8, 64, 56, 56), float16, 2e-3)],  # which Hopper's
+    ids=["float32", "float16"],  # copy engine feeds
+)
+def test_measured_choices(
+    shape: tuple[int, ...], dtype: DType, allowed: float, tmp_path: Path
+) -> None:
     """B13: a choice is measured once, kept, and right; without `tune` it plays no part."""
-    data, weights = normal(1, 32, 40, 40), normal(32, 32, 3, 3)
+    channels = shape[1]
+    data, weights = normal(*shape).astype(dtype), normal(channels, channels, 3, 3).astype(dtype)
     plain = run(data, weights, tmp_path, tune=False)
     assert not (tmp_path / "tuned").exists()
     tuned = run(data, weights, tmp_path, tune=True)
-    assert error(tuned, plain.astype(np.float64)) <= 2e-5
+    assert error(tuned, plain.astype(np.float64)) <= allowed
     (entry,) = (tmp_path / "tuned").iterdir()
     before = entry.stat().st_mtime_ns
     np.testing.assert_array_equal(run(data, weights, tmp_path, tune=True), tuned)

@@ -34,6 +34,9 @@ SIZES = [
     ((2, 8, 2), (300, 300), (128, 128)),
     ((1, 4, 4), (1, 1000), (96, 96)),
     ((2, 3, 3), (129, 65), (80, 33)),
+    ((1, 32, 8), (1, 4096), (128, 128)),
+    ((2, 8, 1), (16, 4097), (256, 256)),
+    ((1, 2, 2), (64, 5000), (64, 64)),
 ]
 
 
@@ -71,7 +74,7 @@ def test_sizes(size: tuple[Any, ...], dtype: DType) -> None:
 
 @pytest.mark.parametrize("shape", flash.SHAPES, ids=str)
 def test_every_shape(shape: flash.Shape, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash, "_suits_groups", lambda *_: False)
+    monkeypatch.setattr(flash, "on_hopper", lambda *_: None)
     monkeypatch.setattr(flash, "_shape", lambda *_: shape)
     check(((2, 4, 2), (150, 333), (64, 64)), float16)
 
@@ -85,12 +88,14 @@ def test_every_shape(shape: flash.Shape, monkeypatch: pytest.MonkeyPatch) -> Non
         ((65, 300), {"softcap": 5.0}),
         ((300, 300), {"is_causal": 1}),
         ((200, 310), {}),
+        ((190, 1100), {"is_causal": 1}),
     ],
 )
+@pytest.mark.parametrize("heads", [(64, 64), (128, 128), (72, 96)], ids=str)
 def test_groups_of_warps(
-    lengths: tuple[int, int], attributes: dict[str, Any], dtype: DType
+    heads: tuple[int, int], lengths: tuple[int, int], attributes: dict[str, Any], dtype: DType
 ) -> None:
-    size = ((11, 12, 4), lengths, (64, 64))  # enough for every multiprocessor
+    size = ((11, 12, 4), lengths, heads)  # enough for every multiprocessor
     narrow = operands(size, dtype)
     masks: list[Array | None] = [None]
     if not attributes:

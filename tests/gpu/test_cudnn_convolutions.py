@@ -89,7 +89,7 @@ def test_random_convolutions_are_right_or_declined(cache: Path) -> None:
     wrong = [f for f in findings if f.verdict == "wrong"]
     assert not wrong, "\n".join(map(str, wrong))
     assert all(f.reason for f in findings if not f.kernel)
-    assert sum(bool(f.kernel) for f in findings) >= 720
+    assert sum(bool(f.kernel) for f in findings) >= 792
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
@@ -202,6 +202,25 @@ def test_what_cudnn_does_not_fuse_a_kernel_does(case: Case, cache: Path) -> None
     assert error <= 2e-6
     assert ", then " in text
     assert "; " not in text, "one step"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(Conv(), (2, 64, 4, 4), (1, 64, 4, 4), True, dtype=float16),
+        Case(Conv(dilations=(3,), group=3, pads=(1, 3)), (1, 12, 1), (9, 4, 1), dtype=float16),
+        Case(Conv(group=2, pads=(3, 0, 0, 3)), (2, 32, 5, 5), (32, 16, 2, 2), dtype=float16),
+    ],
+    ids=["one number a picture", "padding alone", "padding alone, in a corner"],
+)
+@pytest.mark.parametrize("tune", [False, True])
+def test_what_was_wrong_once(case: Case, tune: bool, cache: Path) -> None:
+    with opened(case.graph(), cache, tune=tune, conv="cudnn") as model:
+        (got,) = model.run(case.feeds()).values()
+        row = model.placement()["conv"]
+    assert row.backend == "cudnn"
+    assert "compiled in" not in row.kernel or not case.op.group > 1
+    assert distance(got, case.expected()) < 2e-3
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])

@@ -171,6 +171,9 @@ class EmulatedDevice:
     compiler: HostCompiler
     name: str = "cuda:0"
 
+    def enter(self) -> None:
+        return None
+
     def allocate(self, nbytes: int) -> CudaBuffer:
         block: Any = _Block(nbytes) if nbytes else None
         return CudaBuffer(block, nbytes, lambda core, nbytes: core.close())

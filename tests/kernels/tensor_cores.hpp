@@ -19,6 +19,10 @@ template <int N> void copy_async(u32 to, const T* from, bool inside)
     memset(at_address(to), 0, N * sizeof(T));
     if (inside) memcpy(at_address(to), from, N * sizeof(T));
 }
+template <int N> void fill(u32 to, u32 word)
+{
+    for (int i = 0; i < N; i += 4) memcpy(at_address(to + i), &word, 4);
+}
 inline void copy_commit() {}
 template <int N> void copy_wait() {}
 
@@ -104,6 +108,33 @@ inline void multiply_16x8x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
             const u32* left = of_lane(row * 4 + part);
             const u32* right = of_lane((column + q % 2) * 4 + part);
             sums[q] += tf32(left[q / 2]) * tf32(right[4]) + tf32(left[2 + q / 2]) * tf32(right[5]);
+        }
+    __syncwarp();
+}
+
+// The product of four neighbouring bytes with four others, added up; KIND says which have signs.
+inline u32 dot_of_bytes(u32 a, u32 b)
+{
+    int sum = 0;
+    for (int bit = 0; bit < 32; bit += 8) {
+        const int left = a >> bit & 255, right = b >> bit & 255;
+        sum += (KIND[0] == 's' ? (int8_t)left : left) * (KIND[3] == 's' ? (int8_t)right : right);
+    }
+    return (u32)sum;
+}
+
+inline void multiply_16x8x32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    show(words, 6);
+    const int row = current % 32 / 4, column = current % 4 * 2;
+    for (int q = 0; q < 4; ++q)
+        for (int part = 0; part < 4; ++part) {
+            const u32* left = of_lane(row * 4 + part);
+            const u32* right = of_lane((column + q % 2) * 4 + part);
+            const u32 more = dot_of_bytes(left[q / 2], right[4])
+                             + dot_of_bytes(left[2 + q / 2], right[5]);
+            sums[q] = (int)((u32)sums[q] + more);  // wraps around
         }
     __syncwarp();
 }

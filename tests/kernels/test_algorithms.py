@@ -216,6 +216,25 @@ def test_products_that_a_way_cannot_do(arrays: list[Any], way: str, reason: str)
         planned(single("MatMul", arrays, (1,) * (arrays[1].ndim == 2)), algorithms={"MatMul": way})
 
 
+@pytest.mark.parametrize(
+    ("operator", "shapes", "expected"),
+    [
+        ("MatMul", ((0, 64), (64, 40)), []),
+        ("MatMul", ((5, 0), (0, 40)), ["product"]),
+        ("Conv", ((2, 0, 5, 5), (4, 0, 3, 3)), ["conv_naive"]),
+        ("ConvTranspose", ((2, 0, 5, 5), (0, 4, 3, 3)), ["conv_transposed"]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_products_without_elements(
+    operator: str, shapes: Any, expected: list[str], dtype: Any
+) -> None:
+    """There is nothing to pack, no row to compute, or no term to add up."""
+    arrays = [normal(*shape).astype(dtype) for shape in shapes]
+    found = launches(planned(single(operator, arrays, (1,))))
+    assert [launch.entry for launch in found] == expected
+
+
 def test_a_measured_product_is_taken() -> None:
     (node,) = single("MatMul", [normal(100, 256), normal(256, 40)], (1,)).nodes
     operands = [Tensor(node.output), *map(Tensor, node.reads)]

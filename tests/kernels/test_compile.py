@@ -82,7 +82,7 @@ def test_products(target: Target, cache: Path) -> None:
 #: ways to convolve, attention, decisions, the teaching kernels.
 ELSEWHERE = re.compile(
     r"gemm|elementwise|mma|mma_\w+|pack_image|\w+_words|split_\w+"
-    r"|direct|implicit|winograd|winograd_transform|fft|attention_mma|attention_wgmma"
+    r"|direct|implicit|winograd|winograd_transform|fft|attention_(mma|wgmma|long|merge)"
     r"|control|element|ladder|naive_nhwc"
 )
 

@@ -29,6 +29,7 @@ from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
+from .transformer_samples import attention
 
 BY_TITLE = {f"{tile.title} of {tile.places}": tile for tile in LINEAR_TILES}
 
@@ -184,3 +185,29 @@ def test_attention(
     infer(graph)
     compare(Sample(graph, feeds), hopper)
     assert files(hopper) == {"attention_wgmma.cu"}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("lengths", "size", "mask", "attributes"),
+    [
+        ((70, 1030), (64, 64), None, {}),
+        ((200, 300), (128, 128), None, {"is_causal": 1}),
+        ((130, 150), (72, 96), (2, 1, 1, 150), {"left_window_size": 90}),
+        ((65, 131), (128, 64), (65, 120), {"softcap": 2.0}),
+    ],
+)
+def test_attention_of_many_queries(
+    lengths: tuple[int, int],
+    size: tuple[int, int],
+    mask: tuple[int, ...] | None,
+    attributes: dict[str, Any],
+    dtype: DType,
+    hopper: CudaBackend,
+) -> None:
+    """Groups of warps share keys and values of heads of 64 to 128 elements."""
+    more = () if mask is None else (normal(*mask),)
+    compare(attention((2, 4, 2), lengths, size, dtype, *more, **attributes), hopper)
+    assert files(hopper) == {"attention_long.cu"}

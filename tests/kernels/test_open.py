@@ -13,7 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends import cuda, open_backends
 from tercet.backends.cuda import device as opening
 from tercet.backends.cuda.compile import H200, Target, target_for
-from tercet.runtime.errors import BackendUnavailable
+from tercet.runtime.errors import BackendUnavailable, UsageError
 from tercet.runtime.options import Options
 
 OK = opening.driver.CUresult.CUDA_SUCCESS
@@ -61,6 +61,26 @@ def test_no_gpu(driver: SimpleNamespace) -> None:
     driver.cuInit = lambda flags: (OK,)
     driver.cuDeviceGetCount = lambda: (OK, 0)
     assert "there is no GPU 0; CUDA shows 0" in refusal().missing
+
+
+def test_one_gpu_of_several(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.cuDeviceGetCount = lambda: (OK, 2)
+    monkeypatch.setattr(opening, "_core_device", lambda backend, ordinal: ordinal)
+    monkeypatch.setattr(opening, "CudaDevice", lambda core, cache: SimpleNamespace(ordinal=core))
+    first, second, again = (
+        open_backends("cuda", Options(device=number))[0].device for number in (0, 1, 1)
+    )
+    assert (first.ordinal, second.ordinal) == (0, 1)  # type: ignore[attr-defined]
+    assert second is again
+
+
+def test_a_gpu_that_is_not_there(driver: SimpleNamespace) -> None:
+    with pytest.raises(BackendUnavailable, match="there is no GPU 1; CUDA shows 1"):
+        open_backends("cuda", Options(device=1))
+    with pytest.raises(UsageError, match="backend 'numpy' works on the host: device=1 is for GPUs"):
+        open_backends("numpy", Options(device=1))
+    with pytest.raises(UsageError, match="device=-1 is no number of a GPU"):
+        Options(device=-1)
 
 
 def test_a_driver_older_than_the_packages(driver: SimpleNamespace) -> None:

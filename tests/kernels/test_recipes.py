@@ -11,18 +11,20 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.launch import Launch, Scratch, Tensor
+from tercet.backends.cuda.launch import Ints32, Launch, Scratch, Tensor
 from tercet.backends.cuda.layout import broadcast_strides, merge, strides
 from tercet.backends.cuda.norm import softmax
+from tercet.backends.cuda.registry import Setting
 from tercet.backends.cuda.tiles import TILES, choose, estimate
 from tercet.runtime.backend import Format
-from tercet.runtime.dtypes import float32, int64
+from tercet.runtime.dtypes import float32, int32, int64
 from tercet.runtime.errors import UnsupportedError
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 from tercet.tools.light_models import NAMES, light_file
 
@@ -61,16 +63,23 @@ def test_axes_that_all_tensors_walk_alike_are_merged() -> None:
 # ── single recipes ───────────────────────────────────────────────────────────────────────────────
 
 
+ON_H200 = Setting(H200, Options())
+
+
 def test_softmax_is_plain_data() -> None:
     x, y = tensor(3, 1000), tensor(3, 1000)
-    assert softmax(Softmax(), y, x) == Launch(
-        "softmax.cu",
+    assert softmax(Softmax(), y, x, setting=ON_H200) == Launch(
+        "softmax_rows.cu",
         "softmax_rows",
         grid=(3, 1, 1),
-        block=256,
-        args=(x, y, np.int32(1000)),
-        types=(("X", float32), ("A", float32)),
-        constants=(("WARPS", 8), ("LOGARITHM", False)),
+        block=128,
+        args=(x, None, y, np.int32(1000), Ints32((1, 1000))),
+        types=(("X", float32), ("A", float32), ("I", int32)),
+        constants=(
+            *(("WARPS", 4), ("VECTOR", 4), ("BATCH", 2), ("SHARED", False)),
+            ("LOGARITHM", False),
+        ),
+        early=True,
         note="3 x 1000",
     )
 
@@ -81,14 +90,14 @@ def test_softmax_is_plain_data() -> None:
 )
 def test_softmax_over_channels_follows_the_format(format: Format, entry: str) -> None:
     x, y = tensor(2, 16, 5, 5, format=format), tensor(2, 16, 5, 5, format=format)
-    recipe = softmax(Softmax(axis=1), y, x)
+    recipe = softmax(Softmax(axis=1), y, x, setting=ON_H200)
     assert isinstance(recipe, Launch)
     assert recipe.entry == entry
 
 
 def test_a_recipe_declines_in_words() -> None:
     x = tensor(3, 4, dtype=int64)
-    assert softmax(Softmax(), x, x) == "dtype int64"
+    assert softmax(Softmax(), x, x, setting=ON_H200) == "dtype int64"
 
 
 def test_declines_reach_the_user() -> None:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda import backend, tuning
 from tercet.backends.cuda.compile import H200
+from tercet.backends.cuda.launch import (
+    Launch,
+    Scratch,
+    TensorMap,
+    addresses,
+    bound,
+    launches_of,
+)
 from tercet.backends.cuda.menu import Offer, Task
 from tercet.backends.cuda.records import Records
 from tercet.backends.cuda.registry import Setting
+from tercet.backends.cuda.status import failure
 from tercet.backends.cuda.tuning import Tuner, Work, digest, works_of
-from tercet.runtime.errors import DeviceError, DeviceOutOfMemory
+from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from tercet.runtime.ir import Graph
 from tercet.runtime.options import Options
 
@@ -118,6 +129,24 @@ def test_a_wrong_or_failing_way_is_not_taken(tmp_path: Path) -> None:
     assert reasons["direct"] == "wrong by 5.0e-01"
     assert reasons["winograd_f2"] == "broken"
     assert reasons["explicit_gemm"] == "x"
+
+
+def test_a_fault_ends_the_tuning_and_names_the_way(tmp_path: Path) -> None:
+    """The driver answers every later call with it, so that all later ways would be blamed."""
+    clock = Clock(failing={"winograd_f2": DeviceFault("launch failed with CUDA_ERROR_ASSERT")})
+    with pytest.raises(DeviceFault, match=r"^measuring winograd_f2 of .*: launch failed with CUDA"):
+        tuner(tmp_path, clock).results(works(graph()), silent)
+    assert not list(tmp_path.iterdir()), "nothing is remembered of a task that was not finished"
+
+
+@pytest.mark.parametrize(
+    ("status", "final"),
+    [("CUDA_ERROR_ILLEGAL_INSTRUCTION", True), ("CUDA_ERROR_INVALID_VALUE", False)],
+)
+def test_a_status_that_is_final_is_a_fault(status: str, final: bool) -> None:
+    found = failure(f"cuStreamSynchronize failed with {status}")
+    assert isinstance(found, DeviceFault) == final
+    assert status in str(found)
 
 
 def test_what_is_hopeless_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +283,73 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_nothing_is_kept_where_nothing_can_be_measured(tmp_path: Path) -> None:
     assert tuner(tmp_path, Clock(full=True)).choices(works(graph()), silent) == {}
     assert not list(tmp_path.iterdir())
+
+
+def problems(launch: Launch) -> Iterator[str]:
+    """What CUDA and Hopper's copy engine would refuse or, worse, fault at."""
+    if launch.shared > H200.shared or not 0 < launch.block <= 1024:
+        yield f"{launch.shared} bytes, {launch.block} threads"
+    if launch.grid[0] >= 2**31 or max(launch.grid[1:]) >= 2**16:
+        yield f"grid {launch.grid}"
+    if any(blocks % size for blocks, size in zip(launch.grid, launch.cluster, strict=True)):
+        yield f"grid {launch.grid} of clusters {launch.cluster}"
+    for map in (argument for argument in launch.args if isinstance(argument, TensorMap)):
+        size, limits = map.dtype.itemsize, (256, 1024) if map.corners else (256,) * len(map.dims)
+        begin = map.base.offset if isinstance(map.base, Scratch) else 0
+        if map.box[0] * size not in (32, 64, 128) or begin % 16:
+            yield f"box {map.box} of {map.base}"
+        if any(b > limit for b, limit in zip(map.box, limits, strict=True)):
+            yield f"box {map.box}"
+        if any(stride * size % 16 for stride in map.strides) or max(map.dims) >= 2**32:
+            yield f"dims {map.dims}, strides {map.strides}"
+        if any(not -128 <= corner <= 127 for pair in map.corners or () for corner in pair):
+            yield f"corners {map.corners}"
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("float32", np.float32), ("tf32", np.float32), ("float32", np.float16)],
+    ids=["float32", "tf32", "float16"],
+)
+def test_every_form_of_every_way_can_be_launched(precision: str, dtype: type) -> None:
+    """The tuner launches forms that no heuristic takes."""
+
+    def graphs() -> Iterator[Graph]:
+        shapes = [((8, 64, 56, 56), (64, 64, 3, 3), 1), ((32, 3, 64, 64), (64, 3, 7, 7), 2)]
+        shapes += [((1, 512, 7, 7), (2048, 512, 1, 1), 1), ((2, 96, 27, 27), (40, 96, 5, 5), 1)]
+        for x, w, stride in shapes:
+            arrays = [normal(*x).astype(dtype), normal(*w).astype(dtype)]
+            pads = (w[-1] // 2,) * 4
+            yield single("Conv", arrays, (1,), pads=pads, strides=(stride, stride))
+        for x, w in (((8, 128, 768), (768, 3072)), ((1, 2048), (2048, 1000))):
+            yield single("MatMul", [normal(*x).astype(dtype), normal(*w).astype(dtype)], (1,))
+
+    tried = 0
+    for work in works(*graphs(), precision=precision):
+        for offer, reason in tuning._trials(work):
+            if offer.recipe is None or reason:
+                continue
+            for launch in launches_of(offer.recipe):
+                assert not list(problems(launch)), f"{offer.way} {offer.variant}: {launch.title}"
+                tried += 1
+    assert tried > 20
+
+
+def test_what_the_copy_engine_reads_has_an_address() -> None:
+    """Without one a kernel of Hopper would stop the GPU for good."""
+    data, weights = (
+        normal(*shape).astype(np.float16) for shape in ((8, 64, 56, 56), (64, 64, 3, 3))
+    )
+    (work,) = works(single("Conv", [data, weights], (1,), pads=(1,) * 4))
+    offer = work.menu.pick(work.task)
+    assert offer.recipe is not None
+    (launch,) = launches_of(offer.recipe)
+    maps = {i for i, argument in enumerate(launch.args) if isinstance(argument, TensorMap)}
+    assert maps
+    assert maps <= addresses(launch, lambda operand: 512).keys()
+    device: Any = DryDevice()
+    with pytest.raises(ValueError, match="the tensor map of argument 0 has no address"):
+        bound(device, launch, Future(), {})
 
 
 def test_the_digest_is_that_of_the_sources() -> None:

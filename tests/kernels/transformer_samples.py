@@ -49,6 +49,22 @@ def attentions(dtype: DType) -> Iterator[Sample]:
     yield sample("Attention", rows, q_num_heads=4, kv_num_heads=2)
 
 
+def few_queries(dtype: DType) -> Iterator[Sample]:
+    """Yield attentions of few queries over long keys, in parts; heads share keys in all but one."""
+    yield attention((1, 8, 2), (1, 1000), (64, 64), dtype)
+    yield attention((2, 2, 2), (2, 650), (40, 24), dtype, left_window_size=300, is_causal=1)
+    hidden = np.zeros((1, 4, 3, 900), np.float32)
+    hidden[:, 0], hidden[:, 1, :, 64:], hidden[:, 2, 1, :700] = -np.inf, -np.inf, LOWEST
+    yield attention((1, 4, 1), (3, 900), (33, 20), dtype, hidden)
+    yield attention((1, 4, 2), (16, 700), (16, 16), dtype, normal(16, 690) > 0.5, softcap=2.0)
+    past = [normal(1, 2, 897, size).astype(dtype) for size in (8, 16)]
+    yield attention((1, 6, 2), (3, 3), (8, 16), dtype, None, *past, outputs=3, is_causal=1)
+    lengths = np.array([900, 1, 333])
+    yield attention((3, 4, 2), (2, 900), (16, 16), dtype, None, None, None, lengths, is_causal=1)
+    yield attention((1, 35, 1), (5, 600), (8, 8), dtype)  # more rows than a block has
+    yield attention((1, 2, 1), (1, 600), (256, 192), dtype)
+
+
 def others(dtype: DType) -> Iterator[Sample]:
     """Yield what stands around attention."""
     for count in (1, 5, 100, 1024, 2600):
@@ -73,5 +89,6 @@ def samples() -> list[Sample]:
     found: list[Sample] = []
     for dtype in (float32, float16, bfloat16):
         found += attentions(dtype)
+        found += few_queries(dtype)
         found += others(dtype)
     return found

@@ -92,11 +92,15 @@ class FakeDevice:
     recordings: int = 0
     replays: int = 0
     races: int = 0
+    entered: int = 0
     pinned: list[HostBuffer] = field(default_factory=list)
     streams: list[FakeStream] = field(default_factory=list)
     settled: dict[int, int] = field(default_factory=dict)
 
     __hash__ = object.__hash__
+
+    def enter(self) -> None:
+        self.entered += 1
 
     def allocate(self, nbytes: int) -> FakeBuffer:
         if self.allocated + nbytes > self.limit:

@@ -141,6 +141,29 @@ g (float[3] s, float[4, 3] xs, float[3, 4] ys) => (last, sums, products) {
 }
 """
 
+#: Products of matrices, whose kernels on a GPU begin before the ones in front of them have ended.
+MULTIPLIED = """
+g (int64 m, float[1, 4] x, float limit) => (float[1, 4] y, float[1, 4] z) {
+  w = Constant <value = float[4, 4] {
+    0.5, -0.25, 0.0, 1.0, 0.75, 0.5, -1.0, 0.0, 0.0, 0.25, 0.5, -0.5, 1.0, 0.0, 0.25, 0.5}> ()
+  y = Loop (m, , x) <
+    body = b (int64 i, bool going, float[1, 4] v) => (bool more, float[1, 4] next) {
+      first = MatMul (v, w)
+      second = MatMul (first, w)
+      next = Add (second, x)
+      size = ReduceMax <keepdims = 0> (next)
+      more = Less (size, limit)
+    }
+  >
+  sum = ReduceSum <keepdims = 0> (y)
+  up = Greater (sum, limit)
+  z = If (up) <
+    then_branch = then () => (p) { p0 = MatMul (y, w)  p = MatMul (p0, w) },
+    else_branch = other () => (q) { q0 = MatMul (x, w)  q = Relu (q0) }
+  >
+}
+"""
+
 #: An If in a Loop in an If; NaN is not less than anything, so it ends the loop.
 NESTED = """
 g (bool c, int64 m, float[4] x) => (float[4] y, int64 n) {
@@ -202,6 +225,14 @@ FLOWS = (
         "scanned",
         SCANNED,
         [{"s": vector(3), "xs": vector(12, 1).reshape(4, 3), "ys": vector(12, 2).reshape(3, 4)}],
+    ),
+    Flow(
+        "multiplied",
+        MULTIPLIED,
+        [
+            {"m": np.array(m), "x": vector(4, 9)[None], "limit": np.array(limit, np.float32)}
+            for m, limit in ((0, 1.0), (3, 1e9), (40, 2.0), (2, -1e9))
+        ],
     ),
     Flow(
         "nested",

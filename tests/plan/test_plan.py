@@ -78,6 +78,19 @@ def test_steady_state_allocates_nothing_and_replays_one_recording() -> None:
     assert (device.recordings, device.replays) == (1, 51)
 
 
+def test_every_run_enters_its_device() -> None:
+    """The thread may have worked on another one in between, or on none yet."""
+    devices = FakeDevice(), FakeDevice()
+    models = [model_of(chain(4), FakeBackend(device)) for device in devices]
+    x = np.ones((1, 4, 5, 5), np.float32)
+    for model in models:
+        model(x)
+    before = [device.entered for device in devices]
+    for model in models * 2:
+        model(x)
+    assert [d.entered - b for d, b in zip(devices, before, strict=True)] == [2, 2]
+
+
 def test_what_cannot_be_captured_still_runs() -> None:
     device = FakeDevice()
     backend = FakeBackend(device)

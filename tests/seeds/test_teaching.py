@@ -16,12 +16,16 @@ from tercet.backends.cuda.multiplication import MATMUL
 from tercet.backends.numpy import evaluate
 from tercet.runtime.backend import Backend
 from tercet.runtime.errors import UnsupportedError
+from tercet.runtime.infer import infer
 from tercet.runtime.model import Model
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Sigmoid
 from tercet.runtime.options import Options
 
 from ..kernels.algorithm_cases import Case, error
 from ..kernels.dry import launches, normal, planned, single
 from ..kernels.emulator import needs_compiler, open_emulated
+from ..plan.nets import Net
 
 CONV = Case((2, 5, 7, 9), (6, 5, 3, 3), ("naive_nhwc",), {"pads": (1, 0, 1, 2), "strides": (2, 1)})
 
@@ -57,6 +61,18 @@ def test_every_step_multiplies(way: str, kernels: Backend) -> None:
 @needs_compiler
 def test_the_first_convolution(kernels: Backend) -> None:
     assert error(CONV.run(kernels, conv="naive_nhwc"), CONV.exact()) <= 1e-6
+
+
+def test_the_first_convolution_leaves_residuals_to_others() -> None:
+    """A residual may lie where its result does, and so where its sums do."""
+    net = Net(1, 8, 6, 6)
+    beside = net.add(Sigmoid(), net.x)
+    w = net.graph.constant(normal(8, 8, 3, 3), "")
+    y = net.add(Add(), net.add(Conv(pads=(1,) * 4), net.x, w), beside)
+    net.graph.set_outputs({"y": y})
+    infer(net.graph)
+    found = [launch.title for launch in launches(planned(net.graph, conv="naive_nhwc"))]
+    assert found == ["elementwise Sigmoid", "naive_nhwc", "elementwise Add"]
 
 
 @pytest.mark.parametrize("filters", [1024, 1025])

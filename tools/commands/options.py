@@ -34,6 +34,7 @@ Tune = Annotated[
     bool,
     typer.Option("--tune", help="Measure the ways to run each node, once, and take the fastest."),
 ]
+Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU that runs it.")]
 Convolution = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ from .options import (
     Algorithms,
     Convolution,
     Debug,
+    Device,
     Dims,
     File,
     Json,
@@ -35,6 +36,7 @@ def tune(
         int | None, typer.Option(metavar="BYTES", help="Greatest scratch memory of a node.")
     ] = None,
     precision: Precision = "float32",
+    device: Device = 0,
     conv: Convolution = None,
     algorithm: Algorithms = None,
     shapes: Shapes = None,
@@ -51,6 +53,7 @@ def tune(
     options: dict[str, Any] = {
         "workspace": workspace,
         "precision": precision,
+        "device": device,
         "conv": conv,
         "algorithms": algorithms_of(algorithm),
         "shapes": shapes or (),

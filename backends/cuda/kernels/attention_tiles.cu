@@ -1,18 +1,19 @@
 // softmax(softcap(scale * q @ k') + mask) @ v in float32, without a matrix of scores in memory.
 //
-// A block has TM * DOWN rows of queries of one head and goes over the keys in tiles of KEYS. A thread
-// has TM rows and, of a tile, the keys across, across + ACROSS, ...; weights go through shared
-// memory, because a thread's columns of the result need all of them. Keys arrive while values are
-// being multiplied, and values while keys are. Where the greatest score of a row grows, what has been
-// summed up is scaled down. Rows that see no key give 0.
+// A block has TM * DOWN rows of queries of heads with the same keys (attention_parts.cuh) and goes over
+// the keys in tiles of KEYS. A thread has TM rows and, of a tile, the keys across, across + ACROSS, ...;
+// weights go through shared memory, because a thread's columns of the result need all of them. Keys
+// arrive while values are being multiplied, and values while keys are. Where the greatest score of a row
+// grows, what has been summed up is scaled down. Rows that see no key give 0.
 //
-// Compile-time, besides what heads.cuh wants: SIZE_K, the size of a head rounded up to 8, and SIZE_V,
-// likewise to 2 * ACROSS; VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4); VECTOR_Y, results
-// stored at once (1, 2, 4); TM; SOFTCAP; MASK_ROWS, whether rows of the mask differ.
+// Compile-time, besides what heads.cuh and attention_parts.cuh want: SIZE_K, the size of a head rounded
+// up to 8, and SIZE_V, likewise to 2 * ACROSS; VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4);
+// VECTOR_Y, results stored at once (1, 2, 4); TM; SOFTCAP; MASK_ROWS, whether rows of the mask differ.
 
 #include "copy.cuh"
 #include "early.cuh"
 #include "heads.cuh"
+#include "attention_parts.cuh"
 
 constexpr int ACROSS = 16, DOWN = 8, THREADS = ACROSS * DOWN;
 constexpr int ROWS = TM * DOWN, KEYS = 64, TN = KEYS / ACROSS;
@@ -71,9 +72,9 @@ __device__ __forceinline__ void multiply(float (&scores)[TM][TN], const float* q
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_tiles(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
-                const float* past_v, const long long* lengths, float* y, Sizes s, Steps of_q,
-                Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
-                int tiles)
+                const float* past_v, const long long* lengths, float* y, float* left,
+                float2* beside, Sizes s, Steps of_q, Steps of_k, Steps of_v, Steps of_y,
+                MaskSteps of_mask, float scale, float softcap, int tiles)
 {
     extern __shared__ __align__(16) float shared[];
     float* const queries = shared;
@@ -82,30 +83,30 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
     float* const weights = values + KEYS * PITCH_V;
     const int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS;
     const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
-    const int head = pair % s.heads, n = pair / s.heads, kv_head = head / (s.heads / s.kv_heads);
-    const int m0 = tile * ROWS;
+    const int groups = s.heads / GROUP, n = pair / groups, first = pair % groups * GROUP;
+    const int kv_head = first / (s.heads / s.kv_heads), rows = GROUP * s.rows, m0 = tile * ROWS;
     begin_early();
 
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int shift = s.past + (LENGTHS ? valid - s.rows : 0);  // position of the first query
-    const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
-    const int begin = range.begin / KEYS * KEYS;
+    const Keys range = keys_of_block(m0, ROWS, shift, valid, KEYS, s);
     const auto load_keys = [&](int t0) {
         load<KEYS, VECTOR_K, SIZE_K, PITCH_K>(keys, t0, s.total, s.size_k, [&](int t) {
             return position(past_k, k, t, n, kv_head, s.size_k, s, of_k);
         });
         copy_commit();
     };
-    load<ROWS, VECTOR_K, SIZE_K, PITCH_K>(queries, m0, s.rows, s.size_k, [&](int row) {
-        return q + n * of_q.batch + head * of_q.head + row * of_q.row;
+    load<ROWS, VECTOR_K, SIZE_K, PITCH_K>(queries, m0, rows, s.size_k, [&](int row) {
+        const Row at = row_of(row, first, s);
+        return q + n * of_q.batch + at.head * of_q.head + at.query * of_q.row;
     });
-    load_keys(begin);
+    load_keys(range.begin);
 
     float results[TM][COLUMNS] = {}, peak[TM], sum[TM] = {};
 #pragma unroll
     for (int i = 0; i < TM; ++i) peak[i] = -INFINITY;
 
-    for (int t0 = begin; t0 < range.end; t0 += KEYS) {
+    for (int t0 = range.begin; t0 < range.end; t0 += KEYS) {
         load<KEYS, VECTOR_V, SIZE_V, PITCH_V>(values, t0, s.total, s.size_v, [&](int t) {
             return position(past_v, v, t, n, kv_head, s.size_v, s, of_v);
         });
@@ -119,10 +120,10 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
         else multiply<1>(scores, own, keys + across * PITCH_K);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            const int row = m0 + down * TM + i;
+            const Row at = row_of(min(m0 + down * TM + i, rows - 1), first, s);
             const M* shown = mask;
             if (MASK != NO_MASK)
-                shown += n * of_mask.batch + head * of_mask.head + min(row, s.rows - 1) * of_mask.row;
+                shown += n * of_mask.batch + at.head * of_mask.head + at.query * of_mask.row;
             float top = -INFINITY;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
@@ -130,7 +131,7 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
                 float score = scores[i][j] * scale;
                 if (SOFTCAP) score = softcap * tanhf(score / softcap);
                 if (MASK != NO_MASK) score += added<float>(shown, t, s, of_mask);
-                if (is_hidden(t, row + shift, valid, s)) score = -INFINITY;
+                if (is_hidden(t, at.query + shift, valid, s)) score = -INFINITY;
                 scores[i][j] = score;
                 top = fmaxf(top, score);
             }
@@ -177,16 +178,20 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
     for (int i = 0; i < TM; ++i) {
         const int row = m0 + down * TM + i;
         const float total = over_row(sum[i], [](float a, float b) { return a + b; });
-        if (row >= s.rows) continue;
-        const float by = total == 0 ? 0.0f : 1 / total;
-        float* to = y + n * of_y.batch + head * of_y.head + row * of_y.row;
+        if (row >= rows) continue;
+        const Row at = row_of(row, first, s);
+        const long long place = SPLIT ? place_of(n, at, s) : 0;
+        const float by = SPLIT ? 1.0f : total == 0 ? 0.0f : 1 / total;
+        float* to = SPLIT ? left + place * SIZE_V
+                          : y + n * of_y.batch + at.head * of_y.head + at.query * of_y.row;
+        if (SPLIT && across == 0) beside[place] = make_float2(peak[i], total);
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += WIDE) {
             const int column = c * ACROSS + across * WIDE;
             Words out;
 #pragma unroll
             for (int w = 0; w < WIDE; ++w) out.at[w] = results[i][c + w] * by;
-            if (VECTOR_Y >= WIDE) {
+            if (SPLIT || VECTOR_Y >= WIDE) {
                 if (column < s.size_v) *(Words*)(to + column) = out;
             } else {
 #pragma unroll

@@ -3,11 +3,9 @@
 // Compile-time: MASK, how a mask is there; CAUSAL; WINDOW, whether keys far away are hidden; LENGTHS,
 // whether samples have lengths of their own. M is the type of the mask.
 
-enum { NO_MASK, FLAGS, NUMBERS };
+#include "steps.cuh"
 
-struct Steps {  // distances of batch entries, heads and positions, in elements
-    long long batch, head, row;
-};
+enum { NO_MASK, FLAGS, NUMBERS };
 
 struct MaskSteps {
     long long batch, head, row, key;

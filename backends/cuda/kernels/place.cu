@@ -22,21 +22,22 @@ __device__ __forceinline__ Index source(Index at, Index size)
 // y = x with more elements: `before` of them before each axis of `sizes` elements of x.
 extern "C" __global__ void __launch_bounds__(256)
 pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, Ints before,
-    Ints sizes, Ints strides)
+    Ints sizes, Ints strides, Ints places)
 {
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
-    Index rest = i, from = offset;
+    Index rest = i, from = offset, to = 0;
     bool inside = true;
 #pragma unroll
     for (int axis = RANK - 1; axis >= 0; --axis) {
-        const Index next = rest / results.at[axis];
-        const Index at = source(rest - next * results.at[axis] - before.at[axis], sizes.at[axis]);
+        const Index next = rest / results.at[axis], place = rest - next * results.at[axis];
+        const Index at = source(place - before.at[axis], sizes.at[axis]);
         inside = inside && at >= 0;
         from += at * strides.at[axis];
+        to += place * places.at[axis];
         rest = next;
     }
-    y[i] = inside ? x[from] : value ? *value : T(0);
+    y[to] = inside ? x[from] : value ? *value : T(0);
 }
 
 // The triangle of matrices above diagonal *k (below it without UPPER).

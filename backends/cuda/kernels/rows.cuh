@@ -42,7 +42,8 @@ __device__ __forceinline__ Row row_of(int m, int count, int lda, const Image& im
             INSIDE + (u32)row + ((u32)column << 16)};
 }
 
-// Copies tiles of `a`: BM rows of BK elements, zeros where there is nothing.
+// Copies tiles of `a`: BM rows of BK elements, zeros where there is nothing. Outside of an image of
+// bytes there is what `outside` says.
 struct LoaderA {
     static constexpr int CHUNK = 16 / sizeof(T);
     static constexpr int PER_ROW = BK / VECTOR;
@@ -54,6 +55,7 @@ struct LoaderA {
     Window window;  // of the next tile; fetched early, because its address depends on it
     u32 limit;      // the last row and column, see `copy`
     int m, k;       // of this thread's first copy
+    u32 outside = 0;  // four times the byte
 
     // The rows from m0 on; `thread` counts the threads that copy.
     __device__ __forceinline__ LoaderA(int thread, int m0, int count, int lda, const Image& image)
@@ -86,8 +88,14 @@ struct LoaderA {
             // Rows that are a multiple of eight apart are swizzled alike.
             const u32 to = LANES_M % 8 ? swizzled(m + i * LANES_M, k / CHUNK)
                                        : swizzled(m, k / CHUNK) + i * LANES_M * 128;
-            copy_async<VECTOR>(tile + to + k % CHUNK * sizeof(T), a + rows[i].offset + offset,
-                               inside);
+            const u32 target = tile + to + k % CHUNK * sizeof(T);
+            if constexpr (ROWS == WINDOWS && sizeof(T) == 1) {
+                if (is_term && !inside) {
+                    fill<VECTOR>(target, outside);
+                    continue;
+                }
+            }
+            copy_async<VECTOR>(target, a + rows[i].offset + offset, inside);
         }
         fetch(k0 + BK, k_end, table);
     }

@@ -1,21 +1,28 @@
 // What transformers put around attention. T is the type of the elements, A the arithmetic.
 
-struct Steps {  // distances of batch entries, heads and positions, in elements
-    long long batch, head, row;
-};
+#include "steps.cuh"
 
-// The past [batch][head][past][size] followed by what is new. T is moved.
+// Which word comes to place `i` of what `append` makes; I is wide enough to count the words.
+template <typename I>
+__device__ __forceinline__ T appended(I i, const T* past, const T* now, int heads, int total,
+                                      int length, int size, const Steps& by)
+{
+    const int d = i % size, t = i / size % total, head = i / size / total % heads;
+    const long long n = i / size / total / heads;
+    if (t < length) return past[((n * heads + head) * length + t) * size + d];
+    return now[n * by.batch + head * by.head + (t - length) * by.row + d];
+}
+
+// The past [batch][head][past][size] followed by what is new. T, a word of an element or several, is
+// moved.
 extern "C" __global__ void __launch_bounds__(256)
 append(const T* past, const T* now, T* y, long long count, int heads, int total, int length,
        int size, Steps by)
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
     if (i >= count) return;
-    const int d = i % size, t = i / size % total;
-    const long long line = i / size / total, n = line / heads;
-    y[i] = t < length ? past[(line * length + t) * size + d]
-                      : now[n * by.batch + (line - n * heads) * by.head
-                            + (t - length) * by.row + d];
+    y[i] = count < 1LL << 31 ? appended((unsigned)i, past, now, heads, total, length, size, by)
+                             : appended(i, past, now, heads, total, length, size, by);
 }
 
 // Rotates pairs of elements of every head by the angle of their position. Pairs are neighbours

@@ -1,29 +1,11 @@
 // exp(x - max) / sum(exp(x - max)) over the middle axis of [outer][count][inner]; LOGARITHM gives
 // x - max - log(sum) instead. The maximum is subtracted, so nothing overflows. X is the type of the
-// elements, A the arithmetic.
+// elements, A the arithmetic. Rows, inner = 1, have softmax_rows.cu.
 
 #include "block.cuh"
+#include "softmax.cuh"
 
-__device__ __forceinline__ A result(A x, A peak, A sum)
-{
-    return LOGARITHM ? x - peak - log(sum) : exp(x - peak) / sum;
-}
-
-// inner = 1: one block, of WARPS warps, a row.
-extern "C" __global__ void __launch_bounds__(THREADS) softmax_rows(const X* x, X* y, int count)
-{
-    x += (long long)blockIdx.x * count;
-    y += (long long)blockIdx.x * count;
-    A peak = -A(INFINITY);
-    for (int i = threadIdx.x; i < count; i += THREADS) peak = Larger()(peak, A(x[i]));
-    peak = over_block(peak, Larger());
-    A sum = 0;
-    for (int i = threadIdx.x; i < count; i += THREADS) sum += exp(A(x[i]) - peak);
-    sum = over_block(sum, Plus());
-    for (int i = threadIdx.x; i < count; i += THREADS) y[i] = X(result(A(x[i]), peak, sum));
-}
-
-// inner > 1: one thread a column; neighbouring threads read neighbouring elements.
+// One thread a column; neighbouring threads read neighbouring elements.
 extern "C" __global__ void softmax_columns(const X* x, X* y, long long columns, int count,
                                            int inner)
 {

@@ -31,6 +31,18 @@ template <int N> __device__ __forceinline__ void copy_async(u32 to, const T* fro
                      :: "r"(to), "l"(from), "n"(N * sizeof(T)), "r"(bytes));
 }
 
+// Writes N bytes to shared memory, the four of `word` again and again.
+template <int N> __device__ __forceinline__ void fill(u32 to, u32 word)
+{
+    if constexpr (N == 16) {
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(to), "r"(word) : "memory");
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 4)
+            asm volatile("st.shared.u32 [%0], %1;" :: "r"(to + i), "r"(word) : "memory");
+    }
+}
+
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until all but the N newest groups of this thread have arrived.
@@ -88,6 +100,15 @@ __device__ __forceinline__ void multiply_16x8x8(float (&sums)[4], const u32 (&a)
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// sums[16][8] += a[16][32] * b[8][32]', bytes; KIND names both, such as u8.s8
+__device__ __forceinline__ void multiply_16x8x32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." KIND ".s32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from statistics import median
+from typing import TYPE_CHECKING
 
-from ..cuda.device import CudaDevice, CudaStream
+if TYPE_CHECKING:
+    from .device import CudaDevice, CudaStream
 
 #: Microseconds that one recording should take, calls that it has at most, and its replays.
-RECORDED, MOST_CALLS, REPLAYS = 300.0, 20, 5
+RECORDED, MOST_CALLS, REPLAYS = 300.0, 50, 5
 #: What takes so many times the least, and so many microseconds of launching, is not recorded.
-FAR, LAUNCHING = 2.0, 30.0
+FAR, LAUNCHING = 3.0, 50.0
 
 
 def microseconds(
-    device: CudaDevice, run: Callable[[CudaStream], None], stream: CudaStream, least: float
+    device: CudaDevice,
+    run: Callable[[CudaStream], None],
+    stream: CudaStream,
+    least: float = inf,
 ) -> float:
-    """Return the median of what a call takes; roughly where that is far from `least`.
+    """Return the median of what one of many calls in a row takes.
 
     Args:
-        device: the GPU.
-        run: what is called; the first time it may load and compile.
-        stream: where.
-        least: microseconds of the best so far.
+        device: that does it.
+        run: gives the stream one call's work; the first time it may load and compile.
+        stream: of the device.
+        least: microseconds of the best so far; what is far from it is not measured well.
     """
     run(stream)
     once = min(1e6 * device.time(run, stream) for _ in range(2))

@@ -1,0 +1,39 @@
+// Groups of elements that one block has to itself, or several share: what a block has, and how its
+// threads read that. I is the type of places.
+//
+// Compile-time: WARPS of a block; VECTOR, neighbours that are read at once; BATCH, such words of a
+// thread that are under way together.
+
+constexpr int STEP = 32 * WARPS * VECTOR;  // elements from one word of a thread to the next
+
+struct Parts {  // of a group: how many, and of how many elements each but the last is
+    I count, chunk;
+};
+
+struct Part {  // elements `first` to `last` of a group
+    I group, number, first, last;
+};
+
+// Returns what a block has; `count` are the elements of a group.
+__device__ __forceinline__ Part part_of(I block, const Parts& parts, I count)
+{
+    const I group = block / parts.count, number = block - group * parts.count;
+    const I first = number * parts.chunk;
+    return {group, number, first, first + min(parts.chunk, count - first)};
+}
+
+template <typename V> struct alignas(sizeof(V) * VECTOR) Words {
+    V at[VECTOR];
+};
+
+// Reads the words of a thread from element `at` on, and returns how many there are before `last`;
+// `place` tells where an element lies.
+template <typename V, typename Place>
+__device__ __forceinline__ int read(Words<V> (&batch)[BATCH], const V* x, I at, I last, Place place)
+{
+    const int words = (int)min((last - at + STEP - 1) / STEP, I(BATCH));
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k)
+        if (k < words) batch[k] = *(const Words<V>*)(x + place(at + k * STEP));
+    return words;
+}

@@ -1,0 +1,83 @@
+"""Leave numbers quantized where they are only moved between two equal quantizations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..dtypes import float32, int8, uint8
+from ..infer import infer_node
+from ..ir import Graph, Node, Value
+from ..ops.gather import Gather
+from ..ops.quantize import DequantizeLinear, QuantizeLinear
+from ..ops.shape import Slice, Transpose
+from .driver import Context
+
+EXACT = (int8, uint8)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Drop a QuantizeLinear that undoes a DequantizeLinear of the same scale and zero point.
+
+    Quantizers put both around every operator, also around those that compute nothing: what is in
+    between moves the integers instead. Of 8 bits, every integer comes back as it was.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not isinstance(node.op, QuantizeLinear):
+            continue
+        movers, origin = _movers(graph, node)
+        if origin is None or not _is_undone(origin, node):
+            continue
+        source = origin.inputs[0]
+        assert source is not None
+        if movers:
+            graph.set_inputs(movers[0], (source, *movers[0].inputs[1:]))
+            for mover in movers:
+                infer_node(mover)
+            source = movers[-1].output
+        graph.redirect(node.output, source)
+        graph.remove(node)
+        if not origin.output.consumers and not graph.is_output(origin.output):
+            graph.remove(origin)
+        yield f"QuantizeLinear '{node.name}' undid DequantizeLinear '{origin.name}'"
+
+
+def _movers(graph: Graph, node: Node) -> tuple[list[Node], Node | None]:
+    """Return the nodes that move what `node` quantizes, in order, and who dequantized it."""
+    found: list[Node] = []
+    value, reader = node.inputs[0], node
+    while value is not None and (producer := value.producer) is not None:
+        if isinstance(producer.op, DequantizeLinear):
+            return found[::-1], producer
+        if graph.sole_consumer(value) is not reader or not _moves(producer):
+            break
+        found.append(producer)
+        value, reader = producer.inputs[0], producer
+    return [], None
+
+
+def _moves(node: Node) -> bool:
+    return node.op.view or isinstance(node.op, Transpose | Gather | Slice)
+
+
+def _is_undone(first: Node, then: Node) -> bool:
+    """Whether a QuantizeLinear gives what a DequantizeLinear was given."""
+    start, scale, *_ = numbers = (*first.inputs, None)[:3]
+    if start is None or start.tensor.dtype not in EXACT or then.output.tensor.dtype not in EXACT:
+        return False
+    if start.tensor.dtype != then.output.tensor.dtype or getattr(then.op, "precision", None):
+        return False
+    by_one = [_number(value) for value in numbers[1:]]
+    again = [_number(value) for value in (*then.inputs, None)[1:3]]
+    if scale is None or scale.tensor.dtype != float32 or first.output.tensor.dtype != float32:
+        return False
+    return None not in by_one and by_one == again and by_one[0] not in (0, np.inf)
+
+
+def _number(value: Value | None) -> float | None:
+    """Return a constant of one element, 0 where it is left out; None for others."""
+    if value is None:
+        return 0.0
+    data = value.data
+    return float(data.reshape(())) if data is not None and data.size == 1 else None

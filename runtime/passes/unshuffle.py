@@ -1,0 +1,175 @@
+"""Write shuffles of channels as the choice of channels that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+import numpy as np
+
+from ..infer import infer_node
+from ..ir import Graph, Node, Value
+from ..ops.gather import Gather
+from ..ops.shape import Slice, Transpose
+from ..ops.shapes import normalize_axis
+from ..types import TensorType
+from .driver import Context
+
+#: Most nodes from a tensor to what its channels have become.
+DEPTH = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Which element of `source` each element of a tensor is.
+
+    Attributes:
+        source: a tensor of integer shape.
+        factors: size and distance in `source` of what the tensor's axes are made of, the outermost
+            first: several make up an axis, sizes of 1 are left out.
+        offset: the place in `source` of the first element.
+        turned: whether one of the nodes in between moves elements.
+    """
+
+    source: Value
+    factors: tuple[tuple[int, int], ...]
+    offset: int = 0
+    turned: bool = False
+
+    def axes(self, dims: Sequence[int]) -> list[list[tuple[int, int]]] | None:
+        """Return the factors of each axis; None where an axis ends in the middle of one."""
+        rest = list(reversed(self.factors))
+        found: list[list[tuple[int, int]]] = []
+        for size in dims:
+            own: list[tuple[int, int]] = []
+            while size > 1:
+                if not rest:
+                    return None
+                factor, step = rest.pop()
+                part = gcd(factor, size)
+                if part == 1 or part < min(factor, size):
+                    return None
+                own.append((part, factor // part * step))
+                if factor > part:
+                    rest.append((factor // part, step))
+                size //= part
+            found.append(own)
+        return None if rest else found
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Put a Slice or a Gather of channels in place of Reshape, Transpose and Reshape around them.
+
+    Exporters write ShuffleNet's shuffle so, and the halves that are cut from it with a Gather.
+    Images may then stay as they lie: channels first or last.
+    """
+    for node in list(graph.nodes):
+        if node not in graph or not _may_end(graph, node):
+            continue
+        walk = _walk(node.output, DEPTH)
+        if walk is None or not walk.turned:
+            continue
+        picked = _channels(walk, node.output.tensor.dims)
+        if picked is None:
+            continue
+        new = _chosen(graph, node, walk.source, picked)
+        graph.replace(node, new.outputs)
+        yield f"{new.kind} '{new.name}' takes the channels of '{walk.source.name}'"
+
+
+def _may_end(graph: Graph, node: Node) -> bool:
+    """Whether a node is the last of those that only rename axes."""
+    if not _is_static(node.output) or node.output.tensor.rank < 3:
+        return False
+    readers = node.output.consumers
+    return _renames(node) and not (readers and all(_renames(reader) for reader in readers))
+
+
+def _renames(node: Node) -> bool:
+    if isinstance(node.op, Gather):
+        at = node.inputs[1]
+        return at is not None and at.data is not None and at.data.ndim == 0
+    return node.op.view or isinstance(node.op, Transpose)
+
+
+def _is_static(value: Value | None) -> bool:
+    return value is not None and isinstance(value.type, TensorType) and value.type.is_static
+
+
+def _walk(value: Value, depth: int) -> _Walk | None:
+    """Return which element of an earlier tensor each element of this one is."""
+    node = value.producer
+    source = None if node is None else node.inputs[0]
+    if not _is_static(value) or 0 in value.tensor.dims:
+        return None
+    if node is None or source is None or not depth or not _renames(node) or not _is_static(source):
+        dims = value.tensor.dims
+        steps = (prod(dims[axis + 1 :]) for axis in range(len(dims)))
+        pairs = zip(dims, steps, strict=True)
+        return _Walk(value, tuple((size, step) for size, step in pairs if size > 1))
+    walk = _walk(source, depth - 1)
+    if walk is None or node.op.view:
+        return walk
+    axes = walk.axes(source.tensor.dims)
+    if axes is None:
+        return None
+    if isinstance(node.op, Transpose):
+        perm = [axis for axis in node.op.order(len(axes)) if axes[axis]]
+        factors = tuple(f for axis in perm for f in axes[axis])
+        return replace(walk, factors=factors, turned=walk.turned or perm != sorted(perm))
+    return _picked(walk, axes, node)
+
+
+def _picked(walk: _Walk, axes: list[list[tuple[int, int]]], node: Node) -> _Walk:
+    """Return the walk behind a Gather of one index."""
+    assert isinstance(node.op, Gather)
+    at, source = node.inputs[1], node.inputs[0]
+    if at is None or at.data is None or source is None:
+        raise TypeError(f"'{node.name}' picks no known index")
+    axis = normalize_axis(node.op.axis, len(axes))
+    index = int(at.data) % source.tensor.dims[axis]
+    offset = walk.offset
+    for size, step in reversed(axes[axis]):
+        offset += index % size * step
+        index //= size
+    left = axes[:axis] + axes[axis + 1 :]
+    return replace(walk, factors=tuple(f for axis in left for f in axis), offset=offset)
+
+
+def _channels(walk: _Walk, dims: tuple[int, ...]) -> list[int] | None:
+    """Return which channel of the source each channel is; None where other axes differ, too."""
+    source = walk.source.tensor.dims
+    axes = walk.axes(dims)
+    if axes is None or len(dims) != len(source) or dims[2:] != source[2:] or dims[0] != source[0]:
+        return None
+    pixels = prod(source[2:])
+    for axis, factors in enumerate(axes):
+        if axis == 1:
+            continue
+        step = prod(source[axis + 1 :])
+        for size, own in reversed(factors):
+            if own != step:
+                return None
+            step *= size
+    places = np.full(1, walk.offset)
+    for size, step in axes[1]:
+        places = (places[:, None] + np.arange(size) * step).reshape(-1)
+    if (places % pixels).any() or places.min() < 0 or places.max() >= source[1] * pixels:
+        return None
+    return [int(place) for place in places // pixels]
+
+
+def _chosen(graph: Graph, node: Node, source: Value, channels: list[int]) -> Node:
+    """Insert what takes `channels` of `source`, before a node that did so before."""
+    first, step = channels[0], channels[1] - channels[0] if len(channels) > 1 else 1
+    name, origin = node.name, (node,)
+    if step > 0 and channels == list(range(first, first + step * len(channels), step)):
+        bounds = (first, channels[-1] + 1, 1, step)
+        numbers = [graph.constant(np.array([n], np.int64), "bound") for n in bounds]
+        new = graph.insert(Slice(), [source, *numbers], name=name, before=node, origin=origin)
+    else:
+        indices = graph.constant(np.array(channels, np.int64), "channels")
+        new = graph.insert(Gather(axis=1), [source, indices], name=name, before=node, origin=origin)
+    infer_node(new)
+    return new

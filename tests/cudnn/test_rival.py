@@ -1,0 +1,183 @@
+"""Who runs a node: the cuda kernels as rivals of cuDNN, and what the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.runtime.backend import Claim, Decline, Format
+from tercet.runtime.dtypes import float32
+from tercet.runtime.errors import UsageError
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Node
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.norm import LayerNormalization
+from tercet.runtime.ops.pool import MaxPool
+from tercet.runtime.options import Options
+from tercet.runtime.types import TensorType
+from tercet.tools.convolution_cases import Case
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cudnn.backend import CudnnBackend, survey
+from tercet.backends.cudnn.choice import Choice, Task
+from tercet.backends.cudnn.registry import Wanted
+from tercet.backends.cudnn.rival import Arena, Duel, Rival, Timed, signature
+
+CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True)
+PLAIN, LAST = Format.PLAIN, Format.CHANNELS_LAST
+
+
+class Fixed(Rival):
+    """Cuda kernels whose times are known by the operators of the nodes."""
+
+    def __init__(self, times: Mapping[str, float], format: Format = PLAIN, change: float = 0.0):
+        self.times, self.format, self.cost = times, format, change
+
+    def on(self, graph: Graph, free: Any, options: Options) -> Arena:
+        return Arena(self, graph, options)
+
+    def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> Timed | None:
+        time = self.times.get("+".join(node.kind for node in nodes))
+        count = len(nodes[0].reads) + 1 - len([v for v in nodes[0].reads if v.is_constant])
+        return None if time is None else Timed(time, (self.format,) * count)
+
+    def change(self, type_: TensorType, before: Format, after: Format) -> float:
+        return self.cost if before is not after else 0.0
+
+
+def pooled() -> tuple[Graph, Wanted]:
+    """A convolution in the middle of other nodes, so that neither end of it is the caller's."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (1, 64, 56, 56)))
+    w, b = (graph.constant(data, name) for data, name in zip(CASE.constants(), "wb", strict=True))
+    y = graph.insert(Relu(), [x], name="before").output
+    y = graph.insert(Conv(pads=(1, 1, 1, 1)), [y, w, b], name="conv").output
+    y = graph.insert(MaxPool(kernel_shape=(2, 2)), [y], name="pool").output
+    graph.set_outputs({"y": graph.insert(Relu(), [y], name="behind").output})
+    infer(graph)
+    found = survey(graph, frozenset(graph.nodes), Options())
+    (conv,) = [w for w in found if isinstance(w, Wanted) and w.nodes[0].kind == "Conv"]
+    return graph, conv
+
+
+def test_the_faster_one_gets_the_nodes() -> None:
+    graph, wanted = pooled()
+    arena = Fixed({"Conv": 20.0}).on(graph, frozenset(), Options())
+    won, lost = arena.meet(wanted, 19.0), arena.meet(wanted, 21.0)
+    assert won is not None
+    assert lost is not None
+    assert won.lost == ""
+    assert lost.lost == "cuda kernels: 20.0 us, cuDNN: 21.0 us"
+    assert Fixed({}).on(graph, frozenset(), Options()).meet(wanted, 99.0) is None
+
+
+def test_changes_of_format_count_for_whoever_needs_them() -> None:
+    graph, wanted = pooled()
+    duel = Fixed({"Conv": 20.0}, LAST, 3.0).on(graph, frozenset(), Options()).meet(wanted, 16.0)
+    assert duel is not None
+    assert duel == Duel(22.0, 20.0, 6.0)
+    assert duel.lost == ("cuda kernels: 20.0 us, cuDNN: 22.0 us, 6.0 us of them to change formats")
+
+
+def test_what_the_caller_feeds_and_gets_is_plain() -> None:
+    graph = CASE.graph()
+    (wanted,) = survey(graph, frozenset(graph.nodes), Options())
+    assert isinstance(wanted, Wanted)
+    rival = Fixed({"Conv+Relu": 20.0}, LAST, 3.0)
+    duel = rival.on(graph, frozenset(), Options()).meet(wanted, 16.0)
+    assert duel == Duel(10.0, 20.0, -6.0), "the cuda kernels have to change both"
+
+
+def test_what_the_cuda_kernels_take_along_counts_for_both() -> None:
+    graph, wanted = pooled()
+    conv, pool = wanted.nodes[0], graph.nodes[2]
+    rival = Fixed({"Conv+MaxPool": 20.0, "MaxPool": 5.0})
+    arena = Arena(rival, graph, Options(), dict.fromkeys((conv, pool), (conv, pool)))
+    assert arena.meet(wanted, 14.0) == Duel(19.0, 20.0)
+    assert arena.meet(wanted, 16.0) == Duel(21.0, 20.0)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_what_others_read_of_nodes_is_part_of_their_signature(outputs: int) -> None:
+    """The formats that are remembered are those of all that the nodes give."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (4, 64)))
+    scale = graph.constant(np.ones(64, np.float32))
+    node = graph.insert(LayerNormalization(), [x, scale], 3)
+    graph.set_outputs({v.name: v for v in node.outputs[:outputs]})
+    infer(graph)
+    given = ", ".join(map(str, range(2, 2 + outputs)))
+    assert signature(graph, [node]).endswith(f"; gives {given}")
+
+
+class Device:
+    """A GPU that is not asked for anything but to announce."""
+
+    def __init__(self) -> None:
+        self.compiler = self
+        self.said: list[str] = []
+
+    def announce(self, text: str) -> None:
+        self.said.append(text)
+
+
+class Known(CudnnBackend):
+    """CuDNN that takes 25 us for everything."""
+
+    def _chosen(self, task: Task, *, tune: bool) -> Choice:
+        nothing: Any = None
+        return Choice(nothing, microseconds=25.0 if tune else None)
+
+
+def claims(options: Options) -> list[Claim | Decline]:
+    graph = CASE.graph()
+    device, chooser = Device(), None
+    backend = Known(device, chooser, Fixed({"Conv+Relu": 20.0}))  # type: ignore[arg-type]  # doubles
+    return list(backend.claim(graph, frozenset(graph.nodes), options))
+
+
+def test_tuning_declines_what_the_cuda_kernels_are_faster_at() -> None:
+    (untuned,) = claims(Options())
+    assert isinstance(untuned, Claim)
+    (declined,) = claims(Options(tune=True))
+    assert isinstance(declined, Decline)
+    assert declined.reason == "cuda kernels: 20.0 us, cuDNN: 25.0 us"
+
+
+# ── what the user says ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("options", [{"algorithms": {"conv": "cudnn"}}, {"conv": "cudnn"}])
+def test_cudnn_can_be_asked_for(options: dict[str, Any]) -> None:
+    (forced,) = claims(Options(tune=True, **options))
+    assert isinstance(forced, Claim), "also where the cuda kernels are faster"
+
+
+@pytest.mark.parametrize("way", ["cuda", "fft", "fft,cudnn"])
+def test_another_way_can_be_asked_for(way: str) -> None:
+    declined, *others = claims(Options(algorithms={"Conv": way}))
+    assert isinstance(declined, Decline)
+    first = way.partition(",")[0]
+    assert declined.reason == f"algorithm '{first}' is asked for, which is not cuDNN's"
+    assert not [other for other in others if isinstance(other, Claim) and "Conv" in str(other)]
+
+
+def test_a_wrong_name_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"'cudn' is none of .*did you mean 'cudnn'"):
+        Options(algorithms={"Conv": "cudn"})
+
+
+def test_the_cuda_backend_takes_its_own_choice() -> None:
+    from tercet.backends.cuda.compile import H200
+    from tercet.backends.cuda.registry import Setting
+
+    node = CASE.graph().nodes[0]
+    setting = Setting(H200, Options(algorithms={"Conv": "cuda"}))
+    assert setting.for_node(node).asked == ()
+    mixed = Setting(H200, Options(algorithms={"Conv": "cuda,fft"}))
+    assert mixed.for_node(node).asked == ("fft",)

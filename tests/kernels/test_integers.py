@@ -1,0 +1,136 @@
+"""Products of bytes on tensor cores: what is launched, that it compiles, and every bit of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.runtime.dtypes import float32, int8
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.ops.elementwise import Add, Cast, Mul
+from tercet.runtime.ops.quantize import DynamicQuantizeLinear, MatMulInteger
+from tercet.runtime.types import TensorType
+
+from .cubins import all_compile, assert_arguments
+from .dry import DryDevice, launches, normal, planned
+from .emulator import needs_compiler
+from .integer_samples import (
+    TYPES,
+    convolved,
+    integers,
+    product,
+    quantized_convolution,
+    quantized_product,
+    samples,
+    scales,
+)
+from .samples import Sample, compare, scalar
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def entries(found: Sample) -> list[str]:
+    return [launch.entry for launch in launches(planned(found.graph))]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (product((128, 768), (768, 96)), ["mma_integer"]),
+        (product((2, 9, 768), (2, 768, 96), constant=()), ["pack_integers", "mma_integer"]),
+        (product((9, 30), (30, 8)), ["product"]),
+        (product((9, 32), (32,)), ["product"]),
+        (product((2, 3, 4, 32), (3, 32, 8)), ["product"]),
+        (quantized_product((9, 32), (32, 8)), ["mma_integer"]),
+        (convolved((1, 16, 9, 9), (8, 16, 3, 3)), ["mma_integer"]),
+        (convolved((1, 3, 9, 9), (8, 3, 3, 3)), ["pack_image", "mma_integer"]),
+        (convolved((1, 3, 9, 9), (8, 3, 3, 3), (3, 1)), ["conv_naive"]),
+        (convolved((1, 16, 5, 5, 5), (8, 16, 3, 3, 3)), ["conv_naive"]),
+        (convolved((1, 16, 9, 9), (16, 1, 3, 3), group=16), ["conv_naive"]),
+        (convolved((1, 32, 9, 9), (16, 16, 3, 3), group=2), ["mma_integer"]),
+        (quantized_convolution((1, 16, 9, 9), (8, 16, 1, 1)), ["mma_integer"]),
+        (quantized_convolution((1, 8, 9, 9), (8, 1, 3, 3), group=8), ["conv_naive", "requantize"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Sample) else None,
+)
+def test_ways(found: Sample, expected: list[str]) -> None:
+    assert entries(found) == expected
+
+
+def test_small_products_are_split_where_blocks_share_their_memory() -> None:
+    graph = quantized_convolution((1, 128, 7, 7), (64, 128, 3, 3), pads=(1,) * 4).graph
+    (launch,) = launches(planned(graph))
+    assert launch.cluster[2] > 1
+    assert launch.grid[2] == launch.cluster[2]
+    device = DryDevice()
+    device.compiler.target = A100
+    (launch,) = launches(planned(graph, device))
+    assert launch.grid[2] == 1
+
+
+# ── compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+def graphs() -> list[Graph]:
+    """Everything that has a kernel of its own, of every type, split and not."""
+    image = (1, 64, 14, 14)
+    return [
+        *(product((64, 512), (512, 64), (3, 5), types).graph for types in TYPES),
+        product((64, 512), (512, 64), constant=()).graph,
+        product((4096, 64), (64, 4096), ((4096,),)).graph,
+        quantized_product((128, 768), (768, 96), by_row=True).graph,
+        quantized_convolution(image, (64, 64, 3, 3), pads=(1,) * 4).graph,
+        quantized_convolution((32, 64, 56, 56), (64, 64, 1, 1)).graph,
+        quantized_convolution((1, 3, 32, 32), (30, 3, 7, 7), strides=(2, 2)).graph,
+        convolved((1, 64, 14, 14), (64, 32, 3, 3), (9, 1), group=2).graph,
+    ]
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_kernels_compile(target: Target, cache: Path) -> None:
+    device = DryDevice()
+    device.compiler.target = target
+    for graph in graphs():
+        planned(graph, device)
+    all_compile(list(device.compiler.sources), target, cache)
+
+
+def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
+    found = [launch for graph in graphs() for launch in launches(planned(graph))]
+    assert_arguments(found, H200, cache)
+
+
+# ── every bit ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("found", samples(), ids=str)
+def test_every_bit(found: Sample, emulated: CudaBackend) -> None:
+    compare(found, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_layers_that_are_quantized_in_a_run(emulated: CudaBackend) -> None:
+    """What onnxruntime's quantize_dynamic makes of two linear layers, against numpy."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, (2, 9, 36)))
+    for i, (k, n) in enumerate(((36, 40), (40, 24))):
+        w = graph.constant(integers(int8, k, n), f"w{i}")
+        step, zero = graph.constant(scales(n), f"s{i}"), graph.constant(scalar(0, int8), f"z{i}")
+        bias = graph.constant(normal(n), f"b{i}")
+        quantized, scale, point = graph.insert(DynamicQuantizeLinear(), [x], 3).outputs
+        sums = graph.insert(MatMulInteger(), [quantized, w, point, zero]).output
+        factor = graph.insert(Mul(), [scale, step]).output
+        real = graph.insert(Cast(to=float32), [sums]).output
+        x = graph.insert(Add(), [graph.insert(Mul(), [real, factor]).output, bias]).output
+    graph.set_outputs({"y": x})
+    infer(graph)
+    compare(Sample(graph, {"x": normal(2, 9, 36)}), emulated, error=1e-6)

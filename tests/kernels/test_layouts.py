@@ -1,0 +1,196 @@
+"""Between convolutions, images stay channels last: nothing changes their order on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Value
+from tercet.runtime.model import Model
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Cast, Relu
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
+from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
+from tercet.runtime.ops.resize import Resize
+from tercet.runtime.ops.shape import DepthToSpace, Pad, Reshape, SpaceToDepth, Transpose
+from tercet.runtime.options import Options
+
+from ..plan.nets import Net
+from .dry import normal, planned
+from .emulator import needs_compiler
+
+OPTIONS = Options(skip=("fold_constants", "fold_pad", "merge_linear", "drop_requantization"))
+
+
+def resized(net: Net, x: Value, mode: str = "linear", height: int = 7, width: int = 9) -> Value:
+    sizes = net.graph.constant(np.array([*x.tensor.dims[:2], height, width]), "")
+    made = net.graph.insert(Resize(mode=mode), [x, None, None, sizes]).output
+    infer(net.graph)
+    return made
+
+
+def padded(net: Net, x: Value, mode: str = "constant") -> Value:
+    amounts = net.graph.constant(np.array([0, 0, 1, 2, 0, 0, -1, 1]), "")
+    return net.add(Pad(mode=mode), x, amounts)
+
+
+def quantized(net: Net, x: Value) -> Value:
+    """Quantize by one number, and back by one number a channel."""
+    scales = np.linspace(0.02, 0.05, x.tensor.dims[1], dtype=float32)
+    numbers: list[Any] = [np.float32(0.03), np.int8(3), scales]
+    step, zero, steps = (net.graph.constant(np.asarray(n), "") for n in numbers)
+    quanta = net.add(QuantizeLinear(), x, step, zero)
+    return net.add(DequantizeLinear(axis=1), quanta, steps)
+
+
+def reduced(net: Net, x: Value, op: Any, *axes: int) -> Value:
+    return net.add(Add(), x, net.add(op, x, net.graph.constant(np.array(axes), "")))
+
+
+def picked(net: Net, x: Value) -> Value:
+    indices = net.graph.constant(np.array([5, 0, 7, 7, 1, 2, 3, 9]), "")
+    return net.add(Gather(axis=1), x, indices)
+
+
+def shuffled(net: Net, x: Value) -> Value:
+    """ShuffleNet's shuffle, as exporters write it."""
+    n, c, h, w = x.tensor.dims
+    shapes = ((n, 2, c // 2, h, w), (n, c, h, w))
+    cut, joined = (net.graph.constant(np.array(dims), "") for dims in shapes)
+    turned = net.add(Transpose(perm=(0, 2, 1, 3, 4)), net.add(Reshape(), x, cut))
+    return net.add(Reshape(), turned, joined)
+
+
+KINDS: dict[str, Callable[[Net, Value], Value]] = {
+    "nearest": lambda net, x: resized(net, x, "nearest"),
+    "linear": resized,
+    "cubic": lambda net, x: resized(net, x, "cubic", 4, 3),
+    "pad": padded,
+    "reflect": lambda net, x: padded(net, x, "reflect"),
+    "DCR": lambda net, x: net.add(DepthToSpace(blocksize=2), x),
+    "CRD": lambda net, x: net.add(DepthToSpace(blocksize=2, mode="CRD"), x),
+    "to depth": lambda net, x: net.add(SpaceToDepth(blocksize=2), x),
+    "quantized": quantized,
+    "mean of pixels": lambda net, x: reduced(net, x, ReduceMean(), 2, 3),
+    "greatest channel": lambda net, x: reduced(net, x, ReduceMax(), 1),
+    "place": lambda net, x: net.add(Cast(to=float32), net.add(ArgMax(axis=1), x)),
+    "picked": picked,
+    "shuffled": shuffled,
+}
+
+
+def model_of(net: Net, y: Value, *backends: Any) -> Model:
+    net.graph.set_outputs({"y": y})
+    return Model(net.graph.clone(), backends, OPTIONS, evaluate)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_reordered(kind: str, emulated: CudaBackend) -> None:
+    net = Net(2, 8, 6, 4)
+    made = KINDS[kind](net, net.conv(net.x, 32))
+    y = net.conv(made, 8)
+    model = model_of(net, y, emulated)
+    rows = [row for row in model.placement() if row.kind != "copy"]
+    assert [row.kind for row in rows].count("reformat") == 2, "before the first, behind the last"
+    x = normal(2, 8, 6, 4)
+    want = model_of(net, y, NumpyBackend()).run({"x": x})["y"]
+    np.testing.assert_allclose(model.run({"x": x})["y"], want, atol=2e-5 * np.abs(want).max())
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("kind", ["resize", "pad"])
+def test_results_lie_in_a_concat(kind: str, emulated: CudaBackend) -> None:
+    net = Net(2, 8, 6, 4)
+    inner = net.conv(net.x, 16)
+    made = resized(net, inner) if kind == "resize" else padded(net, inner)
+    other = net.graph.constant(normal(16, 8, 1, 1), "")
+    height, width = made.tensor.dims[2:]
+    beside = net.add(Conv(pads=(0, 0, height - 6, width - 4)), net.x, other)
+    y = net.conv(net.join(net.add(Relu(), beside), made), 8)
+    model = model_of(net, y, emulated)
+    assert model.placement()["cat"].kind == "view"
+    x = normal(2, 8, 6, 4)
+    want = model_of(net, y, NumpyBackend()).run({"x": x})["y"]
+    np.testing.assert_allclose(model.run({"x": x})["y"], want, atol=2e-5 * np.abs(want).max())
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_quantization_is_part_of_a_convolution(emulated: CudaBackend) -> None:
+    """What follows a convolution may be of another dtype, as long as its result is not."""
+    net = Net(2, 8, 6, 4)
+    step, zero = (net.graph.constant(np.asarray(n), "") for n in (np.float32(0.02), np.uint8(7)))
+    quanta = net.add(QuantizeLinear(), net.add(Relu(), net.conv(net.x, 8)), step, zero)
+    y = net.add(DequantizeLinear(), quanta, step, zero)
+    model = model_of(net, y, emulated)
+    assert [row.operators for row in model.placement() if row.kind == "step"] == [
+        "Conv + Relu + QuantizeLinear + DequantizeLinear"
+    ]
+    x = normal(2, 8, 6, 4)
+    want = model_of(net, y, NumpyBackend()).run({"x": x})["y"]
+    got = model.run({"x": x})["y"]
+    off = np.abs(got - want)
+    assert off.max() <= np.float32(0.0201), "a rounding apart at most"
+    assert (off > 1e-6).mean() < 0.01
+
+
+# ── transposes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_comes_channels_last_is_read_so() -> None:
+    """B15: pictures in NHWC, convolutions between, NHWC again: nobody moves a byte."""
+    net = Net(2, 6, 4, 16)
+    image = net.add(Transpose(perm=(0, 3, 1, 2)), net.x, name="in")
+    y = net.add(Transpose(perm=(0, 2, 3, 1)), net.conv(net.conv(image, 16), 8), name="out")
+    net.graph.set_outputs({"y": y})
+    rows = planned(net.graph).rows
+    assert [row.kind for row in rows] == ["copy", "view", "step", "step", "view", "copy"]
+
+
+def test_one_that_moves_something_runs() -> None:
+    net = Net(2, 6, 4, 16)
+    image = net.add(Transpose(perm=(0, 3, 2, 1)), net.x)
+    net.graph.set_outputs({"y": net.conv(image, 16)})
+    rows = planned(net.graph).rows
+    assert [row.kind for row in rows].count("view") == 0
+
+
+def test_axes_of_size_one_may_change_places() -> None:
+    net = Net(4, 1, 6, 1)
+    y = net.add(Transpose(perm=(3, 0, 2, 1)), net.x)
+    net.graph.set_outputs({"y": net.add(Relu(), y)})
+    assert [row.kind for row in planned(net.graph).rows] == ["copy", "view", "step", "copy"]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("shape", [(2, 6, 4, 16), (2, 5, 16)], ids=["image", "line"])
+def test_results_of_other_names(shape: tuple[int, ...], emulated: CudaBackend) -> None:
+    """Views are results, and are read in both orders."""
+    rank = len(shape)
+    net = Net(*shape)
+    image = net.add(Transpose(perm=(0, rank - 1, *range(1, rank - 1))), net.x)
+    weights = net.graph.constant(normal(16, 16, *(1,) * (rank - 2)), "")
+    made = net.add(Conv(), image, weights)
+    flat = net.graph.constant(np.array([2, -1]), "")
+    y = net.add(Transpose(perm=(0, *range(2, rank), 1)), net.add(Relu(), made))
+    net.graph.set_outputs({"y": y, "same": image, "flat": net.add(Reshape(), y, flat)})
+    feeds = {"x": normal(*shape)}
+    with Model(net.graph.clone(), [NumpyBackend()], OPTIONS, evaluate) as reference:
+        want = reference.run(feeds)
+    with Model(net.graph.clone(), [emulated], OPTIONS, evaluate) as model:
+        for name, got in model.run(feeds).items():
+            np.testing.assert_allclose(got, want[name], atol=1e-5 * np.abs(want[name]).max())
