@@ -167,7 +167,11 @@ def _image_map(p: BulkProduct, box: Ints, upper: Ints | None, steps: Ints = (1, 
 
 def _run(p: BulkProduct, tile: BulkTile) -> Way | None:
     view = p.view
-    upper = tuple(max(0, e - b) for b, e in zip(view.pads_begin, view.pads_end, strict=True))
+    # Zeros behind a row are those in front of the next one, but every window begins in its own.
+    upper = tuple(
+        max(0, e - min(b, r))
+        for b, e, r in zip(view.pads_begin, view.pads_end, p.reach, strict=True)
+    )
     extents = tuple(s + b + u for s, b, u in zip(p.spatial, view.pads_begin, upper, strict=True))
     pixels = tile.bm + p.reach[0] * extents[1] + p.reach[1]
     if (

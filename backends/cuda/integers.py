@@ -201,8 +201,13 @@ def _instructions(types: tuple[DType, DType], tile: HalfTile) -> str:
 # ── matrix products ──────────────────────────────────────────────────────────────────────────────
 
 
-def need_bytes(a: Tensor, b: Tensor, y: Tensor, quantization: Quantization) -> str:
-    """Return which types `mma_integer.cu` does not take; empty where it takes them."""
+def need_bytes(
+    operands: tuple[Tensor, Tensor, Tensor], quantization: Quantization, target: Target
+) -> str:
+    """Return why y, a and b are not for `mma_integer.cu`; empty where they are."""
+    y, a, b = operands
+    if not target.has_tf32:
+        return f"tensor cores of {target.arch}"
     if not {a.dtype, b.dtype} <= KINDS.keys() or (quantization.scales and y.dtype not in KINDS):
         return "not all of them are bytes"
     if max(a.size, b.size, y.size) >= MOST_ELEMENTS or a.size * b.size == 0:
@@ -222,7 +227,7 @@ def integer_matmul(
         quantization: what the integers stand for.
         target: the GPU.
     """
-    refused = need_bytes(a, b, y, quantization)
+    refused = need_bytes((y, a, b), quantization, target)
     if refused:
         return refused
     if b.rank < 2 or a.dims[-1] % VECTORS[-1]:

@@ -6,7 +6,7 @@ packed into such first.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -22,6 +22,7 @@ from .half_conv import MOST_EXTENT, pack_filters
 from .half_first import packed_image
 from .integers import (
     KINDS,
+    MOST_ELEMENTS,
     VECTORS,
     IntegerProduct,
     Quantization,
@@ -63,88 +64,110 @@ def integer_convolution(
         quantization: what the integers stand for.
         target: the GPU.
     """
-    refused = need_bytes(x, w, y, quantization)
+    refused = need_bytes((y, x, w), quantization, target) or _need_image(op, y, x, w)
     if refused:
         return refused
-    if w.data is None or x.rank not in (3, 4) or not y.is_channels_last:
-        return "weights of run time, or an image that does not lie channels last"
-    if max(x.dims[2:]) > MOST_EXTENT:
-        return f"an image of {' x '.join(map(str, x.dims[2:]))}"
+    image = _Image(x, w.dims[1], x.strides)
+    if w.dims[1] % VECTORS[-1]:
+        if quantization.shifts_b:
+            return f"{w.dims[1]} channels, of weights with zero points"
+        image = _packed(x, w)
+    view = window(op, x.dims[2:], w.dims[2:])
+    product = _product(op.group, (y, x, w), image, view, quantization)
+    return (*image.launches, multiply_integers(product, target))
+
+
+def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
+    """Return what does not suit `mma_integer.cu`; empty where all does."""
     channels = w.dims[1]
+    if w.data is None or x.rank not in (3, 4):
+        return "weights of run time" if w.data is None else f"{x.rank - 2} spatial axes"
+    if not y.is_channels_last or x.is_channels_last != (channels % VECTORS[-1] == 0):
+        return "an image in another format"
     if op.group > 1 and channels % VECTORS[0]:
         return f"groups of {channels} channels"
-    packing: tuple[Launch, ...] = ()
-    image: Tensor | Scratch = x
-    moves = x.strides
-    if channels % VECTORS[-1]:
-        if quantization.shifts_b or x.is_channels_last:
-            return f"{channels} channels of weights with zero points"
-        channels = 4 if channels < 4 else ceil_div(channels, 8) * 8
-        image, launch = packed_image(x, channels, x.dims[-1], 0)
-        moves = strides((x.dims[0], channels, *x.dims[2:]), Format.CHANNELS_LAST)
-        packing = (launch,)
-    elif not x.is_channels_last:
-        return "an image that does not lie channels last"
-    view = window(op, x.dims[2:], w.dims[2:])
-    product = _product(op.group, channels, (y, x, w), view, moves, quantization)
-    last = multiply_integers(replace(product, a=image), target)
-    return (*packing, last)
+    size = x.size // channels * ceil_div(channels, 8) * 8
+    if max(x.dims[2:]) > MOST_EXTENT or size >= MOST_ELEMENTS:
+        return f"an image of {' x '.join(map(str, x.dims))}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """An image as it is read.
+
+    Attributes:
+        a: where it lies.
+        channels: of one group, in memory.
+        moves: its strides: image, channel, spatial axes.
+        launches: what brings it there.
+    """
+
+    a: Tensor | Scratch
+    channels: int
+    moves: Ints
+    launches: tuple[Launch, ...] = ()
+
+    @property
+    def vector(self) -> int:
+        """Channels that are copied at once."""
+        return next(v for v in VECTORS if self.channels % v == 0)
+
+    def table(self, w: Tensor, view: Window) -> Packed:
+        """Return where the elements of a window lie, see `pack_table`."""
+        order = (self.channels, view.kernel, view.dilations, self.moves[1:], self.vector)
+        names = ("channels", "kernel", "dilations", "moves", "vector")
+        pack = partial(pack_table, **dict(zip(names, order, strict=True)))
+        return Packed((w.value,), ("table", *order), pack)
+
+
+def _packed(x: Tensor, w: Tensor) -> _Image:
+    """Return an image whose channels are filled up to whole words, which meet zeros."""
+    channels = 4 if w.dims[1] < 4 else ceil_div(w.dims[1], 8) * 8
+    packed, launch = packed_image(x, channels, x.dims[-1], 0)
+    moves = strides((x.dims[0], channels, *x.dims[2:]), Format.CHANNELS_LAST)
+    return _Image(packed, channels, moves, (launch,))
 
 
 def _product(
     group: int,
-    channels: int,
     operands: tuple[Tensor, Tensor, Tensor],
+    image: _Image,
     view: Window,
-    moves: Ints,
     quantization: Quantization,
 ) -> IntegerProduct:
     """Return a convolution as a product.
 
     Args:
         group: number of groups.
-        channels: of one of them, as they lie in memory.
         operands: y, x and w.
+        image: how x is read.
         view: the windows.
-        moves: strides of the image in memory.
         quantization: what the integers stand for.
     """
     y, x, w = operands
-    taps, filters = prod(view.kernel), w.dims[0] // group
-    ldb = ceil_div(taps * channels, VECTORS[0]) * VECTORS[0]
-    pixels = taps == 1 and not any(view.pads_begin + view.pads_end)
-    vector = next(v for v in VECTORS if channels % v == 0)
-    output = y.dims[2:]
-    image = image_of(x.dims[2:], output, view, moves)
-    table = ("table", channels, view.kernel, view.dilations, moves[1:], vector)
-    pack = partial(
-        pack_table,
-        channels=channels,
-        kernel=view.kernel,
-        dilations=view.dilations,
-        moves=moves[1:],
-        vector=vector,
-    )
+    output, filters = y.dims[2:], w.dims[0] // group
+    terms = prod(view.kernel) * image.channels
+    ldb = ceil_div(terms, VECTORS[0]) * VECTORS[0]
+    pixels = prod(view.kernel) == 1 and not any(view.pads_begin + view.pads_end)
+    pack = partial(pack_integer_filters, groups=group, channels=image.channels)
+    struct = image_of(x.dims[2:], output, view, image.moves)
     return IntegerProduct(
         y=y,
-        a=x,
-        b=Packed(
-            (w.value,),
-            ("integer filters", group, channels),
-            partial(pack_integer_filters, groups=group, channels=channels),
-        ),
+        a=image.a,
+        b=Packed((w.value,), ("integer filters", group, image.channels), pack),
         sums=Packed((w.value,), "sums of filters", sums_of_filters),
         types=(x.dtype, w.dtype),
-        shape=(prod(y.dims) // y.dims[1], filters, taps * channels),
+        shape=(prod(y.dims) // y.dims[1], filters, terms),
         lda=0,
         ldb=ldb,
         ldc=y.row,
         quantization=quantization,
-        batch=(group, channels, filters * ldb, filters),
+        batch=(group, image.channels, filters * ldb, filters),
         rows=PIXELS if pixels else WINDOWS,
-        vector=vector,
-        table=None if pixels else Packed((w.value,), table, pack),
-        image=Ints32((*image.values, *divisor(prod(output)), *divisor(output[-1]))),
+        vector=image.vector,
+        table=None if pixels else image.table(w, view),
+        image=Ints32((*struct.values, *divisor(prod(output)), *divisor(output[-1]))),
     )
 
 

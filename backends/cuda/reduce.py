@@ -108,7 +108,7 @@ FOLDS: dict[type[Op], Fold] = {
 
 
 def _keeps_axes(node: Node) -> bool:
-    return bool(getattr(node.op, "keepdims", 0)) or node.output.tensor.rank < 3
+    return bool(getattr(node.op, "keepdims", 0)) or len(node.output.tensor.dims) < 3
 
 
 @kernel(*FOLDS, follows=_keeps_axes)

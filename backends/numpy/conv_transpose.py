@@ -72,9 +72,10 @@ class _Transposed:
 
     def _record(self, bound: Bound) -> list[Tape]:
         x, out = bound[self.x], bound[self.chain.output]
-        grouped = x.reshape(len(x), self.group, -1, self.positions)
+        channels = self.x.tensor.dims[1] // self.group
+        grouped = x.reshape(len(x), self.group, channels, self.positions)
         weights = bound.as_dtype(self.w, self.dtype).reshape(
-            self.group, -1, self.filters, self.taps
+            self.group, channels, self.filters, self.taps
         )
         bias = bound.get(self.bias)
         frame = self.chain.frame((0, 1, 2))
@@ -96,9 +97,9 @@ class _Transposed:
 
     def _scatter(self, tape: Tape, bound: Bound, weights: Array, data: Array, sums: Array) -> None:
         """Multiply weights [channels, filters, taps] with data, and add every tap to its place."""
-        channels, filters, _ = weights.shape
-        columns = bound.scratch(self.columns, (filters * self.taps, self.positions))
-        matrix = weights.reshape(channels, -1).T
+        channels, filters, taps = weights.shape
+        columns = bound.scratch(self.columns, (filters * taps, self.positions))
+        matrix = weights.reshape(channels, filters * taps).T
         tape.append(partial(np.matmul, matrix, data, out=columns, dtype=self.dtype))
         spatial = self.x.tensor.dims[2:]
         windows = columns.reshape(filters, *self.window.kernel, *spatial)

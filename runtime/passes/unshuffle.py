@@ -80,7 +80,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _may_end(graph: Graph, node: Node) -> bool:
     """Whether a node is the last of those that only rename axes."""
-    if not _is_static(node.output) or node.output.tensor.rank < 3:
+    if not _is_static(node.output) or len(node.output.tensor.dims) < 3:
         return False
     readers = node.output.consumers
     return _renames(node) and not (readers and all(_renames(reader) for reader in readers))

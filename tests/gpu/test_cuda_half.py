@@ -107,6 +107,7 @@ def forced(layout: Layout, patch: pytest.MonkeyPatch) -> list[BulkTile]:
         (Layout.RUN, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
         (Layout.RUN, (3, 24, 9, 20), (40, 24, 5, 3), {"pads": (0, 2, 3, 1), "dilations": (2, 1)}),
         (Layout.RUN, (3, 128, 7, 9), (33, 128, 3, 3), {}),
+        (Layout.RUN, (3, 40, 9, 7), (36, 40, 3, 1), {"pads": (3, 3, 3, 2)}),
         (Layout.SQUARES, (5, 72, 14, 13), (200, 72, 3, 3), {"pads": (1, 1, 1, 1)}),
         (Layout.SQUARES, (2, 16, 9, 20), (64, 16, 3, 5), {"pads": (0, 2, 3, 1)}),
         (Layout.TAPWISE, (5, 72, 14, 13), (200, 72, 3, 3), {"strides": (2, 2)}),

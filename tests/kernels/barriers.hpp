@@ -1,5 +1,5 @@
-// What barriers.cuh does in PTX, and the products of a Hopper, on the host; tensor_cores.hpp comes
-// before it. Copies are there at once, and products are done when they are begun.
+// What barriers.cuh does in PTX, and products of tf32 of a Hopper, on the host; tensor_cores.hpp comes
+// before it. Copies are there at once.
 
 #include <map>
 
@@ -46,14 +46,6 @@ inline void write_pair(u32 to, float x, float y)
     const float pair[2] = {x, y};
     memcpy(at_address(to), pair, sizeof(pair));
 }
-
-inline void products_begin() {}
-inline void products_commit() {}
-template <int N> void products_wait() {}
-
-// Where a tile begins, in sixteens of bytes. It is a multiple of 1024 bytes; what is added to it is the
-// first chunk of each row.
-inline uint64 described(u32 address) { return address >> 4; }
 
 // sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]', by each of four warps
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, bool add)

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import re
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -241,8 +242,11 @@ def _described(map: TensorMap, address: int) -> Any:
     size = map.dtype.itemsize
     rest = 4 - len(map.dims)
     strides = (size, *(stride * size for stride in map.strides), *(0,) * rest)
-    words = (address, size, *map.dims, *(1,) * rest, *strides, *map.box, *(1,) * rest)
-    return (ctypes.c_int64 * 16)(*words)
+    box = (*map.box, *(1,) * (4 - len(map.box)))
+    words = struct.pack("<14q", address, size, *map.dims, *(1,) * rest, *strides, *box)
+    lower, upper = map.corners or ((0, 0), (0, 0))
+    windows = struct.pack("<4h2i", *lower, *upper, *(map.steps[1:3] or (1, 1)))
+    return (ctypes.c_char * 128).from_buffer_copy(words + windows)
 
 
 def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> CudaBackend:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.dtypes import DType, int8, uint8
+from tercet.runtime.dtypes import DType, float16, float32, int8, uint8
 from tercet.runtime.types import Array
 
 from .dry import normal
@@ -46,14 +46,23 @@ def product(
 
 
 def quantized_product(
-    a: tuple[int, ...], b: tuple[int, ...], *, by_row: bool = False, constant: bool = True
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    *,
+    by_row: bool = False,
+    constant: bool = True,
+    scale_type: DType = float32,
 ) -> Sample:
     """Return a QLinearMatMul with parameters for each column, and perhaps for each row."""
     rows, columns = (a[-2:-1] if by_row else ()), b[-1:]
+    steps = [one.astype(scale_type) for one in (scales(*rows), scales(*columns))]
     inputs = [
-        *(integers(uint8, *a), scales(*rows), np.asarray(integers(uint8, *rows))),
-        *(integers(int8, *b), scales(*columns), integers(int8, *columns)),
-        *(scales(*rows) * np.float32(a[-1]), np.asarray(integers(int8, *rows))),
+        *(integers(uint8, *a), steps[0], np.asarray(integers(uint8, *rows))),
+        *(integers(int8, *b), steps[1], integers(int8, *columns)),
+        *(
+            (scales(*rows) * np.float32(a[-1])).astype(scale_type),
+            np.asarray(integers(int8, *rows)),
+        ),
     ]
     return sample("QLinearMatMul", inputs, (3, 4, 5) if constant else ())
 
@@ -109,12 +118,13 @@ def products() -> Iterator[Sample]:
     yield product((2, 40000), (40000, 3), (255, 0), (uint8, uint8))  # beyond 32 bits
     yield quantized_product((33, 100), (100, 31))
     yield quantized_product((17, 64), (64, 40), by_row=True)
+    yield quantized_product((9, 64), (64, 40), scale_type=float16)
     yield quantized_product((2, 3, 17, 64), (2, 3, 64, 24), constant=False)
 
 
 def convolutions() -> Iterator[Sample]:
     """Yield convolutions with borders of zero points, of every kind of image."""
-    pads = {"pads": (1, 1, 1, 1)}
+    pads: dict[str, Any] = {"pads": (1, 1, 1, 1)}
     for types in TYPES:
         yield convolved((2, 16, 7, 9), (20, 16, 3, 3), (100, 3), types, **pads)
     yield convolved((1, 12, 7, 9), (8, 12, 3, 3), (100, np.arange(8)), **pads, strides=(2, 2))

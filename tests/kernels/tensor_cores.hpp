@@ -139,6 +139,40 @@ inline void multiply_16x8x32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
     __syncwarp();
 }
 
+// ── Hopper: products are done when they are begun ───────────────────────────────────────────────
+
+inline void products_begin() {}
+inline void products_commit() {}
+template <int N> void products_wait() {}
+inline void show_to_products() {}
+
+// Where a tile begins, in sixteens of bytes. It is a multiple of 1024 bytes; what is added to it is the
+// first chunk of each row.
+inline uint64 described(u32 address) { return address >> 4; }
+
+// Four bytes of a row of a tile, counted from the chunk that `form` says.
+inline u32 word_of(uint64 form, int row, int word)
+{
+    const u32 tile = (u32)(form & ~(uint64)7) << 4;
+    u32 found;
+    memcpy(&found, at_address(tile + swizzled(row, (int)(form & 7) + word / 4) + word % 4 * 4), 4);
+    return found;
+}
+
+// sums[16][8 * COUNT] += a[16][32] * b[8 * COUNT][32]', bytes, by each of four warps
+template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
+{
+    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q)
+            for (int word = 0; word < 8; ++word) {
+                const u32 left = word_of(a, row + q / 2 * 8, word);
+                const u32 right = word_of(b, j * 8 + column + q % 2, word);
+                sums[j][q] = (int)((u32)sums[j][q] + dot_of_bytes(left, right));
+            }
+    __syncwarp();
+}
+
 // Blocks do not form clusters here.
 inline void cluster_wait() { abort(); }
 inline float4 read_of(u32, int) { abort(); }

@@ -38,6 +38,7 @@ from tercet.runtime.dtypes import (
 from tercet.runtime.errors import KernelError
 from tercet.runtime.op import arity, attributes
 from tercet.runtime.ops import elementwise as ops
+from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.types import Array
 from tercet.tools.light_models import light_file
 
@@ -78,10 +79,10 @@ def test_products(target: Target, cache: Path) -> None:
     all_compile(gemm_sources(), target, cache)
 
 
-#: Files that other tests compile, in more variants than one: float32 products, 16-bit floats, the
-#: ways to convolve, attention, decisions, the teaching kernels.
+#: Files that other tests compile, in more variants than one: products of float32, of 16-bit floats
+#: and of bytes, the ways to convolve, attention, decisions, the teaching kernels.
 ELSEWHERE = re.compile(
-    r"gemm|elementwise|mma|mma_\w+|pack_image|\w+_words|split_\w+"
+    r"gemm|elementwise|mma|mma_\w+|pack_(image|integers)|\w+_words|split_\w+"
     r"|direct|implicit|winograd|winograd_transform|fft|attention_(mma|wgmma|long|merge)"
     r"|control|element|ladder|naive_nhwc"
 )
@@ -122,11 +123,17 @@ def elementwise_source(operator: type, dtype: DType) -> Source:
     count = 3 if most is None else most
     kinds = [bool_, dtype, dtype] if operator is ops.Where else [dtype] * count
     inputs: list[Array | None] = [np.ones((2, 3), kind) for kind in kinds[:count]]
+    constant: tuple[int, ...] = ()
     if operator is ops.Clip:
         inputs = [inputs[0], np.ones((), dtype), None]
+    elif operator is QuantizeLinear:
+        inputs, constant = [inputs[0], np.ones((), dtype), np.ones((), np.int8)], (1, 2)
+    elif operator is DequantizeLinear:
+        inputs, constant = [inputs[0], np.ones((), float16), None], (1,)
     given = REQUIRED.get(operator, {})
     assert set(given) <= set(attributes(operator))
-    planned(single(operator.__name__, inputs, domain=operator.domain, **given), device)
+    graph = single(operator.__name__, inputs, constant, domain=operator.domain, **given)
+    planned(graph, device)
     (source,) = device.compiler.sources
     return source
 

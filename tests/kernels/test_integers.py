@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cuda import integers as integers_module
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.backends.cuda.half_tiles import TILES, HalfTile
 from tercet.runtime.dtypes import float32, int8
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
@@ -114,6 +117,21 @@ def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
 @pytest.mark.parametrize("found", samples(), ids=str)
 def test_every_bit(found: Sample, emulated: CudaBackend) -> None:
     compare(found, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("tile", [t for t in TILES if t.wgmma][::4], ids=lambda tile: tile.title)
+def test_products_of_four_warps(
+    tile: HalfTile, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hopper's own products, as the emulator does them."""
+    compiler: Any = emulated.device.compiler
+    compiler.target = H200
+    monkeypatch.setattr(integers_module, "choose_integer", lambda p, target: (tile, 1))
+    for types in TYPES:
+        compare(product((70, 132), (132, 70), (13,), types), emulated)
+    compare(quantized_convolution((1, 16, 9, 9), (40, 16, 3, 3), pads=(1,) * 4), emulated)
 
 
 @pytest.mark.slow

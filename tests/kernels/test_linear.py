@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import half
+from tercet.backends.cuda import half, half_bulk, half_conv
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Target
 from tercet.backends.cuda.half_linear import FEW, LINEAR_TILES, MANY, LinearTile
+from tercet.backends.cuda.half_tiles import Layout
 from tercet.backends.cuda.launch import TensorMap
 from tercet.runtime.dtypes import DType, bfloat16, float16
 from tercet.runtime.infer import infer
@@ -28,7 +30,7 @@ from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import Sample, compare
+from .samples import Sample, compare, sample
 from .transformer_samples import attention
 
 BY_TITLE = {f"{tile.title} of {tile.places}": tile for tile in LINEAR_TILES}
@@ -135,6 +137,38 @@ def files(backend: CudaBackend) -> set[str]:
     """Return which kernels it has compiled."""
     compiler: Any = backend.device.compiler
     return {source.file for source in compiler.sources}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("layout", "kernel", "attributes"),
+    [
+        (Layout.MATRIX, (1, 1), {}),
+        (Layout.RUN, (3, 3), {"pads": (1, 1, 1, 1)}),
+        (Layout.RUN, (3, 1), {"pads": (3, 3, 3, 2)}),  # some windows are all padding
+        (Layout.SQUARES, (3, 2), {"pads": (2, 1, 3, 0), "dilations": (2, 1)}),
+        (Layout.TAPWISE, (3, 3), {"pads": (1, 0, 2, 1), "strides": (2, 3)}),
+    ],
+)
+def test_windows(
+    layout: Layout,
+    kernel: tuple[int, int],
+    attributes: dict[str, Any],
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each way to lay images out for `mma_bulk.cu`; tiles reach over rows and images."""
+    way_of = half_bulk.way_of
+    monkeypatch.setattr(
+        half_bulk,
+        "way_of",
+        lambda p, tile, wanted: way_of(p, tile, wanted) if wanted is layout else None,
+    )
+    monkeypatch.setattr(half_conv, "expected", lambda *_: inf)
+    arrays = [normal(2, 40, 9, 7), normal(36, 40, *kernel) / 12, normal(36)]
+    compare(sample("Conv", [a.astype(float16) for a in arrays], (1, 2), **attributes), hopper)
+    assert "mma_bulk.cu" in files(hopper)
 
 
 @pytest.mark.slow

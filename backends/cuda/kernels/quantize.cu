@@ -8,6 +8,7 @@ struct Spread {  // which parameter belongs to element (o, a, i) of [outer][size
     long long inner, size, block, of_outer, of_block, of_inner;
     __device__ __forceinline__ long long operator()(long long element) const
     {
+        if (!of_outer && !of_block && !of_inner) return 0;
         const long long row = element / inner, outer = row / size;
         return outer * of_outer + (row - outer * size) / block * of_block
                + (element - row * inner) * of_inner;
