@@ -67,10 +67,11 @@ def test_one_gpu_of_several(driver: SimpleNamespace, monkeypatch: pytest.MonkeyP
     driver.cuDeviceGetCount = lambda: (OK, 2)
     monkeypatch.setattr(opening, "_core_device", lambda backend, ordinal: ordinal)
     monkeypatch.setattr(opening, "CudaDevice", lambda core, cache: SimpleNamespace(ordinal=core))
-    first, second, again = (
+    devices: list[Any] = [
         open_backends("cuda", Options(device=number))[0].device for number in (0, 1, 1)
-    )
-    assert (first.ordinal, second.ordinal) == (0, 1)  # type: ignore[attr-defined]
+    ]
+    first, second, again = devices
+    assert (first.ordinal, second.ordinal) == (0, 1)
     assert second is again
 
 
