@@ -5,7 +5,8 @@ Nothing is run, and no GPU is needed: without one, the answers are those for an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,12 +107,10 @@ def algorithms(
         BackendUnavailable: the packages for CUDA are missing.
     """
     say("loading")
-    limit = options.pop("workspace", None)  # which is not meant for numpy
-    with load(file, "numpy", **{**options, "fallback": None}) as model:
+    with on_paper(file, options) as (model, chosen):
         found = input_shapes(model.inputs, shapes, dims)
         say("planning")
-        nodes = nodes_of(model, found)
-        works, target, tuner = _works(nodes, replace(model.options, workspace=limit))
+        works, target, tuner = _works(nodes_of(model, found), chosen)
         known = tuner.results(works, silent) if tuner is not None else []
         results = {result.task: result for result in known}
         return Algorithms(
@@ -119,6 +118,19 @@ def algorithms(
             target=f"{target.arch}, {target.processors} multiprocessors",
             nodes=tuple(_node_row(work, results.get(work.task.signature)) for work in works),
         )
+
+
+@contextmanager
+def on_paper(file: Path, options: Mapping[str, Any]) -> Iterator[tuple[Model, Options]]:
+    """Load a model for numpy, to plan it for a GPU; with the options that are for the GPU alone.
+
+    Raises:
+        ModelError: the model cannot be read.
+    """
+    of_gpu = {name: options[name] for name in ("workspace", "device") if name in options}
+    rest = {name: value for name, value in options.items() if name not in of_gpu}
+    with load(file, "numpy", **{**rest, "fallback": None}) as model:
+        yield model, replace(model.options, **of_gpu)
 
 
 def nodes_of(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Node]:

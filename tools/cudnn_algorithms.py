@@ -6,17 +6,17 @@ Nothing is run. The heuristics depend on the GPU, so one has to be there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from ..api import load
 from ..backends import open_backends
 from ..runtime.model import Model
 from ..runtime.options import Options
+from .algorithms import on_paper
 from .console import Say, counted, grid, silent
 from .inputs import input_shapes
 
@@ -120,16 +120,15 @@ def engine_lists(
     """
     from ..backends.cudnn.backend import CudnnBackend
 
-    limit = options.pop("workspace", None)  # which is not meant for numpy
     say("loading")
-    with load(file, "numpy", **{**options, "fallback": None}) as model:
-        own = open_backends("cudnn", model.options)[0]
+    with on_paper(file, options) as (model, chosen):
+        own = open_backends("cudnn", chosen)[0]
         if not isinstance(own, CudnnBackend):
             raise TypeError(f"{own.name} is not cuDNN")
         found = input_shapes(model.inputs, shapes, dims)
         say("asking cuDNN")
         session = own.chooser.session
-        tasks = tasks_of(model, found, replace(model.options, workspace=limit))
+        tasks = tasks_of(model, found, chosen)
         return EngineLists(
             model=str(file),
             target=f"cuDNN {session.vendor.version} on {session.target}",

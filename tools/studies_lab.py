@@ -25,7 +25,7 @@ from .console import Say, silent
 from .device_time import device_times
 
 if TYPE_CHECKING:
-    from ..backends.cuda.device import CudaDevice, CudaStream
+    from ..backends.cuda.device import CudaStream
 
 Dims = tuple[int, ...]
 
@@ -241,7 +241,11 @@ class Lab:
 
     def __init__(self, say: Say = silent) -> None:
         (backend,) = open_backends("cuda", Options())
-        self.device: CudaDevice = backend.device  # type: ignore[assignment]  # the cuda backend's
+        from ..backends.cuda.backend import CudaBackend
+
+        if not isinstance(backend, CudaBackend):
+            raise TypeError(f"{backend.name} is not the cuda backend")
+        self.device = backend.device
         self.stream = self.device.stream()
         self.say = say
 

@@ -15,7 +15,7 @@ from tercet.runtime.dtypes import float16, float32
 from tercet.runtime.errors import DeviceOutOfMemory
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Div
-from tercet.runtime.options import Options
+from tercet.runtime.options import Options, Precision
 from tercet.tools.console import text_of
 from tercet.tools.convolution_cases import Case
 from tercet.tools.cudnn_algorithms import EngineLists, show_engine_lists, task_row
@@ -49,8 +49,8 @@ class Judge:
         return 100.0 / self.tried
 
 
-def task(precision: str = "float32", limit: int | None = None) -> Task:
-    options = Options(precision=precision, workspace=limit)  # type: ignore[arg-type]  # a text
+def task(precision: Precision = "float32", limit: int | None = None) -> Task:
+    options = Options(precision=precision, workspace=limit)
     graph = CASE.graph()
     (found,) = survey(graph, frozenset(graph.nodes), options)
     assert isinstance(found, Wanted)

@@ -136,8 +136,8 @@ class Known(CudnnBackend):
 
 def claims(options: Options) -> list[Claim | Decline]:
     graph = CASE.graph()
-    device, chooser = Device(), None
-    backend = Known(device, chooser, Fixed({"Conv+Relu": 20.0}))  # type: ignore[arg-type]  # doubles
+    doubles: tuple[Any, ...] = (Device(), None, Fixed({"Conv+Relu": 20.0}))
+    backend = Known(*doubles)
     return list(backend.claim(graph, frozenset(graph.nodes), options))
 
 

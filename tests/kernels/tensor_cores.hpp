@@ -75,7 +75,10 @@ inline float dot(u32 a, u32 b)
     return float(left[0]) * float(right[0]) + float(left[1]) * float(right[1]);
 }
 
-inline void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+// Calls take(q, words of a, words of b) for each of a thread's four sums of a product of warps, and for
+// each of the four words of a row of a, and of a column of b, that stand first in the two halves.
+template <typename Take>
+void each_product(const u32 (&a)[4], u32 b0, u32 b1, Take take)
 {
     const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
     show(words, 6);
@@ -84,9 +87,17 @@ inline void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
         for (int part = 0; part < 4; ++part) {
             const u32* left = of_lane(row * 4 + part);
             const u32* right = of_lane((column + q % 2) * 4 + part);
-            sums[q] += dot(left[q / 2], right[4]) + dot(left[2 + q / 2], right[5]);
+            const u32 of_a[2] = {left[q / 2], left[2 + q / 2]}, of_b[2] = {right[4], right[5]};
+            take(q, of_a, of_b);
         }
     __syncwarp();
+}
+
+inline void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
+        sums[q] += dot(x[0], y[0]) + dot(x[1], y[1]);
+    });
 }
 
 // What the tensor cores see of four bytes.
@@ -100,16 +111,9 @@ inline float tf32(u32 bits)
 
 inline void multiply_16x8x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
-    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    show(words, 6);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int q = 0; q < 4; ++q)
-        for (int part = 0; part < 4; ++part) {
-            const u32* left = of_lane(row * 4 + part);
-            const u32* right = of_lane((column + q % 2) * 4 + part);
-            sums[q] += tf32(left[q / 2]) * tf32(right[4]) + tf32(left[2 + q / 2]) * tf32(right[5]);
-        }
-    __syncwarp();
+    each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
+        sums[q] += tf32(x[0]) * tf32(y[0]) + tf32(x[1]) * tf32(y[1]);
+    });
 }
 
 // The product of four neighbouring bytes with four others, added up; KIND says which have signs.
@@ -125,18 +129,10 @@ inline u32 dot_of_bytes(u32 a, u32 b)
 
 inline void multiply_16x8x32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
-    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    show(words, 6);
-    const int row = current % 32 / 4, column = current % 4 * 2;
-    for (int q = 0; q < 4; ++q)
-        for (int part = 0; part < 4; ++part) {
-            const u32* left = of_lane(row * 4 + part);
-            const u32* right = of_lane((column + q % 2) * 4 + part);
-            const u32 more = dot_of_bytes(left[q / 2], right[4])
-                             + dot_of_bytes(left[2 + q / 2], right[5]);
-            sums[q] = (int)((u32)sums[q] + more);  // wraps around
-        }
-    __syncwarp();
+    each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
+        const u32 more = dot_of_bytes(x[0], y[0]) + dot_of_bytes(x[1], y[1]);
+        sums[q] = (int)((u32)sums[q] + more);  // wraps around
+    });
 }
 
 // ── Hopper: products are done when they are begun ───────────────────────────────────────────────

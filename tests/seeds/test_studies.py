@@ -12,15 +12,14 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet.backends import available
-from tercet.tools import studies
+from tercet.runtime.errors import BackendUnavailable
+from tercet.runtime.options import Options
+from tercet.tools import studies, studies_lab
 from tercet.tools.studies_convolution import WAYS, winograd
 from tercet.tools.studies_lab import Conv, Lab, Taken, floor_seconds
 from tercet.tools.studies_layouts import LAYOUTS, folding
 from tercet.tools.studies_products import seven_loops
 from tercet.tools.studies_report import Curves, Report, Study, picture
-
-HAS_GPU = any(one.name == "cuda" and not one.missing for one in available())
 
 
 class Paper(Lab):
@@ -127,8 +126,13 @@ def test_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'ladder'?" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.skipif(HAS_GPU, reason="with a GPU it measures: test_a_study")
-def test_a_gpu_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_is_needed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, options: Options) -> None:
+        raise BackendUnavailable(name, "no GPU", "plug one in")
+
+    monkeypatch.setattr(studies_lab, "open_backends", refuse)
     assert studies.main(["folding"]) == 5
     assert "backend 'cuda' cannot run here" in " ".join(capsys.readouterr().err.split())
 

@@ -156,11 +156,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
             u32 weights[TM][4];
 #pragma unroll
             for (int i = 0; i < TM; ++i)
-#pragma unroll
-                for (int part = 0; part < 4; ++part) {
-                    const float* two = &scores[i][2 * c + part / 2][part % 2 * 2];
-                    weights[i][part] = pair_of(two[0], two[1]);
-                }
+                as_operand(weights[i], scores[i][2 * c], scores[i][2 * c + 1]);
 #pragma unroll
             for (int j = 0; j < SIZE_V / 16; ++j) {
                 u32 b[4];
@@ -188,11 +184,8 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = warp_n * ROWS + (warp_m * TM + i) * 16 + half * 8 + lane / 4;
-            float total = sum[i][half];
-            total += __shfl_xor_sync(~0u, total, 1);
-            total += __shfl_xor_sync(~0u, total, 2);
             peaks[row] = peak[i][half];
-            totals[row] = total;
+            totals[row] = over_quad_sum(sum[i][half]);
 #pragma unroll
             for (int j = 0; j < SIZE_V / 8; ++j)
                 *(float2*)(sums + row * PITCH_Y + j * 8 + lane % 4 * 2) =

@@ -87,11 +87,7 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         u32 weights[KEYS / 16][4];
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i)
-#pragma unroll
-            for (int part = 0; part < 4; ++part) {
-                const float* two = &scores[2 * i + part / 2][part % 2 * 2];
-                weights[i][part] = pair_of(two[0], two[1]);
-            }
+            as_operand(weights[i], scores[2 * i], scores[2 * i + 1]);
 
         barrier_wait(full_v + stage * 8, phase);
         settle(results);
@@ -112,9 +108,7 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
     __syncthreads();  // results take the place of the queries
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        float total = sum[half];
-        total += __shfl_xor_sync(~0u, total, 1);
-        total += __shfl_xor_sync(~0u, total, 2);
+        const float total = over_quad_sum(sum[half]);
         const float by = total == 0 ? 0.0f : 1 / total;
 #pragma unroll
         for (int j = 0; j < SIZE / 8; ++j)

@@ -27,6 +27,7 @@ constexpr int TM = WM / 16;
 constexpr int AHEAD = STAGES - 1;
 
 #include "mma_product.cuh"
+#include "columns.cuh"
 
 __device__ __forceinline__ Place place_of_warp()
 {

@@ -25,21 +25,8 @@ constexpr u32 ONES = 0x01010101;
 static_assert(!WGMMA || !ZERO_B, "sums of a are products of single warps");
 enum { WHOLE, PARTIAL, CLUSTER };
 
+#include "columns.cuh"
 #include "rows.cuh"
-
-__device__ __forceinline__ void copy_b(u32 tile, const U* b, int k0, int n0, int n, int ldb)
-{
-    constexpr int COPIES = (BN * 8 + THREADS - 1) / THREADS;
-#pragma unroll
-    for (int i = 0; i < COPIES; ++i) {
-        const int item = threadIdx.x + i * THREADS;
-        if (BN * 8 % THREADS && item >= BN * 8) break;
-        const int row = item / 8, chunk = item % 8;
-        const bool inside = n0 + row < n && k0 + chunk * 16 < ldb;
-        const long long at = (long long)(n0 + row) * ldb + k0 + chunk * 16;
-        copy_async<16>(tile + swizzled(row, chunk), (const T*)b + (inside ? at : 0), inside);
-    }
-}
 
 // ── products ────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,20 +14,6 @@ constexpr int BYTES_A = BM * BK * 2, BYTES_STAGE = (BM + BN) * BK * 2;
 constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats
 constexpr int ITEMS = BM * BN / 8;
 
-__device__ __forceinline__ void copy_b(u32 tile, const T* b, int k0, int n0, int n, int ldb)
-{
-    constexpr int COPIES = (BN * 8 + THREADS - 1) / THREADS;
-#pragma unroll
-    for (int i = 0; i < COPIES; ++i) {
-        const int item = threadIdx.x + i * THREADS;
-        if (BN * 8 % THREADS && item >= BN * 8) break;
-        const int row = item / 8, chunk = item % 8;
-        const bool inside = n0 + row < n && k0 + chunk * 8 < ldb;
-        const long long at = (long long)(n0 + row) * ldb + k0 + chunk * 8;
-        copy_async<8>(tile + swizzled(row, chunk), b + (inside ? at : 0), inside);
-    }
-}
-
 // Where the results of a warp lie in the tile.
 struct Place {
     int m, n, lane;

@@ -13,6 +13,22 @@ __device__ __forceinline__ float over_quad_max(float x)
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
+__device__ __forceinline__ float over_quad_sum(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// The weights of sixteen keys, of which a thread has those of two eights, as a product reads them.
+__device__ __forceinline__ void as_operand(u32 (&found)[4], const float (&first)[4],
+                                           const float (&second)[4])
+{
+    found[0] = pair_of(first[0], first[1]);
+    found[1] = pair_of(first[2], first[3]);
+    found[2] = pair_of(second[0], second[1]);
+    found[3] = pair_of(second[2], second[3]);
+}
+
 // What differences of scores are multiplied with before they become powers of 2.
 __device__ __forceinline__ float steepness(float scale) { return RAW ? scale * LOG2E : LOG2E; }
 
