@@ -212,6 +212,9 @@ class _Binder:
             return operator
         names = [name for domain, name in self._operators if domain == node.domain]
         hint = did_you_mean(node.op, names)
+        if not names:
+            key = f"('{node.domain}', '{node.op}')"
+            hint = f"; from Python, load(..., operators={{{key}: function}}) says what it computes"
         asked = f"operator '{node.op}' of domain '{node.domain or 'ai.onnx'}'"
         if node.overload:
             asked += f", overload '{node.overload}',"

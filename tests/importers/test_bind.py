@@ -338,7 +338,11 @@ NODES: dict[str, tuple[str, type[TercetError], str]] = {
         r"node that computes 'y' \(Relo\): operator 'Relo' of domain 'ai.onnx' is unknown in "
         r"opset 21; did you mean 'Relu'\?",
     ),
-    "unknown domain": ("y = me.Foo(x)", UnsupportedError, "'Foo' of domain 'me' is unknown"),
+    "unknown domain": (
+        "y = me.Foo(x)",
+        UnsupportedError,
+        r"'Foo' of domain 'me' is unknown.*operators={\('me', 'Foo'\): ",
+    ),
     "no import": ("y = other.Foo(x)", ModelError, "domain 'other', which the model does not"),
     "unknown attribute": (
         "y = Softmax <axes = 1> (x)",
