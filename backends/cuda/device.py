@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 LEAST_CAPABILITY = (8, 0)
 #: The first version of the driver whose graphs have both branches of a condition.
 DECIDING = 12080
+#: Bytes of shared memory, its own and what a launch asks for, that a kernel has without asking.
+UNASKED = 48 << 10
+OWN_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+MOST_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LAUNCH = "graph launch"
 
 
@@ -255,18 +259,20 @@ class CudaDevice:
         self._core.set_current()
         with translated(f"loading {entry}"):
             kernel = code.get_kernel(entry)
-        if shared > 48 << 10:
+        if shared:
             self._grant(kernel, entry, shared)
         return kernel
 
     def _grant(self, kernel: Kernel, entry: str, shared: int) -> None:
-        """Let a kernel have so much shared memory, and what other steps asked for before."""
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        """Let a kernel have so much shared memory beside its own, or more that was asked before."""
         handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
         call = f"asking for {shared} bytes of shared memory for {entry}"
-        granted = check(call, driver.cuKernelGetAttribute(attribute, handle, device))
-        if shared > granted:
-            check(call, driver.cuKernelSetAttribute(attribute, shared, handle, device))
+        own, granted = (
+            check(call, driver.cuKernelGetAttribute(attribute, handle, device))
+            for attribute in (OWN_SHARED, MOST_SHARED)
+        )
+        if own + shared > UNASKED and shared >= granted:
+            check(call, driver.cuKernelSetAttribute(MOST_SHARED, shared, handle, device))
 
     @property
     def ordinal(self) -> int:

@@ -16,7 +16,7 @@ from ..cuda.heads import by_head
 from ..cuda.launch import Tensor
 from ..cuda.layout import ceil_div
 from .choice import Task
-from .operation import FLOATS, NEVER, NO_PITCHES, Operand
+from .operation import FLOATS, HALVES, NEVER, NO_PITCHES, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway
 
 #: Elements by which the size of a head must be divisible.
@@ -187,8 +187,14 @@ class Pattern:
 
     @property
     def slower(self) -> str | None:
-        """Why the cuda kernels are much faster, or None."""
-        batch, heads, length, _ = self.operation().q.dims
+        """Why the cuda kernels are the better ones, or None."""
+        found = self.operation()
+        batch, heads, length, _ = found.q.dims
+        if self.q.tensor.dtype in HALVES and found.k.dims[2] < TILE:
+            return (
+                f"{found.k.dims[2]} keys, part of one tile of cuDNN's; in ONNX's suite the cuda"
+                " kernels are nearer to what is expected of so few"
+            )
         tiles = batch * heads * ceil_div(length, TILE)
         if self.q.tensor.dtype != float32 or tiles >= FEW:
             return None

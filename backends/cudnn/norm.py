@@ -278,6 +278,11 @@ def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wan
         return inputs
     if training:
         return "training_mode=1; cuDNN's batch normalization of training is not used"
+    if not all(value.is_constant for value in inputs[1:]):
+        return (
+            "statistics that are computed; what cuDNN 9.19 makes of a column before it is repeated"
+            " came out wrong on an H200"
+        )
     group = group_of(graph, node, free)
     chain = Chain(group.nodes)
     _scale(chain, node, inputs)
@@ -285,24 +290,17 @@ def channels(graph: Graph, node: Node, free: Set[Node], options: Options) -> Wan
 
 
 def _scale(chain: Chain, node: Node, inputs: tuple[Value, ...]) -> None:
-    """Append what a batch normalization comes down to: two stages where all is known before."""
+    """Append what a batch normalization comes down to when its statistics are known: two stages."""
     x, scale, b, mean, variance = inputs
     rank = len(x.tensor.dims)
     dims = (1, scale.tensor.size) + (1,) * (rank - 2) if rank > 1 else (1,)
     epsilon = getattr(node.op, "epsilon", 1e-5)
     flow = chain.given(x)
     statistics = (scale, b, mean, variance)
-    if all(value.is_constant for value in statistics):
-        for place, op in enumerate((ops.Mul(), ops.Add())):
-            pack = partial(_factor, place=place, epsilon=epsilon)
-            packed = Packed(statistics, ("cudnn", "batch norm", place, epsilon), pack)
-            flow = chain.append(op, flow, chain.read(packed, dims, float32))
-    else:
-        by_role = [chain.read(value, dims, value.tensor.dtype) for value in statistics]
-        deviation = chain.append(ops.Sqrt(), chain.append(ops.Add(), by_role[3], epsilon))
-        flow = chain.append(ops.Sub(), flow, by_role[2])
-        flow = chain.append(ops.Div(), flow, deviation)
-        flow = chain.append(ops.Add(), chain.append(ops.Mul(), flow, by_role[0]), by_role[1])
+    for place, op in enumerate((ops.Mul(), ops.Add())):
+        pack = partial(_factor, place=place, epsilon=epsilon)
+        packed = Packed(statistics, ("cudnn", "batch norm", place, epsilon), pack)
+        flow = chain.append(op, flow, chain.read(packed, dims, float32))
     chain.made[node.output] = str(flow)
 
 

@@ -78,7 +78,7 @@ class Rival:
         self._records = Records(folder)
         self._context = f"kernels {digest()} on {backend.device.description}"
         self._known: dict[str, Timed | None] = {}
-        self._changes: dict[tuple[TensorType, Format, Format], float] = {}
+        self._changes: dict[str, float] = {}
 
     def on(self, graph: Graph, free: Set[Node], options: Options) -> Arena:
         """Return what decides who runs the nodes of a graph."""
@@ -147,20 +147,27 @@ class Rival:
         """Return the microseconds that a change of a tensor's format takes."""
         if before.order(type_.dims) == after.order(type_.dims):
             return 0.0
-        key = type_.without_value(), before, after
+        key = f"{self._context}: {type_.without_value()}, {before.value} to {after.value}"
         if key not in self._changes:
-            buffers = [self._device.allocate(f.nbytes(type_)) for f in (before, after)]
-            try:
-                views = [
-                    View(self._device, buffer, 0, type_, format)
-                    for buffer, format in zip(buffers, (before, after), strict=True)
-                ]
-                copy = self._device.copier(views[1], views[0])
-                self._changes[key] = microseconds(self._device, copy, self._device.stream())
-            finally:
-                for buffer in buffers:
-                    buffer.close()
+            kept = _microseconds(self._records.load(key))
+            if kept is None:
+                kept = self._measured_change(type_, before, after)
+                self._records.store(key, {"microseconds": kept})
+            self._changes[key] = kept
         return self._changes[key]
+
+    def _measured_change(self, type_: TensorType, before: Format, after: Format) -> float:
+        buffers = [self._device.allocate(f.nbytes(type_)) for f in (before, after)]
+        try:
+            views = [
+                View(self._device, buffer, 0, type_, format)
+                for buffer, format in zip(buffers, (before, after), strict=True)
+            ]
+            copy = self._device.copier(views[1], views[0])
+            return microseconds(self._device, copy, self._device.stream())
+        finally:
+            for buffer in buffers:
+                buffer.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +285,13 @@ def _timed(entry: Mapping[str, Any] | None, count: int) -> Timed | None:
         return None
     try:
         formats = tuple(Format(text) for text in entry["formats"])
-        found = Timed(float(entry["microseconds"]), formats)
     except (LookupError, TypeError, ValueError):
         return None
-    return found if len(formats) == count else None
+    taken = _microseconds(entry)
+    return None if taken is None or len(formats) != count else Timed(taken, formats)
+
+
+def _microseconds(entry: Mapping[str, Any] | None) -> float | None:
+    """Return the time in an entry; None where there is none."""
+    taken = entry.get("microseconds") if entry is not None else None
+    return taken if isinstance(taken, float) else None

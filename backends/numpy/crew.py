@@ -58,20 +58,20 @@ def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
 
 
 class _Order:
-    """Work for one thread, which it begins if it comes before the caller is done with all of it."""
+    """One worker's part, which a thread begins if it comes before the caller is done with all."""
 
-    def __init__(self, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
-        self.jobs, self.queues = jobs, queues
+    def __init__(self, worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
+        self.worker, self.jobs, self.queues = worker, jobs, queues
         self.taken, self.done = Lock(), Lock()
         self.done.acquire()
         self.error: BaseException | None = None
 
-    def carry_out(self, worker: int) -> None:
+    def carry_out(self) -> None:
         """Work, if the caller still wants it."""
         if not self.taken.acquire(blocking=False):
             return
         try:
-            _work(worker, self.jobs, self.queues)
+            _work(self.worker, self.jobs, self.queues)
         except BaseException as error:  # the caller raises it
             self.error = error
         self.done.release()
@@ -85,17 +85,17 @@ class _Order:
 class _Hand:
     """One thread; it ends when it has had nothing to do for long."""
 
-    def __init__(self, worker: int, crew: Lock) -> None:
-        self.worker, self.crew = worker, crew
+    def __init__(self, name: str, crew: Lock) -> None:
+        self.crew = crew
         self.orders: SimpleQueue[_Order] = SimpleQueue()
         self.is_there = True
-        Thread(target=self._serve, name=f"tercet-{worker}", daemon=True).start()
+        Thread(target=self._serve, name=name, daemon=True).start()
 
     def _serve(self) -> None:
         with np.errstate(all="ignore"):
             while True:
                 try:
-                    self.orders.get(timeout=PATIENCE).carry_out(self.worker)
+                    self.orders.get(timeout=PATIENCE).carry_out()
                 except Empty:
                     if self.crew.acquire(blocking=False):
                         self.is_there = False
@@ -133,7 +133,7 @@ class Crew:
     def _share(self, jobs: Jobs, count: int, wanted: int) -> None:
         bounds = [count * worker // wanted for worker in range(wanted + 1)]
         queues = [deque(range(bounds[w], bounds[w + 1])) for w in range(wanted)]
-        orders = [_Order(jobs, queues) for _ in range(1, wanted)]
+        orders = [_Order(worker, jobs, queues) for worker in range(1, wanted)]
         for hand, order in zip(self._ready(wanted - 1), orders, strict=True):
             hand.orders.put(order)
         start = perf_counter()
@@ -162,7 +162,7 @@ class Crew:
     def _ready(self, number: int) -> list[_Hand]:
         self._hands = [hand for hand in self._hands if hand.is_there]
         while len(self._hands) < number:
-            self._hands.append(_Hand(len(self._hands) + 1, self._lock))
+            self._hands.append(_Hand(f"tercet-{len(self._hands) + 1}", self._lock))
         return self._hands[:number]
 
     def forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,15 @@ def surveyed(
     shape: Ints,
     *constants: Ints,
     dtype: DType = float32,
+    computed: Sequence[Ints] = (),
     behind: Op | None = None,
     **how: Any,
 ) -> Wanted | Decline:
-    """Return what becomes of a node of one input and constants of these shapes."""
+    """Return what becomes of a node of inputs and constants of these shapes."""
     graph = Graph()
     x = graph.add_input("x", TensorType(dtype, shape))
     inputs = [graph.constant(np.ones(s, dtype)) for s in constants]
+    inputs += [graph.add_input(f"x{i}", TensorType(dtype, s)) for i, s in enumerate(computed)]
     y = graph.insert(op, [x, *inputs], how.pop("outputs", 1)).outputs
     if behind is not None:
         y = graph.insert(behind, [y[0]]).outputs
@@ -159,6 +162,7 @@ def test_a_batch_normalization_is_pointwise() -> None:
     assert "training_mode" in reason(
         BatchNormalization(training_mode=1), (1, 64, 8, 8), *statistics, outputs=3
     )
+    assert "computed" in reason(BatchNormalization(), (1, 64, 8, 8), computed=statistics)
 
 
 @pytest.mark.parametrize("kind", ["Sum", "Mean", "Max", "Min", "Prod", "L2", "LogSumExp"])

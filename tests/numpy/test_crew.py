@@ -136,6 +136,26 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("threads")
+def test_no_two_threads_have_one_workspace() -> None:
+    """Threads end in any order; those that are left and new ones share the workers anew."""
+    team, workers = Crew(), 4
+    assert blas.set_threads(workers)
+    seen: set[tuple[int, int]] = set()
+
+    def block(worker: int) -> None:
+        seen.add((worker, threading.get_ident()))
+        time.sleep(0.02)
+
+    jobs = [[[partial(block, worker)] for _ in range(16)] for worker in range(workers)]
+    team.play(jobs)
+    team._hands[0].is_there = False
+    seen.clear()
+    team._alone_until = 0.0
+    team.play(jobs)
+    assert len(seen) == len({worker for worker, _ in seen}) == len({who for _, who in seen}) > 1
+
+
+@pytest.mark.usefixtures("threads")
 def test_callers_at_one_time() -> None:
     with tercet.load(SMALL) as small:
         want = small(X)[0]
