@@ -148,6 +148,14 @@ def test_few_queries_in_float32_are_for_the_cuda_kernels_unless_asked_otherwise(
     assert isinstance(found, Wanted)
 
 
+def test_few_keys_are_left_to_the_cuda_kernels() -> None:
+    shapes: list[Ints | None] = [(1, 2, 100, 64), (1, 2, 63, 64), (1, 2, 63, 64)]
+    found = surveyed(graph_of(shapes))
+    assert isinstance(found, str)
+    assert found.startswith("63 keys")
+    assert operation([shapes[0], *[(1, 2, 64, 64)] * 2]).k.dims[2] == 64
+
+
 def test_scores_that_are_wanted_are_left() -> None:
     graph = graph_of(HEADS)
     graph.set_outputs({"y": graph.nodes[0].outputs[0], "scores": graph.nodes[0].outputs[3]})
@@ -174,7 +182,7 @@ def test_cudnn_takes_the_graph(
 
 
 def test_cudnn_refuses_with_its_reason(session: Session) -> None:
-    shapes: list[Ints | None] = [(1, 2, 40, 64), (1, 2, 72, 64), (1, 2, 72, 64)]
+    shapes: list[Ints | None] = [(1, 2, 100, 64), (1, 2, 72, 64), (1, 2, 72, 64)]
     with pytest.raises(
         NoPlan, match=r"sdpa\+window .*: Sliding window attention is only supported"
     ):
