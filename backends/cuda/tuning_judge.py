@@ -9,16 +9,31 @@ import numpy as np
 from cuda.bindings import driver
 
 from ...runtime.backend import Format, View
+from ...runtime.dtypes import DType, float32, float64
 from ...runtime.errors import DeviceError
 from ...runtime.lanes import sequence
 from ...runtime.types import Array
 from .clock import microseconds
 from .device import CudaDevice
-from .launch import Launch, Operand, Packed, Scratch, Tensor, addresses, bound, launches_of
-from .layout import order
+from .launch import (
+    Launch,
+    Operand,
+    Packed,
+    Scratch,
+    Tensor,
+    addresses,
+    bound,
+    index_type,
+    integer,
+    launches_of,
+)
+from .layout import ceil_div, order
 from .memory import CudaBuffer, pointer
 from .menu import Offer, Task
 from .status import check
+
+#: Blocks that compare results, and warps of one.
+BLOCKS, WARPS = 1024, 8
 
 
 class DeviceJudge:
@@ -33,7 +48,7 @@ class DeviceJudge:
         self._task: Task | None = None
         self._held: list[CudaBuffer] = []
         self._at: dict[Any, int] = {}
-        self._expected = np.zeros(0)
+        self._expected: CudaBuffer | None = None
 
     def prepare(self, offers: Sequence[Offer]) -> None:
         """Have kernels compiled; see `Judge`."""
@@ -47,9 +62,11 @@ class DeviceJudge:
         self.end()
         self._task = task
         self._stream = self._device.stream()
-        self._result = self._hold(self._device.allocate(_nbytes(task.y)))
+        type_ = task.y.value.tensor
+        self._result = self._hold(self._device.allocate(max(f.nbytes(type_) for f in Format)))
         self._run_once(reference)
-        self._expected = self._read(reference.formats[1])
+        self._expected = self._hold(self._device.allocate(Format.PLAIN.nbytes(type_)))
+        self._copy(reference.formats[1], self._expected)
 
     def end(self) -> None:
         """Give the tensors back."""
@@ -70,7 +87,7 @@ class DeviceJudge:
             check("cuMemsetD8Async", status)
             run(self._stream)
             self._stream.synchronize()
-            error = self._difference(self._read(offer.formats[1]))
+            error = self._difference(offer.formats[1])
             return microseconds(self._device, run, self._stream, least), error
         finally:
             scratch.close()
@@ -121,25 +138,55 @@ class DeviceJudge:
         self._held.append(buffer)
         return buffer
 
-    def _read(self, format: Format) -> Array:
-        """Return the result as float64, in its logical order."""
+    def _copy(self, format: Format, to: CudaBuffer) -> None:
+        """Copy the result in its logical order; the caller waits for the stream."""
         if self._task is None:
             raise DeviceError("no task has been begun")
+        type_ = self._task.y.value.tensor
+        plain = View(self._device, to, 0, type_, Format.PLAIN)
+        self._device.copier(plain, View(self._device, self._result, 0, type_, format))(self._stream)
+
+    def _difference(self, format: Format) -> float:
+        """Return the relative L2 norm of a result's error; NaN where it has one."""
+        if self._task is None or self._expected is None:
+            raise DeviceError("no task has been begun")
         y = self._task.y
-        dims = format.physical(y.dims)
-        found = np.empty(dims, y.dtype)
-        answer = driver.cuMemcpyDtoH(found.ctypes.data, self._result.pointer, found.nbytes)
-        check("cuMemcpyDtoH", answer)
-        return found.astype(np.float64).transpose(np.argsort(order(len(dims), format)))
+        plain = self._device.allocate(self._expected.nbytes)
+        sums = self._device.allocate(BLOCKS * 2 * 8)
+        try:
+            self._copy(format, plain)
+            launch = difference(y.dtype, y.size)
+            code = self._device.compiler.submit(launch.source)
+            at = dict(enumerate((plain.pointer, self._expected.pointer, sums.pointer)))
+            bound(self._device, launch, code, at)(self._stream)
+            self._stream.synchronize()
+            parts = np.empty((launch.grid[0], 2))
+            answer = driver.cuMemcpyDtoH(parts.ctypes.data, sums.pointer, parts.nbytes)
+            check("cuMemcpyDtoH", answer)
+        finally:
+            plain.close()
+            sums.close()
+        apart, whole = parts.sum(axis=0)
+        return float(np.sqrt(apart / (whole or 1.0)))
 
-    def _difference(self, got: Array) -> float:
-        """Return the relative L2 norm of a result's error."""
-        norm = float(np.linalg.norm(self._expected)) or 1.0
-        return float(np.linalg.norm(got - self._expected)) / norm
 
+def difference(dtype: DType, count: int) -> Launch:
+    """Return the launch that compares arrays: what was found, what was expected, and the sums.
 
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.dtype.itemsize * tensor.size
+    Args:
+        dtype: a float.
+        count: elements of each.
+    """
+    index = index_type(count)
+    return Launch(
+        "difference.cu",
+        "difference",
+        grid=(min(BLOCKS, ceil_div(count, 32 * WARPS)), 1, 1),
+        block=32 * WARPS,
+        args=(Scratch(0), Scratch(0), Scratch(0), integer(count, index)),
+        types=(("T", dtype), ("W", float64 if dtype == float64 else float32), ("Index", index)),
+        constants=(("WARPS", WARPS),),
+    )
 
 
 def _elements(operand: Tensor | Packed) -> Array:

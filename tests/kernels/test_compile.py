@@ -80,11 +80,11 @@ def test_products(target: Target, cache: Path) -> None:
 
 
 #: Files that other tests compile, in more variants than one: products of float32, of 16-bit floats
-#: and of bytes, the ways to convolve, attention, decisions, the teaching kernels.
+#: and of bytes, the ways to convolve, attention, decisions, the teaching kernels, the tuner's own.
 ELSEWHERE = re.compile(
     r"gemm|elementwise|mma|mma_\w+|pack_(image|integers)|\w+_words|split_\w+"
     r"|direct|implicit|winograd|winograd_transform|fft|attention_(mma|wgmma|long|merge)"
-    r"|control|element|ladder|naive_nhwc"
+    r"|control|element|ladder|naive_nhwc|difference"
 )
 
 

@@ -16,7 +16,9 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda import backend, tuning
-from tercet.backends.cuda.compile import H200
+from tercet.backends.cuda import launch as launching
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.compile import A100, H200, Target
 from tercet.backends.cuda.launch import (
     Launch,
     Scratch,
@@ -25,16 +27,22 @@ from tercet.backends.cuda.launch import (
     bound,
     launches_of,
 )
+from tercet.backends.cuda.memory import pointer
 from tercet.backends.cuda.menu import Offer, Task
 from tercet.backends.cuda.records import Records
 from tercet.backends.cuda.registry import Setting
 from tercet.backends.cuda.status import failure
 from tercet.backends.cuda.tuning import Tuner, Work, digest, works_of
+from tercet.backends.cuda.tuning_judge import difference
+from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from tercet.runtime.ir import Graph
 from tercet.runtime.options import Options
 
+from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+
+FLOATS = (float16, bfloat16, float32, float64)
 
 
 @dataclass
@@ -350,6 +358,30 @@ def test_what_the_copy_engine_reads_has_an_address() -> None:
     device: Any = DryDevice()
     with pytest.raises(ValueError, match="the tensor map of argument 0 has no address"):
         bound(device, launch, Future(), {})
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_what_compares_results_compiles(target: Target, cache: Path) -> None:
+    launches = [difference(dtype, count) for dtype in FLOATS for count in (5, 2**31)]
+    all_compile([launch.source for launch in launches], target, cache)
+    assert_arguments(launches, target, cache)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("count", [1, 33, 1000, 300_000])
+def test_results_are_compared_on_the_gpu(count: int, dtype: DType, emulated: CudaBackend) -> None:
+    device: Any = emulated.device
+    want = normal(count).astype(dtype)
+    for found in (want, (want * dtype.type(1.25)).astype(dtype), np.full_like(want, np.nan)):
+        launch = difference(dtype, count)
+        views = [device.upload(array) for array in (found, want, np.zeros((launch.grid[0], 2)))]
+        at = dict(enumerate(pointer(view) for view in views))
+        launching.bound(device, launch, device.compiler.submit(launch.source), at)(None)
+        sums = views[2].buffer.core.buffer.memory.view(np.float64)[: launch.grid[0] * 2]
+        apart, whole = sums.reshape(-1, 2).sum(0)
+        a, b = found.astype(np.float64), want.astype(np.float64)
+        np.testing.assert_allclose(apart, ((a - b) ** 2).sum(), rtol=1e-12)
+        np.testing.assert_allclose(whole, (b**2).sum(), rtol=1e-12)
 
 
 def test_the_digest_is_that_of_the_sources() -> None:
