@@ -34,6 +34,7 @@ ALGORITHMS = (
     "depthwise",
     "grouped",
     "tensor_cores",
+    "half_sums",
     "gemv",
     "gemm",
     "gemm_naive",

@@ -27,6 +27,7 @@ from .studies_mobilenet import mobilenet
 from .studies_networks import branches, chains, kernels, pooling, transfers, vgg
 from .studies_products import ladder, regret
 from .studies_report import Report, Study, markdown, picture
+from .studies_sums import sums
 
 #: In the order of the report.
 STUDIES: Mapping[str, Callable[[Lab], Study]] = {
@@ -34,7 +35,7 @@ STUDIES: Mapping[str, Callable[[Lab], Study]] = {
     for study in (
         *(ladder, algorithms, winograd, fft, sweep),
         *(layouts, padding, folding),
-        *(chains, pooling, branches, transfers, vgg, mobilenet, kernels, regret),
+        *(chains, pooling, branches, transfers, vgg, mobilenet, sums, kernels, regret),
     )
 }
 _PACKAGES = ("numpy", "onnx", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")

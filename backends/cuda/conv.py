@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ...runtime.dtypes import float16, name_of
 from ...runtime.ops.conv import Conv, ConvTranspose
 from .convolution import Convolution, convolution
 from .direct import (
@@ -21,7 +22,8 @@ from .direct import (
     naive_transposed,
 )
 from .fft import fft, fft_formats, fft_time
-from .half_conv import half_convolution, half_formats, half_time
+from .half import HALF_SUMS
+from .half_conv import half_convolution, half_formats, half_sums_convolution, half_time
 from .half_tiles import LAUNCH, MEMORY
 from .half_words import HALVES
 from .im2col import (
@@ -114,6 +116,18 @@ def _tensor_variants(conv: Convolution) -> tuple[str, ...]:
     return () if conv.x.dtype in HALVES else split_variants(conv)
 
 
+def _half_sums_formats(conv: Convolution) -> Formats | str:
+    if conv.x.dtype != float16:
+        return f"dtype {name_of(conv.x.dtype)}; sums in float16 are for float16"
+    return _tensor_formats(conv)
+
+
+def _half_sums(conv: Convolution, variant: str = "") -> Answer:
+    return half_sums_convolution(
+        conv.group, conv.y, conv.x, conv.w, conv.b, conv.view, conv.tail, conv.setting
+    )
+
+
 # ── the menus ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -163,6 +177,7 @@ CONV = Menu(
         Way("direct", direct, direct_formats, _beside(direct_time), anywhere=True),
         Way("naive", naive, naive_formats, _beside(naive_time), anywhere=True),
         Way("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time),
+        Way(HALF_SUMS, _half_sums, _half_sums_formats, _half_time, by_name=True),
     ),
     convolution,
 )

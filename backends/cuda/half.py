@@ -23,6 +23,8 @@ from .tail import Tail
 MATRIX, PIXELS, WINDOWS = range(3)
 WHOLE, PARTIAL, CLUSTER = range(3)
 NO_IMAGE = Ints32((0,) * 15)
+#: The way that adds up in float16.
+HALF_SUMS = "half_sums"
 
 
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
@@ -43,6 +45,7 @@ class HalfProduct:
         vector: elements of `a` that are copied at once.
         table: elements of a window (WINDOWS).
         image: geometry (PIXELS, WINDOWS).
+        half_sums: a block adds up in float16; several blocks' sums are added up in float32.
     """
 
     a: Tensor | Scratch
@@ -58,6 +61,7 @@ class HalfProduct:
     vector: int = 8
     table: Packed | None = None
     image: Ints32 = NO_IMAGE
+    half_sums: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -102,7 +106,7 @@ def multiply_halves(
         used: bytes of the workspace that are taken.
         way: tile and number of splits; chosen by `half_tiles` where None.
     """
-    tile, splits = way or choose(product.task, target)
+    tile, splits = way or choose(product.task, target, wgmma=not product.half_sums)
     if splits == 1:
         return (_tiles(product, tail, tile),)
     if target.has_clusters:
@@ -147,7 +151,7 @@ def _tiles(
         constants=(
             *tile.constants,
             *(("ROWS", p.rows), ("VECTOR", p.vector), ("VECTOR_C", p.vector_c)),
-            *(("SPLIT", split), *ends_of(p.bias, tail)),
+            *(("SPLIT", split), ("HALF_SUMS", p.half_sums), *ends_of(p.bias, tail)),
         ),
         code="\n".join((_instructions(p.dtype, tile), tail.code)),
         shared=tile.shared(steps),
@@ -229,6 +233,8 @@ def half_linear(
         bias=bias,
         vector=next(v for v in (8, 4, 2) if k % v == 0),
     )
+    if setting.way == HALF_SUMS:
+        return multiply_halves(replace(product, half_sums=True), tail, setting.target)
     return _fed(product, columns, tail, setting.target) or multiply_halves(
         product, tail, setting.target
     )

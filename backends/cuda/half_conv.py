@@ -87,6 +87,25 @@ def half_convolution(
     return _sharing(*packing, *_multiplied(product, packing, tail, setting))
 
 
+def half_sums_convolution(
+    group: int,
+    y: Tensor,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    view: Window,
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    """Return the same with sums in float16; see `half_convolution`."""
+    if max(x.size, y.size) >= 2**29 or max(x.dims[2:]) > MOST_EXTENT:
+        return f"{max(x.size, y.size)} elements"
+    product, packing = _product(group, y, x, w, b, view)
+    return _sharing(
+        *packing, *_multiplied(replace(product, half_sums=True), packing, tail, setting)
+    )
+
+
 def _multiplied(
     product: HalfProduct, packing: tuple[Launch, ...], tail: Tail, setting: Setting
 ) -> tuple[Launch, ...]:

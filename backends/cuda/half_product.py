@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from .half import HalfProduct, multiply_halves
+from .half import HALF_SUMS, HalfProduct, multiply_halves
 from .launch import Launch, Packed, Scratch, Tensor
 from .layout import Ints, ceil_div
 from .registry import Answer, Setting
@@ -71,6 +71,7 @@ def half_product(
         batch=(count, of_a, n * ldb if count > 1 else 0, m * n),
         bias=bias,
         vector=next(v for v in (8, 4, 2) if k % v == 0),
+        half_sums=setting.way == HALF_SUMS,
     )
     return (*launches, *multiply_halves(product, tail, setting.target, used))
 

@@ -216,12 +216,19 @@ class Task:
         return ceil_div(self.m, tile.bm) * ceil_div(self.n, tile.bn) * self.batch
 
 
-def choose(task: Task, target: Target) -> tuple[HalfTile, int]:
-    """Return the tile and the number of splits that should be fastest on a GPU."""
+def choose(task: Task, target: Target, *, wgmma: bool = True) -> tuple[HalfTile, int]:
+    """Return the tile and the number of splits that should be fastest on a GPU.
+
+    Args:
+        task: what is multiplied.
+        target: the GPU.
+        wgmma: Hopper's own products may be taken.
+    """
+    wgmma = wgmma and target.has_wgmma
     usable = [
         tile
         for tile in TILES
-        if (target.has_wgmma or not tile.wgmma) and tile.shared(tile.stages) <= target.shared
+        if (wgmma or not tile.wgmma) and tile.shared(tile.stages) <= target.shared
     ]
     lowest, narrowest = min(tile.bm for tile in usable), min(tile.bn for tile in usable)
     filled = [  # of the others half would multiply nothing

@@ -57,6 +57,9 @@ class Task(Protocol):
         ...
 
 
+#: Why a way is not taken that is less accurate than others.
+UNASKED = "taken only where it is asked for by name"
+
 T = TypeVar("T", bound=Task)
 
 
@@ -72,6 +75,7 @@ class Way(Generic[T]):
         estimate: microseconds that it is expected to take, called where `make` gave a recipe.
         variants: names of the forms that it has for a task, such as tile sizes; for the tuner.
         anywhere: it takes its tensors in every format, not only in those that it wants.
+        by_name: it is taken only where the user asks for it, because its results are worse.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Way(Generic[T]):
     estimate: Callable[[T], float]
     variants: Callable[[T], tuple[str, ...]] = lambda task: ()
     anywhere: bool = False
+    by_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,10 @@ class Menu(Generic[T]):
 
     def offers(self, task: T) -> tuple[Offer, ...]:
         """Return what every way has to say, in the order of the menu."""
-        return tuple(self.offer(task, way) for way in self.ways)
+        return tuple(
+            Offer(way.name, reason=UNASKED) if way.by_name else self.offer(task, way)
+            for way in self.ways
+        )
 
     # ── the choice ───────────────────────────────────────────────────────────────────────────
 
@@ -222,7 +230,7 @@ class Menu(Generic[T]):
         asked, offers = task.setting.asked, list[Offer]()
         for way in self.ways:
             formats = way.formats(task)
-            if isinstance(formats, str) or (asked and way.name not in asked):
+            if isinstance(formats, str) or (way.name not in asked if asked else way.by_name):
                 continue
             if way.anywhere or formats == task.formats:
                 offers.append(self._served(task, way, task.formats, ""))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...runtime.dtypes import float32, name_of
+from ...runtime.dtypes import float16, float32, name_of
 from ...runtime.ops.matmul import Gemm, MatMul
 from .convolution import times
+from .half import HALF_SUMS
 from .half_words import HALVES
 from .implicit import forms_of, product_time
 from .ladder import ladder, ladder_formats
@@ -148,6 +149,12 @@ def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
     return tuple(title_of(tile, splits) for time, tile, splits in found if time < 1.7 * least)
 
 
+def _half_sums_formats(task: Multiplication) -> Formats | str:
+    if task.y.dtype != float16:
+        return f"dtype {name_of(task.y.dtype)}; sums in float16 are for float16"
+    return PLAIN
+
+
 def _tile_formats(task: Multiplication) -> Formats | str:
     return PLAIN if task.y.dtype == float32 else f"dtype {name_of(task.y.dtype)}"
 
@@ -165,12 +172,13 @@ def _naive_time(task: Multiplication) -> float:
     return 5.0 + prod(task.shape) * task.count / 5e5 + 0.05 * task.shape[2]
 
 
-def _by(name: str) -> Way[Multiplication]:
-    """Return one of the three ways of `matmul`."""
+def _by(name: str, *, by_name: bool = False) -> Way[Multiplication]:
+    """Return one of the ways of `matmul`; see `Way`."""
     formats, time, forms = {
         "gemv": (_gemv_formats, _gemv_time, lambda task: ()),
         "tensor_cores": (_tensor_formats, _tensor_time, _tensor_forms),
         "gemm": (_tile_formats, _tile_time, _tile_forms),
+        HALF_SUMS: (_half_sums_formats, _tensor_time, lambda task: ()),
     }[name]
 
     def make(task: Multiplication, variant: str) -> Answer:
@@ -179,7 +187,7 @@ def _by(name: str) -> Way[Multiplication]:
             return tiled_gemm(task.op, task.y, task.a, task.b, task.c, task.tail, setting)
         return tiled_matmul(task.y, task.a, task.b, task.tail, setting)
 
-    return Way(name, make, formats, time, forms)
+    return Way(name, make, formats, time, forms, by_name=by_name)
 
 
 def _step(name: str, slower: float) -> Way[Multiplication]:
@@ -202,6 +210,7 @@ WAYS = (
     _by("tensor_cores"),
     _by("gemm"),
     Way("naive", _naive, lambda task: PLAIN, _naive_time),
+    _by(HALF_SUMS, by_name=True),
 )
 LADDER = (
     _step("gemm_vectors", 1.25),

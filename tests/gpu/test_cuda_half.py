@@ -26,6 +26,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 
+from ..kernels import test_half_sums as half_sums
 from ..kernels.dry import normal
 from .test_cuda_convolutions import random_case
 from .test_cuda_operators import run
@@ -234,6 +235,20 @@ def check_linear(m: int, n: int, k: int, dtype: DType, *, residual: bool) -> Non
                 assert "mma_linear" in " ".join(row.kernel for row in model.prepare().rows)
     error = np.linalg.norm(results[0] - results[1])
     assert error <= BOUNDS[dtype] * np.linalg.norm(results[1])
+
+
+@pytest.mark.parametrize("name", half_sums.graphs())
+def test_sums_in_float16(name: str) -> None:
+    """They are told from sums in float32 by their errors, which are greater."""
+    (backend,) = open_backends("cuda", Options())
+    exact = half_sums.computed(*half_sums.graphs(float64)[name])
+    narrow, wide = (
+        np.linalg.norm(
+            half_sums.computed(*half_sums.graphs()[name], backend, algorithms=ways) - exact
+        )
+        for ways in (half_sums.WAYS, {})
+    )
+    assert wide < narrow < 5e-3 * np.linalg.norm(exact)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,25 @@ inline void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
     });
 }
 
+inline float2 halves_of(u32 pair)
+{
+    T two[2];
+    memcpy(two, &pair, 4);
+    return make_float2(float(two[0]), float(two[1]));
+}
+
+// Sums in float16 are rounded after every sixteen terms; a GPU may round more often.
+inline void multiply_16x8(u32 (&sums)[2], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    float wide[4];
+    for (int q = 0; q < 4; q += 2) {
+        const float2 two = halves_of(sums[q / 2]);
+        wide[q] = two.x, wide[q + 1] = two.y;
+    }
+    multiply_16x8(wide, a, b0, b1);
+    for (int q = 0; q < 4; q += 2) sums[q / 2] = pair_of(wide[q], wide[q + 1]);
+}
+
 // What the tensor cores see of four bytes.
 inline float tf32(u32 bits)
 {

@@ -1,5 +1,5 @@
 // c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on tensor cores: 16-bit elements,
-// sums in float32.
+// sums in float32, or a block's in float16, too (HALF_SUMS, without WGMMA).
 //
 // As in gemm.cu the rows of `a` are rows of a matrix, or windows of an image whose channels lie
 // innermost (implicit GEMM); `table` says where element k of a window lies. A block computes a tile
@@ -16,7 +16,7 @@
 //
 // Compile-time: BM BN WARPS_M WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows),
 // 2 windows; VECTOR, the elements of `a` copied at once (2, 4, 8); VECTOR_C, the results stored at
-// once (8 or 1); BIAS; Z0 and Z1, how the operands of finish lie: 0 none, 1 like the result, 2 one a
+// once (8 or 1); HALF_SUMS; BIAS; Z0 and Z1, how the operands of finish lie: 0 none, 1 like the result, 2 one a
 // channel; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER. A batch is a group of a convolution.
 
 #include "early.cuh"
@@ -37,9 +37,19 @@ __device__ __forceinline__ Place place_of_warp()
     return {warp / WARPS_N * WM, warp % WARPS_N * TN * 8, lane};
 }
 
+template <bool> struct Four {  // sums of a thread
+    typedef float At[4];
+};
+
+template <> struct Four<true> {  // in float16, two a word
+    typedef u32 At[2];
+};
+
+typedef Four<HALF_SUMS>::At Sums[TM][TN];
+
 #if WGMMA_CODE
 // Begins the products of one step.
-__device__ __forceinline__ void multiply(float (&sums)[TM][TN][4], u32 tile, const Place& place)
+__device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& place)
 {
     const uint64 a = described(tile + place.m / 64 * 64 * BK * 2);
     const uint64 b = described(tile + BYTES_A + place.n * BK * 2);
@@ -49,7 +59,7 @@ __device__ __forceinline__ void multiply(float (&sums)[TM][TN][4], u32 tile, con
     products_commit();
 }
 #else
-__device__ __forceinline__ void multiply(float (&sums)[TM][TN][4], u32 tile, const Place& place)
+__device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& place)
 {
     const int lane = place.lane;
 #pragma unroll
@@ -110,7 +120,7 @@ mma(const T* a, const T* b, void* c, const Window* table, const T* bias, const T
         copy_commit();  // also an empty group, so that counting groups counts steps
     }
 
-    float sums[TM][TN][4] = {};
+    Sums sums = {};
     const Place place = place_of_warp();
     for (int step = 0; step < count; ++step) {
         copy_wait<AHEAD - 1>();

@@ -19,9 +19,16 @@ struct Place {
     int m, n, lane;
 };
 
+__device__ __forceinline__ float2 neighbours(const float (&sums)[4], int row)
+{
+    return make_float2(sums[row * 2], sums[row * 2 + 1]);
+}
+
+__device__ __forceinline__ float2 neighbours(const u32 (&sums)[2], int row) { return halves_of(sums[row]); }
+
 // Gathers the block's sums in shared memory, in rows.
-__device__ __forceinline__ void gather(float* target, const float (&sums)[TM][TN][4],
-                                       const Place& place)
+template <typename Sum, int COUNT>
+__device__ __forceinline__ void gather(float* target, const Sum (&sums)[TM][TN][COUNT], const Place& place)
 {
     float* mine = target + (place.m + place.lane / 4) * PITCH + place.n + place.lane % 4 * 2;
 #pragma unroll
@@ -29,8 +36,8 @@ __device__ __forceinline__ void gather(float* target, const float (&sums)[TM][TN
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
             float* at = mine + i * 16 * PITCH + j * 8;
-            *(float2*)at = make_float2(sums[i][j][0], sums[i][j][1]);
-            *(float2*)(at + 8 * PITCH) = make_float2(sums[i][j][2], sums[i][j][3]);
+            *(float2*)at = neighbours(sums[i][j], 0);
+            *(float2*)(at + 8 * PITCH) = neighbours(sums[i][j], 1);
         }
 }
 
