@@ -376,7 +376,8 @@ def test_results_are_compared_on_the_gpu(count: int, dtype: DType, emulated: Cud
         launch = difference(dtype, count)
         views = [device.upload(array) for array in (found, want, np.zeros((launch.grid[0], 2)))]
         at = dict(enumerate(pointer(view) for view in views))
-        launching.bound(device, launch, device.compiler.submit(launch.source), at)(None)
+        run: Any = launching.bound(device, launch, device.compiler.submit(launch.source), at)
+        run(None)
         sums = views[2].buffer.core.buffer.memory.view(np.float64)[: launch.grid[0] * 2]
         apart, whole = sums.reshape(-1, 2).sum(0)
         a, b = found.astype(np.float64), want.astype(np.float64)
