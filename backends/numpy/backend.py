@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -83,9 +84,11 @@ def _build(builder: Builder, chain: Chain, options: Options, site: Site) -> Host
     if isinstance(built, str):
         return Decline(chain.head, built)
     limit = options.workspace
-    if limit is not None and built.scratch > limit:
-        return Decline(chain.head, f"{built.scratch} bytes of workspace, over the limit of {limit}")
-    return built
+    if limit is None or built.scratch <= limit:
+        return built
+    if built.own > limit:
+        return Decline(chain.head, f"{built.own} bytes of workspace, over the limit of {limit}")
+    return replace(built, workers=limit // built.own)
 
 
 def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] | None:

@@ -208,8 +208,12 @@ def test_runs_allocate_no_tensors() -> None:
     )  # numpy's own buffers for a call; the largest tensor has 1.6 million bytes
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("workers", [1, 2, 8])
 @pytest.mark.parametrize("workspace", [1 << 15, 1 << 17, 1 << 20])
-def test_workspace_keeps_to_its_limit(workspace: int) -> None:
+def test_workspace_keeps_to_its_limit(workspace: int, workers: int) -> None:
+    """Where all threads would need more together, fewer of them share a step."""
+    assert blas.set_threads(workers)
     with tercet.load(SMALL) as free, tercet.load(SMALL, workspace=workspace) as limited:
         assert limited.memory().workspace["cpu"] <= workspace
         assert np.allclose(limited(X)[0], free(X)[0], rtol=1e-4, atol=1e-4)

@@ -113,6 +113,7 @@ def test_what_is_behind_it(name: str) -> None:
     assert error(found, formula(expected(x, w, b, (1, 1, 1, 1)), z.astype(np.float64))) <= ERROR
 
 
+@pytest.mark.usefixtures("always")
 def test_without_bias() -> None:
     x, w = random(1, 64, 56, 56), random(64, 64, 3, 3)
     found, kernel = run([node("Conv", "xw", "y", pads=[1, 1, 1, 1])], x, {"w": w})
@@ -120,6 +121,7 @@ def test_without_bias() -> None:
     assert error(found, expected(x, w, np.zeros(64), (1, 1, 1, 1))) <= ERROR
 
 
+@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("channels", [64, 512])
 def test_error_is_within_its_bound(channels: int) -> None:
     """Of normal inputs and filters, and of inputs behind a Relu, whose mean is not zero."""
