@@ -4,17 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ...runtime.dtypes import float32
-from ..cuda.layout import Ints
+from ..cuda.layout import Ints, ceil_div
 from .operation import NEVER, ROUNDING, SLOW, Operand, times
 from .stages import NO_TAIL, Tail, expressed
 
 #: cuDNN 9's engines for float32 on plain tensors, with an epilogue and without: products of tiles.
 TILED = ("eng44", "eng70")
-#: Filters up to which their tile of 128 filters (knob 2 is 4) is mostly empty.
-FEW = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TileTime:
+    """What such an engine takes, fitted to 158 convolutions on an H200: within 2 to 4 % of most.
+
+    Attributes:
+        pixels, filters: of a tile.
+        start: microseconds in any case.
+        step: microseconds for eight terms of each tile that a multiprocessor has to do.
+    """
+
+    pixels: int
+    filters: int
+    start: float
+    step: float
+
+    def microseconds(self, pixels: int, filters: int, terms: int) -> float:
+        """Return the time of a product."""
+        tiles = ceil_div(pixels, self.pixels) * ceil_div(filters, self.filters)
+        return self.start + self.step * ceil_div(terms, 8) * ceil_div(tiles, PROCESSORS)
+
+
+#: By their knob 2.
+TILES = {
+    "k2=2": TileTime(64, 64, 5.3, 0.279),
+    "k2=4": TileTime(256, 64, 9.6, 0.83),
+    "k2=12": TileTime(64, 32, 4.7, 0.165),
+}
+#: Multiprocessors of an H200; by how much knob 18 slows an engine down; what a kernel behind takes:
+#: microseconds, and bytes in one.
+PROCESSORS, OTHERWISE = 132, 1.4
+KERNEL, MEMORY = 2.0, 3.5e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +142,24 @@ class Convolution:
     def rank(self, engine: str) -> int:
         """Return how far behind an engine is to come; see `Ranked`.
 
-        In float32, cuDNN 9's heuristics are wrong in this on an H200: where there are few input
-        channels, engine 11 goes first, and engine 44 takes 1.2 to 1.7 times less (3x3 over
-        32x3x224x224 for 64 filters 473 and 326 us); for few filters the tile is too wide (1x1 over
-        32x96x54x54 for 16 filters 52 and 29 us); and where nothing but an engine without knobs
-        has the epilogue, a kernel behind is better (3x3 over 32x512x28x28 4.2 and 2.8 ms).
+        In float32, cuDNN 9's heuristics often take too large a tile, or have no other one for the
+        epilogue than a small one, so that a kernel behind is better (3x3 over 32x256x56x56: 4.3 and
+        2.8 ms). The first engine by `TILES` is 0.7 % behind the fastest of all on an H200
+        (geometric mean over the convolutions of ResNet-50, VGG-16 and GoogLeNet, batch 1 and 32).
         """
         if self.y.dtype != float32 or self.tf32 or self.transposed or self.group > 1:
             return 0
         name, _, knobs = engine.partition("_")
-        if not knobs:
+        tile, _, form = knobs.partition("_")
+        if name not in TILED or tile not in TILES:
             return SLOW
-        if name not in TILED or "k18=0" not in knobs:
-            return 2
-        return int(self.y.dims[1] <= FEW and knobs.startswith("k2=4_"))
+        images, filters, *spatial = self.y.dims
+        shape = (images * prod(spatial), filters, prod(self.w.dims[1:]))
+        least = min(known.microseconds(*shape) for known in TILES.values())
+        time = TILES[tile].microseconds(*shape) * (1 if form == "k18=0" else OTHERWISE)
+        if time > least + KERNEL + 8 * prod(self.y.dims) / MEMORY:
+            return SLOW
+        return min(SLOW - 1, int(20 * (time / least - 1)))
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put it into a graph; see `Operation`."""

@@ -140,18 +140,25 @@ def test_a_limit_leaves_fewer_engines(session: Session) -> None:
     assert counts[0] > counts[1] > 0
 
 
-SAME = Conv(pads=(1, 1, 1, 1))
+SAME, TWO = Conv(pads=(1, 1, 1, 1)), Conv(pads=(1, 1, 1, 1), strides=(2, 2))
 
 
 @pytest.mark.parametrize(
     ("op", "x", "w", "engine"),
     [
-        (SAME, (32, 3, 224, 224), (64, 3, 3, 3), "conv+bias+relu eng44_k2=2_k18=0"),
-        (Conv(), (32, 96, 54, 54), (16, 96, 1, 1), "conv+bias+relu eng44_k2=2_k18=0"),
+        (SAME, (32, 3, 224, 224), (64, 3, 3, 3), "conv+bias+relu eng44_k2=4_k18=0"),
+        (Conv(), (32, 96, 54, 54), (16, 96, 1, 1), "conv+bias+relu eng44_k2=12_k18=0"),
+        (Conv(), (32, 528, 14, 14), (128, 528, 1, 1), "conv+bias+relu eng44_k2=12_k18=0"),
+        (SAME, (32, 256, 56, 56), (256, 256, 3, 3), "conv eng70_k2=4_k18=0, then bias+relu"),
+        (TWO, (32, 512, 14, 14), (512, 512, 3, 3), "conv eng70_k2=2_k18=0, then bias+relu"),
+        (SAME, (32, 64, 224, 224), (64, 64, 3, 3), "conv+bias+relu eng44_k2=4_k18=0"),
         (SAME, (32, 512, 28, 28), (512, 512, 3, 3), "conv eng70_k2=4_k18=0, then bias+relu"),
         (Conv(strides=(2, 2)), (1, 3, 224, 224), (64, 3, 7, 7), "conv+bias+relu eng11_k2=4_k3=0"),
     ],
-    ids=["few channels", "few filters", "no fused engine", "as the heuristics say"],
+    ids=[
+        *("few channels", "few filters", "few tiles", "a small tile alone is fused"),
+        *("half a tile is fused", "many tiles", "no fused engine", "as the heuristics say"),
+    ],
 )
 def test_what_is_known_better_than_the_heuristics(
     op: Conv, x: tuple[int, ...], w: tuple[int, ...], engine: str, session: Session, tmp_path: Path
