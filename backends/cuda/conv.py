@@ -7,6 +7,7 @@ of a window are neighbours in memory. A first layer, of few channels, reads the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ...runtime.dtypes import float16, name_of
@@ -23,7 +24,7 @@ from .direct import (
 )
 from .fft import fft, fft_formats, fft_time
 from .half import HALF_SUMS
-from .half_conv import half_convolution, half_formats, half_sums_convolution, half_time
+from .half_conv import half_convolution, half_formats, half_time
 from .half_tiles import LAUNCH, MEMORY
 from .half_words import HALVES
 from .im2col import (
@@ -123,9 +124,7 @@ def _half_sums_formats(conv: Convolution) -> Formats | str:
 
 
 def _half_sums(conv: Convolution, variant: str = "") -> Answer:
-    return half_sums_convolution(
-        conv.group, conv.y, conv.x, conv.w, conv.b, conv.view, conv.tail, conv.setting
-    )
+    return _half(replace(conv, setting=replace(conv.setting, way=HALF_SUMS)))
 
 
 # ── the menus ────────────────────────────────────────────────────────────────────────────────────

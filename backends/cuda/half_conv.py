@@ -17,6 +17,7 @@ from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import Window, window
 from ...runtime.types import Array
 from .half import (
+    HALF_SUMS,
     PIXELS,
     WINDOWS,
     HalfProduct,
@@ -71,13 +72,16 @@ def half_convolution(
         b: the bias.
         view: the windows.
         tail: applied to every result.
-        setting: the GPU.
+        setting: the GPU, and whether sums are float16 (`half_sums`).
     """
     if max(x.size, y.size) >= 2**29 or max(x.dims[2:]) > MOST_EXTENT:
         return f"{max(x.size, y.size)} elements"
     if 1 < group == x.dims[1] == w.dims[0]:
         return half_depthwise(y, x, w, b, view, tail, setting)
     product, packing = _product(group, y, x, w, b, view)
+    if setting.way == HALF_SUMS:
+        product = replace(product, half_sums=True)
+        return _sharing(*packing, *_multiplied(product, packing, tail, setting))
     if tail.reads_along:
         linear = _linear(product, x, view, tail, setting)
         return linear or _sharing(*packing, *_multiplied(product, packing, tail, setting))
@@ -85,25 +89,6 @@ def half_convolution(
     if fed is not None and fed.time < MARGIN * expected(product, setting.target):
         return fed.launches(tail, setting)
     return _sharing(*packing, *_multiplied(product, packing, tail, setting))
-
-
-def half_sums_convolution(
-    group: int,
-    y: Tensor,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    view: Window,
-    tail: Tail,
-    setting: Setting,
-) -> Answer:
-    """Return the same with sums in float16; see `half_convolution`."""
-    if max(x.size, y.size) >= 2**29 or max(x.dims[2:]) > MOST_EXTENT:
-        return f"{max(x.size, y.size)} elements"
-    product, packing = _product(group, y, x, w, b, view)
-    return _sharing(
-        *packing, *_multiplied(replace(product, half_sums=True), packing, tail, setting)
-    )
 
 
 def _multiplied(

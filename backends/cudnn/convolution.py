@@ -18,7 +18,10 @@ TILED = ("eng44", "eng70")
 
 @dataclass(frozen=True, slots=True)
 class TileTime:
-    """What such an engine takes, fitted to 158 convolutions on an H200: within 2 to 4 % of most.
+    """What such an engine takes on an H200: within 2 to 4 % of most of what it was fitted to.
+
+    That are the trials that tuning kept of 158 convolutions of ResNet-50, VGG-16 and GoogLeNet,
+    batch 1 and 32 (`python -m tercet.tools.peer_bench --backend cudnn --tune`, cuDNN 9.19).
 
     Attributes:
         pixels, filters: of a tile.
@@ -144,8 +147,8 @@ class Convolution:
 
         In float32, cuDNN 9's heuristics often take too large a tile, or have no other one for the
         epilogue than a small one, so that a kernel behind is better (3x3 over 32x256x56x56: 4.3 and
-        2.8 ms). The first engine by `TILES` is 0.7 % behind the fastest of all on an H200
-        (geometric mean over the convolutions of ResNet-50, VGG-16 and GoogLeNet, batch 1 and 32).
+        2.8 ms). In the trials that `TILES` was fitted to, the first engine by it is 0.7 % behind
+        the fastest of all (geometric mean).
         """
         if self.y.dtype != float32 or self.tf32 or self.transposed or self.group > 1:
             return 0

@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.options import Options
-from tercet.tools import studies, studies_lab
+from tercet.tools import studies, studies_lab, studies_sums
 from tercet.tools.studies_convolution import WAYS, winograd
 from tercet.tools.studies_lab import Conv, Lab, Taken, floor_seconds
 from tercet.tools.studies_layouts import LAYOUTS, folding
@@ -77,6 +77,26 @@ def test_the_figures_of_the_talk() -> None:
     for images, size, mib in ((1, 64, 2), (32, 256, 1024)):
         assert 4 * np.prod(Conv((images, 128, size, size), 128, 3).y) == mib << 20  # E13
     assert {"naive", "naive_nhwc", "fft", "winograd_f4", "tensor_cores"} <= set(WAYS)
+
+
+def test_sums_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B16: each case runs with sums in float32 and, asked for by name, in float16."""
+    asked: list[dict[str, object]] = []
+
+    class Asked(Paper):
+        def take(self, model, feeds, of="", **options) -> Taken:
+            asked.append(options)
+            return super().take(model, feeds, of)
+
+    judged = {"model": "net", "sums": "float16", "error": 1e-3, "top1": 0.5}
+    monkeypatch.setattr(studies_sums, "_network", lambda lab, name: [judged])
+    study = studies_sums.sums(Asked())
+    layers, networks = study.tables
+    assert [row["terms"] for row in layers.rows] == [16, 64, 576, 1152, 2304, 4608, 18432]
+    assert len(networks.rows) == len(studies_sums.NETWORKS)
+    assert asked[::2] == [{}] * 7
+    assert all("half_sums" in str(options["algorithms"]) for options in asked[1::2])
+    assert "50%" in study.findings[1]
 
 
 def test_seven_loops() -> None:
