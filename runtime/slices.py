@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .backend import Format
 from .ops.attention import Attention
-from .ops.shape import Concat, Slice, Split, bounds_of_slice
+from .ops.movement import Concat, Slice, Split, bounds_of_slice
 from .ops.shapes import normalize_axes, normalize_axis
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from .backend import Format
 from .ir import Graph, Node, Value
-from .ops.shape import Transpose
+from .ops.movement import Transpose
 from .partition import Assigned, reads_of, results_of
 
 

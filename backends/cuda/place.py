@@ -8,7 +8,8 @@ from math import prod
 import numpy as np
 
 from ...runtime.dtypes import DType
-from ...runtime.ops.shape import CenterCropPad, EyeLike, Pad, Range, ReverseSequence, Trilu
+from ...runtime.ops.movement import CenterCropPad, Pad, ReverseSequence
+from ...runtime.ops.shape import EyeLike, Range, Trilu
 from ...runtime.ops.shapes import normalize_axes
 from .compile import arithmetic
 from .elementwise import ANY

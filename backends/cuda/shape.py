@@ -12,9 +12,8 @@ import numpy as np
 from ...runtime.backend import Format, View
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
 from ...runtime.ops.elementwise import BitCast
-from ...runtime.ops.shape import (
+from ...runtime.ops.movement import (
     Concat,
-    ConstantOfShape,
     DepthToSpace,
     Expand,
     Slice,
@@ -24,6 +23,7 @@ from ...runtime.ops.shape import (
     Transpose,
     bounds_of_slice,
 )
+from ...runtime.ops.shape import ConstantOfShape
 from ...runtime.ops.shapes import normalize_axes, normalize_axis
 from ...runtime.types import Array
 from .launch import Launch, Packed, Tensor, index_type, integer, integers

@@ -11,7 +11,7 @@ import numpy as np
 from ...runtime.backend import Site
 from ...runtime.dtypes import float32, float64
 from ...runtime.ir import Node
-from ...runtime.ops.ml import TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
+from ...runtime.ops.ml_trees import TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
 from ...runtime.options import Options
 from ...runtime.types import Array
 from .chain import Chain

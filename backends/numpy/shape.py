@@ -10,6 +10,7 @@ import numpy as np
 
 from ...runtime.backend import Site
 from ...runtime.dtypes import int64
+from ...runtime.ops import movement
 from ...runtime.ops import shape as ops
 from ...runtime.options import Options
 from ...runtime.types import Array
@@ -46,27 +47,27 @@ def reshape(op: Any, data: Array, arguments: Array | None = None, *, out: Array)
     np.copyto(out, data.reshape(out.shape))
 
 
-@kernel(ops.Transpose)
-def transpose(op: ops.Transpose, data: Array, *, out: Array) -> None:
+@kernel(movement.Transpose)
+def transpose(op: movement.Transpose, data: Array, *, out: Array) -> None:
     """Reorder the axes."""
     np.copyto(out, data.transpose(op.order(data.ndim)))
 
 
-@kernel(ops.Expand)
-def expand(op: ops.Expand, data: Array, wanted: Array, *, out: Array) -> None:
+@kernel(movement.Expand)
+def expand(op: movement.Expand, data: Array, wanted: Array, *, out: Array) -> None:
     """Broadcast."""
     np.copyto(out, data)
 
 
-@kernel(ops.Tile)
-def tile(op: ops.Tile, data: Array, repeats: Array, *, out: Array) -> None:
+@kernel(movement.Tile)
+def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
     """Repeat along each axis."""
     pairs = zip(repeats, data.shape, strict=True)
     split = out.reshape([part for times, count in pairs for part in (int(times), count)])
     np.copyto(split, data.reshape([part for count in data.shape for part in (1, count)]))
 
 
-@builder(ops.Concat)
+@builder(movement.Concat)
 def concat(chain: Chain, site: Site, options: Options) -> HostStep | str:
     """Put the inputs one behind the other."""
     count = crew.size()
@@ -76,7 +77,7 @@ def concat(chain: Chain, site: Site, options: Options) -> HostStep | str:
 def _record_concat(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     """Copy every input to its place: channels by several threads, each some images or positions."""
     op, result = chain.head.op, bound[chain.output]
-    assert isinstance(op, ops.Concat)
+    assert isinstance(op, movement.Concat)
     axis, parts = op.axis % result.ndim, [bound[v] for v in chain.head.inputs if v is not None]
     ends = accumulate(part.shape[axis] for part in parts)
     lead = (slice(None),) * axis
@@ -104,8 +105,8 @@ def _record_concat(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     ]
 
 
-@kernel(ops.Split)
-def split(op: ops.Split, data: Array, sizes: Array | None = None) -> tuple[Array, ...]:
+@kernel(movement.Split)
+def split(op: movement.Split, data: Array, sizes: Array | None = None) -> tuple[Array, ...]:
     """Cut into parts along an axis."""
     length = data.shape[op.axis]
     if sizes is None:
@@ -117,9 +118,9 @@ def split(op: ops.Split, data: Array, sizes: Array | None = None) -> tuple[Array
     return tuple(np.split(data, bounds, op.axis))
 
 
-@kernel(ops.Slice)
+@kernel(movement.Slice)
 def slice_(
-    op: ops.Slice,
+    op: movement.Slice,
     data: Array,
     starts: Array,
     ends: Array,
@@ -133,14 +134,14 @@ def slice_(
     by = [1] * len(starts) if steps is None else steps.tolist()
     index = [slice(None)] * data.ndim
     for axis, start, end, step in zip(along, starts.tolist(), ends.tolist(), by, strict=True):
-        low, high = ops.bounds_of_slice(start, end, step, data.shape[axis])
+        low, high = movement.bounds_of_slice(start, end, step, data.shape[axis])
         index[axis] = slice(low, None if high < 0 else high, step)
     np.copyto(out, data[tuple(index)])
 
 
-@kernel(ops.Pad)
+@kernel(movement.Pad)
 def pad(
-    op: ops.Pad,
+    op: movement.Pad,
     data: Array,
     pads: Array,
     constant_value: Array | None = None,
@@ -172,8 +173,8 @@ def pad(
 _PAD_MODES: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
-@kernel(ops.DepthToSpace)
-def depth_to_space(op: ops.DepthToSpace, x: Array, *, out: Array) -> None:
+@kernel(movement.DepthToSpace)
+def depth_to_space(op: movement.DepthToSpace, x: Array, *, out: Array) -> None:
     """Make blocks of pixels of channels."""
     n, c, h, w = x.shape
     b = op.blocksize
@@ -184,8 +185,8 @@ def depth_to_space(op: ops.DepthToSpace, x: Array, *, out: Array) -> None:
     np.copyto(out.reshape(moved.shape), moved)
 
 
-@kernel(ops.SpaceToDepth)
-def space_to_depth(op: ops.SpaceToDepth, x: Array, *, out: Array) -> None:
+@kernel(movement.SpaceToDepth)
+def space_to_depth(op: movement.SpaceToDepth, x: Array, *, out: Array) -> None:
     """Make channels of blocks of pixels."""
     n, c, h, w = x.shape
     b = op.blocksize
@@ -201,8 +202,8 @@ def need_lengths(lengths: Array, time: int) -> None:
         raise IndexError(f"lengths run from {found}, outside of 0 to {time}")
 
 
-@kernel(ops.ReverseSequence)
-def reverse_sequence(op: ops.ReverseSequence, x: Array, lengths: Array, *, out: Array) -> None:
+@kernel(movement.ReverseSequence)
+def reverse_sequence(op: movement.ReverseSequence, x: Array, lengths: Array, *, out: Array) -> None:
     """Reverse the beginning of each sequence."""
     need_lengths(lengths, x.shape[op.time_axis])
     np.copyto(out, x)
@@ -211,8 +212,8 @@ def reverse_sequence(op: ops.ReverseSequence, x: Array, lengths: Array, *, out: 
         target[i, :length] = source[i, :length][::-1]
 
 
-@kernel(ops.CenterCropPad)
-def center_crop_pad(op: ops.CenterCropPad, x: Array, wanted: Array, *, out: Array) -> None:
+@kernel(movement.CenterCropPad)
+def center_crop_pad(op: movement.CenterCropPad, x: Array, wanted: Array, *, out: Array) -> None:
     """Take the middle, with zeros around it where there is not enough."""
     out.fill(blank(out.dtype))
     source, target = [slice(None)] * x.ndim, [slice(None)] * x.ndim

@@ -17,7 +17,7 @@ from ...runtime.errors import ShapeError
 from ...runtime.infer import infer_node
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op, with_attributes
-from ...runtime.ops import conv, matmul, norm, reduce, shape
+from ...runtime.ops import conv, matmul, movement, norm, reduce, shape
 from ...runtime.ops.elementwise import (
     Add,
     Cast,
@@ -70,7 +70,7 @@ class Writer:
 
     def filled(self, data: float, like: Value) -> Value:
         """Return a tensor full of one number, of the type of a value."""
-        return self(shape.Expand(), self.number(data, like), self(shape.Shape(), like))
+        return self(movement.Expand(), self.number(data, like), self(shape.Shape(), like))
 
     def like(self, g: Value, like: Value) -> Value:
         """Return the same elements in the shape of a value."""
@@ -189,10 +189,10 @@ def _reshaped(write: Writer, node: Node, g: Value) -> Gradients:
 
 
 def _transpose(write: Writer, node: Node, g: Value) -> Gradients:
-    assert isinstance(node.op, shape.Transpose)
+    assert isinstance(node.op, movement.Transpose)
     rank = len(g.tensor.shape or ())
     order = tuple(int(i) for i in np.argsort(node.op.order(rank)))
-    return (write(shape.Transpose(perm=order), g),)
+    return (write(movement.Transpose(perm=order), g),)
 
 
 def _expand(write: Writer, node: Node, g: Value) -> Gradients:
@@ -200,10 +200,10 @@ def _expand(write: Writer, node: Node, g: Value) -> Gradients:
 
 
 def _concat(write: Writer, node: Node, g: Value) -> Gradients:
-    assert isinstance(node.op, shape.Concat)
+    assert isinstance(node.op, movement.Concat)
     parts = _inputs(node)
     sizes = write.constant([part.tensor.dims[node.op.axis] for part in parts])
-    op = shape.Split(axis=node.op.axis, num_outputs=len(parts))
+    op = movement.Split(axis=node.op.axis, num_outputs=len(parts))
     return write.nodes(op, (g, sizes), len(parts)).outputs
 
 
@@ -211,7 +211,7 @@ def _spread(write: Writer, node: Node, g: Value) -> Value:
     """Return the gradient of a sum at every element that was summed."""
     x = _inputs(node)[0]
     kept = write(with_attributes(node.op, keepdims=1), *node.inputs)
-    return write(shape.Expand(), write.like(g, kept), write(shape.Shape(), x))
+    return write(movement.Expand(), write.like(g, kept), write(shape.Shape(), x))
 
 
 def _reduce_sum(write: Writer, node: Node, g: Value) -> Gradients:
@@ -245,7 +245,7 @@ def _turned(write: Writer, x: Value) -> Value:
     rank = len(x.tensor.shape or ())
     if rank < 2:
         raise ShapeError(f"'{x.name}' is {x.type}; there is a rule for matrices alone")
-    return write(shape.Transpose(perm=(*range(rank - 2), rank - 1, rank - 2)), x)
+    return write(movement.Transpose(perm=(*range(rank - 2), rank - 1, rank - 2)), x)
 
 
 def _matmul(write: Writer, node: Node, g: Value) -> Gradients:
@@ -285,12 +285,12 @@ def _conv(write: Writer, node: Node, g: Value) -> Gradients:
     back = conv.ConvTranspose(
         pads=pads, strides=strides, dilations=dilations, output_padding=rest_of_x
     )
-    swap = shape.Transpose(perm=(1, 0, *range(2, 2 + len(size))))
+    swap = movement.Transpose(perm=(1, 0, *range(2, 2 + len(size))))
     over = conv.Conv(pads=pads, strides=dilations, dilations=strides)
     taps = write(over, write(swap, x), write(swap, g))
     axes = list(range(2, 2 + len(size)))
     starts, ends_of_w, along = map(write.constant, ([0] * len(size), list(kernel), axes))
-    of_w = write(swap, write(shape.Slice(), taps, starts, ends_of_w, along))
+    of_w = write(swap, write(movement.Slice(), taps, starts, ends_of_w, along))
     over_channels = write.constant([0, *axes])
     biases = (write(reduce.ReduceSum(keepdims=0), g, over_channels) for _ in rest)
     return (write(back, g, w), of_w, *biases)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,165 +22,28 @@ from ..dtypes import (
 from ..errors import ShapeError
 from ..op import Op, op
 from ..types import Array, TensorType
-from .propagate import ArrayFunction, SymbolRule, compute, unknown
+from .elementwise_rules import (
+    Binary,
+    KnownUnary,
+    Logical,
+    Predicate,
+    Unary,
+    Variadic,
+    add_symbol,
+    divide,
+    divide_symbol,
+    either_symbol,
+    equal_symbol,
+    greater_or_equal_symbol,
+    greater_symbol,
+    keep,
+    less_or_equal_symbol,
+    less_symbol,
+    multiply_symbol,
+    subtract_symbol,
+)
+from .propagate import compute, unknown
 from .shapes import broadcast, same_dtype, same_shape
-
-# ── bases ────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Unary(Op):
-    """One tensor in, one of the same type out."""
-
-    def infer(self, x: TensorType) -> TensorType:
-        return x.without_value()
-
-
-class KnownUnary(Op):
-    """Like `Unary`, for operators that also occur in the arithmetic of shapes.
-
-    Attributes:
-        function: computes the elements where they are known.
-        symbols: computes an element that is a symbol.
-    """
-
-    function: ClassVar[ArrayFunction]
-    symbols: ClassVar[SymbolRule] = unknown
-
-    def infer(self, x: TensorType) -> TensorType:
-        kind = type(self)
-        return compute(x.without_value(), kind.function, x, symbols=kind.symbols)
-
-
-class Predicate(Op):
-    """One tensor in, booleans of the same shape out."""
-
-    def infer(self, x: TensorType) -> TensorType:
-        return x.with_dtype(bool_)
-
-
-class Binary(Op):
-    """Two tensors of one dtype, broadcast to each other.
-
-    Attributes:
-        gives: the dtype of the result, where it is not that of the inputs.
-        function: computes the elements where they are known; None for operators that do not occur
-            in the arithmetic of shapes.
-        symbols: computes an element of which an operand is a symbol.
-    """
-
-    gives: ClassVar[DType | None] = None
-    function: ClassVar[ArrayFunction | None] = None
-    symbols: ClassVar[SymbolRule] = unknown
-
-    def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        kind = type(self)
-        dtype = same_dtype(a, b)
-        result = TensorType(kind.gives or dtype, broadcast(a.shape, b.shape))
-        if kind.function is None:
-            return result
-        return compute(result, kind.function, a, b, symbols=kind.symbols)
-
-
-class Logical(Binary):
-    """Two boolean tensors, broadcast to each other."""
-
-    def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        if same_dtype(a, b) != bool_:
-            raise ShapeError(f"inputs are {name_of(a.dtype)}; expected bool")
-        return super().infer(a, b)
-
-
-class Variadic(Op):
-    """One or more tensors of one dtype, broadcast to each other."""
-
-    function: ClassVar[ArrayFunction | None] = None
-    symbols: ClassVar[SymbolRule] = unknown
-
-    def infer(self, data: TensorType, *rest: TensorType) -> TensorType:
-        kind, dtype, total = type(self), same_dtype(data, *rest), data
-        for other in rest:
-            result = TensorType(dtype, broadcast(total.shape, other.shape))
-            if kind.function is not None:
-                result = compute(result, kind.function, total, other, symbols=kind.symbols)
-            total = result
-        return total
-
-
-# ── elements ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _divide(a: Array, b: Array) -> Array | None:
-    """Divide; integers toward zero, and not at all by zero."""
-    if a.dtype.kind not in "iu":
-        return a / b
-    if not b.all():
-        return None
-    floor = a // b
-    return floor + ((a - floor * b != 0) & ((a < 0) != (b < 0)))
-
-
-def _keep(a: Any) -> Any:
-    """What floor, ceil, round and abs make of a size."""
-    return a if isinstance(a, str) else None
-
-
-def _add_symbol(a: Any, b: Any) -> Any:
-    if b == 0:
-        return a
-    return b if a == 0 else None
-
-
-def _subtract_symbol(a: Any, b: Any) -> Any:
-    if b == 0:
-        return a
-    return 0 if a is not None and a == b else None
-
-
-def _multiply_symbol(a: Any, b: Any) -> Any:
-    if a == 1 or b == 1:
-        return b if a == 1 else a
-    named = isinstance(a, str) or isinstance(b, str)
-    return 0 if named and (a == 0 or b == 0) else None
-
-
-def _divide_symbol(a: Any, b: Any) -> Any:
-    return a if b == 1 else None
-
-
-def _either_symbol(a: Any, b: Any) -> Any:
-    return a if a == b else None
-
-
-def _equal_symbol(a: Any, b: Any) -> bool | None:
-    if a is not None and a == b:
-        return True
-    if isinstance(a, str):
-        return False if _is_negative(b) else None
-    return False if isinstance(b, str) and _is_negative(a) else None
-
-
-def _less_symbol(a: Any, b: Any) -> bool | None:
-    if isinstance(a, str):
-        return False if a == b or b == 0 or _is_negative(b) else None
-    return True if isinstance(b, str) and _is_negative(a) else None
-
-
-def _greater_symbol(a: Any, b: Any) -> bool | None:
-    return _less_symbol(b, a)
-
-
-def _less_or_equal_symbol(a: Any, b: Any) -> bool | None:
-    greater = _less_symbol(b, a)
-    return None if greater is None else not greater
-
-
-def _greater_or_equal_symbol(a: Any, b: Any) -> bool | None:
-    return _less_or_equal_symbol(b, a)
-
-
-def _is_negative(element: Any) -> bool:
-    return isinstance(element, int | float) and element < 0
-
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +53,7 @@ class Add(Binary):
     """The sum, a + b."""
 
     function = np.add
-    symbols = _add_symbol
+    symbols = add_symbol
 
 
 @op
@@ -198,7 +61,7 @@ class Sub(Binary):
     """The difference, a - b."""
 
     function = np.subtract
-    symbols = _subtract_symbol
+    symbols = subtract_symbol
 
 
 @op
@@ -206,15 +69,15 @@ class Mul(Binary):
     """The product, a · b."""
 
     function = np.multiply
-    symbols = _multiply_symbol
+    symbols = multiply_symbol
 
 
 @op
 class Div(Binary):
     """The quotient, a / b; that of integers is truncated."""
 
-    function = _divide
-    symbols = _divide_symbol
+    function = divide
+    symbols = divide_symbol
 
 
 @op
@@ -246,7 +109,7 @@ class Max(Variadic):
     """The greatest of the inputs; NaN where one is."""
 
     function = np.maximum
-    symbols = _either_symbol
+    symbols = either_symbol
 
 
 @op
@@ -254,7 +117,7 @@ class Min(Variadic):
     """The least of the inputs; NaN where one is."""
 
     function = np.minimum
-    symbols = _either_symbol
+    symbols = either_symbol
 
 
 @op
@@ -262,7 +125,7 @@ class Sum(Variadic):
     """The sum of the inputs."""
 
     function = np.add
-    symbols = _add_symbol
+    symbols = add_symbol
 
 
 @op
@@ -282,7 +145,7 @@ class Abs(KnownUnary):
     """The absolute value."""
 
     function = np.absolute
-    symbols = _keep
+    symbols = keep
 
 
 @op
@@ -297,7 +160,7 @@ class Floor(KnownUnary):
     """The greatest integer that is not above x."""
 
     function = np.floor
-    symbols = _keep
+    symbols = keep
 
 
 @op
@@ -305,7 +168,7 @@ class Ceil(KnownUnary):
     """The least integer that is not below x."""
 
     function = np.ceil
-    symbols = _keep
+    symbols = keep
 
 
 @op
@@ -313,7 +176,7 @@ class Round(KnownUnary):
     """The nearest integer; halves to the even one."""
 
     function = np.rint
-    symbols = _keep
+    symbols = keep
 
 
 @op
@@ -357,7 +220,7 @@ class Equal(Binary):
 
     gives = bool_
     function = np.equal
-    symbols = _equal_symbol
+    symbols = equal_symbol
 
 
 @op
@@ -366,7 +229,7 @@ class Less(Binary):
 
     gives = bool_
     function = np.less
-    symbols = _less_symbol
+    symbols = less_symbol
 
 
 @op
@@ -375,7 +238,7 @@ class LessOrEqual(Binary):
 
     gives = bool_
     function = np.less_equal
-    symbols = _less_or_equal_symbol
+    symbols = less_or_equal_symbol
 
 
 @op
@@ -384,7 +247,7 @@ class Greater(Binary):
 
     gives = bool_
     function = np.greater
-    symbols = _greater_symbol
+    symbols = greater_symbol
 
 
 @op
@@ -393,7 +256,7 @@ class GreaterOrEqual(Binary):
 
     gives = bool_
     function = np.greater_equal
-    symbols = _greater_or_equal_symbol
+    symbols = greater_or_equal_symbol
 
 
 @op
@@ -506,7 +369,7 @@ def _convert(x: TensorType, dtype: DType) -> TensorType:
                 return None
         return data.astype(dtype)
 
-    symbols = _keep if dtype in _HOLD_SIZES else unknown
+    symbols = keep if dtype in _HOLD_SIZES else unknown
     return compute(x.with_dtype(dtype), cast, x, symbols=symbols)
 
 

@@ -14,7 +14,7 @@ from ..dtypes import DType, float32, int64, name_of, string
 from ..errors import ShapeError
 from ..op import Op, Tensor, op
 from ..types import Dim, MapType, SequenceType, Shape, TensorType
-from .shapes import add, checked, dim, need_choice, need_rank, product, same_dim, same_dtype
+from .shapes import add, checked, dim, need_choice, need_rank, product, same_dim
 
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
@@ -24,38 +24,38 @@ DOMAIN = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-def _rows(x: TensorType) -> Dim:
+def rows_of(x: TensorType) -> Dim:
     """Return the number of rows of features [n, c] or [c]."""
     need_rank(x, (1, 2), "x")
     return 1 if x.rank == 1 else dim(x, 0)
 
 
-def _table(x: TensorType, columns: Dim, transform: str) -> TensorType:
+def table_of(x: TensorType, columns: Dim, transform: str) -> TensorType:
     """Return the type of float32 results [n, columns]."""
     need_choice(transform, "post_transform", *TRANSFORMS)
     if isinstance(columns, int) and columns < 1:
         raise ShapeError(f"{columns} targets; at least one is needed")
-    return TensorType(float32, (_rows(x), columns))
+    return TensorType(float32, (rows_of(x), columns))
 
 
-def _one_of(first: Sized | None, second: Sized | None, names: str) -> int:
+def one_of(first: Sized | None, second: Sized | None, names: str) -> int:
     """Return the length of the one of two attributes that is set."""
     if bool(first) == bool(second):
         raise ShapeError(f"exactly one of {names} must be set")
     return len(first or second or ())
 
 
-def _classified(
+def classified(
     x: TensorType, ints: Ints | None, strings: Strings | None, columns: Dim, transform: str
 ) -> tuple[TensorType, TensorType]:
     """Return the types of labels [n] and scores [n, columns]."""
     if ints and strings:
         raise ShapeError("class labels are either integers or strings")
-    scores = _table(x, columns, transform)
-    return TensorType(string if strings else int64, (_rows(x),)), scores
+    scores = table_of(x, columns, transform)
+    return TensorType(string if strings else int64, (rows_of(x),)), scores
 
 
-def _need_lengths(what: str, *attributes: Sized | None) -> None:
+def need_lengths(what: str, *attributes: Sized | None) -> None:
     """Raise ShapeError unless all attributes that are set have one length."""
     lengths = {len(a) for a in attributes if a is not None}
     if len(lengths) > 1:
@@ -124,7 +124,7 @@ class CategoryMapper(Op):
     default_string: str = "_Unused"
 
     def infer(self, x: TensorType) -> TensorType:
-        _need_lengths("cats_int64s and cats_strings", self.cats_int64s, self.cats_strings)
+        need_lengths("cats_int64s and cats_strings", self.cats_int64s, self.cats_strings)
         return x.with_dtype(int64 if x.dtype == string else string)
 
 
@@ -138,7 +138,7 @@ class DictVectorizer(Op):
 
     def infer(self, x: MapType) -> TensorType:
         names = "int64_vocabulary and string_vocabulary"
-        count = _one_of(self.int64_vocabulary, self.string_vocabulary, names)
+        count = one_of(self.int64_vocabulary, self.string_vocabulary, names)
         wanted = int64 if self.int64_vocabulary else string
         if x.key != wanted:
             raise ShapeError(f"x has keys of {name_of(x.key)}, the vocabulary {name_of(wanted)}")
@@ -159,7 +159,7 @@ class FeatureVectorizer(Op):
             raise ShapeError(f"inputdimensions={sizes} for {len(inputs)} inputs")
         n, columns = None, 0
         for size, features in zip(sizes, inputs, strict=True):
-            n = same_dim(n, _rows(features), "rows of the inputs")
+            n = same_dim(n, rows_of(features), "rows of the inputs")
             wanted = f"columns of {features} and inputdimensions"
             columns = add(columns, same_dim(size, dim(features, -1), wanted))
         return TensorType(float32, checked((n, columns)))
@@ -177,7 +177,7 @@ class Imputer(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         names = "imputed_value_floats and imputed_value_int64s"
-        count = _one_of(self.imputed_value_floats, self.imputed_value_int64s, names)
+        count = one_of(self.imputed_value_floats, self.imputed_value_int64s, names)
         _need_per_column(x, count, "imputed values")
         return x.without_value()
 
@@ -264,8 +264,8 @@ class LinearClassifier(Op):
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         ints, strings = self.classlabels_ints, self.classlabels_strings
-        classes = _one_of(ints, strings, "classlabels_ints and classlabels_strings")
-        return _classified(x, ints, strings, classes, self.post_transform)
+        classes = one_of(ints, strings, "classlabels_ints and classlabels_strings")
+        return classified(x, ints, strings, classes, self.post_transform)
 
 
 @op
@@ -279,7 +279,7 @@ class LinearRegressor(Op):
     targets: int = 1
 
     def infer(self, x: TensorType) -> TensorType:
-        result = _table(x, self.targets, self.post_transform)
+        result = table_of(x, self.targets, self.post_transform)
         count = len(self.coefficients or ())
         columns = dim(x, -1)
         if isinstance(columns, int) and count != self.targets * columns:
@@ -317,7 +317,7 @@ class OneHotEncoder(Op):
     zeros: int = 1
 
     def infer(self, x: TensorType) -> TensorType:
-        categories = _one_of(self.cats_int64s, self.cats_strings, "cats_int64s and cats_strings")
+        categories = one_of(self.cats_int64s, self.cats_strings, "cats_int64s and cats_strings")
         shape = None if x.shape is None else (*x.shape, categories)
         return TensorType(float32, None if shape is None else checked(shape))
 
@@ -361,10 +361,10 @@ class SVMClassifier(Op):
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         _need_kernel(self.kernel_type, self.kernel_params)
         ints, strings = self.classlabels_ints, self.classlabels_strings
-        classes = _one_of(ints, strings, "classlabels_ints and classlabels_strings")
+        classes = one_of(ints, strings, "classlabels_ints and classlabels_strings")
         per_class = bool(self.prob_a) or not sum(self.vectors_per_class or ())
         columns = classes if per_class or classes == 2 else classes * (classes - 1) // 2
-        return _classified(x, ints, strings, columns or None, self.post_transform)
+        return classified(x, ints, strings, columns or None, self.post_transform)
 
 
 def _need_kernel(kernel_type: str, kernel_params: Floats | None) -> None:
@@ -389,167 +389,7 @@ class SVMRegressor(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         _need_kernel(self.kernel_type, self.kernel_params)
-        return _table(x, 1, self.post_transform)
-
-
-@op
-class TreeEnsemble(Op):
-    """Leaf weights of many decision trees, aggregated per target: [n, n_targets] (version 5).
-
-    `nodes_*` are parallel lists of inner nodes, `leaf_*` of leaves; `aggregate_function` is 0 to
-    3 (average, sum, min, max), a mode 0 to 6 (<=, <, >=, >, =, !=, member).
-    """
-
-    domain: ClassVar = DOMAIN
-    aggregate_function: int = 1
-    leaf_targetids: Ints
-    leaf_weights: Tensor
-    membership_values: Tensor | None = None
-    n_targets: int | None = None
-    nodes_falseleafs: Ints
-    nodes_falsenodeids: Ints
-    nodes_featureids: Ints
-    nodes_hitrates: Tensor | None = None
-    nodes_missing_value_tracks_true: Ints | None = None
-    nodes_modes: Tensor
-    nodes_splits: Tensor
-    nodes_trueleafs: Ints
-    nodes_truenodeids: Ints
-    post_transform: int = 0
-    tree_roots: Ints
-
-    def infer(self, x: TensorType) -> TensorType:
-        need_rank(x, 2, "x")
-        if not 0 <= self.aggregate_function <= 3 or not 0 <= self.post_transform <= 4:
-            raise ShapeError(f"{self}: aggregate_function is 0 to 3, post_transform 0 to 4")
-        same_dtype(x, TensorType(self.leaf_weights.array.dtype))
-        same_dtype(x, TensorType(self.nodes_splits.array.dtype))
-        self._need_parallel()
-        targets = 1 if self.n_targets is None else self.n_targets
-        if targets < 1:
-            raise ShapeError(f"n_targets={targets}; it must be 1 or more")
-        return x.with_shape((dim(x, 0), targets))
-
-    def _need_parallel(self) -> None:
-        _need_lengths(
-            "nodes_*",
-            self.nodes_falseleafs,
-            self.nodes_falsenodeids,
-            self.nodes_featureids,
-            self.nodes_trueleafs,
-            self.nodes_truenodeids,
-            self.nodes_missing_value_tracks_true or None,
-            self.nodes_modes.array.ravel(),
-            self.nodes_splits.array.ravel(),
-        )
-        _need_lengths("leaf_*", self.leaf_targetids, self.leaf_weights.array.ravel())
-
-
-@op
-class TreeEnsembleClassifier(Op):
-    """Labels and scores, per class, of many decision trees (version 5; newer models: TreeEnsemble).
-
-    Nodes and class weights are parallel lists; (tree id, node id) names a node.
-    """
-
-    domain: ClassVar = DOMAIN
-    outputs: ClassVar = (2, 2)
-    base_values: Floats | None = None
-    base_values_as_tensor: Tensor | None = None
-    class_ids: Ints | None = None
-    class_nodeids: Ints | None = None
-    class_treeids: Ints | None = None
-    class_weights: Floats | None = None
-    class_weights_as_tensor: Tensor | None = None
-    classlabels_int64s: Ints | None = None
-    classlabels_strings: Strings | None = None
-    nodes_falsenodeids: Ints | None = None
-    nodes_featureids: Ints | None = None
-    nodes_hitrates: Floats | None = None
-    nodes_hitrates_as_tensor: Tensor | None = None
-    nodes_missing_value_tracks_true: Ints | None = None
-    nodes_modes: Strings | None = None
-    nodes_nodeids: Ints | None = None
-    nodes_treeids: Ints | None = None
-    nodes_truenodeids: Ints | None = None
-    nodes_values: Floats | None = None
-    nodes_values_as_tensor: Tensor | None = None
-    post_transform: str = "NONE"
-
-    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-        ints, strings = self.classlabels_int64s, self.classlabels_strings
-        classes = _one_of(ints, strings, "classlabels_int64s and classlabels_strings")
-        _need_lengths("nodes_*", *_nodes(self))
-        weights = self.class_weights_as_tensor
-        _need_lengths(
-            "class_*",
-            self.class_ids,
-            self.class_nodeids,
-            self.class_treeids,
-            self.class_weights if weights is None else weights.array.ravel(),
-        )
-        return _classified(x, ints, strings, classes, self.post_transform)
-
-
-@op
-class TreeEnsembleRegressor(Op):
-    """Target weights of many decision trees, aggregated: [n, n_targets], as float32 (version 5).
-
-    Newer models have TreeEnsemble. `aggregate_function` is SUM, AVERAGE, MIN or MAX.
-    """
-
-    domain: ClassVar = DOMAIN
-    aggregate_function: str = "SUM"
-    base_values: Floats | None = None
-    base_values_as_tensor: Tensor | None = None
-    n_targets: int | None = None
-    nodes_falsenodeids: Ints | None = None
-    nodes_featureids: Ints | None = None
-    nodes_hitrates: Floats | None = None
-    nodes_hitrates_as_tensor: Tensor | None = None
-    nodes_missing_value_tracks_true: Ints | None = None
-    nodes_modes: Strings | None = None
-    nodes_nodeids: Ints | None = None
-    nodes_treeids: Ints | None = None
-    nodes_truenodeids: Ints | None = None
-    nodes_values: Floats | None = None
-    nodes_values_as_tensor: Tensor | None = None
-    post_transform: str = "NONE"
-    target_ids: Ints | None = None
-    target_nodeids: Ints | None = None
-    target_treeids: Ints | None = None
-    target_weights: Floats | None = None
-    target_weights_as_tensor: Tensor | None = None
-
-    def infer(self, x: TensorType) -> TensorType:
-        need_choice(self.aggregate_function, "aggregate_function", "SUM", "AVERAGE", "MIN", "MAX")
-        _need_lengths("nodes_*", *_nodes(self))
-        weights = self.target_weights_as_tensor
-        _need_lengths(
-            "target_*",
-            self.target_ids,
-            self.target_nodeids,
-            self.target_treeids,
-            self.target_weights if weights is None else weights.array.ravel(),
-        )
-        return _table(x, 1 if self.n_targets is None else self.n_targets, self.post_transform)
-
-
-def _nodes(
-    trees: TreeEnsembleClassifier | TreeEnsembleRegressor,
-) -> tuple[Sized | None, ...]:
-    """Return the parallel lists of a forest's nodes."""
-    splits = trees.nodes_values_as_tensor
-    return (
-        trees.nodes_falsenodeids,
-        trees.nodes_featureids,
-        trees.nodes_missing_value_tracks_true or None,
-        trees.nodes_modes,
-        trees.nodes_nodeids,
-        trees.nodes_treeids,
-        trees.nodes_truenodeids,
-        trees.nodes_values if splits is None else splits.array.ravel(),
-    )
+        return table_of(x, 1, self.post_transform)
 
 
 @op
@@ -562,7 +402,7 @@ class ZipMap(Op):
 
     def infer(self, x: TensorType) -> SequenceType:
         ints, strings = self.classlabels_int64s, self.classlabels_strings
-        classes = _one_of(ints, strings, "classlabels_int64s and classlabels_strings")
+        classes = one_of(ints, strings, "classlabels_int64s and classlabels_strings")
         need_rank(x, (1, 2), "x")
         same_dim(dim(x, -1), classes, f"columns of x {x} and class labels")
         return SequenceType(MapType(int64 if ints else string, TensorType(float32, ())))

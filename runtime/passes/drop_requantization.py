@@ -10,8 +10,8 @@ from ..dtypes import float32, int8, uint8
 from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..ops.gather import Gather
+from ..ops.movement import Slice, Transpose
 from ..ops.quantize import DequantizeLinear, QuantizeLinear
-from ..ops.shape import Slice, Transpose
 from .driver import Context
 
 EXACT = (int8, uint8)

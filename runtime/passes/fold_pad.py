@@ -10,8 +10,8 @@ import numpy as np
 from ..ir import Graph, Node
 from ..op import with_attributes
 from ..ops.conv import Conv
+from ..ops.movement import Pad
 from ..ops.pool import AveragePool
-from ..ops.shape import Pad
 from ..types import TensorType
 from .driver import Context
 

@@ -10,7 +10,8 @@ from ..ir import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Mul, Sub
 from ..ops.matmul import Gemm, MatMul
-from ..ops.shape import Expand, Unsqueeze
+from ..ops.movement import Expand
+from ..ops.shape import Unsqueeze
 from ..types import TensorType
 from .driver import Context
 

@@ -13,8 +13,9 @@ from ..ir import Graph, Node, Value
 from ..ops.attention import Attention
 from ..ops.elementwise import Add, Cast, Div, IsNaN, Mul, Tanh, Where
 from ..ops.matmul import MatMul
+from ..ops.movement import Expand, Transpose
 from ..ops.norm import Softmax
-from ..ops.shape import Expand, Reshape, Transpose, Unsqueeze
+from ..ops.shape import Reshape, Unsqueeze
 from ..types import Shape, TensorType
 from .driver import Context
 from .match import is_closed, number, pairs

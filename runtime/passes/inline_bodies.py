@@ -14,8 +14,9 @@ from ..ops.attention import FlexAttention
 from ..ops.control import If
 from ..ops.elementwise import Cast, Mul
 from ..ops.matmul import MatMul
+from ..ops.movement import Expand, Transpose
 from ..ops.norm import Softmax
-from ..ops.shape import Expand, Reshape, Transpose, Unsqueeze
+from ..ops.shape import Reshape, Unsqueeze
 from ..types import Array, TensorType
 from .driver import Context
 

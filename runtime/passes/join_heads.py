@@ -10,7 +10,8 @@ from ..ir import Graph, Node, Value
 from ..op import with_attributes
 from ..ops.attention import Attention
 from ..ops.gather import Gather
-from ..ops.shape import Reshape, Split, Squeeze, Transpose
+from ..ops.movement import Split, Transpose
+from ..ops.shape import Reshape, Squeeze
 from ..types import Dim, Shape, TensorType
 from .driver import Context
 

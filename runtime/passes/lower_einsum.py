@@ -14,7 +14,8 @@ from ..ir import Graph, Node, Value
 from ..op import Op
 from ..ops.elementwise import Add
 from ..ops.matmul import Einsum, MatMul, einsum_terms
-from ..ops.shape import Reshape, Transpose
+from ..ops.movement import Transpose
+from ..ops.shape import Reshape
 from ..types import Array, Dim, TensorType
 from .driver import Context
 from .match import pairs

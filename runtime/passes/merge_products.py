@@ -12,7 +12,7 @@ from ..ir import Graph, Node, Value
 from ..ops.attention import Attention
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
-from ..ops.shape import Split
+from ..ops.movement import Split
 from ..types import Array
 from .driver import Context
 from .match import pairs

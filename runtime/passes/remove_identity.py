@@ -9,8 +9,9 @@ import numpy as np
 
 from ..ir import Graph, Node, Value
 from ..ops.elementwise import Cast, Max, Mean, Min, Mul, Sum
+from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
-from ..ops.shape import Concat, Expand, Identity, Pad, Reshape, Slice, Tile, Transpose
+from ..ops.shape import Identity, Reshape
 from ..types import TensorType
 from .driver import Context
 

@@ -11,7 +11,7 @@ from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..op import Op, with_attributes
 from ..ops import elementwise
-from ..ops.shape import Concat, Transpose
+from ..ops.movement import Concat, Transpose
 from ..types import TensorType
 from .driver import Context
 

@@ -25,7 +25,19 @@ from ..errors import UsageError, did_you_mean
 from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..op import Op
-from ..ops import attention, conv, elementwise, gather, matmul, norm, pool, reduce, resize, shape
+from ..ops import (
+    attention,
+    conv,
+    elementwise,
+    gather,
+    matmul,
+    movement,
+    norm,
+    pool,
+    reduce,
+    resize,
+    shape,
+)
 from ..types import Array, TensorType
 from .driver import Context
 
@@ -52,8 +64,9 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(pool.MaxPool, pool.AveragePool, pool.GlobalAveragePool, pool.GlobalMaxPool),
         *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, resize.Resize, gather.Gather),
         *(shape.Identity, shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze),
-        *(shape.Transpose, shape.Expand, shape.Tile, shape.Concat, shape.Split, shape.Slice),
-        *(shape.Pad, shape.DepthToSpace, shape.SpaceToDepth),
+        *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat),
+        *(movement.Split, movement.Slice, movement.Pad),
+        *(movement.DepthToSpace, movement.SpaceToDepth),
     }
 )
 #: Operators of whose inputs only the first so many become half.
@@ -109,7 +122,7 @@ class _Narrow:
             bool(computed)
             and isinstance(types[0], TensorType)
             and types[0].dtype == float32
-            and (len(types) == 1 or kind in (shape.Split, pool.MaxPool))
+            and (len(types) == 1 or kind in (movement.Split, pool.MaxPool))
             and all(_fits(value.data, self._half) for value in wide if value.data is not None)
         )
 

@@ -12,7 +12,8 @@ from ..op import Op
 from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
-from ..ops.shape import Reshape, Transpose
+from ..ops.movement import Transpose
+from ..ops.shape import Reshape
 from ..types import Shape, TensorType
 from .driver import Context
 from .match import is_closed, stand_in

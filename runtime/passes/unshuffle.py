@@ -11,7 +11,7 @@ import numpy as np
 from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..ops.gather import Gather
-from ..ops.shape import Slice, Transpose
+from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
 from ..types import TensorType
 from .driver import Context

@@ -19,8 +19,8 @@ from tercet.runtime.ir import Graph, Value
 from tercet.runtime.layout import lay_out
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.movement import Concat
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
-from tercet.runtime.ops.shape import Concat
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.types import TensorType
 from tercet.tools.convolution_cases import Case, random_cases

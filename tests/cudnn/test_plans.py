@@ -22,8 +22,8 @@ from tercet.runtime.model import Model
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Mish, Relu, Swish
+from tercet.runtime.ops.movement import Concat
 from tercet.runtime.ops.pool import MaxPool
-from tercet.runtime.ops.shape import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 from tercet.tools.convolution_cases import convolved

@@ -30,7 +30,7 @@ from tercet.runtime.ops.elementwise import (
     Swish,
     Tanh,
 )
-from tercet.runtime.ops.shape import Concat
+from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 from tercet.tools.convolution_cases import Case, convolved, random_cases

@@ -22,10 +22,11 @@ from tercet.runtime.errors import LimitError, UnsupportedError, UsageError
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.quantize import DequantizeLinear
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.ops.shape import Identity, Split
+from tercet.runtime.ops.shape import Identity
 from tercet.runtime.types import Array, SequenceType, TensorType
 
 from ..spec.cases import cases_by_operator

@@ -19,10 +19,11 @@ from tercet.runtime.model import Model
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Relu
 from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.movement import DepthToSpace, Pad, SpaceToDepth, Transpose
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.ops.shape import DepthToSpace, Pad, Reshape, SpaceToDepth, Transpose
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 
 from ..plan.nets import Net

@@ -19,9 +19,9 @@ from tercet.runtime.model import Model
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
+from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.pool import AveragePool, MaxPool
-from tercet.runtime.ops.shape import Concat, Slice, Split
 from tercet.runtime.options import Options, Precision
 from tercet.tools.light_models import light_model
 

@@ -24,8 +24,8 @@ from tercet.runtime.op import Op
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Exp, Gelu, Mul, Relu, Sigmoid, Sub, Tanh
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import LayerNormalization
-from tercet.runtime.ops.shape import Split
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.types import TensorType
 from tercet.tools.bench_models import bench_model

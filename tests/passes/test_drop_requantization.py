@@ -14,8 +14,9 @@ from tercet.runtime.ir import Graph, Value
 from tercet.runtime.op import Op
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
-from tercet.runtime.ops.shape import Reshape, Transpose
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.types import TensorType
 
 from .graphs import apply, kinds, optimised

@@ -9,8 +9,8 @@ from tercet.runtime.ir import Graph, Value
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.movement import Pad
 from tercet.runtime.ops.pool import AveragePool, MaxPool
-from tercet.runtime.ops.shape import Pad
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

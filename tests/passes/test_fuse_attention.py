@@ -15,16 +15,9 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Cast, Div, IsNaN, Mul, Tanh, Where
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Concat, Expand, Split, Transpose
 from tercet.runtime.ops.norm import Dropout, Softmax
-from tercet.runtime.ops.shape import (
-    Concat,
-    Expand,
-    Reshape,
-    Split,
-    Squeeze,
-    Transpose,
-    Unsqueeze,
-)
+from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised

@@ -14,19 +14,11 @@ from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub
 from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.movement import Concat, Slice, Tile, Transpose
 from tercet.runtime.ops.norm import Dropout
 from tercet.runtime.ops.pool import AveragePool
 from tercet.runtime.ops.random import RandomNormal
-from tercet.runtime.ops.shape import (
-    Concat,
-    ConstantOfShape,
-    Identity,
-    Reshape,
-    Shape,
-    Slice,
-    Tile,
-    Transpose,
-)
+from tercet.runtime.ops.shape import ConstantOfShape, Identity, Reshape, Shape
 from tercet.runtime.options import Options
 from tercet.runtime.passes import AFTER_SHAPES, Rewrites, optimise
 from tercet.runtime.types import Dim, TensorType

@@ -7,8 +7,8 @@ import numpy as np
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Mul, PRelu, Relu, Sigmoid
+from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.shape import Concat, Transpose
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

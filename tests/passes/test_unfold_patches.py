@@ -10,7 +10,8 @@ import pytest
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
-from tercet.runtime.ops.shape import Reshape, Transpose
+from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised

@@ -10,7 +10,8 @@ from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.gather import Gather
-from tercet.runtime.ops.shape import Reshape, Transpose
+from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.passes import AFTER_SHAPES, Rewrites, optimise
 

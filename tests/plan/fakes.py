@@ -23,7 +23,7 @@ from tercet.runtime.ir import Graph, Node, Value
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
-from tercet.runtime.ops.shape import Concat, Split
+from tercet.runtime.ops.movement import Concat, Split
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
 

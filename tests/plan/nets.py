@@ -14,7 +14,7 @@ from tercet.runtime.ir import Graph, Value
 from tercet.runtime.model import Model
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.shape import Concat
+from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 

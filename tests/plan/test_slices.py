@@ -14,7 +14,8 @@ from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.model import Model
 from tercet.runtime.ops.elementwise import Add, Relu
-from tercet.runtime.ops.shape import Flatten, Slice, Split
+from tercet.runtime.ops.movement import Slice, Split
+from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 

@@ -13,20 +13,15 @@ from tercet.runtime.ir import Graph, Value
 from tercet.runtime.op import Op, Tensor
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Equal, Floor, Mul, Sub, Where
 from tercet.runtime.ops.gather import Gather, ScatterND
+from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.reduce import ReduceProd
 from tercet.runtime.ops.shape import (
-    Concat,
     ConstantOfShape,
-    Expand,
     Flatten,
     Range,
     Reshape,
     Shape,
-    Slice,
-    Split,
     Squeeze,
-    Tile,
-    Transpose,
     Unsqueeze,
 )
 from tercet.runtime.types import Dim, TensorType

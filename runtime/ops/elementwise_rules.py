@@ -1,0 +1,182 @@
+"""What elementwise operators share: their shapes, and what becomes of elements that are symbols."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..dtypes import (
+    DType,
+    bool_,
+    name_of,
+)
+from ..errors import ShapeError
+from ..op import Op
+from ..types import Array, TensorType
+from .propagate import ArrayFunction, SymbolRule, compute, unknown
+from .shapes import broadcast, same_dtype
+
+# ── bases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Unary(Op):
+    """One tensor in, one of the same type out."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x.without_value()
+
+
+class KnownUnary(Op):
+    """Like `Unary`, for operators that also occur in the arithmetic of shapes.
+
+    Attributes:
+        function: computes the elements where they are known.
+        symbols: computes an element that is a symbol.
+    """
+
+    function: ClassVar[ArrayFunction]
+    symbols: ClassVar[SymbolRule] = unknown
+
+    def infer(self, x: TensorType) -> TensorType:
+        kind = type(self)
+        return compute(x.without_value(), kind.function, x, symbols=kind.symbols)
+
+
+class Predicate(Op):
+    """One tensor in, booleans of the same shape out."""
+
+    def infer(self, x: TensorType) -> TensorType:
+        return x.with_dtype(bool_)
+
+
+class Binary(Op):
+    """Two tensors of one dtype, broadcast to each other.
+
+    Attributes:
+        gives: the dtype of the result, where it is not that of the inputs.
+        function: computes the elements where they are known; None for operators that do not occur
+            in the arithmetic of shapes.
+        symbols: computes an element of which an operand is a symbol.
+    """
+
+    gives: ClassVar[DType | None] = None
+    function: ClassVar[ArrayFunction | None] = None
+    symbols: ClassVar[SymbolRule] = unknown
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        kind = type(self)
+        dtype = same_dtype(a, b)
+        result = TensorType(kind.gives or dtype, broadcast(a.shape, b.shape))
+        if kind.function is None:
+            return result
+        return compute(result, kind.function, a, b, symbols=kind.symbols)
+
+
+class Logical(Binary):
+    """Two boolean tensors, broadcast to each other."""
+
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
+        if same_dtype(a, b) != bool_:
+            raise ShapeError(f"inputs are {name_of(a.dtype)}; expected bool")
+        return super().infer(a, b)
+
+
+class Variadic(Op):
+    """One or more tensors of one dtype, broadcast to each other."""
+
+    function: ClassVar[ArrayFunction | None] = None
+    symbols: ClassVar[SymbolRule] = unknown
+
+    def infer(self, data: TensorType, *rest: TensorType) -> TensorType:
+        kind, dtype, total = type(self), same_dtype(data, *rest), data
+        for other in rest:
+            result = TensorType(dtype, broadcast(total.shape, other.shape))
+            if kind.function is not None:
+                result = compute(result, kind.function, total, other, symbols=kind.symbols)
+            total = result
+        return total
+
+
+# ── elements ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def divide(a: Array, b: Array) -> Array | None:
+    """Divide; integers toward zero, and not at all by zero."""
+    if a.dtype.kind not in "iu":
+        return a / b
+    if not b.all():
+        return None
+    floor = a // b
+    return floor + ((a - floor * b != 0) & ((a < 0) != (b < 0)))
+
+
+def keep(a: Any) -> Any:
+    """What floor, ceil, round and abs make of a size."""
+    return a if isinstance(a, str) else None
+
+
+def add_symbol(a: Any, b: Any) -> Any:
+    """What 0 leaves of a size when it is added."""
+    if b == 0:
+        return a
+    return b if a == 0 else None
+
+
+def subtract_symbol(a: Any, b: Any) -> Any:
+    """What a size less 0, or less itself, is."""
+    if b == 0:
+        return a
+    return 0 if a is not None and a == b else None
+
+
+def multiply_symbol(a: Any, b: Any) -> Any:
+    """What 1 and 0 make of a size."""
+    if a == 1 or b == 1:
+        return b if a == 1 else a
+    named = isinstance(a, str) or isinstance(b, str)
+    return 0 if named and (a == 0 or b == 0) else None
+
+
+def divide_symbol(a: Any, b: Any) -> Any:
+    """What a size by 1 is."""
+    return a if b == 1 else None
+
+
+def either_symbol(a: Any, b: Any) -> Any:
+    """The one of two that are the same: their maximum and minimum."""
+    return a if a == b else None
+
+
+def equal_symbol(a: Any, b: Any) -> bool | None:
+    """Whether two sizes are equal; a size is not negative."""
+    if a is not None and a == b:
+        return True
+    if isinstance(a, str):
+        return False if _is_negative(b) else None
+    return False if isinstance(b, str) and _is_negative(a) else None
+
+
+def less_symbol(a: Any, b: Any) -> bool | None:
+    """Whether one size is less than another; a size is not negative."""
+    if isinstance(a, str):
+        return False if a == b or b == 0 or _is_negative(b) else None
+    return True if isinstance(b, str) and _is_negative(a) else None
+
+
+def greater_symbol(a: Any, b: Any) -> bool | None:
+    """See `less_symbol`."""
+    return less_symbol(b, a)
+
+
+def less_or_equal_symbol(a: Any, b: Any) -> bool | None:
+    """See `less_symbol`."""
+    greater = less_symbol(b, a)
+    return None if greater is None else not greater
+
+
+def greater_or_equal_symbol(a: Any, b: Any) -> bool | None:
+    """See `less_symbol`."""
+    return less_or_equal_symbol(b, a)
+
+
+def _is_negative(element: Any) -> bool:
+    return isinstance(element, int | float) and element < 0

@@ -1,0 +1,172 @@
+"""Decision trees of the domain ai.onnx.ml."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import ClassVar
+
+from ..errors import ShapeError
+from ..op import Op, Tensor, op
+from ..types import TensorType
+from .ml import DOMAIN, Floats, Ints, Strings, classified, need_lengths, one_of, table_of
+from .shapes import dim, need_choice, need_rank, same_dtype
+
+
+@op
+class TreeEnsemble(Op):
+    """Leaf weights of many decision trees, aggregated per target: [n, n_targets] (version 5).
+
+    `nodes_*` are parallel lists of inner nodes, `leaf_*` of leaves; `aggregate_function` is 0 to
+    3 (average, sum, min, max), a mode 0 to 6 (<=, <, >=, >, =, !=, member).
+    """
+
+    domain: ClassVar = DOMAIN
+    aggregate_function: int = 1
+    leaf_targetids: Ints
+    leaf_weights: Tensor
+    membership_values: Tensor | None = None
+    n_targets: int | None = None
+    nodes_falseleafs: Ints
+    nodes_falsenodeids: Ints
+    nodes_featureids: Ints
+    nodes_hitrates: Tensor | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+    nodes_modes: Tensor
+    nodes_splits: Tensor
+    nodes_trueleafs: Ints
+    nodes_truenodeids: Ints
+    post_transform: int = 0
+    tree_roots: Ints
+
+    def infer(self, x: TensorType) -> TensorType:
+        need_rank(x, 2, "x")
+        if not 0 <= self.aggregate_function <= 3 or not 0 <= self.post_transform <= 4:
+            raise ShapeError(f"{self}: aggregate_function is 0 to 3, post_transform 0 to 4")
+        same_dtype(x, TensorType(self.leaf_weights.array.dtype))
+        same_dtype(x, TensorType(self.nodes_splits.array.dtype))
+        self._need_parallel()
+        targets = 1 if self.n_targets is None else self.n_targets
+        if targets < 1:
+            raise ShapeError(f"n_targets={targets}; it must be 1 or more")
+        return x.with_shape((dim(x, 0), targets))
+
+    def _need_parallel(self) -> None:
+        need_lengths(
+            "nodes_*",
+            self.nodes_falseleafs,
+            self.nodes_falsenodeids,
+            self.nodes_featureids,
+            self.nodes_trueleafs,
+            self.nodes_truenodeids,
+            self.nodes_missing_value_tracks_true or None,
+            self.nodes_modes.array.ravel(),
+            self.nodes_splits.array.ravel(),
+        )
+        need_lengths("leaf_*", self.leaf_targetids, self.leaf_weights.array.ravel())
+
+
+@op
+class TreeEnsembleClassifier(Op):
+    """Labels and scores, per class, of many decision trees (version 5; newer models: TreeEnsemble).
+
+    Nodes and class weights are parallel lists; (tree id, node id) names a node.
+    """
+
+    domain: ClassVar = DOMAIN
+    outputs: ClassVar = (2, 2)
+    base_values: Floats | None = None
+    base_values_as_tensor: Tensor | None = None
+    class_ids: Ints | None = None
+    class_nodeids: Ints | None = None
+    class_treeids: Ints | None = None
+    class_weights: Floats | None = None
+    class_weights_as_tensor: Tensor | None = None
+    classlabels_int64s: Ints | None = None
+    classlabels_strings: Strings | None = None
+    nodes_falsenodeids: Ints | None = None
+    nodes_featureids: Ints | None = None
+    nodes_hitrates: Floats | None = None
+    nodes_hitrates_as_tensor: Tensor | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+    nodes_modes: Strings | None = None
+    nodes_nodeids: Ints | None = None
+    nodes_treeids: Ints | None = None
+    nodes_truenodeids: Ints | None = None
+    nodes_values: Floats | None = None
+    nodes_values_as_tensor: Tensor | None = None
+    post_transform: str = "NONE"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
+        ints, strings = self.classlabels_int64s, self.classlabels_strings
+        classes = one_of(ints, strings, "classlabels_int64s and classlabels_strings")
+        need_lengths("nodes_*", *_nodes(self))
+        weights = self.class_weights_as_tensor
+        need_lengths(
+            "class_*",
+            self.class_ids,
+            self.class_nodeids,
+            self.class_treeids,
+            self.class_weights if weights is None else weights.array.ravel(),
+        )
+        return classified(x, ints, strings, classes, self.post_transform)
+
+
+@op
+class TreeEnsembleRegressor(Op):
+    """Target weights of many decision trees, aggregated: [n, n_targets], as float32 (version 5).
+
+    Newer models have TreeEnsemble. `aggregate_function` is SUM, AVERAGE, MIN or MAX.
+    """
+
+    domain: ClassVar = DOMAIN
+    aggregate_function: str = "SUM"
+    base_values: Floats | None = None
+    base_values_as_tensor: Tensor | None = None
+    n_targets: int | None = None
+    nodes_falsenodeids: Ints | None = None
+    nodes_featureids: Ints | None = None
+    nodes_hitrates: Floats | None = None
+    nodes_hitrates_as_tensor: Tensor | None = None
+    nodes_missing_value_tracks_true: Ints | None = None
+    nodes_modes: Strings | None = None
+    nodes_nodeids: Ints | None = None
+    nodes_treeids: Ints | None = None
+    nodes_truenodeids: Ints | None = None
+    nodes_values: Floats | None = None
+    nodes_values_as_tensor: Tensor | None = None
+    post_transform: str = "NONE"
+    target_ids: Ints | None = None
+    target_nodeids: Ints | None = None
+    target_treeids: Ints | None = None
+    target_weights: Floats | None = None
+    target_weights_as_tensor: Tensor | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        need_choice(self.aggregate_function, "aggregate_function", "SUM", "AVERAGE", "MIN", "MAX")
+        need_lengths("nodes_*", *_nodes(self))
+        weights = self.target_weights_as_tensor
+        need_lengths(
+            "target_*",
+            self.target_ids,
+            self.target_nodeids,
+            self.target_treeids,
+            self.target_weights if weights is None else weights.array.ravel(),
+        )
+        return table_of(x, 1 if self.n_targets is None else self.n_targets, self.post_transform)
+
+
+def _nodes(
+    trees: TreeEnsembleClassifier | TreeEnsembleRegressor,
+) -> tuple[Sized | None, ...]:
+    """Return the parallel lists of a forest's nodes."""
+    splits = trees.nodes_values_as_tensor
+    return (
+        trees.nodes_falsenodeids,
+        trees.nodes_featureids,
+        trees.nodes_missing_value_tracks_true or None,
+        trees.nodes_modes,
+        trees.nodes_nodeids,
+        trees.nodes_treeids,
+        trees.nodes_truenodeids,
+        trees.nodes_values if splits is None else splits.array.ravel(),
+    )
