@@ -13,10 +13,8 @@ from functools import partial
 from ...runtime.dtypes import float16, name_of
 from ...runtime.ops.conv import Conv, ConvTranspose
 from .convolution import Convolution, convolution
+from .depthwise import depthwise, depthwise_formats, depthwise_time, depthwise_variants
 from .direct import (
-    depthwise,
-    depthwise_formats,
-    depthwise_time,
     naive,
     naive_formats,
     naive_time,
@@ -92,10 +90,6 @@ def _depthwise_formats(conv: Convolution) -> Formats | str:
     return _half_depthwise_formats(conv) if halves else depthwise_formats(conv)
 
 
-def _depthwise(conv: Convolution, variant: str = "") -> Answer:
-    return _half(conv) if conv.x.dtype in HALVES else depthwise(conv)
-
-
 # ── tensor cores: 16-bit floats, and float32 in parts ────────────────────────────────────────────
 
 
@@ -162,7 +156,7 @@ CONV = Menu(
     "Conv",
     (
         Way("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
-        Way("depthwise", _depthwise, _depthwise_formats, depthwise_time),
+        Way("depthwise", depthwise, _depthwise_formats, depthwise_time, depthwise_variants),
         Way("gemm_1x1", precomputed, pointwise_formats, precomputed_time, tile_variants),
         Way("grouped", precomputed, grouped_formats, precomputed_time, tile_variants),
         Way("implicit_precomp_gemm", precomputed, window_formats, precomputed_time, tile_variants),

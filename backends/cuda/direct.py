@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from ...runtime.backend import Format
-from ...runtime.dtypes import float32, int32
+from ...runtime.dtypes import int32
 from ...runtime.ir import Value
 from ...runtime.ops.quantize import ConvInteger, QLinearConv
 from ...runtime.ops.window import Window, window
-from ...runtime.types import Array, TensorType
+from ...runtime.types import TensorType
 from .compile import arithmetic
 from .convolution import Convolution
-from .launch import Ints32, Launch, Packed, Scratch, Tensor
+from .launch import Launch, Scratch, Tensor
 from .layout import Ints, ceil_div
-from .menu import LAST, PLAIN, Formats
-from .registry import Answer
+from .menu import PLAIN, Formats
 from .spatial import geometry, spatial_strides
 from .tail import Tail, no_tail
-from .windows import image_of
 
 THREADS = 128
 
@@ -124,60 +121,3 @@ def _by_threads(
         code=tail.code,
         note=tail.title,
     )
-
-
-# ── depthwise ────────────────────────────────────────────────────────────────────────────────────
-
-
-def depthwise_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `depthwise`, or why it cannot be used."""
-    if conv.group == 1:
-        return "one group"
-    if not conv.is_depthwise:
-        return f"groups of {conv.channels} channels and {conv.filters} filters, not 1 and 1"
-    return conv.need_float32() or conv.need_plane() or conv.need_constants() or LAST
-
-
-def depthwise(conv: Convolution, variant: str = "") -> Answer:
-    """Return the convolution of each channel with a filter of its own, in float32."""
-    x, y, view = conv.x, conv.y, conv.view
-    flat = x.rank == 3
-    vector = 4 if x.is_channels_last and y.is_channels_last and x.dims[1] % 4 == 0 else 1
-    kernel_h, kernel_w = (1, *view.kernel) if flat else view.kernel
-    dilations = (1, *view.dilations) if flat else view.dilations
-    image = image_of(x.dims[2:], y.dims[2:], view, x.strides).values
-    plane = Ints32(
-        (
-            *(x.dims[1], *image[:6], *dilations, *image[6:8]),
-            *(x.strides[0], x.strides[1], *image[9:], y.row),
-        )
-    )
-    return Launch(
-        "depthwise.cu",
-        "depthwise",
-        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
-        block=THREADS,
-        args=(
-            *(x, Packed((conv.w.value,), "depthwise", pack_depthwise), y, conv.b),
-            *(*conv.tail.pointers, np.int32(y.size), plane),
-        ),
-        types=(("T", float32),),
-        constants=(
-            *(("KH", kernel_h), ("KW", kernel_w), ("VECTOR", vector)),
-            *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", conv.b is not None)),
-        ),
-        code=conv.tail.code,
-        note=f"{kernel_h}x{kernel_w} {conv.tail.title}".strip(),
-        pitched=(x, y),
-    )
-
-
-def depthwise_time(conv: Convolution) -> float:
-    """Return the microseconds that the memory and the arithmetic of `depthwise` take."""
-    traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
-    return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
-
-
-def pack_depthwise(w: Array) -> Array:
-    """Return weights [c, 1, *kernel] as [kernel, c]."""
-    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)

@@ -30,7 +30,6 @@ from .half_bulk import MARGIN, BulkProduct, Way, bulk_product, choose_bulk
 from .half_first import first_layer, packed_image
 from .half_linear import Linear
 from .half_tiles import LAUNCH, MEMORY, BulkTile
-from .half_words import half_depthwise
 from .launch import Ints32, Launch, Packed, Scratch, Tensor
 from .layout import Ints, ceil_div
 from .registry import Answer, Setting
@@ -76,8 +75,6 @@ def half_convolution(
     """
     if max(x.size, y.size) >= 2**29 or max(x.dims[2:]) > MOST_EXTENT:
         return f"{max(x.size, y.size)} elements"
-    if 1 < group == x.dims[1] == w.dims[0]:
-        return half_depthwise(y, x, w, b, view, tail, setting)
     product, packing = _product(group, y, x, w, b, view)
     if setting.way == HALF_SUMS:
         product = replace(product, half_sums=True)
@@ -108,7 +105,7 @@ def _linear(p: HalfProduct, x: Tensor, view: Window, tail: Tail, setting: Settin
 
 def half_time(group: int, y: Tensor, x: Tensor, w: Tensor, view: Window, setting: Setting) -> float:
     """Return the microseconds that `half_convolution` should take; see there."""
-    if 1 < group == x.dims[1] == w.dims[0] or max(x.size, y.size) >= 2**29:
+    if max(x.size, y.size) >= 2**29:
         return LAUNCH + 2 * (x.size + y.size) / MEMORY
     product, _ = _product(group, y, x, w, None, view)
     fed = _fed(y, x, w, None, view, setting) if group == 1 else None

@@ -105,7 +105,7 @@ class Linear:
     Attributes:
         c: the result, m rows of n.
         a: m rows of k.
-        b: [n][k].
+        b: [n][k]; constants, or in the workspace, or as they are given.
         shape: (m, n, k).
         lda, ldc: distances of rows of `a` and of `c`, in elements; as n and k multiples of 8.
         bias: one number a column, or None.
@@ -114,7 +114,7 @@ class Linear:
 
     c: Tensor
     a: Tensor | Scratch
-    b: Packed
+    b: Packed | Scratch | Tensor
     shape: tuple[int, int, int]
     lda: int
     ldc: int
@@ -177,7 +177,7 @@ def linear_product(p: Linear, tail: Tail, tile: LinearTile, target: Target) -> L
         constants=(*tile.constants, *ends_of(p.bias, tail)),
         code="\n".join((instructions(dtype, tile.bn), tail.code)),
         shared=tile.shared,
-        early=True,
+        early=isinstance(p.b, Packed),  # it is read before the kernel in front has ended
         note=f"{tile.title} {tail.title}".strip(),
         pitched=p.pitched(tail),
     )

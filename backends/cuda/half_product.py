@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from .half import HALF_SUMS, HalfProduct, multiply_halves
+from .half import HALF_SUMS, HalfProduct, linear_if_faster, multiply_halves
+from .half_linear import Linear
 from .launch import Launch, Packed, Scratch, Tensor
 from .layout import Ints, ceil_div
 from .registry import Answer, Setting
@@ -73,7 +74,12 @@ def half_product(
         vector=next(v for v in (8, 4, 2) if k % v == 0),
         half_sums=setting.way == HALF_SUMS,
     )
-    return (*launches, *multiply_halves(product, tail, setting.target, used))
+    linear = None
+    if count == 1 and k % 8 == 0 and not product.half_sums:
+        given = Linear(y, a, turned, product.shape, k, n, bias)
+        linear = linear_if_faster(given, product, tail, setting.target)
+    last = multiply_halves(product, tail, setting.target, used) if linear is None else (linear,)
+    return (*launches, *last)
 
 
 def _turn(b: Tensor, sizes: Ints, nbytes: int) -> Launch:

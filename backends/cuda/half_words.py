@@ -9,10 +9,8 @@ import numpy as np
 
 from ...runtime.dtypes import DType, bfloat16, float16
 from ...runtime.ops.window import Window
-from ...runtime.types import Array
 from .launch import Ints32, Launch, Packed, Tensor
 from .layout import ceil_div
-from .registry import Setting
 from .tail import Tail
 
 HALVES = frozenset({float16, bfloat16})
@@ -71,59 +69,6 @@ def _wgmma(name: str, kind: str, n: int, *, in_registers: bool) -> list[str]:
         f'        : {sums} : {given}, "l"(b));',
         "}",
     ]
-
-
-# ── depthwise convolution ────────────────────────────────────────────────────────────────────────
-
-
-def half_depthwise(
-    y: Tensor,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    view: Window,
-    tail: Tail,
-    setting: Setting,
-) -> Launch:
-    """Return the convolution of each channel with a filter of its own; see `half_convolution`."""
-    flat = x.rank == 3
-    one = (1,) if flat else ()
-    height, width = (*one, *x.dims[2:])
-    out_height, out_width = (*one, *y.dims[2:])
-    (kernel_h, kernel_w), (stride_h, stride_w) = (*one, *view.kernel), (*one, *view.strides)
-    (spread_h, spread_w) = (*one, *view.dilations)
-    pad_h, pad_w = (*(0 for _ in one), *view.pads_begin)
-    channels = x.dims[1]
-    rows = x.dims[0] * out_height * channels // 8
-    # Several pixels a thread save loads, once there are enough threads to hide their latency.
-    per = 4 if stride_w == 1 else 2
-    if rows * ceil_div(out_width, per) < 512 * setting.target.processors:
-        per = 1
-    count = rows * ceil_div(out_width, per)
-    sizes = (channels, height, width, out_height, out_width)
-    plane = (*sizes, stride_h, spread_h, pad_h, pad_w, x.row, y.row)
-    weights = Packed((w.value,), "depthwise", pack_channels)
-    return Launch(
-        "depthwise_words.cu",
-        "depthwise_words",
-        grid=(ceil_div(count, THREADS), 1, 1),
-        block=THREADS,
-        args=(x, weights, y, b, *tail.pointers, np.int32(count), Ints32(plane)),
-        types=(("T", x.dtype),),
-        constants=(
-            *(("KH", kernel_h), ("KW", kernel_w), ("STEP", stride_w), ("SPREAD", spread_w)),
-            *(("PER", per), ("VECTOR_C", 8), *ends_of(b, tail)),
-        ),
-        code=tail.code,
-        early=True,
-        note=f"{kernel_h}x{kernel_w} {tail.title}".strip(),
-        pitched=(x, y),
-    )
-
-
-def pack_channels(w: Array) -> Array:
-    """Return weights [c, 1, *kernel] as [kernel, c]."""
-    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)
 
 
 # ── poolings ─────────────────────────────────────────────────────────────────────────────────────

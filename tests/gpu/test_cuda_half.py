@@ -201,6 +201,14 @@ def test_linear(m: int, n: int, k: int, dtype: DType) -> None:
     check_half("Gemm", [inputs[0], normal(n, k), inputs[2]], (1, 2), dtype, transB=1, alpha=0.5)
 
 
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("side", [1024, 2056])
+def test_products_of_run_time(side: int, dtype: DType) -> None:
+    a, b = normal(side, side), normal(side, side) / np.sqrt(side)
+    check_half("MatMul", [a, b], (), dtype)
+    check_half("Gemm", [a, b], (), dtype, transB=1)
+
+
 @pytest.mark.parametrize("tile", LINEAR_TILES, ids=lambda tile: tile.title)
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 def test_linear_tiles(tile: LinearTile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:

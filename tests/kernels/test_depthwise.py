@@ -1,0 +1,115 @@
+"""Depthwise convolutions: every patch of a thread, in every dtype that has a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda import depthwise
+from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.backends.cuda.depthwise import PATCHES, title_of
+from tercet.backends.numpy import evaluate
+from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.types import Array, TensorType
+
+from .cubins import all_compile, assert_arguments
+from .dry import launches, normal, planned, single
+from .emulator import needs_compiler
+from .samples import ERROR, OPTIONS
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+DTYPES = (float32, float16, bfloat16)
+#: Shape of the image, sides of the window, and attributes.
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "same": ((2, 16, 9, 11), (3, 3), {"pads": (1, 1, 1, 1)}),
+    "stride": ((1, 16, 13, 10), (3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    "uneven": ((1, 8, 12, 17), (5, 3), {"strides": (1, 3), "pads": (0, 2, 3, 0)}),
+    "dilation": ((1, 24, 12, 12), (3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
+    "line": ((2, 8, 40), (5,), {"pads": (2, 2)}),
+    "large": ((1, 8, 12, 12), (7, 7), {"pads": (3, 3, 3, 3)}),
+    "one pixel": ((3, 8, 3, 3), (3, 3), {}),
+}
+
+
+def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
+    """Return a depthwise convolution with bias and Relu, and its image, of rounded numbers."""
+    shape, kernel, how = CASES[case]
+    low = float16 if dtype == float64 else dtype
+    x, w, b = (
+        normal(*dims).astype(low).astype(dtype)
+        for dims in (shape, (shape[1], 1, *kernel), shape[1:2])
+    )
+    graph = Graph()
+    image = graph.add_input("x", TensorType(dtype, shape))
+    inputs = [image, graph.constant(w), graph.constant(b)]
+    y = graph.insert(Conv(group=shape[1], **how), inputs).output
+    graph.set_outputs({"y": graph.insert(Relu(), [y]).output})
+    infer(graph)
+    return graph, x
+
+
+@needs_compiler
+@pytest.mark.parametrize("patch", PATCHES, ids=title_of)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_every_patch(
+    case: str,
+    dtype: DType,
+    patch: tuple[int, int],
+    emulated: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(depthwise, "PATCHES", (patch,))
+    monkeypatch.setattr(depthwise, "BUSY", 0)
+    graph, x = graph_of(case, dtype)
+    options = replace(OPTIONS, conv="depthwise")
+    with Model(graph.clone(), [emulated], options, evaluate) as model:
+        got = model.run({"x": x})["y"].astype(float64)
+    wide = graph.clone()
+    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": x})["y"].astype(float64)
+    np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
+
+
+def test_patches_leave_enough_threads() -> None:
+    def patch(*x: int, kernel: int = 3, dtype: DType = float32, **how: Any) -> str:
+        arrays = [np.broadcast_to(dtype.type(1), dims) for dims in (x, (x[1], 1, kernel, kernel))]
+        graph = single("Conv", arrays, (1,), group=x[1], pads=(kernel // 2,) * 4, **how)
+        (launch,) = (found for found in launches(planned(graph)) if "depthwise" in found.entry)
+        constants = dict(launch.constants)
+        return title_of((constants["ROWS"], constants["COLUMNS"]))
+
+    for dtype in (float32, float16):
+        assert patch(32, 32, 112, 112, dtype=dtype) == "2x4"
+        assert patch(1, 32, 14, 14, dtype=dtype) == "1x1"
+        assert patch(32, 32, 112, 112, dtype=dtype, dilations=(2, 2)) == "1x1"
+        assert patch(32, 32, 112, 112, kernel=7, dtype=dtype) == "1x1"
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_every_patch_compiles(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depthwise, "BUSY", 0)
+    found = []
+    for patch in PATCHES:
+        monkeypatch.setattr(depthwise, "PATCHES", (patch,))
+        for dtype in DTYPES:
+            for case in ("same", "stride", "large"):
+                found += launches(planned(graph_of(case, dtype)[0]))
+    found = [launch for launch in found if "depthwise" in launch.entry]
+    assert len(found) == len(PATCHES) * len(DTYPES) * 3
+    all_compile({launch.source: None for launch in found}, target, cache)
+    assert_arguments(found, target, cache)
