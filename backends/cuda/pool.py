@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.dtypes import FLOATS
+from ...runtime.dtypes import FLOATS, uint32, uint64
 from ...runtime.ops.pool import (
     AveragePool,
     GlobalAveragePool,
@@ -30,6 +30,10 @@ THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
 #: Windows of more elements than this stay loops.
 MOST_UNROLLED = 64
+#: Elements that kernels count in 32 bits.
+MOST_COUNTED = 2**30
+#: Channels of a thread in plain order, and results that busy a GPU with so many each.
+SOME, MUCH = 4, 2**20
 
 
 @kernel(MaxPool, follows=True, outputs=2)
@@ -109,19 +113,23 @@ def _pool(
     if y is not None and positions is None and kind != NORM and pools_words(y, x):
         return half_pool(kind, y, x, view)
     depth, height, width = three(view.kernel, 1)
+    vector = 1 if positions or y is None else _vector(y, x)
+    count = result.size // vector
+    few = max(result.size, x.dims[0] * x.strides[0]) < MOST_COUNTED
     return Launch(
         "pool.cu",
         "pool",
-        grid=(ceil_div(result.size, THREADS), 1, 1),
+        grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
         args=(
-            *(x, y, positions, np.int64(result.size), np.int32(x.dims[1])),
+            *(x, y, positions, (np.int32 if few else np.int64)(count), np.int32(x.dims[1])),
             *(np.int32(y.row if y else x.dims[1]), np.float64(p)),
             *(spatial_strides(x), geometry(x, result, view, pads_end=True)),
         ),
-        types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("I", uint32 if few else uint64)),
         constants=(
             *(("KIND", kind), ("CHANNELS_LAST", result.is_channels_last)),
+            *(("VECTOR", vector), ("FIRST", 5 - x.rank)),
             *(("KD", depth), ("KH", height), ("KW", width)),
             ("UNROLL", _unroll(view)),
             *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
@@ -130,6 +138,13 @@ def _pool(
         note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
         pitched=(x, y) if y else (x,),
     )
+
+
+def _vector(y: Tensor, x: Tensor) -> int:
+    """Return the channels of a thread: as many as 16 bytes hold, some where there is much to do."""
+    last = x.is_channels_last and y.is_channels_last
+    vector = 16 // x.dtype.itemsize if last else SOME if y.size >= MUCH else 1
+    return vector if x.dims[1] % vector == 0 else 1
 
 
 def _unroll(view: Window) -> int:

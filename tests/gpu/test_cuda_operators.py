@@ -171,6 +171,7 @@ def test_pools(operator: str, attributes: dict[str, Any]) -> None:
     check(operator, [X], kernel_shape=(3, 3), **attributes)
     check(operator, [np.ascontiguousarray(X[:, :, 0])], kernel_shape=(3,))
     check(operator, [normal(1, 3, 5, 6, 7)], kernel_shape=(2, 3, 2))
+    check(operator, [normal(4, 64, 70, 70)], kernel_shape=(2, 2))  # several channels a thread
 
 
 @pytest.mark.parametrize("storage_order", [0, 1])

@@ -1,11 +1,11 @@
-// Poolings over windows. One thread computes one result; results are numbered as they lie in
-// memory, so neighbouring threads read neighbouring elements in either order of the channels. Pixels
-// of y lie `row` elements apart where channels are innermost.
+// Poolings over windows. A thread computes one pixel of VECTOR neighbouring channels; threads are
+// numbered as their results lie in memory, so that neighbouring threads read neighbouring elements in
+// either order of the channels. Pixels of y lie `row` elements apart where channels are innermost.
 //
-// X is the type of the elements, A the arithmetic, LOWEST the least element. Compile-time: KIND;
-// CHANNELS_LAST; KD KH KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports
-// where it found the greatest element; COLUMN_MAJOR, whether it counts the spatial axes in Fortran
-// order.
+// X is the type of the elements, A the arithmetic, I counts elements, LOWEST the least of them.
+// Compile-time: KIND; CHANNELS_LAST; VECTOR; FIRST, the first of three axes that the operator has; KD KH
+// KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports where it found the greatest
+// element; COLUMN_MAJOR, whether it counts the spatial axes in Fortran order.
 
 enum { MAX, AVERAGE, AVERAGE_PADDED, NORM };
 
@@ -15,6 +15,10 @@ struct Geometry {  // three spatial axes; those that an operator lacks have size
 
 struct Strides {  // distances of neighbours, in elements
     long long image, channel, spatial[3];
+};
+
+struct alignas(sizeof(X) * VECTOR) Words {
+    X at[VECTOR];
 };
 
 // |x| to the power of p; integers, which have no norms, stay.
@@ -27,29 +31,37 @@ template <typename V> __device__ __forceinline__ V raised(V x, V p)
     }
 }
 
-extern "C" __global__ void pool(const X* x, X* y, long long* positions, long long count,
-                                int channels, int row, double power, Strides from, Geometry g)
+// The greater of two; NaN is greater than anything.
+template <typename V> __device__ __forceinline__ V greater(V a, V b)
 {
-    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    return b > a || b != b ? b : a;
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+pool(const X* x, X* y, long long* positions, I count, int channels, int row, double power,
+     Strides from, Geometry g)
+{
+    const I i = blockIdx.x * I(128) + threadIdx.x;
     if (i >= count) return;
-    int at[3], channel;
-    long long rest = i, place = i;
-    if (CHANNELS_LAST) {
-        channel = rest % channels;
-        rest /= channels;
-        place = rest * row + channel;
-    }
-    for (int axis = 2; axis >= 0; --axis) {
-        at[axis] = rest % g.out[axis];
-        rest /= g.out[axis];
-    }
-    if (!CHANNELS_LAST) {
-        channel = rest % channels;
-        rest /= channels;
-    }
+    I rest = i;
+    const auto next = [&](int size) {  // the last of the places that are left, of so many
+        const I whole = rest / size;
+        const int found = rest - whole * size;
+        rest = whole;
+        return found;
+    };
+    int at[3] = {}, channel = 0;
+    if (CHANNELS_LAST) channel = next(channels / VECTOR) * VECTOR;
+    const I pixel = rest;  // where channels are innermost
+#pragma unroll
+    for (int axis = 2; axis >= FIRST; --axis) at[axis] = next(g.out[axis]);
+    if (!CHANNELS_LAST) channel = next(channels / VECTOR) * VECTOR;
+
     const X* image = x + rest * from.image + channel * from.channel;
-    A result = KIND == MAX ? A(LOWEST) : A(0);
-    long long found = 0;
+    A results[VECTOR];
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) results[q] = KIND == MAX ? A(LOWEST) : A(0);
+    long long found = -1;
     int elements = 0;
 #pragma unroll UNROLL
     for (int a = 0; a < KD; ++a)
@@ -65,25 +77,43 @@ extern "C" __global__ void pool(const X* x, X* y, long long* positions, long lon
                                 && t < g.in[2] + g.pad_end[2];
                 if (u < 0 || u >= g.in[0] || v < 0 || v >= g.in[1] || t < 0 || t >= g.in[2])
                     continue;
-                const A value = A(image[u * from.spatial[0] + v * from.spatial[1]
-                                        + t * from.spatial[2]]);
-                if (KIND == MAX) {
-                    const bool greater = value > result || value != value;  // NaN stays
-                    if (POSITIONS && (greater || (elements == 0)))
-                        found = COLUMN_MAJOR ? u + g.in[0] * (v + (long long)g.in[1] * t)
-                                             : ((long long)u * g.in[1] + v) * g.in[2] + t;
-                    result = greater ? value : result;
-                    ++elements;
-                } else {
-                    result += KIND == NORM ? raised(value, A(power)) : value;
-                    if (KIND == AVERAGE) ++elements;
+                if (KIND == AVERAGE) ++elements;
+                const X* place = image + (u * I(from.spatial[0]) + v * I(from.spatial[1])
+                                          + t * I(from.spatial[2]));
+                Words values;
+                if (CHANNELS_LAST)
+                    values = *(const Words*)place;
+                else
+#pragma unroll
+                    for (int q = 0; q < VECTOR; ++q) values.at[q] = place[q * from.channel];
+                const A first = A(values.at[0]);
+                if (POSITIONS && (found < 0 || first > results[0] || first != first))
+                    found = COLUMN_MAJOR ? u + g.in[0] * (v + (long long)g.in[1] * t)
+                                         : ((long long)u * g.in[1] + v) * g.in[2] + t;
+#pragma unroll
+                for (int q = 0; q < VECTOR; ++q) {
+                    const A value = A(values.at[q]);
+                    if (KIND == MAX)
+                        results[q] = greater(results[q], value);
+                    else
+                        results[q] += KIND == NORM ? raised(value, A(power)) : value;
                 }
             }
-    if (KIND == AVERAGE || KIND == AVERAGE_PADDED) result /= A(elements);
-    if (KIND == NORM) result = raised(result, A(1) / A(power));
-    if (y) y[place] = X(result);
-    if (POSITIONS) {
-        const long long plane = (long long)g.in[0] * g.in[1] * g.in[2];
-        positions[i] = (rest * channels + channel) * plane + found;
+    const auto plane = [](const int* sizes) { return (long long)sizes[0] * sizes[1] * sizes[2]; };
+    const long long lead = (long long)rest * channels + channel;  // a channel of an image
+    Words words;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) {
+        if (KIND == AVERAGE || KIND == AVERAGE_PADDED) results[q] /= A(elements);
+        if (KIND == NORM) results[q] = raised(results[q], A(1) / A(power));
+        words.at[q] = X(results[q]);
     }
+    if (y && CHANNELS_LAST) {
+        *(Words*)(y + (long long)pixel * row + channel) = words;
+    } else if (y) {
+        X* to = y + lead * plane(g.out) + ((I)at[0] * g.out[1] + at[1]) * g.out[2] + at[2];
+#pragma unroll
+        for (int q = 0; q < VECTOR; ++q) to[q * plane(g.out)] = words.at[q];
+    }
+    if (POSITIONS) positions[i] = lead * plane(g.in) + found;
 }

@@ -1,0 +1,107 @@
+"""Poolings of several channels a thread, in either order of the channels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda import pool
+from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.backend import Format
+from tercet.runtime.dtypes import DType, float16, float32, float64, int8
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.model import Model
+from tercet.runtime.op import Op
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool
+from tercet.runtime.types import Array, TensorType
+
+from .cubins import all_compile, assert_arguments
+from .dry import launches, normal, planned, single
+from .emulator import needs_compiler
+from .samples import OPTIONS
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+SHAPE = (2, 8, 9, 7)
+POOLS: dict[str, Op] = {
+    "max": MaxPool(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+    "pairs": MaxPool(kernel_shape=(2, 2), strides=(2, 2), ceil_mode=1),
+    "mean": AveragePool(kernel_shape=(3, 2), pads=(1, 0, 1, 1)),
+    "padded": AveragePool(kernel_shape=(3, 3), pads=(1, 1, 1, 1), count_include_pad=1),
+    "norm": LpPool(kernel_shape=(2, 3), p=2),
+}
+
+
+def graph_of(op: Op, *, last: bool, dtype: DType = float32) -> Graph:
+    """Return a pooling; `last`: of what a convolution leaves channels last."""
+    graph = Graph()
+    value = graph.add_input("x", TensorType(dtype, SHAPE))
+    if last:
+        ones = graph.constant(np.ones((SHAPE[1], 1, 1, 1), dtype))
+        value = graph.insert(Conv(group=SHAPE[1]), [value, ones]).output
+    graph.set_outputs({"y": graph.insert(op, [value]).output})
+    infer(graph)
+    return graph
+
+
+@needs_compiler
+@pytest.mark.parametrize("last", [False, True], ids=["plain", "channels last"])
+@pytest.mark.parametrize("kind", POOLS)
+def test_several_channels(
+    kind: str, last: bool, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN and infinities go through, and stay in their channel."""
+    monkeypatch.setattr(pool, "MUCH", 0)
+    options = replace(OPTIONS, conv="depthwise") if last else OPTIONS
+    graph = graph_of(POOLS[kind], last=last)
+    x = normal(*SHAPE)
+    x[0, 1, 2, 3], x[1, 5, 0, 0], x[1, 6, 8, 6] = np.nan, -np.inf, np.inf
+    with Model(graph.clone(), [emulated], options, evaluate) as model:
+        (row,) = (row for row in model.prepare().rows if row.kernel.startswith("pool"))
+        assert (row.inputs[0].format is Format.CHANNELS_LAST) is last
+        got = model.run({"x": x})["y"]
+    with Model(graph.clone(), open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({"x": x})["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def threads_of(dtype: DType, *x: int, **more: Any) -> tuple[int, int]:
+    """Return channels and blocks of a plain max-pooling by 2 x 2."""
+    image: Array = np.broadcast_to(dtype.type(1), x)
+    graph = single("MaxPool", [image], kernel_shape=(2, 2), strides=(2, 2), **more)
+    (launch,) = launches(planned(graph))
+    return int(dict(launch.constants)["VECTOR"]), launch.grid[0]
+
+
+def test_much_is_divided_among_fewer_threads() -> None:
+    assert threads_of(float32, 32, 64, 224, 224) == (4, 32 * 64 * 112 * 112 // 4 // 128)
+    assert threads_of(float32, 1, 64, 112, 112) == (1, 64 * 56 * 56 // 128)
+    assert threads_of(float32, 32, 63, 224, 224) == (1, 32 * 63 * 112 * 112 // 128)
+    assert threads_of(int8, 32, 64, 224, 224)[0] == 4
+    assert threads_of(float32, 32, 64, 224, 224, outputs=2)[0] == 1
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MUCH", 0)
+    found = [
+        launch
+        for dtype in (float16, float32, float64)
+        for op in POOLS.values()
+        for launch in launches(planned(graph_of(op, last=False, dtype=dtype)))
+    ]
+    large = [np.broadcast_to(np.float32(1), (1, 64, 1 << 13, 1 << 13))]
+    found += launches(planned(single("MaxPool", large, kernel_shape=(2, 2))))
+    all_compile({launch.source: None for launch in found}, target, cache)
+    assert_arguments(found, target, cache)
