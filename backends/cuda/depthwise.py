@@ -1,7 +1,7 @@
-"""Depthwise convolutions, a filter a channel: `depthwise.cu`, in 16 bits `depthwise_words.cu`.
+"""Depthwise convolutions, a filter a channel: `depthwise.cu`, or else `depthwise_pixels.cu`.
 
-Memory bounds them. A thread computes a patch of neighbouring pixels, so that it reads each input
-once for all of their windows.
+Memory bounds them, and the instructions that are not sums. A thread computes a patch of pixels of
+neighbouring channels, so that it reads each input once for all of their windows.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ from math import prod
 import numpy as np
 
 from ...runtime.types import Array
-from .convolution import MOST_ELEMENTS, Convolution
-from .half_words import HALVES, ends_of
+from .convolution import MOST_ELEMENTS, Convolution, times
+from .half_words import ends_of
 from .launch import Ints32, Launch, Packed
 from .layout import Ints, ceil_div
 from .menu import LAST, Formats
 from .registry import Answer
-from .windows import image_of
+from .windows import divisor, image_of
 
 THREADS = 128
+#: Channels of a thread.
+CHANNELS = 4
 #: Rows and columns of a thread's patch.
 Patch = tuple[int, int]
-#: Largest first; the first one is taken that leaves the GPU enough threads.
-PATCHES: tuple[Patch, ...] = ((2, 4), (2, 2), (1, 2), (1, 1))
-#: Threads for each multiprocessor that hide the latency of the memory.
-BUSY = 512
+SINGLE: Patch = (1, 1)
+#: Of windows that move by one, by the bytes of an element; and of others. Measured on an H200 over
+#: the layers of MobileNet at batch 1 and 32.
+LARGE: dict[int, Patch] = {4: (4, 2), 2: (2, 4)}
+SMALL: Patch = (2, 2)
+#: Threads for each multiprocessor that large and small patches have to leave.
+BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
 #: Taps of a window up to which patches are larger than a pixel: windows are written out.
 MOST_TAPS = 25
-SINGLE: Patch = (1, 1)
 
 
 def depthwise_formats(conv: Convolution) -> Formats | str:
@@ -48,14 +52,8 @@ def depthwise_time(conv: Convolution) -> float:
 
 
 def depthwise_variants(conv: Convolution) -> tuple[str, ...]:
-    """Return the names of the patches that a convolution may have: ``2x4``."""
-    plane = Plane.of(conv)
-    return tuple(map(title_of, PATCHES)) if plane.has_patches else ()
-
-
-def title_of(sizes: Ints) -> str:
-    """Return rows and columns as a name."""
-    return "x".join(map(str, sizes))
+    """Return the names of the patches that a convolution may have."""
+    return tuple(map(times, Plane.of(conv).patches))
 
 
 def depthwise(conv: Convolution, variant: str = "") -> Answer:
@@ -63,35 +61,71 @@ def depthwise(conv: Convolution, variant: str = "") -> Answer:
     if max(conv.x.size, conv.y.size) >= MOST_ELEMENTS:
         return f"{max(conv.x.size, conv.y.size)} elements"
     plane = Plane.of(conv)
-    named = {title_of(patch): patch for patch in PATCHES}
+    if not plane.has_words:
+        return _pixels(conv, plane)
+    named = {times(patch): patch for patch in plane.patches}
     patch = named.get(variant) or plane.patch(conv.setting.target.processors)
+    return _words(conv, plane, patch)
+
+
+def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
+    """Return the launch of patches of words of channels."""
     x, y, tail = conv.x, conv.y, conv.tail
-    weights = Packed((conv.w.value,), "depthwise", pack_depthwise)
     count = plane.threads(patch)
-    sizes = (x.dims[1], *plane.sizes, *plane.dilations, *plane.pads)
-    halves = x.dtype in HALVES
-    rows = (x.row, y.row) if halves else (x.strides[0], x.strides[1], *plane.moves, y.row)
-    ends = ends_of(conv.b, tail) if halves else (("BIAS", conv.b is not None),)
+    places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
+    sizes = (plane.channels, *plane.sizes, *plane.dilations, *plane.pads, x.row, y.row)
     return Launch(
-        "depthwise_words.cu" if halves else "depthwise.cu",
-        "depthwise_words" if halves else "depthwise",
+        "depthwise.cu",
+        "depthwise",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
-        args=(x, weights, y, conv.b, *tail.pointers, np.int32(count), Ints32((*sizes, *rows))),
+        args=(
+            *(x, weights_of(conv), y, conv.b, *tail.pointers, np.int32(count)),
+            Ints32((*sizes, *places, *(part for size in places for part in divisor(size)))),
+        ),
         types=(("T", x.dtype),),
         constants=(
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
-            *(("ROWS", patch[0]), ("COLUMNS", patch[1])),
-            ("VECTOR_C" if halves else "VECTOR", plane.vector),
-            *(() if halves else (("CHANNELS_LAST", y.is_channels_last),)),
-            *ends,
+            *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
+            *ends_of(conv.b, tail),
         ),
         code=tail.code,
-        early=halves,
-        note=f"{title_of(plane.kernel)} {tail.title}".strip(),
+        early=True,
+        note=f"{times(plane.kernel)} {tail.title}".strip(),
         pitched=(x, y),
     )
+
+
+def _pixels(conv: Convolution, plane: Plane) -> Launch:
+    """Return the launch of a thread for each element."""
+    x, y, tail = conv.x, conv.y, conv.tail
+    count = plane.images * plane.channels * prod(plane.sizes[2:])
+    sizes = (plane.channels, *plane.sizes, *plane.dilations, *plane.pads)
+    return Launch(
+        "depthwise_pixels.cu",
+        "depthwise_pixels",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args=(
+            *(x, weights_of(conv), y, conv.b, *tail.pointers, np.int32(count)),
+            Ints32((*sizes, *x.strides[:2], *plane.moves, y.row)),
+        ),
+        types=(("T", x.dtype),),
+        constants=(
+            *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
+            *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
+            *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", conv.b is not None)),
+        ),
+        code=tail.code,
+        note=f"{times(plane.kernel)} {tail.title}".strip(),
+        pitched=(x, y),
+    )
+
+
+def weights_of(conv: Convolution) -> Packed:
+    """Return the weights as the kernels want them."""
+    return Packed((conv.w.value,), "depthwise", pack_depthwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +133,18 @@ class Plane:
     """The geometry of a convolution over two axes; a single one counts as the width.
 
     Attributes:
-        words: images times channels, in vectors.
-        vector: channels of a thread.
+        images, channels: extents of the first two axes.
+        has_words: whether threads compute several channels.
+        size: bytes of an element.
         sizes: height and width of the image and of the result.
         kernel, steps, dilations, pads: of the windows; pads in front.
         moves: distances of rows and columns of the image.
     """
 
-    words: int
-    vector: int
+    images: int
+    channels: int
+    has_words: bool
+    size: int
     sizes: Ints
     kernel: Ints
     steps: Ints
@@ -121,11 +158,11 @@ class Plane:
         x, y, view = conv.x, conv.y, conv.view
         one = (1,) if x.rank == 3 else ()
         last = x.is_channels_last and y.is_channels_last
-        vector = 8 if x.dtype in HALVES else 4 if last and x.dims[1] % 4 == 0 else 1
         image = image_of(x.dims[2:], y.dims[2:], view, x.strides).values
         return cls(
-            words=ceil_div(x.dims[0] * x.dims[1], vector),
-            vector=vector,
+            *x.dims[:2],
+            has_words=last and x.dims[1] % CHANNELS == 0,
+            size=x.dtype.itemsize,
             sizes=image[:4],
             kernel=(*one, *view.kernel),
             steps=image[4:6],
@@ -135,19 +172,27 @@ class Plane:
         )
 
     @property
-    def has_patches(self) -> bool:
-        """Whether a thread may compute more than one pixel."""
-        return self.vector > 1 and prod(self.dilations) == 1 and prod(self.kernel) <= MOST_TAPS
+    def patches(self) -> tuple[Patch, ...]:
+        """Those that the convolution may have, largest first."""
+        if not self.has_words:
+            return ()
+        if prod(self.dilations) > 1 or prod(self.kernel) > MOST_TAPS:
+            return (SINGLE,)
+        large = (LARGE[self.size],) if prod(self.steps) == 1 else ()
+        return (*large, SMALL, SINGLE)
+
+    def spread(self, patch: Patch) -> tuple[int, int]:
+        """Return how many patches there are down and across an image."""
+        return ceil_div(self.sizes[2], patch[0]), ceil_div(self.sizes[3], patch[1])
 
     def threads(self, patch: Patch) -> int:
-        """Return how many threads there are with patches of a size."""
-        return self.words * prod(map(ceil_div, self.sizes[2:], patch))
+        """Return how many threads there are with a patch."""
+        return self.images * self.channels // CHANNELS * prod(self.spread(patch))
 
     def patch(self, processors: int) -> Patch:
         """Return the largest patch with which every multiprocessor is busy."""
-        if not self.has_patches:
-            return SINGLE
-        return next((p for p in PATCHES if self.threads(p) >= BUSY * processors), SINGLE)
+        fitting = (p for p in self.patches if self.threads(p) >= BUSY.get(p, 0) * processors)
+        return next(fitting)
 
 
 def pack_depthwise(w: Array) -> Array:

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda import depthwise
 from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.depthwise import PATCHES, title_of
+from tercet.backends.cuda.convolution import times
+from tercet.backends.cuda.depthwise import LARGE, SINGLE, SMALL, Patch, Plane
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.infer import infer
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
 
 DTYPES = (float32, float16, bfloat16)
+PATCHES = (*LARGE.values(), SMALL, SINGLE)
 #: Shape of the image, sides of the window, and attributes.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "same": ((2, 16, 9, 11), (3, 3), {"pads": (1, 1, 1, 1)}),
@@ -62,19 +63,27 @@ def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
     return graph, x
 
 
+def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads compute this patch wherever patches are larger than a pixel."""
+
+    def chosen(plane: Plane, processors: int) -> Patch:
+        return patch if SMALL in plane.patches else SINGLE
+
+    monkeypatch.setattr(Plane, "patch", chosen)
+
+
 @needs_compiler
-@pytest.mark.parametrize("patch", PATCHES, ids=title_of)
+@pytest.mark.parametrize("patch", PATCHES, ids=times)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_every_patch(
     case: str,
     dtype: DType,
-    patch: tuple[int, int],
+    patch: Patch,
     emulated: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(depthwise, "PATCHES", (patch,))
-    monkeypatch.setattr(depthwise, "BUSY", 0)
+    always(patch, monkeypatch)
     graph, x = graph_of(case, dtype)
     options = replace(OPTIONS, conv="depthwise")
     with Model(graph.clone(), [emulated], options, evaluate) as model:
@@ -91,21 +100,23 @@ def test_patches_leave_enough_threads() -> None:
         graph = single("Conv", arrays, (1,), group=x[1], pads=(kernel // 2,) * 4, **how)
         (launch,) = (found for found in launches(planned(graph)) if "depthwise" in found.entry)
         constants = dict(launch.constants)
-        return title_of((constants["ROWS"], constants["COLUMNS"]))
+        return "x".join(str(constants[name]) for name in ("ROWS", "COLUMNS"))
 
+    assert patch(32, 32, 112, 112) == "4x2"
+    assert patch(32, 32, 112, 112, dtype=float16) == "2x4"
     for dtype in (float32, float16):
-        assert patch(32, 32, 112, 112, dtype=dtype) == "2x4"
-        assert patch(1, 32, 14, 14, dtype=dtype) == "1x1"
+        assert patch(32, 64, 112, 112, dtype=dtype, strides=(2, 2)) == "2x2"
+        assert patch(1, 32, 112, 112, dtype=dtype) == "2x2"
+        assert patch(1, 512, 14, 14, dtype=dtype) == "1x1"
         assert patch(32, 32, 112, 112, dtype=dtype, dilations=(2, 2)) == "1x1"
         assert patch(32, 32, 112, 112, kernel=7, dtype=dtype) == "1x1"
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_every_patch_compiles(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depthwise, "BUSY", 0)
     found = []
     for patch in PATCHES:
-        monkeypatch.setattr(depthwise, "PATCHES", (patch,))
+        always(patch, monkeypatch)
         for dtype in DTYPES:
             for case in ("same", "stride", "large"):
                 found += launches(planned(graph_of(case, dtype)[0]))
