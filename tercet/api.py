@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -69,8 +70,11 @@ def load(
         UsageError: an option or a backend that does not exist.
     """
     chosen = _options(precision=precision, **options)
-    chain = _backends.open_backends(backend, chosen, fallback)
-    found = importer.load(source, operators=with_custom(OPERATORS, operators or {}))
+    known = with_custom(OPERATORS, operators or {})
+    with ThreadPoolExecutor(1) as aside:  # a GPU takes as long to start as a file to be read
+        reading = aside.submit(importer.load, source, operators=known)
+        chain = _backends.open_backends(backend, chosen, fallback)
+    found = reading.result()
     about = Source(
         found.file,
         found.opsets,
