@@ -256,7 +256,7 @@ def _fed(p: HalfProduct, columns: Packed, tail: Tail, target: Target) -> Launch 
 
 
 def linear_if_faster(
-    linear: Linear, product: HalfProduct, tail: Tail, target: Target
+    linear: Linear, product: HalfProduct, tail: Tail, target: Target, turning: float = 0.0
 ) -> Launch | None:
     """Return the launch of `mma_linear.cu` if it should be faster than `mma.cu`.
 
@@ -265,9 +265,10 @@ def linear_if_faster(
         product: the same, as `mma.cu` does it.
         tail: applied to every result.
         target: the GPU.
+        turning: microseconds that `mma.cu` needs besides.
     """
     way = choose_linear(linear, tail, target)
-    if way is None or way[0] >= MARGIN * expected(product, target, tail):
+    if way is None or way[0] >= MARGIN * (expected(product, target, tail) + turning):
         return None
     return linear_product(linear, tail, way[1], target)
 

@@ -1,4 +1,4 @@
-"""Products of two tensors of run time, 16-bit floats: one is turned first, if it has to be."""
+"""Products of two tensors of run time, 16-bit floats: `mma.cu` wants one of them turned first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import prod
 
 from .half import HALF_SUMS, HalfProduct, linear_if_faster, multiply_halves
 from .half_linear import Linear
+from .half_tiles import LAUNCH
 from .launch import Launch, Packed, Scratch, Tensor
 from .layout import Ints, ceil_div
 from .registry import Answer, Setting
@@ -15,6 +16,8 @@ from .tail import Tail
 
 #: Blocks along an axis of a grid other than the first.
 MOST_STACKED = 65535
+#: Bytes a microsecond that `transpose.cu` reads and writes, on an H200.
+TURNED = 1.7e6
 
 
 def half_product(
@@ -53,17 +56,12 @@ def half_product(
     if max(y.size, a.size, b.size) >= 2**31 or count > MOST_STACKED // 8:
         return f"a stack of {count}"
     ldb = ceil_div(k, 8) * 8
-    launches: tuple[Launch, ...] = ()
-    turned: Tensor | Scratch = b
-    used = 0
-    if not transposed or ldb != k:
-        if transposed:
-            return f"16-bit floats: {k} terms, no multiple of 8"
-        turned, used = Scratch(0), count * n * ldb * 2
-        launches = (_turn(b, (count, k, n, ldb), used),)
+    if transposed and ldb != k:
+        return f"16-bit floats: {k} terms, no multiple of 8"
+    used = 0 if transposed else count * n * ldb * 2
     product = HalfProduct(
         a=a,
-        b=turned,
+        b=b if transposed else Scratch(0),
         c=y,
         shape=(m, n, k),
         lda=k,
@@ -74,12 +72,14 @@ def half_product(
         vector=next(v for v in (8, 4, 2) if k % v == 0),
         half_sums=setting.way == HALF_SUMS,
     )
-    linear = None
     if count == 1 and k % 8 == 0 and not product.half_sums:
-        given = Linear(y, a, turned, product.shape, k, n, bias)
-        linear = linear_if_faster(given, product, tail, setting.target)
-    last = multiply_halves(product, tail, setting.target, used) if linear is None else (linear,)
-    return (*launches, *last)
+        given = Linear(y, a, b, product.shape, k, n, bias, across=not transposed)
+        turning = 0.0 if transposed else LAUNCH + 2 * used / TURNED
+        linear = linear_if_faster(given, product, tail, setting.target, turning)
+        if linear is not None:
+            return linear
+    last = multiply_halves(product, tail, setting.target, used)
+    return last if transposed else (_turn(b, (count, k, n, ldb), used), *last)
 
 
 def _turn(b: Tensor, sizes: Ints, nbytes: int) -> Launch:

@@ -10,7 +10,7 @@ import numpy as np
 from ...runtime.dtypes import DType, bfloat16, float16
 from ...runtime.ops.window import Window
 from .launch import Ints32, Launch, Packed, Tensor
-from .layout import ceil_div
+from .layout import Ints, ceil_div
 from .tail import Tail
 
 HALVES = frozenset({float16, bfloat16})
@@ -31,34 +31,41 @@ def ends_of(
     return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
 
 
-def instructions(dtype: DType, n: int, across: int = 0) -> str:
+def instructions(dtype: DType, n: int, across: int = 0, *, in_registers: bool = True) -> str:
     """Return the macros of the element type, and products of wgmma.
 
     Args:
         dtype: float16 or bfloat16.
         n: columns of ``wgmma``, both of whose operands lie in shared memory in rows of terms; 0 for
             none.
-        across: columns of ``wgmma_across``, whose left operand lies in registers, the right one in
-            rows of columns; 0 for none.
+        across: columns of ``wgmma_across``, whose right operand lies in rows of columns; or 0.
+        in_registers: the left operand of ``wgmma_across`` lies in registers, not in rows of terms.
     """
     lines = [f'#define KIND "{KINDS[dtype]}"', f"#define WGMMA_CODE {int(n > 0)}"]
     if n:
-        lines += _wgmma("wgmma", KINDS[dtype], n, in_registers=False)
+        lines += _wgmma("wgmma", KINDS[dtype], n, (0, 0))
     if across:
-        lines += _wgmma("wgmma_across", KINDS[dtype], across, in_registers=True)
+        lines += _wgmma("wgmma_across", KINDS[dtype], across, (1,) if in_registers else (0, 1))
     return "\n".join(lines)
 
 
-def _wgmma(name: str, kind: str, n: int, *, in_registers: bool) -> list[str]:
-    """Return the lines of a function that adds a product of 64 rows by `n` columns to sums."""
-    count = n // 2
+def _wgmma(name: str, kind: str, n: int, across: Ints) -> list[str]:
+    """Return the lines of a function that adds a product of 64 rows by `n` columns to sums.
+
+    Args:
+        name: of the function.
+        kind: the PTX name of the elements.
+        n: the columns.
+        across: of each operand in shared memory, 1 if its rows are not of terms.
+    """
+    count, in_registers = n // 2, len(across) == 1
     names = ", ".join(f"%{i}" for i in range(count))
     sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
-    left, given, found, ways = "unsigned long long a", '"l"(a)', f"%{count}", "0, 0"
+    left, given, found = "unsigned long long a", '"l"(a)', f"%{count}"
     if in_registers:
         left, given = "const unsigned int (&a)[4]", ", ".join(f'"r"(a[{i}])' for i in range(4))
-        found, ways = f"{{{', '.join(f'%{count + i}' for i in range(4))}}}", "1"
-    last = count + (4 if in_registers else 1)
+        found = f"{{{', '.join(f'%{count + i}' for i in range(4))}}}"
+    last, ways = count + (4 if in_registers else 1), ", ".join(map(str, across))
     return [
         f"__device__ __forceinline__ void {name}(float (&sums)[{n // 8}][4], {left}, "
         "unsigned long long b)",

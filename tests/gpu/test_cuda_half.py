@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
-from tercet.backends.cuda import half, half_conv
+from tercet.backends.cuda import half, half_conv, half_linear
 from tercet.backends.cuda.compile import Target
 from tercet.backends.cuda.half_bulk import BulkProduct, Way, way_of
 from tercet.backends.cuda.half_linear import LINEAR_TILES, LinearTile
@@ -202,11 +202,14 @@ def test_linear(m: int, n: int, k: int, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
-@pytest.mark.parametrize("side", [1024, 2056])
-def test_products_of_run_time(side: int, dtype: DType) -> None:
-    a, b = normal(side, side), normal(side, side) / np.sqrt(side)
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1024, 1024, 1024), (2056, 2056, 2056), (1000, 520, 776), (40, 72, 8)]
+)
+def test_products_of_run_time(m: int, n: int, k: int, dtype: DType) -> None:
+    a, b, c = normal(m, k), normal(k, n) / np.sqrt(k), normal(n)
     check_half("MatMul", [a, b], (), dtype)
-    check_half("Gemm", [a, b], (), dtype, transB=1)
+    check_half("Gemm", [a, b, c], (2,), dtype)
+    check_half("Gemm", [a, np.ascontiguousarray(b.T)], (), dtype, transB=1)
 
 
 @pytest.mark.parametrize("tile", LINEAR_TILES, ids=lambda tile: tile.title)
@@ -214,19 +217,26 @@ def test_products_of_run_time(side: int, dtype: DType) -> None:
 def test_linear_tiles(tile: LinearTile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile and many, whole ones and parts; with what is added, and a Gelu."""
     monkeypatch.setattr(half, "choose_linear", lambda *_: (0.0, tile))
+    monkeypatch.setattr(half_linear, "patch_of", lambda *_: 3)
     for m, n, k in [(9, 8, 8), (197, 776, 72), (130, 200, 1000), (6305, 3080, 776), (64, 64, 64)]:
         check_linear(m, n, k, dtype, residual=True)
         check_linear(m, n, k, dtype, residual=False)
+        check_linear(m, n, k, dtype, residual=True, run_time=True)
 
 
-def check_linear(m: int, n: int, k: int, dtype: DType, *, residual: bool) -> None:
+def check_linear(
+    m: int, n: int, k: int, dtype: DType, *, residual: bool, run_time: bool = False
+) -> None:
     x, z = normal(m, k).astype(dtype), normal(m + 1, n)[1:].astype(dtype)
     w, b = (normal(k, n) / np.sqrt(k)).astype(dtype), normal(n).astype(dtype)
     results = []
     for backend, wide in (("cuda", dtype), ("numpy", float64)):
         graph = Graph()
         value = graph.add_input("x", TensorType(wide, x.shape))
-        value = graph.insert(MatMul(), [value, graph.constant(w.astype(wide))]).output
+        weights = graph.constant(w.astype(wide))
+        if run_time:
+            weights = graph.add_input("w", TensorType(wide, w.shape))
+        value = graph.insert(MatMul(), [value, weights]).output
         value = graph.insert(Add(), [value, graph.constant(b.astype(wide))]).output
         if residual:
             other = graph.add_input("z", TensorType(wide, z.shape))
@@ -238,6 +248,7 @@ def check_linear(m: int, n: int, k: int, dtype: DType, *, residual: bool) -> Non
         options = Options()
         with Model(graph, open_backends(backend, options), options, evaluate) as model:
             feeds = {"x": x.astype(wide)} | ({"z": z.astype(wide)} if residual else {})
+            feeds |= {"w": w.astype(wide)} if run_time else {}
             results.append(model.run(feeds)["y"].astype(float64))
             if backend == "cuda":
                 assert "mma_linear" in " ".join(row.kernel for row in model.prepare().rows)

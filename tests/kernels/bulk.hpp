@@ -120,7 +120,25 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
     __syncwarp();
 }
 
-// sums[16][8 * COUNT] += a[16][16] * b[16][8 * COUNT], by each of four warps; `a` in registers
+template <int STRIP> uint64 described_across(u32 address)
+{
+    return described(address) | (uint64)STRIP << 36;
+}
+
+// sums[16][8 * COUNT] += a[16][16] * b[16][8 * COUNT], by each of four warps
+template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], uint64 a, uint64 b)
+{
+    const int row = current / 32 % 4 * 16 + current % 32 / 4, column = current % 4 * 2;
+    const uint64 first = b & ((1 << 28) - 1), strip = b >> 36 >> 4;
+    for (int j = 0; j < COUNT; ++j)
+        for (int q = 0; q < 4; ++q)
+            for (int k = 0; k < 16; ++k)
+                sums[j][q] += element(a, row + q / 2 * 8, k)
+                              * element(first + j / 8 * strip, k, j % 8 * 8 + column + q % 2);
+    __syncwarp();
+}
+
+// The same; `a` in registers
 template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
 {
     show(a, 4);

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import half, half_bulk, half_conv
+from tercet.backends.cuda import half, half_bulk, half_conv, half_linear
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Target
 from tercet.backends.cuda.half_linear import FEW, LINEAR_TILES, MANY, LinearTile
@@ -28,7 +28,7 @@ from tercet.runtime.types import TensorType
 
 from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
-from .dry import DryDevice, launches, normal, planned
+from .dry import DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import Sample, compare, sample
 from .transformer_samples import attention
@@ -36,14 +36,24 @@ from .transformer_samples import attention
 BY_TITLE = {f"{tile.title} of {tile.places}": tile for tile in LINEAR_TILES}
 
 
-def layer(m: int, n: int, k: int, end: str, dtype: DType = float16) -> Sample:
-    """Return a linear layer with what follows on it: nothing, ``gelu`` or ``residual``."""
+def layer(
+    m: int, n: int, k: int, end: str, dtype: DType = float16, *, run_time: bool = False
+) -> Sample:
+    """Return a linear layer with what follows on it: nothing, ``gelu`` or ``residual``.
+
+    Its weights are a constant, or are given at run time.
+    """
     x, z = normal(m, k).astype(dtype), normal(m, n).astype(dtype)
     graph = Graph(f"{m}x{n}x{k} {end}")
     feeds = {"x": x}
     value = graph.add_input("x", TensorType(dtype, x.shape))
     w = (normal(k, n) / np.float32(np.sqrt(k))).astype(dtype)
-    value = graph.insert(MatMul(), [value, graph.constant(w)]).output
+    if run_time:
+        feeds["w"] = w
+        weights = graph.add_input("w", TensorType(dtype, w.shape))
+    else:
+        weights = graph.constant(w)
+    value = graph.insert(MatMul(), [value, weights]).output
     value = graph.insert(Add(), [value, graph.constant(normal(n).astype(dtype))]).output
     if end == "gelu":
         value = graph.insert(Gelu(), [value]).output
@@ -87,6 +97,21 @@ def test_the_operand_read_along_lies_like_the_result(cache: Path) -> None:
     assert_arguments([launch], H200, cache)
 
 
+def test_a_right_operand_of_run_time_is_read_as_it_lies(cache: Path) -> None:
+    (launch,) = launches(planned(layer(6304, 3072, 768, "", run_time=True).graph))
+    b = [arg for arg in launch.args if isinstance(arg, TensorMap)][1]
+    assert (b.dims, b.strides, b.box) == ((3072, 768), (3072,), (64, 64))
+    assert not launch.early  # the kernel in front may write it
+    assert_arguments([launch], H200, cache)
+
+
+def test_rows_of_tiles_are_done_together_where_the_right_operand_leaves_the_cache() -> None:
+    for side, patch in ((2048, 1), (4096, 16)):
+        arrays = [np.broadcast_to(np.float16(1), (side, side))] * 2
+        (launch,) = launches(planned(single("MatMul", arrays)))
+        assert launch.args[-5:-1] == (side, side // 128, side // 256, patch)
+
+
 @pytest.mark.parametrize("tile", LINEAR_TILES, ids=BY_TITLE)
 def test_tiles_fit(tile: LinearTile) -> None:
     assert tile.shared <= H200.shared
@@ -105,8 +130,8 @@ def test_every_tile_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
     device = DryDevice()
     for tile in LINEAR_TILES:
         forced(tile, monkeypatch)
-        for end in ("gelu", "residual"):
-            planned(layer(64, 64, 64, end).graph, device)
+        planned(layer(64, 64, 64, "gelu").graph, device)
+        planned(layer(64, 64, 64, "residual", run_time=True).graph, device)
     all_compile(list(device.compiler.sources), H200, cache)
 
 
@@ -130,6 +155,21 @@ def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
     m, n = 2 * tile.bm + 5, 2 * tile.bn + 8
     compare(layer(m, n, 136, "residual"), hopper)
     compare(layer(9, 72, 8, "gelu", bfloat16), hopper)
+    assert files(hopper) == {"mma_linear.cu"}
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("title", BY_TITLE)
+def test_tiles_in_patches_of_weights_of_run_time(
+    title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two rows of tiles, and of the one that is left."""
+    tile = BY_TITLE[title]
+    forced(tile, monkeypatch)
+    monkeypatch.setattr(half_linear, "patch_of", lambda *_: 2)
+    m, n = 2 * tile.bm + 5, tile.bn + 72
+    compare(layer(m, n, 136, "residual", bfloat16, run_time=True), hopper)
     assert files(hopper) == {"mma_linear.cu"}
 
 

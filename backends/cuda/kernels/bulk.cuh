@@ -67,6 +67,12 @@ template <int WIDTH> __device__ __forceinline__ uint64 described_as(int next)
     return SWIZZLE << 62 | (uint64)(next * WIDTH * 2 >> 4) << 32 | (uint64)1 << 16;
 }
 
+// A tile of rows of columns, in swizzled order: 64 of them, then, STRIP bytes behind, the next 64.
+template <int STRIP> __device__ __forceinline__ uint64 described_across(u32 address)
+{
+    return described(address) + ((uint64)((STRIP >> 4) - 1) << 16);
+}
+
 // Says that sums of wgmma are used from here on, not before.
 template <int COUNT> __device__ __forceinline__ void settle(float (&sums)[COUNT][4])
 {

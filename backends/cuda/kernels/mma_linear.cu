@@ -1,6 +1,6 @@
 // c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows: as
 // MATRIX of mma_bulk.cu, but the copy engine also brings what is read along with the results, while
-// sums are made, and takes the results away while the next ones are.
+// sums are made, and takes the results away while the next ones are. With ACROSS, `b` is b[k][n].
 //
 // Blocks stay and do one tile after the other. One warp fetches tiles of `b`, one those of `a`, and one
 // keeps the places for results in shared memory: it fetches what lies there first (an operand of
@@ -8,12 +8,12 @@
 // groups share a tile; or, with TURNS, each has tiles of its own, and one of them finishes its tile
 // while the other multiplies.
 //
-// Tiles of `a` and `b` have rows of 64 elements, results too: one strip of rows for every 64 columns,
-// all in swizzled order.
+// Tiles of `a` and `b` have rows of 64 elements, results and b[k][n] too: one strip of rows for every 64
+// columns, all in swizzled order.
 //
 // Compile-time: GROUPS; BLOCKS, of 64 rows that a group has; BN; STAGES; TURNS; PLACES, for the results
-// of so many tiles; FEW and MANY, registers of a thread that copies and of one that multiplies; BIAS, Z0
-// and Z1 as in mma.cu, of which one at most lies like the result; and the product of wgmma.
+// of so many tiles; ACROSS; FEW and MANY, registers of a thread that copies and of one that multiplies;
+// BIAS, Z0 and Z1 as in mma.cu, of which one at most lies like the result; and the products of wgmma.
 
 #include "early.cuh"
 #include "tensor_cores.cuh"
@@ -25,6 +25,7 @@ constexpr int SHARING = TURNS ? 1 : GROUPS;  // groups that have a tile together
 constexpr int ROWS = BLOCKS * 64, BM = SHARING * ROWS, TN = BN / 8;
 constexpr int BYTES_A = BM * BK * 2, BYTES_B = BN * BK * 2;
 constexpr int STRIP = ROWS * 128, STRIPS = BN / 64;  // of the results of a group
+constexpr int STRIP_B = BK * 128;                    // of b[k][n]
 constexpr int PLACE = SHARING * STRIP * STRIPS;
 constexpr int CYCLE = TURNS ? GROUPS : PLACES;  // tiles after which barriers of results are used again
 constexpr bool ALONG = Z0 == 1 || Z1 == 1;
@@ -51,25 +52,42 @@ struct Barriers {
     }
 };
 
-// What there is to do: tiles, those of the same rows one after the other.
+struct Corner {
+    int m, n;
+};
+
+// What there is to do: tiles, in patches of so many rows of them; those of a patch column by column.
 struct Work {
-    int tiles, tiles_n, steps;
+    int tiles_m, tiles_n, patch, steps;
+
+    __device__ __forceinline__ int tiles() const { return tiles_m * tiles_n; }
+    __device__ __forceinline__ Corner corner(int tile) const
+    {
+        const int above = tile / (patch * tiles_n) * patch, within = tile - above * tiles_n;
+        const int height = min(patch, tiles_m - above);
+        return {(above + within % height) * BM, within / height * BN};
+    }
 };
 
 // ── what single threads do ──────────────────────────────────────────────────────────────────────
 
-template <int BYTES>
-__device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Ring<STAGES>& ring, bool down,
+template <bool OF_A>
+__device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Ring<STAGES>& ring,
                                       const Work& work)
 {
+    constexpr int BYTES = OF_A ? BYTES_A : BYTES_B;
     Turn<STAGES> turn;
-    for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
-        const int row = down ? tile / work.tiles_n * BM : tile % work.tiles_n * BN;
+    for (int tile = blockIdx.x; tile < work.tiles(); tile += gridDim.x) {
+        const Corner corner = work.corner(tile);
         for (int step = 0; step < work.steps; ++step) {
-            const u32 full = ring.full(turn.stage);
+            const u32 full = ring.full(turn.stage), here = to + turn.stage * BYTES;
             barrier_wait(ring.empty(turn.stage), turn.parity ^ 1);
             barrier_expect(full, BYTES);
-            bulk_2d(to + turn.stage * BYTES, map, full, step * BK, row);
+            if constexpr (ACROSS && !OF_A)
+                for (int i = 0; i < STRIPS; ++i)
+                    bulk_2d(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK);
+            else
+                bulk_2d(here, map, full, step * BK, OF_A ? corner.m : corner.n);
             turn.next();
         }
     }
@@ -88,29 +106,29 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
                                              const Barriers& barriers, const Work& work)
 {
     const auto prepare = [&](Round round) {
-        const int m0 = round.tile() / work.tiles_n * BM, n0 = round.tile() % work.tiles_n * BN;
-        if (round.tile() >= work.tiles) return;
+        if (round.tile() >= work.tiles()) return;
+        const Corner corner = work.corner(round.tile());
         for (int part = 0; part < SHARING; ++part) {
             const u32 ready = barriers.ready + round.barrier(part);
             if constexpr (ALONG) {
                 barrier_expect(ready, STRIP * STRIPS);
                 for (int i = 0; i < STRIPS; ++i)
-                    bulk_2d(places + round.place() + (part * STRIPS + i) * STRIP, z, ready, n0 + i * 64,
-                            m0 + part * ROWS);
+                    bulk_2d(places + round.place() + (part * STRIPS + i) * STRIP, z, ready,
+                            corner.n + i * 64, corner.m + part * ROWS);
             } else {
                 barrier_arrive(ready);
             }
         }
     };
     for (int i = 0; i < PLACES - 1; ++i) prepare({i});
-    for (Round round = {0}; round.tile() < work.tiles; ++round.count) {
+    for (Round round = {0}; round.tile() < work.tiles(); ++round.count) {
         prepare({round.count + PLACES - 1});
-        const int m0 = round.tile() / work.tiles_n * BM, n0 = round.tile() % work.tiles_n * BN;
+        const Corner corner = work.corner(round.tile());
         for (int part = 0; part < SHARING; ++part) {
             barrier_wait(barriers.done + round.barrier(part), round.parity());
             for (int i = 0; i < STRIPS; ++i)
-                bulk_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP, n0 + i * 64,
-                              m0 + part * ROWS);
+                bulk_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP,
+                              corner.n + i * 64, corner.m + part * ROWS);
         }
         bulk_stored();
     }
@@ -172,22 +190,22 @@ __device__ __forceinline__ void finish_all(const float (&sums)[BLOCKS][TN][4], u
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
            const __grid_constant__ TensorMap c, const __grid_constant__ TensorMap z, const T* bias,
-           const T* z0, const T* z1, int n, int tiles, int tiles_n, int steps)
+           const T* z0, const T* z1, int n, int tiles_m, int tiles_n, int patch, int steps)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES * BYTES_A;
     unsigned char* const results = shared + STAGES * (BYTES_A + BYTES_B);
     const Barriers barriers(shared_address(results) + PLACES * PLACE);
-    const Work work = {tiles, tiles_n, steps};
+    const Work work = {tiles_m, tiles_n, patch, steps};
     if (threadIdx.x == 0) barriers.begin();
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         registers_down<FEW>();
         if (threadIdx.x == CONSUMERS)  // constants: without waiting
-            fetch<BYTES_B>(&b, tiles_b, barriers.of_b, false, work);
+            fetch<false>(&b, tiles_b, barriers.of_b, work);
         begin_early();
         if (threadIdx.x == CONSUMERS + 32)
-            fetch<BYTES_A>(&a, tiles_a, barriers.of_a, true, work);
+            fetch<true>(&a, tiles_a, barriers.of_a, work);
         if (threadIdx.x == CONSUMERS + 64)
             keep_results(&c, &z, shared_address(results), barriers, work);
     } else {
@@ -197,7 +215,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         const int part = TURNS ? 0 : group, own = TURNS ? group : 0;
         Turn<STAGES> turn;
         if constexpr (TURNS) turn.skip(own * steps);
-        for (Round round = {own}; round.tile() < tiles; round.count += TURNS ? GROUPS : 1) {
+        for (Round round = {own}; round.tile() < work.tiles(); round.count += TURNS ? GROUPS : 1) {
             float sums[BLOCKS][TN][4] = {};
             // Before its turn a group would take stages for full that were so long ago.
             if constexpr (TURNS) barrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
@@ -213,14 +231,20 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 barrier_wait(barriers.of_a.full(turn.stage), turn.parity);
                 barrier_wait(barriers.of_b.full(turn.stage), turn.parity);
                 const uint64 from_a = described(tiles_a + turn.stage * BYTES_A + part * ROWS * BK * 2);
-                const uint64 from_b = described(tiles_b + turn.stage * BYTES_B);
+                const u32 tile_b = tiles_b + turn.stage * BYTES_B;
+                const uint64 from_b = ACROSS ? described_across<STRIP_B>(tile_b) : described(tile_b);
                 settle(sums);
                 products_begin();
 #pragma unroll
                 for (int k = 0; k < BK / 16; ++k)
 #pragma unroll
-                    for (int i = 0; i < BLOCKS; ++i)
-                        wgmma(sums[i], from_a + i * (64 * BK * 2 >> 4) + k * 2, from_b + k * 2);
+                    for (int i = 0; i < BLOCKS; ++i) {
+                        const uint64 of_a = from_a + i * (64 * BK * 2 >> 4) + k * 2;
+                        if constexpr (ACROSS)
+                            wgmma_across(sums[i], of_a, from_b + k * (16 * 128 >> 4));
+                        else
+                            wgmma(sums[i], of_a, from_b + k * 2);
+                    }
                 products_commit();
                 products_wait<1>();
                 leave();
@@ -235,7 +259,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
 
             barrier_wait(barriers.ready + round.barrier(part), round.parity());
             finish_all(sums, results + round.place() + part * STRIP * STRIPS, bias, z0, z1,
-                       round.tile() % tiles_n * BN, n);
+                       work.corner(round.tile()).n, n);
             show_to_products();
             __syncwarp();
             if (lane == 0) barrier_arrive(barriers.done + round.barrier(part));
