@@ -73,7 +73,7 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
     x, y, tail = conv.x, conv.y, conv.tail
     count = plane.threads(patch)
     places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
-    sizes = (plane.channels, *plane.sizes, *plane.dilations, *plane.pads, x.row, y.row)
+    divisors = (part for size in places for part in divisor(size))
     return Launch(
         "depthwise.cu",
         "depthwise",
@@ -81,7 +81,7 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
         block=THREADS,
         args=(
             *(x, weights_of(conv), y, conv.b, *tail.pointers, np.int32(count)),
-            Ints32((*sizes, *places, *(part for size in places for part in divisor(size)))),
+            Ints32((*plane.geometry, x.row, y.row, *places, *divisors)),
         ),
         types=(("T", x.dtype),),
         constants=(
@@ -101,7 +101,6 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
     """Return the launch of a thread for each element."""
     x, y, tail = conv.x, conv.y, conv.tail
     count = plane.images * plane.channels * prod(plane.sizes[2:])
-    sizes = (plane.channels, *plane.sizes, *plane.dilations, *plane.pads)
     return Launch(
         "depthwise_pixels.cu",
         "depthwise_pixels",
@@ -109,13 +108,13 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
         block=THREADS,
         args=(
             *(x, weights_of(conv), y, conv.b, *tail.pointers, np.int32(count)),
-            Ints32((*sizes, *x.strides[:2], *plane.moves, y.row)),
+            Ints32((*plane.geometry, x.row, y.row)),
         ),
         types=(("T", x.dtype),),
         constants=(
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
-            *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", conv.b is not None)),
+            ("BIAS", conv.b is not None),
         ),
         code=tail.code,
         note=f"{times(plane.kernel)} {tail.title}".strip(),
@@ -138,7 +137,6 @@ class Plane:
         size: bytes of an element.
         sizes: height and width of the image and of the result.
         kernel, steps, dilations, pads: of the windows; pads in front.
-        moves: distances of rows and columns of the image.
     """
 
     images: int
@@ -150,26 +148,28 @@ class Plane:
     steps: Ints
     dilations: Ints
     pads: Ints
-    moves: Ints
 
     @classmethod
     def of(cls, conv: Convolution) -> Plane:
         """Return the geometry of a convolution."""
         x, y, view = conv.x, conv.y, conv.view
         one = (1,) if x.rank == 3 else ()
-        last = x.is_channels_last and y.is_channels_last
         image = image_of(x.dims[2:], y.dims[2:], view, x.strides).values
         return cls(
             *x.dims[:2],
-            has_words=last and x.dims[1] % CHANNELS == 0,
+            has_words=x.dims[1] % CHANNELS == 0,
             size=x.dtype.itemsize,
             sizes=image[:4],
             kernel=(*one, *view.kernel),
             steps=image[4:6],
             dilations=(*one, *view.dilations),
             pads=image[6:8],
-            moves=image[9:],
         )
+
+    @property
+    def geometry(self) -> Ints:
+        """What either kernel is told."""
+        return (self.channels, *self.sizes, *self.dilations, *self.pads)
 
     @property
     def patches(self) -> tuple[Patch, ...]:

@@ -84,7 +84,7 @@ def test_products(target: Target, cache: Path) -> None:
 ELSEWHERE = re.compile(
     r"gemm|elementwise|mma|mma_\w+|pack_(image|integers)|\w+_words|split_\w+"
     r"|direct|implicit|winograd|winograd_transform|fft|attention_(mma|wgmma|long|merge)"
-    r"|control|element|ladder|naive_nhwc|difference"
+    r"|control|element|ladder|naive_nhwc|difference|depthwise_pixels"
 )
 
 

@@ -44,11 +44,12 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "large": ((1, 8, 12, 12), (7, 7), {"pads": (3, 3, 3, 3)}),
     "one pixel": ((3, 8, 3, 3), (3, 3), {}),
 }
+NO_WORDS = ((2, 6, 9, 7), (3, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)})
 
 
 def graph_of(case: str, dtype: DType) -> tuple[Graph, Array]:
     """Return a depthwise convolution with bias and Relu, and its image, of rounded numbers."""
-    shape, kernel, how = CASES[case]
+    shape, kernel, how = CASES.get(case, NO_WORDS)
     low = float16 if dtype == float64 else dtype
     x, w, b = (
         normal(*dims).astype(low).astype(dtype)
@@ -84,6 +85,15 @@ def test_every_patch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     always(patch, monkeypatch)
+    check(case, dtype, emulated)
+
+
+@needs_compiler
+def test_channels_that_fill_no_words(emulated: CudaBackend) -> None:
+    check("no words", float32, emulated)
+
+
+def check(case: str, dtype: DType, emulated: CudaBackend) -> None:
     graph, x = graph_of(case, dtype)
     options = replace(OPTIONS, conv="depthwise")
     with Model(graph.clone(), [emulated], options, evaluate) as model:
@@ -118,9 +128,10 @@ def test_every_patch_compiles(target: Target, cache: Path, monkeypatch: pytest.M
     for patch in PATCHES:
         always(patch, monkeypatch)
         for dtype in DTYPES:
-            for case in ("same", "stride", "large"):
+            for case in CASES:
                 found += launches(planned(graph_of(case, dtype)[0]))
+    found += launches(planned(graph_of("no words", float32)[0]))
     found = [launch for launch in found if "depthwise" in launch.entry]
-    assert len(found) == len(PATCHES) * len(DTYPES) * 3
+    assert len(found) == len(PATCHES) * len(DTYPES) * len(CASES) + 1
     all_compile({launch.source: None for launch in found}, target, cache)
     assert_arguments(found, target, cache)

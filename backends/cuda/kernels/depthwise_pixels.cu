@@ -1,13 +1,12 @@
-// Depthwise convolution of one pixel of one channel a thread, where depthwise.cu cannot be used:
-// in plain order, and channels last with channels that fill no words.
+// Depthwise convolution, channels last, of one pixel of one channel a thread: where depthwise.cu cannot
+// be used, because channels fill no words.
 //
-// Compile-time: T; KH KW; STEP_H STEP_W, the stride; CHANNELS_LAST, which the weights are as well; BIAS.
+// Compile-time: T; KH KW; STEP_H STEP_W, the stride; BIAS.
 
 struct Plane {
     int channels, height, width, out_height, out_width;
     int dilation_h, dilation_w, pad_h, pad_w;
-    int of_image, of_channel, of_row, of_column;  // distances of neighbours in the input
-    int row;                                      // and of pixels in the result, channels last
+    int row_x, row_y;  // elements from one pixel to the next
 };
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -15,18 +14,16 @@ depthwise_pixels(const T* x, const T* w, T* y, const T* bias, const T* z0, const
 {
     const int i = blockIdx.x * 128 + threadIdx.x;
     if (i >= count) return;
-    int rest = i, channel;
+    int rest = i;
     const auto next = [&](int size) {  // the last of the places that are left, of so many
         const int whole = rest / size, found = rest - whole * size;
         rest = whole;
         return found;
     };
-    if (CHANNELS_LAST) channel = next(p.channels);
-    const int column = next(p.out_width), row = next(p.out_height);
-    if (!CHANNELS_LAST) channel = next(p.channels);
-    const int n = rest;
+    const int channel = next(p.channels), pixel = rest;
+    const int column = next(p.out_width), row = next(p.out_height), n = rest;
 
-    const T* image = x + (long long)n * p.of_image + (long long)channel * p.of_channel;
+    const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
     T sum = 0;
 #pragma unroll
     for (int r = 0; r < KH; ++r) {
@@ -35,11 +32,10 @@ depthwise_pixels(const T* x, const T* w, T* y, const T* bias, const T* z0, const
         for (int s = 0; s < KW; ++s) {
             const int u = column * STEP_W - p.pad_w + s * p.dilation_w;
             const bool inside = v >= 0 && v < p.height && u >= 0 && u < p.width;
-            const T value = inside ? __ldg(image + v * p.of_row + u * p.of_column) : T(0);
+            const T value = inside ? __ldg(image + (long long)(v * p.width + u) * p.row_x) : T(0);
             sum += value * __ldg(w + (r * KW + s) * p.channels + channel);
         }
     }
     if (BIAS) sum += bias[channel];
-    const int pixel = (n * p.out_height + row) * p.out_width + column;
-    y[CHANNELS_LAST ? (long long)pixel * p.row + channel : i] = finish(sum, i, n, channel, z0, z1);
+    y[(long long)pixel * p.row_y + channel] = finish(sum, i, n, channel, z0, z1);
 }
