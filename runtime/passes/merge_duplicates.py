@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from hashlib import blake2b
+from dataclasses import dataclass
 
 from ..ir import Graph, Node, Value
 from ..types import Array
 from .driver import Context
 
+#: Elements by which constants are told apart before all of them are read.
+SAMPLE = 16
+
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Merge nodes of equal operator, attributes and inputs; constants count by their content."""
-    digests: dict[Value, Hashable] = {}
     seen: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
         if not node.op.deterministic or node.op.graphs():
@@ -20,7 +22,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         key = (
             node.op,
             len(node.outputs),
-            tuple(None if v is None else _identity(v, digests) for v in node.inputs),
+            tuple(None if v is None else _identity(v) for v in node.inputs),
         )
         first = seen.setdefault(key, node)
         if first is node:
@@ -29,20 +31,31 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         yield f"{node.kind} '{node.name}' is the same as '{first.name}'"
 
 
-def _identity(value: Value, digests: dict[Value, Hashable]) -> Hashable:
-    if value.data is None:
-        return value
-    if value not in digests:
-        digests[value] = _digest(value.data)
-    return digests[value]
+def _identity(value: Value) -> Hashable:
+    return value if value.data is None else _Content(value.data)
 
 
-def _digest(data: Array) -> Hashable:
-    """Return what two arrays share if and only if their dtype, shape and bytes are equal."""
-    if data.dtype == object:
-        return str(data.dtype), data.shape, tuple(data.flat)
-    if data.size and not any(data.strides):
-        data_of_all = data.reshape(-1)[:1].tobytes()
-        return str(data.dtype), data.shape, data_of_all
-    content = blake2b(data.tobytes(), digest_size=16).digest()
-    return str(data.dtype), data.shape, content
+@dataclass(frozen=True, slots=True, eq=False)
+class _Content:
+    """A constant; equal where dtype, shape and bytes are."""
+
+    data: Array
+
+    def __hash__(self) -> int:
+        sample = self.data.flat[:SAMPLE]
+        content = tuple(sample) if sample.dtype == object else sample.tobytes()
+        return hash((self.data.dtype.str, self.data.shape, content))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Content):
+            return False
+        a, b = self.data, other.data
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        if a is b or not a.size:
+            return True
+        if a.dtype == object:
+            return bool((a == b).all())
+        if not any((*a.strides, *b.strides)):
+            a, b = a.flat[:1], b.flat[:1]
+        return a.tobytes() == b.tobytes()

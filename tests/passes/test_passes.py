@@ -322,12 +322,17 @@ def test_symbolic_shape_arithmetic_folds_once_shapes_are_known() -> None:
     assert bound.outputs["y"].tensor.shape == (5, 12)
 
 
-def test_duplicate_constants_count_by_content() -> None:
-    weight = normal(3, 3, 1, 1)
+@pytest.mark.parametrize("last", [0, 1])
+def test_duplicate_constants_count_by_content(last: int) -> None:
+    """All of it, also where only the last element tells two of them apart."""
+    weight = normal(8, 3, 1, 1)
+    other = weight.copy()
+    other.flat[-1] += last
 
     def build(graph: Graph, x: Value) -> Value:
-        a = apply(graph, Conv(), x, weight.copy())
-        b = apply(graph, Conv(), x, weight.copy())
+        a = apply(graph, Conv(), x, weight)
+        b = apply(graph, Conv(), x, other)
         return apply(graph, Add(), a, b)
 
-    assert kinds(optimised(make(build, (1, 3, 4, 4)))[0]) == ["Conv", "Add"]
+    convolutions = ["Conv"] * (1 + last)
+    assert kinds(optimised(make(build, (1, 3, 4, 4)))[0]) == [*convolutions, "Add"]
