@@ -75,7 +75,7 @@ class HalfProduct:
         count = self.batch[0]
         read = self.a.size if isinstance(self.a, Tensor) else m * k
         traffic = 2 * (read + count * (m * n + n * k))
-        return Task(m, n, k, count, self.rows == WINDOWS, traffic)
+        return Task(m, n, k, count, self.rows != MATRIX, self.rows == WINDOWS, traffic)
 
     @property
     def vector_c(self) -> int:

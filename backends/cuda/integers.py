@@ -108,7 +108,7 @@ class IntegerProduct:
         """What a tile is chosen for; two terms are as many bytes as one of 16 bits."""
         (m, n, k), count = self.shape, self.batch[0]
         traffic = count * (m * k + n * k + m * n * self.y.dtype.itemsize)
-        return Task(m, n, ceil_div(k, 2), count, self.rows == WINDOWS, traffic)
+        return Task(m, n, ceil_div(k, 2), count, self.rows != MATRIX, self.rows == WINDOWS, traffic)
 
     @property
     def vector_c(self) -> int:

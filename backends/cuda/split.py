@@ -90,7 +90,8 @@ def task_of(shape: tuple[int, int, int], count: int, windows: bool, parts: int) 
     """Return what `split_tiles` chooses for."""
     m, n, k = shape
     read = m * k // (9 if windows else 1)  # windows share most of their elements
-    return Task(m, n, k, count, windows, 4 * count * (read + m * n + parts * n * k))
+    traffic = 4 * count * (read + m * n + parts * n * k)
+    return Task(m, n, k, count, windows=windows, traffic=traffic)
 
 
 def time_of(task: Task, parts: int, target: Target) -> float:

@@ -208,8 +208,9 @@ def test_strips_hold_the_rows_of_windows() -> None:
 def test_large_products_of_run_time_are_fed_by_the_copy_engine(side: int) -> None:
     """What is fetched before the kernel in front has ended must not come from it."""
     arrays = [np.broadcast_to(np.float16(1), (side, side))] * 2
-    for kind, form in (("MatMul", {}), ("Gemm", {}), ("Gemm", {"transB": 1})):
-        (product,) = launches(planned(single(kind, arrays, **form)))
+    turned = single("Gemm", arrays, transB=1)
+    for graph in (single("MatMul", arrays), single("Gemm", arrays), turned):
+        (product,) = launches(planned(graph))
         assert product.entry == "mma_linear"
         assert not product.early
     (product,) = launches(planned(single("MatMul", arrays, (1,))))
