@@ -156,6 +156,7 @@ def choose_linear(p: Linear, tail: Tail, target: Target) -> tuple[float, LinearT
         wave = max(tile.wave + steps * tile.step, tile.exchange if along else 0.0)
         return max(tile.begin + waves * wave, traffic / MEMORY)
 
+    # Others multiply nothing for half of their time, which is still less than to turn `b`.
     filled = [tile for tile in LINEAR_TILES if p.across or (tile.bm < 2 * m and tile.bn < 2 * n)]
     return min(((time_of(tile), tile) for tile in filled), key=lambda way: way[0], default=None)
 

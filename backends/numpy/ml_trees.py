@@ -11,7 +11,12 @@ import numpy as np
 from ...runtime.backend import Site
 from ...runtime.dtypes import float32, float64
 from ...runtime.ir import Node
-from ...runtime.ops.ml_trees import TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
+from ...runtime.ops.ml_trees import (
+    NodeLists,
+    TreeEnsemble,
+    TreeEnsembleClassifier,
+    TreeEnsembleRegressor,
+)
 from ...runtime.options import Options
 from ...runtime.types import Array
 from .chain import Chain
@@ -24,7 +29,7 @@ from .step import Bound, HostStep, Tape
 
 
 def _parallel(
-    op: TreeEnsembleClassifier | TreeEnsembleRegressor,
+    op: NodeLists,
     leaves: Iterable[tuple[int, int, int, float]],
     targets: int,
 ) -> Forest | str:
@@ -66,7 +71,7 @@ def _parallel(
 
 
 def _link(
-    op: TreeEnsembleClassifier | TreeEnsembleRegressor,
+    op: NodeLists,
     nodes: Growing,
     index: Mapping[tuple[int, int], int],
 ) -> str | None:
@@ -171,7 +176,7 @@ def _record(node: Node, run: Callable[[Array], tuple[Array, ...]], bound: Bound)
 # ── operators ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _base(op: TreeEnsembleClassifier | TreeEnsembleRegressor) -> Array:
+def _base(op: NodeLists) -> Array:
     tensor = op.base_values_as_tensor
     return np.array(op.base_values or (), float64) if tensor is None else tensor.array.ravel()
 

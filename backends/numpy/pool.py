@@ -206,7 +206,7 @@ def _record_argmax(
 def _argmax(
     x: Array, axes: tuple[Axis, ...], storage_order: int, best: Array, places: Array
 ) -> None:
-    """Fill `best` and `places` tap by tap; of equal elements the first one counts."""
+    """Fill `best` and `places` tap by tap; of equal elements the first counts, of NaNs the last."""
     best.fill(lowest(x.dtype))
     places.fill(-1)
     plane = np.arange(x.size).reshape(x.shape)
@@ -219,8 +219,9 @@ def _argmax(
         pairs = [axis.tap(k) for axis, k in zip(axes, taps, strict=True)]
         at = (..., *(pair[0] for pair in pairs))
         part = (..., *(pair[1] for pair in pairs))
-        better = (x[part] > best[at]) | (places[at] < 0)
-        np.copyto(best[at], x[part], where=better)
+        found = x[part]
+        better = (found > best[at]) | (found != found) | (places[at] < 0)
+        np.copyto(best[at], found, where=better)
         np.copyto(places[at], plane[part], where=better)
 
 

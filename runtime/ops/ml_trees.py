@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
@@ -65,24 +66,16 @@ class TreeEnsemble(Op):
         need_lengths("leaf_*", self.leaf_targetids, self.leaf_weights.array.ravel())
 
 
-@op
-class TreeEnsembleClassifier(Op):
-    """Labels and scores, per class, of many decision trees (version 5; newer models: TreeEnsemble).
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NodeLists(Op):
+    """Many decision trees as older models have them, their nodes in parallel lists.
 
-    Nodes and class weights are parallel lists; (tree id, node id) names a node.
+    (tree id, node id) names a node.
     """
 
     domain: ClassVar = DOMAIN
-    outputs: ClassVar = (2, 2)
     base_values: Floats | None = None
     base_values_as_tensor: Tensor | None = None
-    class_ids: Ints | None = None
-    class_nodeids: Ints | None = None
-    class_treeids: Ints | None = None
-    class_weights: Floats | None = None
-    class_weights_as_tensor: Tensor | None = None
-    classlabels_int64s: Ints | None = None
-    classlabels_strings: Strings | None = None
     nodes_falsenodeids: Ints | None = None
     nodes_featureids: Ints | None = None
     nodes_hitrates: Floats | None = None
@@ -96,10 +89,42 @@ class TreeEnsembleClassifier(Op):
     nodes_values_as_tensor: Tensor | None = None
     post_transform: str = "NONE"
 
+    @property
+    def node_lists(self) -> tuple[Sized | None, ...]:
+        """The parallel lists."""
+        splits = self.nodes_values_as_tensor
+        return (
+            self.nodes_falsenodeids,
+            self.nodes_featureids,
+            self.nodes_missing_value_tracks_true or None,
+            self.nodes_modes,
+            self.nodes_nodeids,
+            self.nodes_treeids,
+            self.nodes_truenodeids,
+            self.nodes_values if splits is None else splits.array.ravel(),
+        )
+
+
+@op
+class TreeEnsembleClassifier(NodeLists):
+    """Labels and scores, per class, of many decision trees (version 5; newer models: TreeEnsemble).
+
+    Class weights are parallel lists, too.
+    """
+
+    outputs: ClassVar = (2, 2)
+    class_ids: Ints | None = None
+    class_nodeids: Ints | None = None
+    class_treeids: Ints | None = None
+    class_weights: Floats | None = None
+    class_weights_as_tensor: Tensor | None = None
+    classlabels_int64s: Ints | None = None
+    classlabels_strings: Strings | None = None
+
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         ints, strings = self.classlabels_int64s, self.classlabels_strings
         classes = one_of(ints, strings, "classlabels_int64s and classlabels_strings")
-        need_lengths("nodes_*", *_nodes(self))
+        need_lengths("nodes_*", *self.node_lists)
         weights = self.class_weights_as_tensor
         need_lengths(
             "class_*",
@@ -112,29 +137,14 @@ class TreeEnsembleClassifier(Op):
 
 
 @op
-class TreeEnsembleRegressor(Op):
+class TreeEnsembleRegressor(NodeLists):
     """Target weights of many decision trees, aggregated: [n, n_targets], as float32 (version 5).
 
     Newer models have TreeEnsemble. `aggregate_function` is SUM, AVERAGE, MIN or MAX.
     """
 
-    domain: ClassVar = DOMAIN
     aggregate_function: str = "SUM"
-    base_values: Floats | None = None
-    base_values_as_tensor: Tensor | None = None
     n_targets: int | None = None
-    nodes_falsenodeids: Ints | None = None
-    nodes_featureids: Ints | None = None
-    nodes_hitrates: Floats | None = None
-    nodes_hitrates_as_tensor: Tensor | None = None
-    nodes_missing_value_tracks_true: Ints | None = None
-    nodes_modes: Strings | None = None
-    nodes_nodeids: Ints | None = None
-    nodes_treeids: Ints | None = None
-    nodes_truenodeids: Ints | None = None
-    nodes_values: Floats | None = None
-    nodes_values_as_tensor: Tensor | None = None
-    post_transform: str = "NONE"
     target_ids: Ints | None = None
     target_nodeids: Ints | None = None
     target_treeids: Ints | None = None
@@ -143,7 +153,7 @@ class TreeEnsembleRegressor(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         need_choice(self.aggregate_function, "aggregate_function", "SUM", "AVERAGE", "MIN", "MAX")
-        need_lengths("nodes_*", *_nodes(self))
+        need_lengths("nodes_*", *self.node_lists)
         weights = self.target_weights_as_tensor
         need_lengths(
             "target_*",
@@ -153,20 +163,3 @@ class TreeEnsembleRegressor(Op):
             self.target_weights if weights is None else weights.array.ravel(),
         )
         return table_of(x, 1 if self.n_targets is None else self.n_targets, self.post_transform)
-
-
-def _nodes(
-    trees: TreeEnsembleClassifier | TreeEnsembleRegressor,
-) -> tuple[Sized | None, ...]:
-    """Return the parallel lists of a forest's nodes."""
-    splits = trees.nodes_values_as_tensor
-    return (
-        trees.nodes_falsenodeids,
-        trees.nodes_featureids,
-        trees.nodes_missing_value_tracks_true or None,
-        trees.nodes_modes,
-        trees.nodes_nodeids,
-        trees.nodes_treeids,
-        trees.nodes_truenodeids,
-        trees.nodes_values if splits is None else splits.array.ravel(),
-    )

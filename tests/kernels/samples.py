@@ -80,6 +80,7 @@ X, VOLUME = normal(2, 12, 9, 11), normal(1, 4, 6, 6, 6)
 LINE = normal(3, 7)
 WHOLE = np.arange(-12, 12).reshape(2, 3, 4)
 INDICES = np.array([[0, -1, 2], [1, 1, 0]])
+HOLES = np.where(normal(1, 3, 6, 7) > 1, np.float32("nan"), normal(1, 3, 6, 7))
 BYTES = (np.arange(240) % 200).astype(np.uint8).reshape(1, 3, 8, 10)
 
 
@@ -107,6 +108,8 @@ def _casts() -> Iterator[Sample]:
 
 def _windows() -> Iterator[Sample]:
     yield sample("MaxPool", [X], kernel_shape=(3, 3), strides=(2, 2), outputs=2)
+    yield sample("MaxPool", [X], kernel_shape=(1, 1), pads=(1, 0, 1, 1), outputs=2)
+    yield sample("MaxPool", [HOLES], kernel_shape=(3, 2), outputs=2)
     yield sample("MaxPool", [VOLUME], kernel_shape=(2, 2, 2))
     yield sample("MaxPool", [BYTES], kernel_shape=(2, 2))
     yield sample("AveragePool", [X], kernel_shape=(3, 3), count_include_pad=1)

@@ -158,6 +158,15 @@ def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
     assert not alone or estimate(task, tile, splits, target) <= min(alone)
 
 
+@pytest.mark.parametrize(("n", "k"), [(512, 2048), (256, 1024), (512, 4608), (256, 2304)])
+@pytest.mark.parametrize("m", [49, 196])
+def test_blocks_of_split_convolutions_are_all_done_at_once(m: int, n: int, k: int) -> None:
+    """ResNet-50 at batch 1; an H200 has 104 multiprocessors on which clusters gather."""
+    task = Task(m, n, k, image=True)
+    tile, splits = choose(task, H200)
+    assert splits == 1 or task.blocks(tile) * splits <= 104
+
+
 def test_tiles_fit() -> None:
     for tile in TILES:
         assert tile.threads % 32 == 0

@@ -5,7 +5,7 @@
 // X is the type of the elements, A the arithmetic, I counts elements, LOWEST the least of them.
 // Compile-time: KIND; CHANNELS_LAST; VECTOR; FIRST, the first of three axes that the operator has; KD KH
 // KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports where it found the greatest
-// element; COLUMN_MAJOR, whether it counts the spatial axes in Fortran order.
+// element (-1: in padding alone); COLUMN_MAJOR, whether it counts the spatial axes in Fortran order.
 
 enum { MAX, AVERAGE, AVERAGE_PADDED, NORM };
 
@@ -115,5 +115,5 @@ pool(const X* x, X* y, long long* positions, I count, int channels, int row, dou
 #pragma unroll
         for (int q = 0; q < VECTOR; ++q) to[q * plane(g.out)] = words.at[q];
     }
-    if (POSITIONS) positions[i] = lead * plane(g.in) + found;
+    if (POSITIONS) positions[i] = found < 0 ? -1 : lead * plane(g.in) + found;
 }
