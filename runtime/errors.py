@@ -2,7 +2,7 @@
 
 Each class carries the exit code that the command line returns for it:
 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, 5 backend unavailable, 6 device fault,
-7 out of time.
+7 out of time, 8 inconclusive, 9 internal error.
 """
 
 from __future__ import annotations
@@ -143,6 +143,22 @@ class TimeLimitError(TercetError):
     """Work that was not done when the time that its caller gave it was up."""
 
     exit_code = 7
+
+
+class TercetWarning(UserWarning):
+    """Base class of everything that tercet warns of through Python's `warnings`."""
+
+
+class ModelWarning(TercetWarning):
+    """Something in a model's file that is odd, and that was read the way other runtimes read it."""
+
+
+class PerformanceWarning(TercetWarning):
+    """A slow path that the user can leave; says how. Given once per model."""
+
+
+class PrecisionWarning(TercetWarning):
+    """A reduced precision that changed results in a way that float32 would not."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
