@@ -18,11 +18,13 @@ def test_every_public_name_is_there() -> None:
         _ = tercet.laod
 
 
-def test_all_errors_have_one_base() -> None:
-    errors = [getattr(tercet, name) for name in tercet.__all__]
-    for error in errors:
-        if isinstance(error, type) and issubclass(error, Exception):
-            assert issubclass(error, TercetError)
+def test_all_errors_have_one_base_and_all_warnings_another() -> None:
+    names = [getattr(tercet, name) for name in tercet.__all__]
+    for kind in names:
+        if isinstance(kind, type) and issubclass(kind, Warning):
+            assert issubclass(kind, tercet.TercetWarning)
+        elif isinstance(kind, type) and issubclass(kind, Exception):
+            assert issubclass(kind, TercetError)
 
 
 def test_available_names_every_backend() -> None:
