@@ -159,10 +159,12 @@ def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
 
 
 def _element(info: TensorInfo, type_: MapType, value: Any) -> Any:
-    """Return what a map holds as a scalar of its dtype, or as a text."""
+    """Return what a map holds: a number as a scalar of its dtype, a text as it is."""
+    if not isinstance(type_.element, TensorType) or np.ndim(value):
+        return _check(info, type_.element, value, {})
     dtype = type_.element.dtype
     data = np.asarray(value)
-    if (dtype == string) != (data.dtype.kind in "UTO") or (dtype != string and data.ndim):
+    if (dtype == string) != (data.dtype.kind in "UTO"):
         raise InputError(f"input '{info.name}' has the value {value!r}; the model wants {info}")
     return value if dtype == string else data.astype(dtype)[()]
 

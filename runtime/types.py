@@ -104,9 +104,9 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class SequenceType:
-    """A list of tensors (or of optionals, or of maps) of one type."""
+    """A list of values of one type."""
 
-    element: TensorType | OptionalType | MapType | None = None
+    element: ValueType | None = None
 
     def __str__(self) -> str:
         return f"sequence({self.element or '?'})"
@@ -114,9 +114,9 @@ class SequenceType:
 
 @dataclass(frozen=True, slots=True)
 class OptionalType:
-    """A tensor or a sequence that may be absent."""
+    """A value that may be absent."""
 
-    element: TensorType | SequenceType | None = None
+    element: ValueType | None = None
 
     def __str__(self) -> str:
         return f"optional({self.element or '?'})"
@@ -124,13 +124,13 @@ class OptionalType:
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A dictionary, as `ai.onnx.ml` has them."""
+    """A dictionary, as `ai.onnx.ml` has them. A scalar that it holds is a scalar of numpy's."""
 
     key: DType
-    element: TensorType
+    element: ValueType | None
 
     def __str__(self) -> str:
-        return f"map({name_of(self.key)}, {self.element})"
+        return f"map({name_of(self.key)}, {self.element or '?'})"
 
 
 ValueType = TensorType | SequenceType | OptionalType | MapType

@@ -176,6 +176,20 @@ class Agreement:
         }
 
 
+def missing(output: str, present: Array | None, side: str) -> Agreement:
+    """Return that an output which one side has is not there on the other.
+
+    Args:
+        output: its name.
+        present: what one side has.
+        side: the other one.
+    """
+    nan = float("nan")
+    text = type_text(present) if present is not None else ""
+    complaint = f"{side} lacks it"
+    return Agreement(output, text, False, nan, nan, nan, nan, Tolerance(0, 0), complaint=complaint)
+
+
 def agreement(
     output: str, reference: Array, found: Array, tolerance: Tolerance, *, detailed: bool = False
 ) -> Agreement:

@@ -16,7 +16,7 @@ from .. import __version__, backends
 from ..api import Loadable, load
 from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
-from ..runtime.types import Array
+from ..runtime.types import Array, HostValue
 from .console import counted
 from .saved import is_saved
 from .threads import usable_cpus
@@ -55,7 +55,7 @@ class Contestant(Protocol):
         """What it is and where it runs, in a few words."""
         ...
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
         """Return the outputs by name."""
         ...
 
@@ -122,7 +122,7 @@ class _Tercet:
         behind = f", fallback {fallback}" if fallback is not None else ""
         self.about = f"tercet {__version__} on {device}{threads}{behind}"
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
         return self.model.run(feeds, self._outputs)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class _OnnxRuntime:
         self._names = [output.name for output in self._session.get_outputs()]
         self.about = f"{ort.__version__} on cpu, {threads_text(threads)}"
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
         wanted = self._outputs or self._names
         try:
             return dict(zip(wanted, self._session.run(wanted, dict(feeds)), strict=True))
@@ -232,7 +232,7 @@ class _Reference:
         threads = blas.threads()
         self.about = f"onnx {onnx.__version__} on cpu, {threads_text(threads)}"
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
         try:
             found = self._evaluator.run(self._names, dict(feeds))
         except self._failures as error:

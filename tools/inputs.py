@@ -305,12 +305,12 @@ def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, .
     return Inputs(arrays, {name: ", ".join(paths) for name, paths in given.items()})
 
 
-def as_declared(data: Array, info: TensorInfo) -> Array:
+def as_declared(data: Array, info: TensorInfo | None) -> Array:
     """Return elements of types that numpy files have no name for, such as bfloat16 and strings."""
-    if info.dtype is None or data.dtype == info.dtype:
-        return data
-    if info.dtype == string and data.dtype.kind == "U":
+    if data.dtype.kind == "U" and (info is None or info.dtype in (None, string)):
         return data.astype(string)
+    if info is None or info.dtype is None or data.dtype == info.dtype:
+        return data
     nameless = data.dtype.kind == "V" and data.itemsize == info.dtype.itemsize
     return data.view(info.dtype) if nameless else data
 

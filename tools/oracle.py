@@ -18,6 +18,7 @@ from ..runtime.options import Options
 from ..runtime.types import (
     Array,
     HostValue,
+    MapType,
     OptionalType,
     SequenceType,
     TensorType,
@@ -107,10 +108,8 @@ def _wide_type(type_: ValueType | None) -> ValueType | None:
     match type_:
         case TensorType() if type_.dtype in NARROW:
             return replace(type_, dtype=float64, value=None)
-        case SequenceType(element=TensorType() as element):
-            return SequenceType(element.with_dtype(float64) if element.dtype in NARROW else element)
-        case OptionalType(element=TensorType() as element):
-            return OptionalType(element.with_dtype(float64) if element.dtype in NARROW else element)
+        case SequenceType() | OptionalType() | MapType():
+            return replace(type_, element=_wide_type(type_.element))
         case _:
             return type_
 

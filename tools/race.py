@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from ..api import Loadable
-from ..runtime.errors import BackendUnavailable, InputError, UnsupportedError, UsageError
+from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ..runtime.model import Model
-from ..runtime.types import Array
-from .agreement import Agreement
+from ..runtime.types import Array, HostValue
+from .agreement import Agreement, missing
 from .console import Say
 from .contestants import Contestant, Settings, open_contestant
 from .inputs import Inputs, Wanted, make_inputs
 from .measure import Repeat, interleave, timed
+from .nested import flat
 from .saved import Saved, inputs_beside, is_saved, open_saved, read_comparison
 from .tolerances import Bounds, Chosen
 
@@ -120,11 +120,11 @@ class Race:
         contestant = open_contestant(name, self._source, self._settings)
         loaded = perf_counter() - start
         self._say(f"{name}: first run")
-        outputs: dict[str, Array] = {}
+        outputs: dict[str, HostValue] = {}
         try:
             with self.inputs.explained():
                 cold = timed(lambda: outputs.update(contestant.run(self.inputs.arrays)))
-            self.entries[name] = Entry(contestant, loaded, cold, _tensors(name, outputs))
+            self.entries[name] = Entry(contestant, loaded, cold, flat(outputs))
         except BaseException:
             contestant.close()
             raise
@@ -143,7 +143,7 @@ class Race:
             tolerances: what a user gave.
             measured: whether the model may run in float64 for the others.
         """
-        (_, first), *others = self.entries.items()
+        (reference, first), *others = self.entries.items()
         graph, arrays = self._model.imported, self.inputs.arrays
         bounds = Bounds(graph, arrays, tolerances, self._settings.outputs, self._say)
         for name, entry in others:
@@ -151,11 +151,13 @@ class Race:
                 continue
             precisions = first.contestant.precision, entry.contestant.precision
             entry.agreements = [
-                bounds.compare(
-                    output, data, _output(name, entry, output), precisions, measured=measured
-                )
+                bounds.compare(output, data, entry.outputs[output], precisions, measured=measured)
+                if output in entry.outputs
+                else missing(output, data, name)
                 for output, data in first.outputs.items()
             ]
+            extra = (output for output in entry.outputs if output not in first.outputs)
+            entry.agreements += [missing(o, entry.outputs[o], reference) for o in extra]
         if measured:
             for entry in self.entries.values():
                 entry.error = bounds.error(entry.outputs)
@@ -179,18 +181,3 @@ class Race:
         """Give all memory back."""
         for entry in self.entries.values():
             entry.contestant.close()
-
-
-def _tensors(name: str, outputs: Mapping[str, Any]) -> dict[str, Array]:
-    for output, value in outputs.items():
-        if not isinstance(value, np.ndarray | np.generic):
-            raise UnsupportedError(
-                f"output '{output}' of {name} is a {type(value).__name__}; tensors are compared"
-            )
-    return {output: np.asarray(value) for output, value in outputs.items()}
-
-
-def _output(name: str, entry: Entry, output: str) -> Array:
-    if output not in entry.outputs:
-        raise InputError(f"{name} gives no output '{output}', the reference does")
-    return entry.outputs[output]

@@ -19,12 +19,13 @@ from ..runtime.infer import specialise
 from ..runtime.ir import Value
 from ..runtime.model import Model
 from ..runtime.placement import Placement
-from ..runtime.types import Array, TensorType, ValueType
+from ..runtime.types import Array, HostValue, TensorType, ValueType
 from .agreement import type_text
 from .console import Say, announce_compiling, counted, facts, grid, ms_text, silent, value_text
 from .deadline import time_limit
 from .inputs import Inputs, Wanted, make_inputs
 from .measure import Repeat, Timing, interleave, timed
+from .nested import flat
 
 SHOWN_ELEMENTS = 8
 SHOWN_VECTORS = 8
@@ -111,7 +112,7 @@ class Run:
     backend: str
     precision: str
     inputs: Inputs
-    outputs: Mapping[str, Array] = field(repr=False)
+    outputs: Mapping[str, HostValue] = field(repr=False)
     load: float
     first: float
     steady: Timing
@@ -120,8 +121,12 @@ class Run:
     stopped: str = ""
 
     def summaries(self) -> tuple[Summary, ...]:
-        """Return what is in each output."""
-        return tuple(summary(name, data) for name, data in self.outputs.items())
+        """Return what is in each output; lists and dictionaries part by part, see `flat`."""
+        found: list[Summary] = []
+        for name, value in self.outputs.items():
+            arrays = flat({name: value})
+            found += [summary(each, data) for each, data in arrays.items()] or [_empty(name, value)]
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the arrays, times in milliseconds, for JSON."""
@@ -178,7 +183,7 @@ def run_model(
         inputs = make_inputs(model.inputs, wanted)
         tell("first run")
         announce_compiling(model, say)
-        found: dict[str, Array] = {}
+        found: dict[str, HostValue] = {}
         names = tuple(outputs) or None
         with inputs.explained():
             first = timed(lambda: found.update(model.run(inputs.arrays, names)))
@@ -247,6 +252,13 @@ def summary(name: str, data: Array) -> Summary:
     )
     nan, inf = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
     return Summary(name, type_text(data), low, high, mean, nan, inf, _top(data))
+
+
+def _empty(name: str, value: HostValue) -> Summary:
+    """Describe an output in which there is no array."""
+    nothing = float("nan")
+    text = "absent" if value is None else f"empty {type(value).__name__}"
+    return Summary(name, text, nothing, nothing, nothing, 0, 0, ())
 
 
 def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
@@ -332,8 +344,10 @@ def _show_outputs(console: Console, run: Run) -> None:
         style = "bold red" if each.nan or each.inf else "dim"
         table.add_row(Text(each.name), Text(each.type), *numbers, Text(strange, style))
     console.print(table)
+    arrays = flat(run.outputs)
     for each in found:
-        _show_elements(console, each, run.outputs[each.name])
+        if each.name in arrays:
+            _show_elements(console, each, arrays[each.name])
     console.print()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..runtime.errors import InputError, UsageError, did_you_mean
 from ..runtime.model import TensorInfo
-from ..runtime.types import Array
+from ..runtime.types import Array, HostValue
 from .arrays import read_archive, read_test_data, write_archive
 from .inputs import Wanted, as_declared
 
@@ -33,7 +33,7 @@ class Saved:
     precision: str
     outputs: Mapping[str, Array] = field(repr=False)
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
         """Return the outputs, whatever the inputs are."""
         return dict(self.outputs)
 
@@ -68,14 +68,19 @@ def open_saved(name: str, infos: Sequence[TensorInfo], wanted: Sequence[str]) ->
     by_name = {info.name: info for info in infos}
     outputs: dict[str, Array] = {}
     for each in names:
-        if each not in found:
+        own = {name: data for name, data in found.items() if _is_of(name, each)}
+        if not own:
             hint = did_you_mean(each, list(found))
             raise InputError(
                 f"{name} has no '{each}'{hint} (it has {', '.join(found) or 'nothing'})"
             )
-        data = found[each]
-        outputs[each] = as_declared(data, by_name[each]) if each in by_name else data
+        outputs |= {n: as_declared(data, by_name.get(n)) for n, data in own.items()}
     return Saved(f"saved in {name}", "float32", outputs)
+
+
+def _is_of(name: str, output: str) -> bool:
+    """Whether an array is an output, or a part of one that is a list or a dictionary."""
+    return name == output or (name.startswith(f"{output}[") and name.endswith("]"))
 
 
 def inputs_beside(names: Sequence[str], wanted: Wanted) -> Wanted:
@@ -148,7 +153,7 @@ def _group(
 ) -> dict[str, Array]:
     start = f"{group}/"
     own = {name[len(start) :]: data for name, data in found.items() if name.startswith(start)}
-    return {n: as_declared(data, declared[n]) if n in declared else data for n, data in own.items()}
+    return {name: as_declared(data, declared.get(name)) for name, data in own.items()}
 
 
 def _entries(file: Path) -> list[str]:

@@ -25,7 +25,8 @@ from ..runtime.dtypes import COMPLEX, FLOAT8S, FLOATS, DType, bfloat16, float16,
 from ..runtime.errors import TercetError
 from ..runtime.ir import Graph
 from ..runtime.types import Array, HostValue, TensorType
-from .agreement import Agreement, Tolerance, agreement, tolerance_for, type_text
+from .agreement import Agreement, Tolerance, agreement, missing, tolerance_for
+from .nested import flat
 from .oracle import Oracle
 
 SLACK = 16.0
@@ -139,12 +140,7 @@ class Judge:
         if reference is None or found is None:
             side = "the reference" if reference is None else "the contestant"
             present = reference if reference is not None else found
-            text = type_text(present) if present is not None else ""
-            nan = float("nan")
-            missing = Agreement(
-                name, text, False, nan, nan, nan, nan, Tolerance(0, 0), complaint=f"{side} lacks it"
-            )
-            return Finding(missing, float("inf"))
+            return Finding(missing(name, present, side), float("inf"))
         tolerance = self.tolerance(name, reference, found)
         result = agreement(name, reference, found, tolerance, detailed=detailed)
         return Finding(result, _excess(result))
@@ -187,19 +183,6 @@ class _Shake:
     def __call__(self, data: Array) -> Array:
         wide = data.astype(np.float64)
         return wide * (1 + self._unit * self._generator.uniform(-1, 1, data.shape))
-
-
-def flat(values: Mapping[str, HostValue]) -> Arrays:
-    """Return all arrays among values by name; those in lists and dictionaries one by one."""
-    found: Arrays = {}
-    for name, value in values.items():
-        if isinstance(value, list):
-            found |= flat({f"{name}[{i}]": item for i, item in enumerate(value)})
-        elif isinstance(value, dict):
-            found |= flat({f"{name}[{key!r}]": item for key, item in value.items()})
-        elif value is not None:
-            found[name] = np.asarray(value)
-    return found
 
 
 def _unit(graph: Graph, precision: str) -> float:

@@ -127,7 +127,8 @@ def type_text(type_: ValueType | None) -> str | None:
             element = type_text(type_.element)
             return f"optional({element})" if element else None
         case MapType():
-            return f"map({dtype_text(type_.key)}, {dtype_text(type_.element.dtype)})"
+            element = type_text(type_.element)
+            return f"map({dtype_text(type_.key)},{element})" if element else None
         case None:
             return None
 

@@ -17,6 +17,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+from ...runtime.dtypes import INTEGERS, DType, name_of, string
 from ...runtime.types import (
     Array,
     Dim,
@@ -254,18 +255,20 @@ class _Parser:
         if kind == "tensor_type":
             return self._tensor_type(proto.tensor_type, where)
         if kind == "sequence_type":
-            element = self._type(proto.sequence_type.elem_type, where, depth + 1)
-            if isinstance(element, TensorType | OptionalType | None):
-                return SequenceType(element)
-        elif kind == "optional_type":
-            element = self._type(proto.optional_type.elem_type, where, depth + 1)
-            if isinstance(element, TensorType | SequenceType | None):
-                return OptionalType(element)
-        elif kind == "map_type":
+            return SequenceType(self._type(proto.sequence_type.elem_type, where, depth + 1))
+        if kind == "optional_type":
+            return OptionalType(self._type(proto.optional_type.elem_type, where, depth + 1))
+        if kind == "map_type":
             element = self._type(proto.map_type.value_type, where, depth + 1)
-            if isinstance(element, TensorType):
-                return MapType(self._source.dtype(proto.map_type.key_type, where), element)
-        raise self._source.error(f"declares a {kind} that tercet has no values for", where)
+            return MapType(self._key(proto.map_type.key_type, where), element)
+        shown = kind.replace("_", " ")
+        raise self._source.unsupported(f"declares a {shown}, of which tercet has no values", where)
+
+    def _key(self, number: int, where: str) -> DType:
+        key = self._source.dtype(number, where)
+        if key != string and key not in INTEGERS:
+            raise self._source.error(f"declares a map with keys of {name_of(key)}", where)
+        return key
 
     def _tensor_type(self, proto: TypeProto.Tensor, where: str) -> TensorType | None:
         if proto.elem_type == 0:

@@ -6,11 +6,13 @@ come out of it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..dtypes import bool_, int64
 from ..errors import ShapeError
 from ..ir import Graph, Node, Value
 from ..op import Op, op
-from ..types import Dim, SequenceType, TensorType, ValueType
+from ..types import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
 from .shape import Identity
 from .shapes import checked, common_type, need_rank, normalize_axis, same_dim
 
@@ -34,8 +36,8 @@ def _without_value(type_: ValueType | None) -> ValueType | None:
 def _without_shape(type_: ValueType | None) -> ValueType | None:
     if isinstance(type_, TensorType):
         return type_.with_shape(None)
-    if isinstance(type_, SequenceType) and isinstance(type_.element, TensorType):
-        return SequenceType(type_.element.with_shape(None))
+    if isinstance(type_, SequenceType | OptionalType | MapType):
+        return replace(type_, element=_without_shape(type_.element))
     return type_
 
 

@@ -142,6 +142,8 @@ class DictVectorizer(Op):
         wanted = int64 if self.int64_vocabulary else string
         if x.key != wanted:
             raise ShapeError(f"x has keys of {name_of(x.key)}, the vocabulary {name_of(wanted)}")
+        if not isinstance(x.element, TensorType):
+            raise ShapeError(f"x is {x}; expected a map to scalars")
         return TensorType(x.element.dtype, (count,))
 
 

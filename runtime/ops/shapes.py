@@ -204,17 +204,15 @@ def common_type(a: ValueType | None, b: ValueType | None, what: str) -> ValueTyp
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype == b.dtype:
         return TensorType(a.dtype, common_shape(a.shape, b.shape))
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
-        element = common_type(a.element, b.element, what)
-        return SequenceType(None if isinstance(element, SequenceType) else element)
+        return SequenceType(common_type(a.element, b.element, what))
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
-        element = common_type(a.element, b.element, what)
-        return OptionalType(None if isinstance(element, OptionalType | MapType) else element)
+        return OptionalType(common_type(a.element, b.element, what))
     if isinstance(a, OptionalType) or isinstance(b, OptionalType):
         bare = [t.element if isinstance(t, OptionalType) else t for t in (a, b)]
         common_type(bare[0], bare[1], what)
         return None
-    if isinstance(a, MapType) and a == b:
-        return a
+    if isinstance(a, MapType) and isinstance(b, MapType) and a.key == b.key:
+        return MapType(a.key, common_type(a.element, b.element, what))
     raise ShapeError(f"{what} is {a} or {b}; expected the same dtype")
 
 

@@ -421,9 +421,9 @@ GRAPHS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "attributes": (lambda m: m.graph.node[0].attribute.extend([ALPHA] * 2), "'a' twice"),
     "lying": (attribute(type=1, i=3), "declared FLOAT but holds i"),
     "ambiguous": (attribute(i=3, f=3), "has unknown type 0"),
-    "sequence of maps": (
+    "map without keys": (
         lambda m: m.graph.input[0].type.sequence_type.elem_type.map_type.SetInParent(),
-        "declares a ",
+        "no element type",
     ),
 }
 

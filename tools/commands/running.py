@@ -87,6 +87,7 @@ def run(
     from ..arrays import check_archive_name, read_named, write_archive
     from ..console import progress
     from ..measure import Repeat
+    from ..nested import flat
     from ..run import run_model, show_run
     from ..threads import use_threads
 
@@ -113,7 +114,7 @@ def run(
             timeout=timeout,
         )
     if save is not None:
-        write_archive(save, found.outputs)
+        write_archive(save, flat(found.outputs))
     show(found, show_run, json=json)
     raise typer.Exit(exit_code(True, found.stopped))
 
