@@ -12,11 +12,24 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import ClassVar
 
+from .text import message
+
 
 class TercetError(Exception):
-    """Base class of all errors that tercet raises on purpose."""
+    """Base class of all errors that tercet raises on purpose.
+
+    What it prints is safe for a terminal: names that a file brings are escaped there, see
+    `message`. `args` and the attributes have them as they are.
+    """
 
     exit_code: ClassVar[int] = 2
+
+    def __str__(self) -> str:
+        return message(super().__str__())
+
+    def add_note(self, note: str, /) -> None:
+        """Add a line to the message; see `BaseException.add_note`."""
+        super().add_note(message(note))
 
 
 class UsageError(TercetError):
@@ -146,7 +159,13 @@ class TimeLimitError(TercetError):
 
 
 class TercetWarning(UserWarning):
-    """Base class of everything that tercet warns of through Python's `warnings`."""
+    """Base class of everything that tercet warns of through Python's `warnings`.
+
+    As with errors, names are escaped in what it prints.
+    """
+
+    def __str__(self) -> str:
+        return message(super().__str__())
 
 
 class ModelWarning(TercetWarning):

@@ -14,6 +14,7 @@ from .dtypes import DType, name_of, string
 from .errors import InputError
 from .exchange import Exchange, Lent
 from .ir import Value
+from .text import printable
 from .types import (
     Array,
     HostValue,
@@ -50,8 +51,8 @@ class TensorInfo:
 
     def __str__(self) -> str:
         if self.dtype is None:
-            return f"{self.name}: {self.type or '?'}"
-        return f"{self.name}: {TensorType(self.dtype, self.shape)}"
+            return printable(f"{self.name}: {self.type or '?'}")
+        return printable(f"{self.name}: {TensorType(self.dtype, self.shape)}")
 
     @classmethod
     def of(cls, value: Value, name: str | None = None) -> TensorInfo:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from .op import Op, arity, body_names, with_attributes
+from .text import printable
 from .types import Array, TensorType, ValueType, constant_type
 
 
@@ -42,7 +43,7 @@ class Value:
         self.consumers: dict[Node, int] = {}
 
     def __repr__(self) -> str:
-        return f"%{self.name}: {self.type or '?'}"
+        return printable(f"%{self.name}: {self.type or '?'}")
 
     @property
     def is_constant(self) -> bool:
@@ -83,7 +84,7 @@ class Node:
     def __repr__(self) -> str:
         reads = ", ".join(f"%{v.name}" if v else "_" for v in self.inputs)
         gives = ", ".join(map(repr, self.outputs))
-        return f"{gives} = {self.op}({reads})  # {self.name}"
+        return printable(f"{gives} = {self.op}({reads})  # {self.name}")
 
     @property
     def kind(self) -> str:
@@ -131,8 +132,8 @@ class Graph:
     def __repr__(self) -> str:
         inputs = ", ".join(map(repr, self.inputs))
         outputs = ", ".join(f"{name}=%{value.name}" for name, value in self._outputs.items())
-        lines = [f"graph {self.name}({inputs})", *(f"  {node}" for node in self._nodes)]
-        return "\n".join([*lines, f"  return {outputs}"])
+        head, end = printable(f"graph {self.name}({inputs})"), printable(f"  return {outputs}")
+        return "\n".join([head, *(f"  {node}" for node in self._nodes), end])
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 

@@ -13,6 +13,7 @@ from .layout import Row, Slot
 from .partition import obstacle
 from .program import Program
 from .repetition import Repetition
+from .text import printable
 
 #: What is said of control flow that the host decides on.
 LATER = "its bodies are planned when they first run"
@@ -80,7 +81,8 @@ class Placement:
         for row in self.rows:
             title = " + ".join(row.nodes) if row.operators else ", ".join(row.inputs)
             why = f"  ({row.reason})" if row.reason else ""
-            lines.append(f"{row.backend:<{left}}  {row.kernel:<{middle}}  {title}{why}")
+            line = f"{row.backend:<{left}}  {row.kernel:<{middle}}  {title}{why}"
+            lines.append(printable(line))
         return "\n".join(lines)
 
 

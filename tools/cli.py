@@ -5,6 +5,7 @@ Commands import what they need when they run, so that help is there at once.
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import typer
 
 from .. import __version__
 from ..runtime.errors import DeviceError, TercetError, UsageError
+from ..runtime.text import message, printable
 from .commands import files, machine, measuring, running, tuning
 from .commands.options import Debug
 
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    _let_streams_take_anything()
     try:
         app(given, prog_name="tercet")
         code = 0
@@ -61,13 +64,21 @@ def _call_off_watchdog() -> None:
         deadline.WATCHDOG.disarm()
 
 
+def _let_streams_take_anything() -> None:
+    """Have characters that the locale lacks written as escape sequences, not raise errors."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _fail(error: BaseException, text: str, code: int, *, debug: bool) -> int:
     """Print an error, with the traceback if it is wanted; return the exit code."""
     if debug:
-        traceback.print_exception(error)
+        trace = "".join(traceback.format_exception(error))
+        typer.echo(printable(trace, "\n\t"), sys.stderr, nl=False)
     notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(text + notes, err=True)
+    typer.secho("error: ", sys.stderr, nl=False, fg="red", bold=True)
+    typer.echo(message(text + notes), sys.stderr)
     return code
 
 

@@ -6,17 +6,21 @@ import io
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from ..runtime.text import message
 
 if TYPE_CHECKING:
     from ..runtime.model import Model
@@ -36,13 +40,42 @@ def open_console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, or `PIPE_WIDTH` columns ($COLUMNS) elsewhere."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+    return SafeConsole(file=stream, width=width, highlight=False, emoji=False, markup=False)
+
+
+class SafeConsole(Console):
+    """A console that shows what names contain, but never lets the terminal carry it out.
+
+    Every text goes through `render`, whatever table or panel it is in.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as rich does, a text as `message` gives it."""
+        if isinstance(renderable, str):
+            renderable = message(renderable)
+        elif isinstance(renderable, Text):
+            renderable = _escaped(renderable)
+        return super().render(renderable, options)
+
+
+def _escaped(text: Text) -> Text:
+    """Return the text as `message` gives it; one that changes loses the styles of its parts."""
+    plain = message(text.plain)
+    return text if plain == text.plain else text.blank_copy(plain)
+
+
+def lines(text: str) -> RenderableType:
+    """Return a text of several lines of our own, which begin where the first one does."""
+    return Group(*map(Text, text.split("\n")))
 
 
 def text_of(show: Callable[[Console, Any], None], found: Any) -> str:
     """Return what a view prints, without colours, in `PIPE_WIDTH` columns."""
     text = io.StringIO()
-    show(Console(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False), found)
+    console = SafeConsole(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    show(console, found)
     return text.getvalue().rstrip()
 
 
@@ -100,14 +133,25 @@ def facts(console: Console, pairs: Mapping[str, str]) -> None:
     table.add_column(overflow="fold")
     for name, text in pairs.items():
         if text:
-            table.add_row(name, Text(text))
+            table.add_row(name, lines(text))
     console.print(table)
 
 
 def print_json(console: Console, data: Mapping[str, Any]) -> None:
-    """Print `data` as JSON, in which NaN and infinities become null."""
+    """Print `data` as JSON, in which NaN and infinities become null.
+
+    Names are what they are: what a stream cannot say, or a terminal would carry out, is escaped as
+    JSON does it.
+    """
     text = json.dumps(finite(data), indent=2, allow_nan=False, ensure_ascii=False)
-    console.file.write(text + "\n")
+    encoding = console.encoding
+
+    def said(match: re.Match[str]) -> str:
+        char = match[0]
+        fits = char.isprintable() and char.encode(encoding, "ignore")
+        return char if fits else json.dumps(char)[1:-1]
+
+    console.file.write(re.sub(r"[^\n -~]", said, text) + "\n")
 
 
 def finite(data: Any) -> Any:

@@ -25,7 +25,7 @@ from ..backends import Availability
 from ..backends.numpy import blas
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import default_cache
-from .console import Say, bytes_text, grid, silent, text_of
+from .console import Say, bytes_text, grid, lines, silent, text_of
 from .libraries import SharedLibrary, libraries
 from .peaks import Peaks, all_peaks, show_peaks
 from .threads import usable_cpus
@@ -346,7 +346,7 @@ def show_diagnosis(console: Console, found: Diagnosis) -> None:
     table = grid("backend", "", "runs on", left=3)
     for each in found.backends:
         said = each.device if each else f"cannot run here: {each.missing}\n{each.remedy}"
-        table.add_row(each.name, _mark(bool(each), True), Text(said))
+        table.add_row(each.name, _mark(bool(each), True), lines(said))
     console.print(table)
     console.print()
     _show_libraries(console, found.libraries)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..runtime.placement import PlacedRow, Placement
+from ..runtime.text import printable
 from .capability import LATER, NOBODY, PASSES, Capability
 from .console import bytes_text, count_text, counted, facts, grid
 from .inspection import Inspection, Passes, memory_dict
@@ -62,7 +63,7 @@ def _show_facts(console: Console, found: Inspection) -> None:
             "model": f"{found.model}, {bytes_text(found.nbytes)}",
             "producer": source.producer,
             "format": f"IR version {source.ir_version}, opset {opsets}",
-            "metadata": "\n".join(f"{k} = {v}" for k, v in source.metadata.items()),
+            "metadata": "\n".join(printable(f"{k} = {v}") for k, v in source.metadata.items()),
             "inputs": "\n".join(map(str, found.inputs)),
             "outputs": "\n".join(map(str, found.outputs)),
             "parameters": f"{held.parameters:,}" + (f" ({by_dtype})" if by_dtype else ""),

@@ -72,9 +72,11 @@ def run(names: Sequence[str], say: Say, commit: str = "") -> Report:
 def show(console: Console, report: Report) -> None:
     """Print every table and what follows from it."""
     for study in report.studies:
-        console.print(f"\n{study.name}, {report.seconds[study.name]:.1f} s", style="bold")
+        console.print()
+        console.print(f"{study.name}, {report.seconds[study.name]:.1f} s", style="bold")
         for table in study.tables:
-            console.print(f"\n{table.title}")
+            console.print()
+            console.print(f"{table.title}")
             shown = grid(*(column.title for column in table.columns))
             for cells in table.cells():
                 shown.add_row(*cells)
@@ -82,7 +84,8 @@ def show(console: Console, report: Report) -> None:
         for finding in study.findings:
             console.print(f"- {finding}")
     for name, reason in report.failed.items():
-        console.print(f"\n{name} failed: {reason}")
+        console.print()
+        console.print(f"{name} failed: {reason}")
 
 
 def save(report: Report, folder: Path) -> list[Path]:
