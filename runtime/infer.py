@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import NoneType
 
+from .constraints import Element, check_inputs, check_outputs
 from .errors import ModelError, ShapeError
 from .ir import Graph, Node, Value
 from .op import Op, input_kinds, input_names
@@ -29,10 +30,11 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
     known = all(v is None or v.type is not None for v in node.inputs)
     where = f"node '{node.name}' ({node.kind})"
     try:
-        if known:
-            check_kinds(node.op, types)
+        bound = check_types(node.op, types) if known else {}
         _enter_bodies(node, types if known else None, file)
         found = node.op.infer(*types) if known else ()
+        results = found if isinstance(found, tuple) else (found,)
+        check_outputs(node.op, results, bound)
     except ShapeError as error:
         reason = f"{error}; inputs: {_inputs_text(node)}"
         raise ModelError(reason, file=file, where=where) from error
@@ -48,14 +50,23 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         value.type = _merge(type_, value.type)
 
 
-def check_kinds(op: Op, types: Sequence[ValueType | None]) -> None:
-    """Raise ShapeError if a required input is left out, or is a sequence in place of a tensor."""
+def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]:
+    """Check the kinds and the dtypes of an operator's inputs, of which None is left out.
+
+    Returns:
+        The dtypes by type parameter, for `check_outputs`.
+
+    Raises:
+        ShapeError: a required input is left out, is a sequence in place of a tensor, or is of a
+            dtype that ONNX does not allow.
+    """
     kinds, names = input_kinds(type(op)), input_names(type(op))
     for i, found in enumerate(types):
         wanted = min(i, len(kinds) - 1)
         if not isinstance(found, kinds[wanted]):
             expected = " or ".join(k.__name__ for k in kinds[wanted] if k is not NoneType)
             raise ShapeError(f"{names[wanted]} is {found or 'left out'}; expected {expected}")
+    return check_inputs(op, types)
 
 
 def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: str | None) -> None:

@@ -12,7 +12,7 @@ from ...runtime.backend import Claim, Decline, Site, Weights
 from ...runtime.custom import Custom
 from ...runtime.errors import LimitError, TercetError, UnsupportedError
 from ...runtime.host import HOST, HostDevice, memory
-from ...runtime.infer import check_kinds, infer
+from ...runtime.infer import check_types, infer
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
 from ...runtime.options import Options
@@ -143,7 +143,7 @@ def _check_size(node: Node, values: Sequence[HostValue], limit: int) -> None:
     types = [None if source is None else _known_type(data) for source, data in pairs]
     if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
         return
-    check_kinds(node.op, types)
+    check_types(node.op, types)
     found = node.op.infer(*types)
     for result in found if isinstance(found, tuple) else (found,):
         if isinstance(result, TensorType) and result.is_static and result.nbytes > limit:

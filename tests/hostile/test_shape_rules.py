@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime import ops
+from tercet.runtime.constraints import SETS
 from tercet.runtime.dtypes import BY_ONNX, DType, int64
 from tercet.runtime.errors import ModelError, ShapeError
 from tercet.runtime.infer import infer
@@ -113,7 +114,8 @@ class Rolls:
     def body(self) -> Graph:
         body = Graph("body")
         values = [body.add_input(f"in{i}", self.tensor()) for i in range(self.some(0, 1, 2, 3, 4))]
-        if values and self.random.random() < 0.5:
+        added = values and self.random.random() < 0.5
+        if added and values[-1].tensor.dtype in SETS["numbers"]:
             node = body.insert(Add(), [values[-1], values[-1]])
             values.append(node.output)
             infer(body)
