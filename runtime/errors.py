@@ -132,6 +132,14 @@ class DeviceOutOfMemory(DeviceError):
     """An allocation that a device refused; says how much was asked for and how much is free."""
 
 
+def out_of_memory(where: str, error: MemoryError) -> DeviceOutOfMemory:
+    """Return the error for memory of the host that numpy or Python asked for and did not get."""
+    wanted = str(error) or "an allocation failed"
+    return DeviceOutOfMemory(
+        f"{where}: the host has too little memory: {wanted}; max_bytes refuses a model earlier"
+    )
+
+
 class DeviceFault(DeviceError):
     """A fault in a kernel, after which the driver refuses the process everything else."""
 
@@ -156,6 +164,11 @@ class TimeLimitError(TercetError):
     """Work that was not done when the time that its caller gave it was up."""
 
     exit_code = 7
+
+
+#: What Python and numpy raise for data that an operator cannot work on. Types and sizes are checked
+#: before, so this is the net under those checks.
+FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class TercetWarning(UserWarning):

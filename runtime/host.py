@@ -36,7 +36,12 @@ class HostBuffer:
 
     def __init__(self, nbytes: int) -> None:
         _check_fits(nbytes)
-        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        try:
+            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            raise DeviceOutOfMemory(
+                f"cpu: {nbytes} bytes asked for in one piece, which the system does not give"
+            ) from error
         start = -raw.ctypes.data % ALIGNMENT
         self.memory: Array = raw[start : start + nbytes]
 

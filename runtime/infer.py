@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 
 from .constraints import Element, check_inputs, check_outputs
-from .errors import ModelError, ShapeError
+from .errors import FAILURES, ModelError, ShapeError, out_of_memory
 from .ir import Graph, Node, Value
 from .op import Op, input_kinds, input_names
 from .types import Array, TensorType, ValueType
@@ -37,6 +37,11 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         check_outputs(node.op, results, bound)
     except ShapeError as error:
         reason = f"{error}; inputs: {_inputs_text(node)}"
+        raise ModelError(reason, file=file, where=where) from error
+    except MemoryError as error:
+        raise out_of_memory(where, error) from error
+    except FAILURES as error:
+        reason = f"the types make no sense: {error}; inputs: {_inputs_text(node)}"
         raise ModelError(reason, file=file, where=where) from error
     if not known:
         return

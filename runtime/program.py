@@ -18,7 +18,16 @@ from .backend import Interpreter
 from .body import opened, settled
 from .control import run_control
 from .counting import Counting, counting
-from .errors import DeviceError, LimitError, ModelError, Refusal, ShapeError, UnsupportedError
+from .errors import (
+    FAILURES,
+    DeviceError,
+    LimitError,
+    ModelError,
+    Refusal,
+    ShapeError,
+    UnsupportedError,
+    out_of_memory,
+)
 from .exchange import HOST_ENDS, Ends, exchange_of
 from .host import HOST
 from .infer import specialise
@@ -208,7 +217,9 @@ class Program:
             raise ModelError(f"{error}; inputs: {_texts(inputs)}", where=where) from error
         except LimitError as error:
             raise LimitError(f"{where}: {error}") from error
-        except (ArithmeticError, IndexError, ValueError) as error:
+        except MemoryError as error:
+            raise out_of_memory(where, error) from error
+        except FAILURES as error:
             raise DeviceError(f"{where}: {error}; inputs: {_texts(inputs)}") from error
         for value, data in zip(node.outputs, results, strict=False):
             _check_type(value, data, where)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...runtime.backend import Claim, Decline, Site, Weights
 from ...runtime.custom import Custom
-from ...runtime.errors import LimitError, TercetError, UnsupportedError
+from ...runtime.errors import FAILURES, LimitError, TercetError, UnsupportedError
 from ...runtime.host import HOST, HostDevice, memory
 from ...runtime.infer import check_types, infer
 from ...runtime.ir import Graph, Node, Value
@@ -109,7 +109,7 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
     try:
         with np.errstate(all="ignore"):
             found = _run(node, inputs, WeightStore(HOST), memory())
-    except (ArithmeticError, IndexError, TercetError, ValueError):
+    except (*FAILURES, MemoryError, TercetError):
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
     return arrays if len(arrays) == len(found) else None

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...runtime.backend import Run, Site, View
 from ...runtime.dtypes import DType
-from ...runtime.errors import DeviceError
+from ...runtime.errors import FAILURES, DeviceError, out_of_memory
 from ...runtime.host import array, logical
-from ...runtime.ir import Value
+from ...runtime.ir import Node, Value
 from ...runtime.types import Array
 from .cost import blocks_worth
 from .crew import CREW
@@ -156,8 +156,13 @@ class HostStep:
                         return
                     for call in alone:
                         call()
-            except (ArithmeticError, IndexError, ValueError) as error:
-                names = " + ".join(f"'{node.name}' ({node.kind})" for node in nodes)
-                raise DeviceError(f"{names} on numpy: {error}") from error
+            except MemoryError as error:
+                raise out_of_memory(_names(nodes), error) from error
+            except FAILURES as error:
+                raise DeviceError(f"{_names(nodes)} on numpy: {error}") from error
 
         return play
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    return " + ".join(f"'{node.name}' ({node.kind})" for node in nodes)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime import dtypes
-from ...runtime.dtypes import TO_ONNX
+from ...runtime.dtypes import TO_ONNX, float32, name_of
 from ...runtime.types import TensorType
 from .raw import RawGraph, RawNode, items
 from .rewrite import (
@@ -274,6 +274,8 @@ def resize(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     node = without(node, *names, **others).change(op="Resize")
     x = node.inputs[0]
     type_ = site.type_of(scales)
+    if isinstance(type_, TensorType) and type_.dtype != float32:
+        raise site.error(f"has scales of {name_of(type_.dtype)}; expected float32", node)
     known = type_.known if isinstance(type_, TensorType) else None
     shrinks = known is None or bool((known < 1).any())
     grows = known is None or bool((known > 1).any())
