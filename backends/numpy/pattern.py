@@ -1,4 +1,4 @@
-"""Matching of whole texts with RE2's syntax, in a time linear in the text.
+"""Matching of texts with RE2's syntax; whether all of a text matches, in a time linear in it.
 
 The pattern becomes an automaton whose reachable sets of states are made, and remembered, as texts
 ask for them; so no pattern and no text is slow, as they can be for Python's `re`, whose syntax and
@@ -93,6 +93,25 @@ class Pattern:
                 return False
             before = after
         return 0 in self._reachable(states, before, _EDGE)
+
+    def search(self, text: str, begin: int = 0) -> tuple[int, int] | None:
+        """Return where the first match at or behind `begin` lies, the longest that begins there.
+
+        What assertions see is the whole text. Each place is tried in turn, so that the time is
+        linear only where failing matches are short.
+        """
+        kinds = [_EDGE, *map(_kind, text), _EDGE]
+        for first in range(begin, len(text) + 1):
+            states, end = self._start, -1
+            for at in range(first, len(text) + 1):
+                reached = self._reachable(states, kinds[at], kinds[at + 1])
+                if 0 in reached:
+                    end = at
+                if at == len(text) or not (states := self._step(reached, text[at])):
+                    break
+            if end >= 0:
+                return first, end
+        return None
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,8 @@
 
 from . import (
     attention,
+    contrib_distance,
+    contrib_text,
     control,
     conv,
     elementwise,
@@ -29,6 +31,8 @@ from . import (
 
 __all__ = [
     "attention",
+    "contrib_distance",
+    "contrib_text",
     "control",
     "conv",
     "elementwise",

@@ -14,6 +14,7 @@ from tercet.runtime import ops
 from tercet.runtime.dtypes import BY_ONNX, DType
 from tercet.runtime.ir import Graph
 from tercet.runtime.op import OPERATORS, Op, Tensor, arity, input_kinds
+from tercet.runtime.ops.contrib_text import DOMAIN
 from tercet.runtime.types import ValueType
 
 assert ops  # importing it declares the operators
@@ -116,7 +117,8 @@ def test_outputs(schema: OpSchema, operator: type[Op]) -> None:
 
 def test_every_declaration_is_in_the_specification() -> None:
     schemas = onnx.defs.get_all_schemas_with_history()
-    assert set(OPERATORS) <= {(schema.domain, schema.name) for schema in schemas}
+    own = {key for key in OPERATORS if key[0] != DOMAIN}
+    assert own <= {(schema.domain, schema.name) for schema in schemas}
 
 
 def test_declarations_are_values() -> None:

@@ -1,0 +1,69 @@
+"""Operators of the domain com.microsoft that converters of text pipelines write.
+
+ONNX does not have them; they are declared in `docs/ContribOperators.md` of onnxruntime.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..dtypes import float32, float64, int32, int64, string, uint32, uint64
+from ..errors import ShapeError
+from ..op import Op, op
+from ..types import TensorType
+from .shapes import need_rank
+
+DOMAIN = "com.microsoft"
+
+
+@op
+class Tokenizer(Op):
+    r"""Tokens of [c] or [n, c] texts along a new last axis, filled up with `pad_value`.
+
+    Attributes:
+        mark: whether a text's tokens stand between the tokens "\x02" and "\x03".
+        mincharnum: number of characters below which a token is left out.
+        pad_value: stands where a text has fewer tokens than another one.
+        separators: patterns of RE2; each cuts what the ones before it left. One that is empty cuts
+            between all characters.
+        tokenexp: a pattern of RE2 that tokens match, where there are no separators; "." matches
+            line breaks, too.
+    """
+
+    domain: ClassVar[str] = DOMAIN
+    mark: int
+    mincharnum: int
+    pad_value: str
+    separators: tuple[str, ...] | None = None
+    tokenexp: str | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.dtype != string:
+            raise ShapeError(f"x is {x}; expected strings")
+        need_rank(x, (1, 2), "x")
+        if self.mincharnum < 1:
+            raise ShapeError(f"mincharnum={self.mincharnum}; expected 1 or more")
+        if self.mincharnum > 1 and self.by_character:
+            raise ShapeError(f"mincharnum={self.mincharnum}; characters as tokens have one each")
+        if bool(self.separators) == bool(self.tokenexp):
+            raise ShapeError("one of separators and tokenexp is needed")
+        return x.with_shape(None if x.shape is None else (*x.shape, None))
+
+    @property
+    def by_character(self) -> bool:
+        """Whether every character is a token."""
+        return self.separators == ("",) or self.tokenexp == "."
+
+
+@op
+class MurmurHash3(Op):
+    """The 32-bit MurmurHash3 of every element's bytes, as uint32, or int32 unless `positive`."""
+
+    domain: ClassVar[str] = DOMAIN
+    positive: int = 1
+    seed: int = 0
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.dtype not in (int32, uint32, int64, uint64, float32, float64, string):
+            raise ShapeError(f"x is {x}; expected strings or numbers of 32 or 64 bits")
+        return x.with_dtype(uint32 if self.positive else int32).without_value()
