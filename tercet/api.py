@@ -45,6 +45,7 @@ def load(
     precision: Precision = "float32",
     operators: Mapping[tuple[str, str], CustomOperator | Callable[..., Any]] | None = None,
     freeze: Mapping[str, Any] | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Model:
     """Load an ONNX model for one backend.
@@ -60,6 +61,8 @@ def load(
             `CustomOperator`. They run on the numpy backend.
         freeze: arrays for inputs that are the same in every run, by name: they become constants,
             and the model has these inputs no more.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            where None. A model given as bytes or as a `ModelProto` has none.
         **options: further fields of `Options`.
 
     Raises:
@@ -72,7 +75,9 @@ def load(
     chosen = _options(precision=precision, **options)
     known = with_custom(OPERATORS, operators or {})
     with ThreadPoolExecutor(1) as aside:  # a GPU takes as long to start as a file to be read
-        reading = aside.submit(importer.load, source, operators=known)
+        reading = aside.submit(
+            importer.load, source, operators=known, external_data_dir=external_data_dir
+        )
         chain = _backends.open_backends(backend, chosen, fallback)
     found = reading.result()
     about = Source(

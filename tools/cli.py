@@ -17,6 +17,7 @@ from .. import __version__
 from ..runtime.errors import DeviceError, TercetError, UsageError
 from ..runtime.text import message, printable
 from .commands import files, machine, measuring, running, tuning
+from .commands.data_dir import with_data_dir
 from .commands.options import Debug
 
 app = typer.Typer(
@@ -125,4 +126,4 @@ COMMANDS = (
     machine.demo,
 )
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(with_data_dir(command))

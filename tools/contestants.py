@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 import onnx
@@ -15,6 +16,8 @@ from onnx import ModelProto, helper
 from .. import __version__, backends
 from ..api import Loadable, load
 from ..backends.numpy import blas
+from ..importers.onnx.embed import self_contained
+from ..importers.onnx.external import external_data_dir
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ..runtime.types import Array, HostValue
 from .console import counted
@@ -23,6 +26,7 @@ from .threads import usable_cpus
 
 ONNXRUNTIME = "onnxruntime"
 REFERENCE = "onnx.reference"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,8 @@ class _OnnxRuntime:
         options.inter_op_num_threads = 1
         # Its threads go to sleep after a run instead of keeping the CPUs from the next contestant.
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        if (folder := external_data_dir()) is not None:
+            options.add_session_config_entry(_DATA_FOLDER, str(folder))
         self._outputs = list(outputs) or None
         try:
             self._session: Any = ort.InferenceSession(
@@ -183,7 +189,7 @@ class _OnnxRuntime:
 def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
     """Return what a session is made of; tensors that are no outputs must be made so first."""
     if outputs:
-        model = _read(source)
+        model = self_contained(source)
         have = {value.name for value in model.graph.output}
         model.graph.output.extend(
             helper.make_empty_tensor_value_info(name) for name in outputs if name not in have
@@ -191,18 +197,9 @@ def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
         return model.SerializeToString()
     if isinstance(source, ModelProto):
         return source.SerializeToString()
-    return source if isinstance(source, bytes) else os.fspath(source)
-
-
-def _read(source: Loadable) -> ModelProto:
-    model = ModelProto()
-    if isinstance(source, ModelProto):
-        model.CopyFrom(source)
-    elif isinstance(source, bytes):
-        model.ParseFromString(source)
-    else:
-        model = onnx.load(os.fspath(source))
-    return model
+    if isinstance(source, bytes):
+        return source
+    return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
 
 
 class _Reference:
@@ -225,7 +222,7 @@ class _Reference:
         from onnx.reference import ReferenceEvaluator
 
         try:
-            self._evaluator: Any = ReferenceEvaluator(_read(source))
+            self._evaluator: Any = ReferenceEvaluator(self_contained(source))
         except self._failures as error:
             raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
         self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]

@@ -49,23 +49,27 @@ def load(
     *,
     operators: Mapping[tuple[str, str], type[Op]] | None = None,
     limits: Limits | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
 ) -> Imported:
     """Read an ONNX model of any opset.
 
-    External data are looked for in the folder of the model alone, and mapped, not read.
+    External data are looked for in the folder of the model, and mapped, not read; links have to
+    lead to files in that folder, or in the one that the model's own links lead to.
     Initializers that are listed as inputs, too, become constants.
 
     Args:
         model: a path, the bytes of a file, or a parsed model.
         operators: the operators to know, by domain and name; tercet's own where None.
         limits: what the model may ask for.
+        external_data_dir: the only folder that external data may be in; see `external_data_in`
+            for the default.
 
     Raises:
         ModelError: the file cannot be read or contradicts the ONNX specification.
         UnsupportedError: it uses an operator or a version that tercet does not know.
         LimitError: it asks for more than the limits allow.
     """
-    proto, source = read(model, limits or Limits())
+    proto, source = read(model, limits or Limits(), external_data_dir)
     raw = parse(proto, source)
     graph, warnings = bind(raw, OPERATORS if operators is None else operators, source)
     write_out_gradients(graph, source)

@@ -1,8 +1,10 @@
 """External data: files in the model's folder, opened so that nothing outside it can be reached.
 
-Every component of a location is opened relative to its parent and without following links, and
-the checks look at what was opened, not at a name that could change in between. The data are
-mapped, so weights that are never read cost nothing.
+A location may lead through links, as those of Hugging Face's cache do, as long as what it leads to
+lies in the model's folder, or in the folder that the model itself lies in once its own links are
+followed. Every component of the path that was found is then opened relative to its parent and
+without following links, and the checks look at what was opened, not at a name that could change in
+between. The data are mapped, so weights that are never read cost nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterable
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from onnx import StringStringEntryProto
@@ -21,14 +24,21 @@ from ...runtime.types import Array
 from .source import Source
 
 _KEYS = ("location", "offset", "length", "checksum")
-_COMMON = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+# Flags of `os.open`, those that a system lacks as 0: Windows has only the last one.
+CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
+NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
+BINARY: int = getattr(os, "O_BINARY", 0)
+_COMMON = os.O_RDONLY | CLOEXEC | BINARY
+_ALLOW = "copy the file into the model's folder, or say where it is: external_data_dir="
 
 
 class ExternalData:
     """The files beside one model, each mapped once.
 
     Args:
-        source: the model; its folder is the only one that is read.
+        source: the model; only its folder and that of the file behind its links are read.
     """
 
     def __init__(self, source: Source) -> None:
@@ -46,7 +56,8 @@ class ExternalData:
             where: what to call the tensor in messages.
 
         Raises:
-            ModelError: the location leaves the model's folder, is no plain file, or is too short.
+            ModelError: the location cannot be one of a file in a folder, or the file is too short.
+            ModelFileError: the file is not there, lies elsewhere, or cannot be opened.
         """
         fields = self._fields(entries, where)
         data = self._file(fields.get("location", ""), where)
@@ -84,23 +95,34 @@ class ExternalData:
     def _map(self, location: str, where: str) -> Array:
         folder = self._source.folder
         if folder is None:
-            reason = (
-                f"keeps its data in '{location}', which a model in memory cannot have beside it"
+            raise self._source.unopened(
+                f"keeps its data in '{location[:80]}', which a model in memory has no folder for; "
+                "load it by its path, or say where its data are: external_data_dir=",
+                where,
             )
-            raise self._source.error(f"{reason}; load the model by its path", where)
         parts = self._parts(location, where)
         try:
-            descriptor = _open_inside(str(folder), parts)
+            descriptor = self._open(folder, parts, location, where)
         except OSError as error:
             raise self._refusal(location, error, where) from error
         try:
             size = self._checked_size(descriptor, location, where)
             if size == 0:
                 return np.empty(0, np.uint8)
-            mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
+            mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
         return np.frombuffer(mapping, np.uint8)
+
+    def _open(self, folder: Path, parts: tuple[str, ...], location: str, where: str) -> int:
+        """Open what a location leads to, where that lies in a folder that may be read."""
+        target = Path(os.path.realpath(folder.joinpath(*parts)))
+        for root in self._source.data_folders:
+            if target != root and target.is_relative_to(root):
+                return _open_inside(root, target.relative_to(root).parts)
+        raise self._source.unopened(
+            f"external data '{location[:80]}' lead out of the model's folder; {_ALLOW}", where
+        )
 
     def _parts(self, location: str, where: str) -> tuple[str, ...]:
         shown = f"external data location {location[:80]!r}"
@@ -111,44 +133,69 @@ class ExternalData:
         if location.startswith("/") or PurePosixPath(location).is_absolute():
             raise self._source.error(f"{shown} is absolute; only the model's folder is read", where)
         parts = tuple(part for part in location.split("/") if part not in ("", "."))
-        if ".." in parts or not parts:
+        if ".." in parts or not parts or any(map(_is_path, parts)):
             raise self._source.error(f"{shown} leaves the model's folder", where)
         return parts
 
     def _refusal(self, location: str, error: OSError, where: str) -> Exception:
         shown = f"external data '{location[:80]}'"
         if error.errno == errno.ENOENT:
-            reason = f"{shown} is not there; it belongs into '{self._source.folder}'"
+            reason = f"{shown} is not there; expected in '{self._source.folder}'"
         elif error.errno in (errno.ELOOP, errno.ENOTDIR):
-            reason = f"{shown} is, or is inside, a link; copy the file into the model's folder"
+            reason = f"{shown} leads through a file or a circle of links"
         elif error.errno == errno.ENXIO:
             reason = f"{shown} is not a plain file"
         else:
             reason = f"{shown} cannot be read: {error.strerror}"
-        return self._source.error(reason, where)
+        return self._source.unopened(reason, where)
 
     def _checked_size(self, descriptor: int, location: str, where: str) -> int:
         shown = f"external data '{location[:80]}'"
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise self._source.error(f"{shown} is not a plain file", where)
-        if status.st_nlink > 1:
-            raise self._source.error(
-                f"{shown} has hard links, so it may be any file; copy it", where
-            )
+            raise self._source.unopened(f"{shown} is not a plain file", where)
         return status.st_size
 
 
-def _open_inside(folder: str, parts: tuple[str, ...]) -> int:
+def _is_path(part: str) -> bool:
+    """Whether the system sees more than a name in a part of a location."""
+    return os.path.basename(part) != part or bool(os.path.splitdrive(part)[0])
+
+
+def _open_inside(folder: Path, parts: tuple[str, ...]) -> int:
     """Open `parts` below `folder`, following no link and waiting for no pipe."""
-    parent = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    if os.open not in os.supports_dir_fd:
+        return os.open(folder.joinpath(*parts), _COMMON | NOFOLLOW | NONBLOCK)
+    parent = os.open(folder, _COMMON | DIRECTORY)
     for part in parts[:-1]:
         try:
-            child = os.open(part, _COMMON | os.O_DIRECTORY, dir_fd=parent)
+            child = os.open(part, _COMMON | NOFOLLOW | DIRECTORY, dir_fd=parent)
         finally:
             os.close(parent)
         parent = child
     try:
-        return os.open(parts[-1], _COMMON | os.O_NONBLOCK, dir_fd=parent)
+        return os.open(parts[-1], _COMMON | NOFOLLOW | NONBLOCK, dir_fd=parent)
     finally:
         os.close(parent)
+
+
+class _Given:
+    """The folder that `external_data_in` names."""
+
+    folder: Path | None = None
+
+
+def external_data_dir() -> Path | None:
+    """Return the folder that `external_data_in` names, None outside of it."""
+    return _Given.folder
+
+
+@contextmanager
+def external_data_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Look for the external data of all models in a folder; where None, as without it."""
+    before = _Given.folder
+    _Given.folder = before if folder is None else Path(folder)
+    try:
+        yield
+    finally:
+        _Given.folder = before

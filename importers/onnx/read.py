@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from ...runtime.errors import UsageError
+from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
 from .limits import Limits
 from .signatures import describe, missing_bytes
 from .source import Source
@@ -18,22 +20,30 @@ IR_VERSION = 14
 
 
 def read(
-    model: str | os.PathLike[str] | bytes | ModelProto, limits: Limits
+    model: str | os.PathLike[str] | bytes | ModelProto,
+    limits: Limits,
+    data_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[ModelProto, Source]:
     """Return the parsed file, and where it comes from.
+
+    Args:
+        model: a path, the bytes of a file, or a parsed model.
+        limits: what the model may ask for.
+        data_dir: the folder of its external data, where that is not its own.
 
     Raises:
         ModelFileError: there is no such file, or it cannot be read.
         ModelError: the file is something else than ONNX, or is damaged.
         UsageError: `model` is of another type.
     """
+    folder = external_data_dir() if data_dir is None else Path(data_dir)
     if isinstance(model, ModelProto):
-        source, proto = Source(None, limits), model
+        source, proto = Source(None, limits, folder), model
     elif isinstance(model, bytes):
-        source = Source(None, limits)
+        source = Source(None, limits, folder)
         proto = _decode(model, source)
     else:
-        source = Source(_path(model), limits)
+        source = Source(_path(model), limits, folder)
         proto = _decode(_contents(source), source)
     _check(proto, source)
     return proto, source
@@ -51,7 +61,7 @@ def _contents(source: Source) -> bytes:
     path = source.file or ""
     try:
         # A pipe would block, and a device may have no end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK | BINARY)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):

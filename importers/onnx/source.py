@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,23 +18,39 @@ class Source:
     Attributes:
         file: its path as the caller gave it, or None for a model given in memory.
         limits: the budgets that it is held to.
+        data_dir: the folder of its external data, where that is not its own.
     """
 
     file: str | None = None
     limits: Limits = field(default_factory=Limits)
+    data_dir: Path | None = None
 
     @property
     def folder(self) -> Path | None:
-        """The only folder that external data may be in; None for a model given in memory."""
+        """The folder that locations of external data begin in; None where there is none."""
+        if self.data_dir is not None:
+            return self.data_dir
         return Path(self.file).parent if self.file is not None else None
+
+    @property
+    def data_folders(self) -> tuple[Path, ...]:
+        """The folders that external data may lie in, links followed.
+
+        These are the one that locations begin in, and that of the file which the model's own path
+        leads to: in a cache whose entries are links, both lie beside each other there.
+        """
+        found = [] if self.folder is None else [os.path.realpath(self.folder)]
+        if self.file is not None and self.data_dir is None:
+            found.append(os.path.dirname(os.path.realpath(self.file)))
+        return tuple(Path(each) for each in dict.fromkeys(found))
 
     def error(self, reason: str, where: str | None = None) -> ModelError:
         """Return the error to raise for something wrong at `where`."""
         return ModelError(reason, file=self.file, where=where)
 
-    def unopened(self, reason: str) -> ModelFileError:
+    def unopened(self, reason: str, where: str | None = None) -> ModelFileError:
         """Return the error to raise for a file that is not there or cannot be opened."""
-        return ModelFileError(reason, file=self.file)
+        return ModelFileError(reason, file=self.file, where=where)
 
     def limit(self, reason: str, where: str | None = None) -> LimitError:
         """Return the error to raise for something that exceeds the limits."""

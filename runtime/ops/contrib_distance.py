@@ -12,7 +12,7 @@ from ..errors import ShapeError
 from ..op import Op, op
 from ..types import TensorType
 from .contrib_text import DOMAIN
-from .shapes import dim, need_choice, need_rank, same_dim
+from .shapes import dim, need_rank, same_dim
 
 
 @op
@@ -23,7 +23,8 @@ class CDist(Op):
     metric: str = "sqeuclidean"
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        need_choice(self.metric, "metric", "euclidean", "sqeuclidean")
+        if self.metric not in ("euclidean", "sqeuclidean"):
+            raise ShapeError(f"metric={self.metric!r}; expected euclidean or sqeuclidean")
         if a.dtype not in (float32, float64) or b.dtype != a.dtype:
             raise ShapeError(f"a is {a}, b is {b}; expected float32 or float64, the same one")
         need_rank(a, 2, "a")

@@ -17,7 +17,9 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
-from tercet.importers.onnx import Limits, load
+from tercet.importers.onnx import Limits, external, load
+from tercet.importers.onnx.embed import self_contained
+from tercet.importers.onnx.external import external_data_in
 from tercet.runtime.errors import (
     LimitError,
     ModelError,
@@ -259,10 +261,9 @@ def folder(tmp_path: Path) -> Path:
     (inside / "empty").touch()
     (tmp_path / "secret").write_bytes(bytes(32))
     (inside / "link").symlink_to(tmp_path / "secret")
-    (inside / "inner-link").symlink_to("good")
     (inside / "linked").symlink_to(tmp_path)
+    (inside / "circle").symlink_to("circle")
     (inside / "dangling").symlink_to(tmp_path / "nothing")
-    os.link(tmp_path / "secret", inside / "hard")
     os.mkfifo(inside / "fifo")
     return inside
 
@@ -285,16 +286,15 @@ LOCATIONS = {
     "": "without a location",
     "/etc/passwd": "is absolute",
     "//etc/passwd": "is absolute",
-    "link": "a link",
-    "inner-link": "a link",
-    "linked/secret": "a link",
-    "dangling": "a link",
-    "good/x": "a link",
-    "hard": "hard links",
+    "link": "lead out of the model's folder; copy the file .* external_data_dir=",
+    "linked/secret": "lead out of the model's folder",
+    "dangling": "lead out of the model's folder",
+    "circle": "a circle of links",
+    "good/x": "leads through a file",
     "fifo": "not a plain file",
     "sub": "not a plain file",
     "sub/": "not a plain file",
-    "missing": "is not there; it belongs into",
+    "missing": "is not there; expected in",
     "GOOD": "is not there",
     "..\\secret": "is not there",
     "file:good": "is not there",
@@ -348,8 +348,82 @@ def test_external_data_may_overlap(folder: Path) -> None:
 def test_external_data_of_a_model_in_memory(folder: Path) -> None:
     data = with_external(folder, [("location", "good")]).read_bytes()
     for source in (data, ModelProto.FromString(data)):
-        with pytest.raises(ModelError, match="load the model by its path"):
+        with pytest.raises(ModelFileError, match="external_data_dir="):
             load(source)
+        assert load(source, external_data_dir=folder).graph.inputs[0].name == "x"
+        with pytest.raises(ModelError, match="is not there; expected in"):
+            load(source, external_data_dir=folder / "sub")
+        with external_data_in(folder):
+            assert load(source).graph.inputs[0].name == "x"
+
+
+# ── external data behind links ───────────────────────────────────────────────────────────────
+
+
+def cached(root: Path) -> Path:
+    """Return a model as Hugging Face's cache has it, its weights beside it under other names."""
+    blobs, snapshot = root / "blobs", root / "snapshots" / "abc" / "onnx"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    path = with_external(blobs, [("location", "model.onnx.data")]).rename(blobs / "3f")
+    (blobs / "7a").write_bytes(bytes(32))
+    (snapshot / "model.onnx").symlink_to(os.path.relpath(path, snapshot))
+    (snapshot / "model.onnx.data").symlink_to(os.path.relpath(blobs / "7a", snapshot))
+    return snapshot / "model.onnx"
+
+
+def test_links_of_a_cache_lead_beside_the_model(tmp_path: Path) -> None:
+    path = cached(tmp_path)
+    assert load(path).graph.inputs[0].name == "x"
+    (tmp_path / "other").symlink_to(path)
+    with pytest.raises(ModelFileError, match="is not there"):
+        load(tmp_path / "other")
+
+
+def test_links_out_of_a_cache_are_refused(tmp_path: Path) -> None:
+    path = cached(tmp_path)
+    (tmp_path / "secret").write_bytes(bytes(32))
+    path.with_name("model.onnx.data").unlink()
+    path.with_name("model.onnx.data").symlink_to(tmp_path / "secret")
+    with pytest.raises(ModelFileError, match="lead out of the model's folder") as caught:
+        load(path)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["hard", "inner", "chain", "folder", "up and down"])
+def test_links_within_the_folder(folder: Path, kind: str) -> None:
+    os.link(folder / "good", folder / "hard")
+    (folder / "inner").symlink_to("good")
+    (folder / "chain").symlink_to(folder / "inner")
+    (folder / "here").symlink_to(folder)
+    (folder / "sub" / "up").symlink_to("../good")
+    location = {"folder": "here/good", "up and down": "sub/up"}.get(kind, kind)
+    assert load(with_external(folder, [("location", location)])).graph.inputs[0].name == "x"
+
+
+def test_a_folder_that_is_a_link_is_the_folder_behind_it(folder: Path, tmp_path: Path) -> None:
+    with_external(folder, [("location", "good")])
+    (tmp_path / "short").symlink_to(folder)
+    assert load(tmp_path / "short" / "model.onnx").graph.inputs[0].name == "x"
+
+
+def test_a_file_that_becomes_a_link_after_the_check_is_not_followed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path that was found is opened without following links."""
+    path = with_external(folder, [("location", "link")])
+    monkeypatch.setattr(external.os.path, "realpath", os.path.abspath)
+    with pytest.raises(ModelFileError, match="circle of links"):
+        load(path)
+
+
+def test_a_model_without_files_of_its_own(folder: Path) -> None:
+    """What other libraries get has its data in it, under the same rules."""
+    path = with_external(folder, [("location", "good")])
+    held = self_contained(path).graph.initializer[0]
+    assert (held.raw_data, len(held.external_data)) == (bytes(32), 0)
+    with pytest.raises(ModelFileError, match="lead out"):
+        self_contained(with_external(folder, [("location", "link")]))
 
 
 # ── depth and size ───────────────────────────────────────────────────────────────────────────
