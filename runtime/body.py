@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from .arena import ALIGNMENT, Block, aligned, pack
 from .backend import Run, Site, View, Weights
+from .errors import ModelError
 from .infer import specialise
 from .ir import Graph, Node, Value
 from .lanes import assign, bound, sequence, side_by_side
 from .layout import Layout, Row, Slot, lives_of
-from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
 from .resources import Resources
 from .types import Array, TensorType, ValueType
 
@@ -40,6 +41,7 @@ def settled(graph: Graph, types: Sequence[ValueType | None], resources: Resource
     named = {v.name: type_ for v, type_ in zip(graph.inputs, types, strict=True)}
     bound = specialise(graph, named)
     optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, Rewrites())
+    lower(bound)
     return bound
 
 
@@ -159,6 +161,11 @@ class Body:
         """
         self._places = {slot: inputs[name] for slot, name in self._given.items()}
         self._places |= {self._own[name]: results[name] for name in self.outside}
+        for slot, place in self._places.items():
+            if place.nbytes < slot.nbytes:
+                raise ModelError(
+                    f"'{slot.value.name}' {slot.type} of body '{self.graph.name}' gets {place.type}"
+                )
         copied = ((self._view(slot, memory), inputs[name]) for slot, name in self._copied.items())
         copies = [target.device.copier(target, source) for target, source in copied]
         for row in self.rows:

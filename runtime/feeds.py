@@ -13,6 +13,7 @@ from .dlpack import on_host, place_name, place_of
 from .dtypes import DType, name_of, string
 from .errors import InputError
 from .exchange import Exchange, Lent
+from .hints import shown
 from .ir import Value
 from .text import printable
 from .types import (
@@ -57,7 +58,7 @@ class TensorInfo:
     @classmethod
     def of(cls, value: Value, name: str | None = None) -> TensorInfo:
         """Describe a graph's input or output, which callers may know by another name."""
-        type_ = value.type
+        type_ = shown(value)
         if isinstance(type_, TensorType):
             return cls(name or value.name, type_.dtype, type_.shape, type_)
         return cls(name or value.name, None, None, type_)

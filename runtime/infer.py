@@ -7,6 +7,7 @@ from types import NoneType
 
 from .constraints import Element, check_inputs, check_outputs
 from .errors import FAILURES, ModelError, ShapeError, out_of_memory
+from .hints import without_shapes
 from .ir import Graph, Node, Value
 from .op import Op, input_kinds, input_names
 from .types import Array, TensorType, ValueType
@@ -32,7 +33,7 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
     try:
         bound = check_types(node.op, types) if known else {}
         _enter_bodies(node, types if known else None, file)
-        found = node.op.infer(*types) if known else ()
+        found = node.op.infer(*types) if known else None
         results = found if isinstance(found, tuple) else (found,)
         check_outputs(node.op, results, bound)
     except ShapeError as error:
@@ -43,16 +44,13 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
     except FAILURES as error:
         reason = f"the types make no sense: {error}; inputs: {_inputs_text(node)}"
         raise ModelError(reason, file=file, where=where) from error
-    if not known:
-        return
-    results = found if isinstance(found, tuple) else (found,)
     if found is None:
         results = (None,) * len(node.outputs)
     if len(results) < len(node.outputs):
         reason = f"has {len(node.outputs)} outputs; the operator gives {len(results)}"
         raise ModelError(reason, file=file, where=where)
     for value, type_ in zip(node.outputs, results, strict=False):
-        value.type = _merge(type_, value.type)
+        value.type = _merge(type_, value.type) or without_shapes(value.declared)
 
 
 def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]:
@@ -92,16 +90,16 @@ def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: st
 def _infer_body(op: Op, body: Graph, inputs: Types, file: str | None) -> None:
     """Infer a body for inputs of these types, or of the wider ones that later iterations need."""
     made = (value for node in body.walk() for value in node.outputs)
-    declared = {value: value.type for value in (*body.inputs, *made)}
+    before = {value: value.type for value in (*body.inputs, *made)}
     while True:
         for formal, type_ in zip(body.inputs, inputs, strict=False):
-            formal.type = _merge(type_, declared[formal])
+            formal.type = _merge(type_, before[formal])
         infer(body, file=file)
         wider = op.widened(body, inputs) if inputs else inputs
         if wider == inputs:
             return
         inputs = wider
-        for value, type_ in declared.items():
+        for value, type_ in before.items():
             value.type = type_
 
 
@@ -109,19 +107,19 @@ def _inputs_text(node: Node) -> str:
     return ", ".join("(left out)" if v is None else f"{v.name}: {v.type}" for v in node.inputs)
 
 
-def _merge(found: ValueType | None, declared: ValueType | None) -> ValueType | None:
-    """Return what inference found, filled up with what the file declares."""
+def _merge(found: ValueType | None, known: ValueType | None) -> ValueType | None:
+    """Return what inference found, filled up with what was known before: never a declaration."""
     if found is None:
-        return declared
-    if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
+        return known
+    if not isinstance(found, TensorType) or not isinstance(known, TensorType):
         return found
-    if found.dtype != declared.dtype or declared.shape is None:
+    if found.dtype != known.dtype or known.shape is None:
         return found
     if found.shape is None:
-        return TensorType(found.dtype, declared.shape)
-    if len(found.shape) != len(declared.shape):
+        return TensorType(found.dtype, known.shape)
+    if len(found.shape) != len(known.shape):
         return found
-    shape = tuple(b if a is None else a for a, b in zip(found.shape, declared.shape, strict=True))
+    shape = tuple(b if a is None else a for a, b in zip(found.shape, known.shape, strict=True))
     return TensorType(found.dtype, shape, found.value)
 
 
@@ -148,7 +146,7 @@ def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
 
 
 def _forget_symbols(type_: ValueType | None) -> ValueType | None:
-    """Keep of a declared type what no longer depends on the symbols that were just bound."""
+    """Keep of a type what no longer depends on the symbols that were just bound."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
     return TensorType(type_.dtype, tuple(d if isinstance(d, int) else None for d in type_.shape))

@@ -20,13 +20,14 @@ class Value:
 
     Attributes:
         name: unique in its graph.
-        type: dtype and shape as far as they are known; None where nothing is.
+        type: dtype and shape as far as inputs and operators prove them; None where nothing is.
+        declared: what the file says of it: a hint, which `hints` compares and nobody relies on.
         data: the elements of a constant, else None.
         producer: the node that computes it, or None for inputs, captures and constants.
         consumers: the nodes that read it, with the number of times each does.
     """
 
-    __slots__ = ("consumers", "data", "name", "producer", "type")
+    __slots__ = ("consumers", "data", "declared", "name", "producer", "type")
 
     def __init__(
         self,
@@ -35,15 +36,19 @@ class Value:
         *,
         data: Array | None = None,
         producer: Node | None = None,
+        declared: ValueType | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.declared = name, declared
         self.type: ValueType | None = constant_type(data) if data is not None else type
-        self.data = data
-        self.producer = producer
+        self.data, self.producer = data, producer
         self.consumers: dict[Node, int] = {}
 
     def __repr__(self) -> str:
         return printable(f"%{self.name}: {self.type or '?'}")
+
+    def twin(self, name: str) -> Value:
+        """Return another value of this type and these elements, if any, without a producer."""
+        return Value(name, self.type, data=self.data, declared=self.declared)
 
     @property
     def is_constant(self) -> bool:
@@ -156,9 +161,8 @@ class Graph:
     def constants(self) -> tuple[Value, ...]:
         """The constants that something reads or that are outputs."""
         live = set(self._outputs.values())
-        return tuple(
-            v for v in self._names.values() if v.is_constant and (v.consumers or v in live)
-        )
+        known = (v for v in self._names.values() if v.is_constant)
+        return tuple(v for v in known if v.consumers or v in live)
 
     def is_output(self, value: Value) -> bool:
         """Whether `value` is one of the graph's results."""
@@ -228,8 +232,9 @@ class Graph:
         if len(inputs) < least or (most is not None and len(inputs) > most):
             raise ValueError(f"{op} takes {least} to {most} inputs, not {len(inputs)}")
         label = _fresh(name or type(op).__name__, self._node_names)
-        names = tuple(dict.fromkeys(n for o in origin for n in o.origin)) or (label,)
-        node = Node(op, label, names)
+        node = Node(
+            op, label, tuple(dict.fromkeys(n for o in origin for n in o.origin)) or (label,)
+        )
         if isinstance(outputs, int):
             outputs = [label if outputs == 1 else f"{label}:{i}" for i in range(outputs)]
             outputs = [self.fresh_name(text) for text in outputs]
@@ -336,8 +341,7 @@ class Graph:
         for node in dead:
             self._unwire(node)
             self._forget(node)
-        if dead:
-            self._nodes = kept[::-1]
+        self._nodes = kept[::-1]
         for value in [v for v in self._names.values() if v.is_constant and v not in needed]:
             del self._names[value.name]
         return dead[::-1]
@@ -346,9 +350,7 @@ class Graph:
         """Return a copy that can be rewritten alone, bodies too; constants share their arrays."""
         copy = Graph(self.name)
         copy.general = self.general
-        image: dict[Value, Value] = {}
-        for value in self._names.values():
-            image[value] = copy._add(Value(value.name, value.type, data=value.data))
+        image = {v: copy._add(v.twin(v.name)) for v in self._names.values()}
         copy.inputs = tuple(image[v] for v in self.inputs)
         copy.captures = tuple(image[v] for v in self.captures)
         for node in self._nodes:
@@ -390,17 +392,16 @@ class Graph:
             if any(v in needed and v not in given for v in node.outputs):
                 needed.update(node.reads)
                 kept.append(node)
-        part, image = Graph(self.name), dict[Value, Value]()
-        for value in inputs:
-            image[value] = part.add_input(value.name, value.type)
+        part = Graph(self.name)
+        image = {value: part.add_input(value.name, value.type) for value in inputs}
         for value in (*self.inputs, *self.captures):
             if value in needed and value not in given:
                 raise ValueError(f"the part depends on '{value.name}', which is not an input of it")
         for value in self._names.values():
             if value in needed and value.data is not None and value not in given:
-                image[value] = part._add(Value(value.name, data=value.data))
+                image[value] = part._add(value.twin(value.name))
         for node in reversed(kept):
-            made = [part._add(Value(part.fresh_name(v.name), v.type)) for v in node.outputs]
+            made = [part._add(v.twin(part.fresh_name(v.name))) for v in node.outputs]
             part._adopt(node, tuple(made), image)
             for value, twin in zip(node.outputs, made, strict=True):
                 image.setdefault(value, twin)
@@ -453,12 +454,12 @@ class Graph:
             )
             made.origin = each.origin
             for value, twin in zip(each.outputs, made.outputs, strict=True):
-                twin.type = value.type
+                twin.type, twin.declared = value.type, value.declared
                 image[value] = twin
         return tuple(image[value] for value in body.outputs.values())
 
     def walk(self) -> Iterator[Node]:
-        """Yield every node, those of control-flow bodies after the node that owns them."""
+        """Yield every node, those of control-flow bodies behind the one that owns them."""
         for node in self._nodes:
             yield node
             for body in node.op.graphs():

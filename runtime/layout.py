@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from .arena import Block
 from .backend import Backend, Claim, Decline, Device, Format, Site, Step, Stream, extent
+from .errors import ModelError
 from .exchange import HOST_ENDS, Ends
 from .host import HOST
 from .ir import Graph, Node, Value
@@ -303,6 +304,7 @@ def lay_out(
 
     Raises:
         UnsupportedError: a node that no backend takes.
+        ModelError: a tensor would reach beyond the memory in which it lies.
     """
     bars = Bars()
     _settle_views(graph)
@@ -319,6 +321,7 @@ def lay_out(
         share_slices(layout, bars.dense)
         if _build(layout, bars):
             _alias_in_place(layout)
+            _check_places(layout.slots)
             return layout, found
 
 
@@ -366,6 +369,23 @@ def _alias_in_place(layout: Layout) -> None:
             target.alias = origin
             first, last = lives.pop(target)
             lives[root] = min(lives[root][0], first), max(lives[root][1], last)
+
+
+def _check_places(slots: Iterable[Slot]) -> None:
+    """Refuse tensors that would reach beyond the memory of the tensor in which they lie.
+
+    Backends write what they are told to write, so this is where it is ruled out for all of them.
+    """
+    for slot in slots:
+        root, end = slot.root, slot.offset_in_root + slot.extent
+        if slot is root or end <= root.nbytes:
+            continue
+        node = slot.value.producer
+        raise ModelError(
+            f"'{slot.value.name}' {slot.type} would end {end} bytes behind the start of "
+            f"'{root.value.name}' {root.type}, in whose {root.nbytes} bytes it lies",
+            where=f"node '{node.name}' ({node.kind})" if node else None,
+        )
 
 
 def lives_of(layout: Layout, begins: Sequence[int] = ()) -> dict[Slot, tuple[int, int]]:

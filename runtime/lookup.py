@@ -11,7 +11,7 @@ from .exchange import HOST_ENDS, Ends, Lent
 from .feeds import Feed
 from .infer import specialise
 from .ir import Graph
-from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
 from .program import Program
 from .resources import Keys, Resources, is_deciding
 from .shelves import Shelf, Shelves
@@ -72,8 +72,10 @@ class Lookup:
 
     def _build(self, graph: Graph, types: Mapping[str, ValueType | None], ends: Ends) -> Program:
         bound = specialise(graph, types)
+        self._resources.doubts.look(bound)
         resources, log = self._resources, self.rewrites.copy()
         optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, log)
+        lower(bound)
         try:
             return Program(bound, resources, ends=ends)
         except UnsupportedError as error:

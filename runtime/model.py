@@ -13,6 +13,7 @@ from .border import Border, Place
 from .bound import Bound
 from .errors import InputError, UsageError, did_you_mean
 from .feeds import Feed, TensorInfo, own
+from .hints import Doubts
 from .host import HOST
 from .ir import Graph
 from .lookup import Lookup
@@ -76,7 +77,8 @@ class Model:
         self._imported = graph
         self._stores = {b.device: WeightStore(b.device) for b in backends}
         self._stores.setdefault(HOST, WeightStore(HOST))
-        self._resources = Resources(self.backends, options, self._stores, evaluate)
+        doubts = Doubts(self.source.file)
+        self._resources = Resources(self.backends, options, self._stores, evaluate, doubts)
         self._border = Border(graph.inputs, self.backends[0].device)
         self._lookup = Lookup(
             graph, self._border, self._resources, self._close_stores, self.source.file
@@ -106,7 +108,7 @@ class Model:
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What `run` gives."""
+        """What `run` gives; what only a run tells is as the file declares it."""
         return tuple(TensorInfo.of(v, name) for name, v in self._imported.outputs.items())
 
     @property

@@ -58,6 +58,7 @@ class Program:
         tail: the programs of what depends on sizes that the stages find out, or None.
         resident: runs it for callers with arrays on its device, if it is one plan on a device
             that exchanges arrays; else None.
+        is_general: whether the body of a loop has the types of its inputs in every iteration.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Program:
         self.stages: list[Stage] = []
         self.tail: Programs | None = None
         self.resident: Resident | None = None
+        self.is_general = True
         self._resources = resources
         self._is_body = is_body
         self._bodies: dict[Node, _Bodies] = {}
@@ -223,6 +225,8 @@ class Program:
             raise DeviceError(f"{where}: {error}; inputs: {_texts(inputs)}") from error
         for value, data in zip(node.outputs, results, strict=False):
             _check_type(value, data, where)
+            if value.declared is not None:
+                self._resources.doubts.meet(value, type_of(data, value.type))
         return results
 
     # ── description ──────────────────────────────────────────────────────────────────────────
@@ -322,7 +326,9 @@ class Programs:
             try:
                 with self._resources.lock:
                     is_body = self._owner is not None
-                    program = Program(self._bound(known), self._resources, is_body=is_body)
+                    graph, is_general = self._bound(known)
+                    program = Program(graph, self._resources, is_body=is_body)
+                    program.is_general = is_general
             except UnsupportedError:
                 # What a body gets differs from one iteration to the next.
                 if self._owner is not None or not self._keys.learn(types, values):
@@ -334,8 +340,20 @@ class Programs:
         self._found.move_to_end(key)
         return program
 
-    def _bound(self, types: Types) -> Graph:
-        """Return the graph for inputs of these types in every iteration."""
+    def _bound(self, types: Types) -> tuple[Graph, bool]:
+        """Return the graph for inputs of these types, and whether that is so in every iteration.
+
+        It is made so, unless the file declares these very types: then it says that they stay.
+        """
+        general = self._widened(types)
+        pairs = zip(self.graph.inputs, types, general, strict=True)
+        changing = [(value, one) for value, one, wide in pairs if one != wide]
+        if changing and all(one == value.declared for value, one in changing):
+            return settled(self.graph, types, self._resources), False
+        return settled(self.graph, general, self._resources), True
+
+    def _widened(self, types: Types) -> Types:
+        """Return types that the inputs of a loop's body have in every iteration."""
         count = len(self._owner.graphs()[0].inputs) if isinstance(self._owner, Loop) else 0
         while self._owner is not None and count:
             named = {v.name: type_ for v, type_ in zip(self.graph.inputs, types, strict=True)}
@@ -344,7 +362,7 @@ class Programs:
             if wider == types[:count]:
                 break
             types = (*wider, *types[count:])
-        return settled(self.graph, types, self._resources)
+        return types
 
     def __iter__(self) -> Iterator[Program]:
         """Yield those that are kept."""
@@ -389,7 +407,8 @@ class _Bodies:
         programs = self._programs_of(body)
         captured = (self._values[v] for v in self._captured[body] if v.data is None)
         values = (*inputs, *captured)
-        if self._running is None or not isinstance(self.node.op, Loop):
+        running = self._running
+        if running is None or not running.is_general or not isinstance(self.node.op, Loop):
             self._running = programs.find(values)
         return list(self._running.run(programs.feeds(values)).values())
 

@@ -12,6 +12,7 @@ import numpy as np
 from .backend import Backend, Device, Interpreter
 from .dtypes import string
 from .errors import Refusal, UnsupportedError
+from .hints import Doubts
 from .host import HOST, memory
 from .ir import Node
 from .options import Options
@@ -35,6 +36,7 @@ class Resources:
         options: see `Options`.
         stores: constants by device.
         evaluate: runs one operator on arrays, for constant folding.
+        doubts: hears of types that the file declares wrongly.
         lock: held while a program is made.
     """
 
@@ -42,6 +44,7 @@ class Resources:
     options: Options
     stores: Mapping[Device, WeightStore]
     evaluate: Evaluate
+    doubts: Doubts = field(default_factory=Doubts)
     lock: RLock = field(default_factory=RLock)
 
     @property

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from .backend import Interpreter
 from .dtypes import string
+from .hints import is_promised
 from .ir import Graph, Node, Value
+from .ops.attention import FlexAttention
 from .ops.counted import within_bounds
 from .partition import misfit
 from .plan import Plan
@@ -55,9 +57,10 @@ def levels_of(nodes: Iterable[Node], alone: Container[Node]) -> list[tuple[list[
 def late_nodes(graph: Graph, resources: Resources, *, is_body: bool) -> set[Node]:
     """Return the nodes that wait for sizes that only a run tells, and belong to the tail.
 
-    On the host that pays only for nodes that multiply matrices, and takes along what depends
-    on them: to plan for new sizes takes longer than to run a few cheap nodes one by one. Graph
-    inputs without a size belong to bodies of loops, and change from iteration to iteration.
+    On the host that pays only for nodes that multiply matrices, and for sizes that the file says
+    are always the same; it takes along what depends on them. To plan for new sizes takes longer
+    than to run a few cheap nodes one by one. Graph inputs without a size belong to bodies of
+    loops, and change from iteration to iteration.
     Where nobody runs single nodes, one whose size a few elements decide waits for them, too.
 
     Args:
@@ -66,16 +69,19 @@ def late_nodes(graph: Graph, resources: Resources, *, is_body: bool) -> set[Node
         is_body: see `Program`.
     """
     on_host = resources.on_host
+    changing = on_host and any(map(_is_unsized, graph.inputs))
     lonely = not any(isinstance(b, Interpreter) for b in resources.backends)
-    if on_host and any(map(_is_unsized, graph.inputs)):
-        return set()
     # What the graph is given counts in bodies alone: elsewhere `Keys` has looked at it already.
     looked_at = () if is_body else graph.inputs
     late: set[Node] = set()
     made: set[Value] = set()
     for node in graph.nodes:
-        waits = any(map(_is_unsized, node.reads)) and (node.op.dense or not on_host)
-        waits = waits or (lonely and _waits_for_elements(node, looked_at))
+        is_unsized = any(map(_is_unsized, node.reads))
+        waits = is_unsized and isinstance(node.op, FlexAttention) and bool(node.op.graphs())
+        if not changing:
+            waits = waits or (is_unsized and (node.op.dense or not on_host))
+            waits = waits or any(map(is_promised, node.reads))
+            waits = waits or (lonely and _waits_for_elements(node, looked_at))
         if waits or not made.isdisjoint(node.reads):
             late.add(node)
             made.update(node.outputs)

@@ -14,6 +14,7 @@ import numpy as np
 from ...runtime import dtypes
 from ...runtime.dtypes import DType
 from ...runtime.errors import ModelError, ShapeError, UnsupportedError, did_you_mean
+from ...runtime.hints import without_shapes
 from ...runtime.infer import infer_node
 from ...runtime.ir import Graph, Value
 from ...runtime.op import Op, arity, input_kinds
@@ -77,7 +78,7 @@ class _Binder:
             scope.define(name, space.graph.constant(data, name))
         for name, type_ in raw.inputs.items():
             if name not in raw.constants:
-                scope.define(name, space.graph.add_input(name, type_))
+                scope.define(name, _input(space, name, type_))
         nodes = self._ordered(
             raw.nodes, {*raw.inputs, *raw.constants}, scope, f"graph '{raw.name}'"
         )
@@ -242,7 +243,7 @@ class _Binder:
         )
         made.origin = (origin,)
         for name, value in zip(node.outputs, made.outputs, strict=True):
-            value.type = scope.declared.get(name)
+            value.declared = scope.declared.get(name)
             if name:
                 scope.define(name, value)
         try:
@@ -326,6 +327,14 @@ class _Site:
     def unsupported(self, reason: str, node: RawNode) -> UnsupportedError:
         asked = f"{reason} (opset {node.opset})"
         return self._binder.source.unsupported(asked, node.where)
+
+
+def _input(space: NameSpace, name: str, declared: ValueType | None) -> Value:
+    """Add an input: callers keep to a model's declaration, but the owner of a body may not."""
+    value = space.graph.add_input(name, declared)
+    if space.is_body:
+        value.type, value.declared = without_shapes(declared), declared
+    return value
 
 
 def _constant(node: RawNode, source: Source) -> Array:

@@ -16,6 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper
 from ...runtime import dtypes
 from ...runtime.dtypes import DType
 from ...runtime.errors import LimitError, UnsupportedError
+from ...runtime.hints import shown
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.types import Array, TensorType
 from .encode import Store, attribute, embedded, packed_size, value_info
@@ -205,12 +206,12 @@ class _Writer:
         for value in graph.values.values():
             if value.producer is not None and value not in names:
                 names.give(value, names.fresh(value.name))
-        proto.input.extend(value_info(names[v], v.type) for v in graph.inputs)
+        proto.input.extend(value_info(names[v], shown(v)) for v in graph.inputs)
         proto.node.extend(self._node(node, names) for node in graph.nodes)
         self._write_results(proto, graph, names)
         results = {entry.name for entry in proto.output}
         for node in graph.nodes:
-            infos = (value_info(names[v], v.type) for v in node.outputs)
+            infos = (value_info(names[v], shown(v)) for v in node.outputs)
             known = (info for info in infos if info.HasField("type") and info.name not in results)
             proto.value_info.extend(known)
         return proto
@@ -240,7 +241,7 @@ class _Writer:
                 proto.node.append(helper.make_node("Identity", [name], [result], name=result))
                 name = result
             own.discard(name)
-            proto.output.append(value_info(name, value.type))
+            proto.output.append(value_info(name, shown(value)))
 
     def _node(self, node: Node, names: _Names) -> NodeProto:
         schema = schema_of(type(node.op), self._versions[node.op.domain])

@@ -86,15 +86,6 @@ def dtype_of(name: str, site: Site) -> DType | None:
     return type_.dtype if isinstance(type_, TensorType) else None
 
 
-def known_rank(name: str, node: RawNode, site: Site) -> int:
-    """Return the rank of a value; raises UnsupportedError where it is unknown."""
-    rank = rank_of(name, site)
-    if rank is None:
-        reason = f"cannot be upgraded, because the rank of '{name}' is unknown"
-        raise site.unsupported(reason, node)
-    return rank
-
-
 def integer(node: RawNode, name: str, default: int, site: Site) -> int:
     """Return an integer attribute."""
     value = node.attributes.get(name, default)

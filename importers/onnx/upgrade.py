@@ -23,10 +23,10 @@ from .rewrite import (
     before,
     dtype_of,
     integer,
-    known_rank,
     made,
     need_inputs,
     number,
+    rank_of,
     scalar_like,
     with_default,
     without,
@@ -77,13 +77,42 @@ def align(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     if not broadcast:
         return [node]
     a, b = need_inputs(node, 2, site)[:2]
-    rank, inner = known_rank(a, node, site), known_rank(b, node, site)
-    behind = rank - (axis + rank if axis < 0 else axis) - inner
-    if behind <= 0:
-        return [node]
-    axes = site.constant(np.arange(inner, inner + behind), "axes")
+    nodes, aligned = _aligned(b, a, axis, site)
+    return [*nodes, node.change(inputs=(a, aligned))]
+
+
+def _aligned(b: str, a: str, axis: int, site: Site) -> tuple[Sequence[RawNode], str]:
+    """Return nodes that give `b` ones behind its axes, so that they are those of `a` from `axis`.
+
+    Where a rank is unknown, or merely declared, a run finds out how many.
+    """
+    rank, inner = rank_of(a, site), rank_of(b, site)
+    if rank is not None and inner is not None:
+        behind = rank - (axis + rank if axis < 0 else axis) - inner
+        if behind <= 0:
+            return [], b
+        axes = site.constant(np.arange(inner, inner + behind), "axes")
+        aligned = site.fresh(f"{b}/aligned")
+        return [made("Unsqueeze", (b, axes), aligned)], aligned
+    hints = ("shape", "rank", "first", "own", "inner", "start", "rest", "count", "ones", "dims")
+    shape, whole, first, own, size, start, rest, count, ones, dims = map(site.fresh, hints)
+    most = np.iinfo(np.int64).max
+    begin, one, end = (site.constant(np.array([n], np.int64), "number") for n in (axis, 1, most))
     aligned = site.fresh(f"{b}/aligned")
-    return [made("Unsqueeze", (b, axes), aligned), node.change(inputs=(a, aligned))]
+    nodes = [
+        made("Shape", (a,), shape),
+        made("Shape", (shape,), whole),
+        made("Add", (whole, begin), first) if axis < 0 else made("Identity", (begin,), first),
+        made("Shape", (b,), own),
+        made("Shape", (own,), size),
+        made("Add", (first, size), start),
+        made("Slice", (shape, start, end), rest),
+        made("Shape", (rest,), count),
+        made("Expand", (one, count), ones),
+        made("Concat", (own, ones), dims, axis=0),
+        made("Reshape", (b, dims), aligned, allowzero=1),
+    ]
+    return nodes, aligned
 
 
 @before(7, "PRelu")
@@ -96,9 +125,8 @@ def prelu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
         raise site.unsupported(f"cannot be upgraded: the shape of '{slope}' is unknown", node)
     if len(type_.shape) != 1 or type_.shape[0] == 1:
         return [node]
-    axes = site.constant(np.arange(1, max(1, known_rank(x, node, site) - 1)), "axes")
-    aligned = site.fresh(f"{slope}/aligned")
-    return [made("Unsqueeze", (slope, axes), aligned), node.change(inputs=(x, aligned))]
+    nodes, aligned = _aligned(slope, x, 1, site)
+    return [*nodes, node.change(inputs=(x, aligned))]
 
 
 @before(11, "Clip")

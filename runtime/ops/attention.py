@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import DType, float64
+from ..dtypes import DType, bfloat16, float16, float32, float64
 from ..errors import ShapeError
 from ..ir import Graph
 from ..op import Op, op
-from ..types import Dim, Shape, TensorType
+from ..types import Dim, Shape, TensorType, ValueType
 from .shapes import (
     add,
     checked,
@@ -171,6 +171,7 @@ class FlexAttention(Op):
     """
 
     domain: ClassVar = "ai.onnx.preview"
+    dense = True
     prob_mod: Graph | None = None
     scale: float | None = None
     score_mod: Graph | None = None
@@ -180,6 +181,18 @@ class FlexAttention(Op):
     def is_wide(self) -> bool:
         """Whether scores are computed in float64 whatever the inputs are."""
         return _is_float64(self.softmax_precision)
+
+    def precision(self, dtype: DType) -> DType:
+        """Return the dtype of the scores of queries of `dtype`."""
+        return self.softmax_precision or (float32 if dtype in (float16, bfloat16) else dtype)
+
+    def body_inputs(
+        self, q: TensorType, k: TensorType, v: TensorType
+    ) -> tuple[tuple[ValueType | None, ...], ...]:
+        b, h, length, _ = _heads(q, None, "q")
+        keys = _heads(k, None, "k")[2]
+        scores = TensorType(self.precision(q.dtype), (b, h, length, keys))
+        return tuple((scores,) for _ in self.graphs())
 
     def infer(self, q: TensorType, k: TensorType, v: TensorType) -> TensorType:
         same_dtype(q, k, v)

@@ -34,6 +34,7 @@ from . import (
     unshuffle,
 )
 from .driver import Context, Evaluate, Pass, Rewrite, Rewrites, run_passes
+from .inline_bodies import lower
 
 __all__ = [
     "AFTER_SHAPES",
@@ -42,6 +43,7 @@ __all__ = [
     "Pass",
     "Rewrite",
     "Rewrites",
+    "lower",
     "optimise",
 ]
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..dtypes import bfloat16, float16, float32
 from ..infer import infer_node, known_elements
 from ..ir import Graph, Node, Value
 from ..op import Op
@@ -32,6 +31,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         elif isinstance(node.op, FlexAttention) and node.op.graphs() and _is_static(node):
             _write_out(graph, node, node.op)
             yield f"{node.kind} '{node.name}' became its formula"
+
+
+def lower(graph: Graph) -> None:
+    """Write out the nodes with bodies that nobody runs as they are, whatever passes are skipped."""
+    for node in list(graph.nodes):
+        if isinstance(node.op, FlexAttention) and node.op.graphs() and _is_static(node):
+            _write_out(graph, node, node.op)
 
 
 def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:
@@ -79,7 +85,7 @@ def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:
     write = _Writer(graph, node)
     q, k, v = (value for value in node.inputs if value is not None)
     dtype = q.tensor.dtype
-    precision = op.softmax_precision or (float32 if dtype in (float16, bfloat16) else dtype)
+    precision = op.precision(dtype)
     scale = q.tensor.dims[3] ** -0.5 if op.scale is None else op.scale
     root = write.constant(np.array(np.sqrt(np.float32(scale)), dtype))
     heads = q.tensor.dims[1]

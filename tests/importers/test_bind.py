@@ -12,6 +12,7 @@ from onnx import ModelProto, helper, numpy_helper, parser
 from tercet.importers.onnx import load
 from tercet.runtime import op as operators
 from tercet.runtime.errors import ModelError, TercetError, UnsupportedError
+from tercet.runtime.hints import shown
 from tercet.runtime.ir import Graph, Node
 from tercet.runtime.op import Op
 from tercet.runtime.types import TensorType
@@ -71,11 +72,13 @@ def test_dimensions_are_numbers_names_or_unknown() -> None:
     assert str(graph.outputs["y"].type) == "float32[2,n,?,?]"
 
 
-def test_declared_types_help_where_inference_ends() -> None:
+def test_declared_types_are_hints() -> None:
     text = "g (float[n] x, int64[k] s) => (float[a,b] y) { h = Reshape(x, s)  y = Relu(h) }"
     proto = model(text)
     proto.graph.value_info.append(helper.make_tensor_value_info("h", 1, ["a", 7]))
-    assert str(load(proto).graph.outputs["y"].type) == "float32[a,7]"
+    graph = load(proto).graph
+    assert [str(graph.values[name].type) for name in "hy"] == ["float32[...]", "float32[...]"]
+    assert [str(shown(graph.values[name])) for name in "hy"] == ["float32[a,7]", "float32[a,b]"]
 
 
 def test_initializers_among_the_inputs_are_constants() -> None:

@@ -1,5 +1,6 @@
 """Every operator of every opset becomes the newest one, and means the same."""
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,12 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.defs import OpSchema
 
+import tercet
 from tercet.importers.onnx import load
 from tercet.importers.onnx.raw import RawGraph, RawNode
 from tercet.importers.onnx.rewrite import UPGRADES
 from tercet.importers.onnx.upgrade import NEWEST, upgrade
-from tercet.runtime.errors import ModelError, UnsupportedError
+from tercet.runtime.errors import ModelError, ModelWarning, UnsupportedError
 from tercet.runtime.types import Array, TensorType, ValueType, constant_type
 
 from .export import to_model
@@ -422,3 +424,44 @@ def test_says_why_not(text: str, reason: str) -> None:
         old (float[1,2,3,4] x, float[2] s) => ({output}) {{ {text.replace("'", '"')} }}""")
     with pytest.raises((ModelError, UnsupportedError), match=reason):
         load(model)
+
+
+@pytest.mark.parametrize("declared", [None, [1, 2], [2, 3, 4, 5, 6]], ids=str)
+@pytest.mark.parametrize(
+    ("operator", "small", "axis"),
+    [("Add", (3, 4), 1), ("Add", (3,), -3), ("Sub", (5,), 3), ("Mul", (2,), 0), ("PRelu", (3,), 0)],
+)
+def test_a_rank_that_only_a_run_tells(
+    operator: str, small: tuple[int, ...], axis: int, declared: list[int] | None
+) -> None:
+    """Second operands are aligned with the true axes, whatever rank the file declares."""
+    attributes = {} if operator == "PRelu" else {"broadcast": 1, "axis": axis}
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["a"]),
+        helper.make_node(operator, ["a", "b"], ["y"], **attributes),
+    ]
+    inputs = [("x", 1, [120]), ("shape", 7, [None]), ("b", 1, small)]
+    inner = helper.make_tensor_value_info("a", 1, declared)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(*each) for each in inputs],
+        [helper.make_tensor_value_info("y", 1, None)],
+        value_info=[inner],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3)
+    rng = np.random.default_rng(0)
+    x, b = (rng.standard_normal(dims).astype(np.float32) for dims in ((120,), small))
+    first = axis + 4 if axis < 0 else axis if operator != "PRelu" else 1
+    wide = b.reshape((1,) * first + small + (1,) * (4 - first - len(small)))
+    a = x.reshape(2, 3, 4, 5)
+    with warnings.catch_warnings(), tercet.load(proto) as model:
+        warnings.simplefilter("ignore", ModelWarning)
+        (y,) = model(x, np.array([2, 3, 4, 5]), b)
+    expected = {
+        "Add": a + wide,
+        "Sub": a - wide,
+        "Mul": a * wide,
+        "PRelu": np.where(a < 0, a * wide, a),
+    }
+    np.testing.assert_array_equal(y, expected[operator])

@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    ValueInfoProto,
+    numpy_helper,
+    shape_inference,
+)
 
 from tercet.importers.onnx import load
 from tercet.runtime.dtypes import BY_ONNX, string
@@ -39,11 +46,18 @@ def without_shapes(model: ModelProto) -> ModelProto:
     """Return the model with nothing said about the shapes of what it computes."""
     bare = ModelProto()
     bare.CopyFrom(model)
-    del bare.graph.value_info[:]
-    for output in bare.graph.output:
+    _leave_out_shapes(bare.graph)
+    return bare
+
+
+def _leave_out_shapes(graph: GraphProto) -> None:
+    del graph.value_info[:]
+    for output in graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
-    return bare
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    for body in (attribute.g for attribute in attributes if attribute.HasField("g")):
+        _leave_out_shapes(body)
 
 
 def with_constants(
