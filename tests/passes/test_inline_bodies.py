@@ -1,0 +1,69 @@
+"""FlexAttention with bodies is a formula: nobody runs it as it is, whatever passes are left out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import tercet
+from tercet.tools.conformance.suite import Case, all_cases
+
+CASES = [
+    case
+    for case in all_cases()
+    if case.operator == "ai.onnx.preview.FlexAttention" and "expanded" not in case.name
+]
+
+
+@pytest.mark.parametrize("options", [{"stop_at": 0}, {"skip": ("inline_bodies",)}], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_without_the_pass(case: Case, options: dict[str, Any]) -> None:
+    model, ((inputs, (expected,)),) = case.content.read()
+    with tercet.load(model, **options) as loaded:
+        (found,) = loaded(*inputs)
+    np.testing.assert_allclose(found, expected, case.rtol, case.atol)
+
+
+def test_sizes_that_only_a_run_tells() -> None:
+    """In a loop whose sequence grows, each iteration writes the formula out for its own sizes."""
+    scores = [helper.make_tensor_value_info(n, 1, [None] * 4) for n in ("s", "t")]
+    double = helper.make_graph([helper.make_node("Add", ["s", "s"], ["t"])], "m", *zip(scores))
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["k"], ["k2"]),
+            helper.make_node(
+                "FlexAttention", ["h", "h", "h"], ["a"], domain="ai.onnx.preview", score_mod=double
+            ),
+            helper.make_node("Concat", ["h", "a"], ["h2"], axis=2),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("k", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("h", 1, None),
+        ],
+        [
+            helper.make_tensor_value_info("k2", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("h2", 1, None),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["m", "", "x"], ["y"], body=body)],
+        "g",
+        [
+            helper.make_tensor_value_info("m", TensorProto.INT64, []),
+            helper.make_tensor_value_info("x", 1, [1, 1, 2, 4]),
+        ],
+        [helper.make_tensor_value_info("y", 1, None)],
+    )
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("ai.onnx.preview", 1)]
+    x = np.random.default_rng(0).standard_normal((1, 1, 2, 4)).astype(np.float32)
+    expected = x.astype(np.float64)
+    for _ in range(3):
+        e = np.exp(2 * 4**-0.5 * expected @ expected.swapaxes(2, 3))
+        expected = np.concatenate([expected, e / e.sum(-1, keepdims=True) @ expected], 2)
+    for options in ({}, {"stop_at": 0}):
+        with tercet.load(helper.make_model(graph, opset_imports=opsets), **options) as loaded:
+            (found,) = loaded(np.array(3), x)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
