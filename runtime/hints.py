@@ -26,10 +26,8 @@ def without_shapes(type_: ValueType | None) -> ValueType | None:
     match type_:
         case TensorType():
             return type_.with_shape(None)
-        case SequenceType(element) | OptionalType(element):
+        case SequenceType(element) | OptionalType(element) | MapType(_, element):
             return replace(type_, element=without_shapes(element))
-        case MapType():
-            return replace(type_, element=type_.element.with_shape(None))
         case None:
             return None
 
