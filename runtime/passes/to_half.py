@@ -5,6 +5,8 @@ where one of their inputs is half already, so that no tensor is widened for them
 stays float32, above all:
 
 - Exp, Pow, Log, Sqrt, Reciprocal, sums and norms: their range is wider than that of their operands
+- what the analysis of ranges says may leave the range of float16, or vanish in it: see `ranges`
+- squares, quotients, positions, what stands in front of a pole: see `half_forms`
 - Softmax and the normalizations follow, because every backend computes them in float32 inside
 - the losses, and the statistics of a BatchNormalization that nothing took over: they are sums
 - RNN, GRU, LSTM, CumSum, CumProd: what they round they carry on from step to step
@@ -12,13 +14,15 @@ stays float32, above all:
 - comparisons, ArgMax, TopK, NonMaxSuppression: rounding makes ties
 - whatever reads a constant that half precision has no number for, such as the -3e38 of a mask
 - the nodes in `Options.keep_float32`
+
+What is held is known before anything runs, so it rests on proofs, forms and likelihood: inputs
+beyond 65504, or weights that training drove to extremes, may overflow all the same. `Model` looks
+for that in the results of its runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-
-import numpy as np
 
 from ..dtypes import DType, bfloat16, float16, float32
 from ..errors import UsageError, did_you_mean
@@ -38,8 +42,10 @@ from ..ops import (
     resize,
     shape,
 )
-from ..types import Array, TensorType
+from ..types import TensorType
 from .driver import Context
+from .half_forms import Limits, fits, fragile_nodes, is_beside_greater, is_open_quotient, is_square
+from .ranges import Ranges
 
 _HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
 
@@ -107,6 +113,9 @@ class _Narrow:
         self._graph = graph
         self._half = half
         self._known: dict[Value, Value] = {}
+        self._limits = Limits(half)
+        self._ranges = Ranges(graph)
+        self._fragile = fragile_nodes(graph, self._ranges)
 
     def suits(self, node: Node) -> bool:
         """Whether a node should compute in half precision."""
@@ -123,7 +132,24 @@ class _Narrow:
             and isinstance(types[0], TensorType)
             and types[0].dtype == float32
             and (len(types) == 1 or kind in (movement.Split, pool.MaxPool))
-            and all(_fits(value.data, self._half) for value in wide if value.data is not None)
+            and self._bears(node, wide)
+        )
+
+    def _bears(self, node: Node, wide: list[Value]) -> bool:
+        """Whether neither the node nor what it reads needs the range of float32."""
+        ranges, limits = self._ranges, self._limits
+        if node in self._fragile or is_square(node) or is_open_quotient(node, ranges):
+            return False
+        touched = [*wide, *node.outputs]
+        if not all(limits.holds(ranges[value]) for value in touched if value.data is None):
+            return False
+        vanishing = any(limits.vanishes(ranges[v]) for v in touched if v.data is None)
+        beside = is_beside_greater(node, ranges)
+        divisor = node.inputs[1] if isinstance(node.op, elementwise.Div) else None
+        return (beside or not vanishing) and all(
+            fits(value.data, self._half, divides=value is divisor, beside=beside)
+            for value in wide
+            if value.data is not None
         )
 
     def _wide_inputs(self, node: Node) -> list[Value]:
@@ -152,6 +178,7 @@ class _Narrow:
                 value.type = TensorType(self._half, old.type.shape)
                 widened = self._cast(value, float32, node)
                 self._known[widened] = value
+                self._ranges.copy(old, widened)
                 results.append(widened)
             else:
                 results.append(value)
@@ -177,12 +204,3 @@ class _Narrow:
         )
         infer_node(cast)
         return cast.output
-
-
-def _fits(data: Array, half: DType) -> bool:
-    """Whether constants survive the rounding: no infinities, and no 0 in place of one number."""
-    with np.errstate(over="ignore", under="ignore"):
-        narrow = data.astype(half).astype(float32)
-    if not np.array_equal(np.isfinite(narrow), np.isfinite(data)):
-        return False
-    return data.size != 1 or bool((narrow == 0).all()) == bool((data == 0).all())

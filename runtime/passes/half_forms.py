@@ -1,0 +1,195 @@
+"""What half precision does not bear by its form: constants, quotients, squares, positions.
+
+`to_half` asks this module, besides the ranges of `ranges`. The forms:
+
+- a square, for what is in range may leave it once squared
+- a quotient whose divisor may be near 0, where half precision has 0 already
+- positions and counts that are whole numbers with more digits than the type has
+- whatever a function reads that has no finite value at 0, or none at all below it (Log, Reciprocal,
+  Sqrt, a divisor, Acos, ...): rounding there makes an infinity or NaN out of a number. Back from
+  there, elementwise nodes stay float32 as far as the layer that they begin with
+- constants that would overflow, become 0, or lose most of their digits
+"""
+
+from __future__ import annotations
+
+from math import hypot
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+from ..dtypes import DType, float32
+from ..ir import Graph, Node, Value
+from ..op import Op
+from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce, resize
+from ..ops import elementwise as ew
+from ..ops import shape as sh
+from ..types import Array
+from .match import number
+from .ranges import Range, Ranges, norm_of
+
+#: How far from 0 a divisor must be proved to be.
+_DISTANCE = 2.0**-6
+#: Greatest relative error of a constant as a whole, by its norm.
+_LOST = 2.0**-7
+#: By how much another addend must be greater for what vanishes beside it not to be missed.
+_GREATER = 1024.0
+#: Elements of a constant that are looked at in one go.
+_BLOCK = 1 << 16
+
+#: Functions that have no finite value somewhere, or are undefined below it.
+_SINGULAR: frozenset[type[Op]] = frozenset(
+    {ew.Log, ew.Reciprocal, ew.Sqrt, ew.Acos, ew.Asin, ew.Acosh, ew.Atanh, reduce.ReduceLogSum}
+)
+#: Operators whose rounding is that of their inputs and their own; what they read matters as well.
+_THROUGH: frozenset[type[Op]] = frozenset(
+    {
+        *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Max, ew.Min, ew.Sum, ew.Mean, ew.Neg, ew.Abs, ew.Clip),
+        *(ew.Where, ew.Relu, ew.LeakyRelu, ew.PRelu, ew.Sigmoid, ew.HardSigmoid, ew.Tanh, ew.Erf),
+        *(ew.Softplus, ew.Softsign, ew.Elu, ew.Celu, ew.Exp, ew.Pow, ew.Sqrt, ew.Reciprocal),
+        *(norm.Softmax, norm.LogSoftmax, norm.Dropout, gather.Gather, resize.Resize),
+        *(sh.Identity, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze),
+        *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat, movement.Split),
+        *(movement.Slice, movement.Pad, movement.DepthToSpace, movement.SpaceToDepth),
+    }
+)
+#: Operators that stay float32 there, but may read what has been rounded.
+_LAST: frozenset[type[Op]] = frozenset(
+    {
+        *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul, attention.Attention),
+        *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, pool.AveragePool),
+        *(pool.GlobalAveragePool, pool.MaxPool, pool.GlobalMaxPool),
+    }
+)
+
+
+class Limits:
+    """What numbers a 16-bit type has."""
+
+    def __init__(self, half: DType) -> None:
+        limits = cast("Any", ml_dtypes.finfo)(half)
+        self.half = half
+        self.greatest = float(limits.max)
+        self.tiny = float(limits.smallest_normal)
+        self.whole = 2.0 ** (int(limits.nmant) + 1)
+
+    def holds(self, found: Range) -> bool:
+        """Whether numbers of this range neither overflow nor need more whole digits."""
+        return found.peak <= self.greatest and not (found.counted and found.bound > self.whole)
+
+    def vanishes(self, found: Range) -> bool:
+        """Whether most numbers of this range become 0, or lose digits that they have."""
+        return 0 < found.size < 16 * self.tiny
+
+
+def fragile_nodes(graph: Graph, ranges: Ranges) -> set[Node]:
+    """Return the nodes in front of a function that rounding may drive to a pole."""
+    found: set[Node] = set()
+    waiting = [value for node in graph.nodes for value in _poles(node, ranges)]
+    while waiting:
+        node = waiting.pop().producer
+        if node is None or node in found or type(node.op) not in _THROUGH | _LAST:
+            continue
+        found.add(node)
+        if type(node.op) in _THROUGH:
+            waiting.extend(value for value in node.inputs if value is not None)
+    return found
+
+
+def _poles(node: Node, ranges: Ranges) -> list[Value]:
+    """Return what a node reads that must not be rounded to where it has no finite value."""
+    op, inputs = node.op, [value for value in node.inputs if value is not None]
+    if isinstance(op, ew.Div):
+        read = inputs[1:2]
+    elif type(op) in _SINGULAR:
+        read = inputs[:1]
+    elif isinstance(op, ew.Pow):
+        power = number(inputs[1], 64)
+        is_whole = power is not None and power >= 0 and power == int(power)
+        read = [] if is_whole else inputs[:1]
+    else:
+        return []
+    if isinstance(op, ew.Acos | ew.Asin | ew.Atanh | ew.Acosh):
+        return read
+    return [v for v in read if v.data is None and ranges[v].distance < _DISTANCE]
+
+
+def is_square(node: Node) -> bool:
+    """Whether a node multiplies a computed tensor by itself, or by what is made of its sign."""
+    if not isinstance(node.op, ew.Mul):
+        return False
+    a, b = (_source(value) for value in node.inputs)
+    return a is b and a is not None and a.data is None
+
+
+def _source(value: Value | None) -> Value | None:
+    while value is not None and value.producer is not None:
+        if not isinstance(value.producer.op, ew.Abs | ew.Neg | ew.Mul | sh.Identity):
+            break
+        operands = [v for v in value.producer.inputs if v is not None and v.data is None]
+        if len(set(operands)) != 1:
+            break
+        value = operands[0]
+    return value
+
+
+def is_open_quotient(node: Node, ranges: Ranges) -> bool:
+    """Whether a node divides by a computed tensor that is not known to be away from 0."""
+    divisor = node.inputs[1] if isinstance(node.op, ew.Div) else None
+    return divisor is not None and divisor.data is None and ranges[divisor].distance < _DISTANCE
+
+
+def is_beside_greater(node: Node, ranges: Ranges) -> bool:
+    """Whether all that a node gives is added to something much greater."""
+    value = node.output
+    size = ranges[value].size
+    waiting, seen = list(value.consumers), set[Node]()
+    while waiting:
+        reader = waiting.pop()
+        if reader in seen:
+            continue
+        seen.add(reader)
+        if isinstance(reader.op, ew.Add):
+            if max(ranges[v].size for v in reader.inputs if v is not None) < _GREATER * size:
+                return False
+        elif isinstance(reader.op, sh.Reshape | movement.Transpose | sh.Identity | norm.Dropout):
+            waiting.extend(reader.output.consumers)
+        else:
+            return False
+    return bool(seen)
+
+
+def fits(data: Array, half: DType, *, divides: bool = False, beside: bool = False) -> bool:
+    """Whether a constant survives the rounding.
+
+    No infinity may come of a number, no 0 of a whole constant; tables of whole numbers stay what
+    they are, and a number next to 1 does not become 1. Together the elements lose next to nothing.
+
+    Args:
+        data: of float32.
+        half: the narrower type.
+        divides: whether it is a divisor, of which no element may become 0.
+        beside: whether the elements may vanish, because what they make is added to more.
+    """
+    one = data.reshape(-1)[:1] if data.size and not any(data.strides) else data.reshape(-1)
+    lost = total = 0.0
+    whole = one.size > 1
+    for part in (one[i : i + _BLOCK] for i in range(0, one.size, _BLOCK)):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            narrow = part.astype(half).astype(float32)
+            is_finite = np.isfinite(part)
+            if not np.array_equal(np.isfinite(narrow), is_finite):
+                return False
+            if divides and np.count_nonzero(narrow) < np.count_nonzero(part):
+                return False
+            if not is_finite.all():
+                part, narrow = (np.where(is_finite, each, 0) for each in (part, narrow))
+        whole = whole and bool((np.rint(part) == part).all())
+        lost = hypot(lost, norm_of(narrow - part))
+        total = hypot(total, norm_of(part))
+    if lost == 0:
+        return True
+    if whole or (one.size == 1 and abs(float(one[0].astype(half))) == 1):
+        return False
+    return beside or lost <= _LOST * total

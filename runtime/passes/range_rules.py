@@ -1,0 +1,468 @@
+"""What each operator makes of the ranges of its inputs (see `ranges`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import exp, inf, isfinite, sqrt
+
+import numpy as np
+
+from ..dtypes import DType, bool_, int8, uint8
+from ..ir import Node, Value
+from ..op import Op
+from ..ops import attention, conv, gather, matmul, movement, norm, pool, quantize, recurrent, reduce
+from ..ops import elementwise as ew
+from ..ops import shape as sh
+from ..types import TensorType
+from .match import number
+from .ranges import (
+    DOUBT,
+    LIKELY,
+    UNBOUNDED,
+    UNKNOWN,
+    Range,
+    Ranges,
+    count_along,
+    norm_of,
+    spread,
+    times,
+)
+
+Rule = Callable[[Node, Ranges], Range | tuple[Range, ...]]
+
+
+def of_unknown(node: Node, ranges: Ranges) -> Range:
+    """Return what an operator gives that no rule speaks of: an activation, or what it reads."""
+    sizes = [r.size for r in ranges.inputs(node)]
+    return Range(max([LIKELY, *sizes]))
+
+
+def _first(node: Node, ranges: Ranges) -> Range:
+    """Return the range of the first input: what only moves, chooses or averages elements."""
+    return replace(ranges[_input(node, 0)], shares=False)
+
+
+def _view(node: Node, ranges: Ranges) -> Range:
+    """Return the range of the first input, whose rows are still rows if they are as long."""
+    source = _input(node, 0)
+    ends = [v.type.shape[-1:] for v in (source, node.output) if _has_shape(v)]
+    same = len(ends) == 2 and ends[0] == ends[1] != (None,)
+    return replace(ranges[source], shares=ranges[source].shares and same)
+
+
+def _has_shape(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.shape is not None
+
+
+def _union(node: Node, ranges: Ranges) -> Range:
+    first, *rest = ranges.inputs(node)
+    for other in rest:
+        first = first.union(other)
+    return replace(first, shares=False)
+
+
+def _input(node: Node, place: int) -> Value:
+    value = node.inputs[place]
+    assert value is not None
+    return value
+
+
+def _fixed(low: float, high: float, size: float = inf) -> Rule:
+    return lambda node, ranges: Range(min(size, max(abs(low), abs(high))), low, high)
+
+
+def _unbounded(node: Node, ranges: Ranges) -> Range:
+    return UNBOUNDED
+
+
+# ── elementwise ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _monotone(function: Callable[[float], float], grows: float = 1.0) -> Rule:
+    """Return the rule of a function that never falls, and makes elements so much greater."""
+
+    def rule(node: Node, ranges: Ranges) -> Range:
+        x = ranges[_input(node, 0)]
+        return Range(x.size * grows, function(x.low), function(x.high))
+
+    return rule
+
+
+def _add(node: Node, ranges: Ranges) -> Range:
+    first, *rest = ranges.inputs(node)
+    for other in rest:
+        counted = first.counted and (other.counted or other.bound < inf)
+        low, high = first.low + other.low, first.high + other.high
+        first = Range(first.size + other.size, low, high, counted or other.counted)
+    return replace(first, shares=False)
+
+
+def _sub(node: Node, ranges: Ranges) -> Range:
+    a, b = (ranges[_input(node, i)] for i in (0, 1))
+    low, high = a.low - b.high, a.high - b.low
+    greatest = _input(node, 1).producer
+    if greatest is not None and isinstance(greatest.op, reduce.ReduceMax):
+        high = min(high, 0.0) if greatest.inputs[0] is node.inputs[0] else high
+    return Range(a.size + b.size, low, high, a.counted or b.counted)
+
+
+def _mul(node: Node, ranges: Ranges) -> Range:
+    a, b = (ranges[_input(node, i)] for i in (0, 1))
+    low, high = spread((a.low, a.high), (b.low, b.high))
+    if node.inputs[0] is node.inputs[1]:
+        low = max(low, 0.0)
+    counted = any(
+        x.counted and (y.counted or other.data is not None)
+        for x, y, other in ((a, b, _input(node, 1)), (b, a, _input(node, 0)))
+    )
+    shares = (a.shares and 0 <= b.low <= b.high <= 1) or (b.shares and 0 <= a.low <= a.high <= 1)
+    return Range(times(a.size, b.size), low, high, counted, shares)
+
+
+def _div(node: Node, ranges: Ranges) -> Range:
+    a, b = (ranges[_input(node, i)] for i in (0, 1))
+    divisor = _input(node, 1).data
+    if divisor is not None:
+        least = float(np.abs(divisor.astype(np.float64)).min(initial=1))
+        inverse = 1 / least if least else inf
+        ends = spread((a.low, a.high), (-inverse, inverse))
+        size = a.size / b.size if b.size else inf
+        return Range(size, *ends, a.counted)
+    bound = a.bound / b.distance if b.distance else inf
+    if isfinite(a.size) and b.distance:
+        size = a.size / max(b.distance, min(b.size, b.bound))
+    else:  # numerator and denominator grow alike, as they do in a mean
+        size = inf if isfinite(b.size) and not isfinite(a.size) else LIKELY
+    return Range(size, 0.0 if a.low >= 0 and b.low >= 0 else -bound, bound)
+
+
+def _exp(node: Node, ranges: Ranges) -> Range:
+    x = ranges[_input(node, 0)]
+    if x.high > 88:
+        return Range(inf, 0.0)
+    return Range(exp(x.high), exp(x.low), exp(x.high))
+
+
+def _reciprocal(node: Node, ranges: Ranges) -> Range:
+    x = ranges[_input(node, 0)]
+    if not x.distance:
+        return UNBOUNDED
+    bound = 1 / x.distance
+    return Range(1 / max(x.distance, x.size), -bound if x.high < 0 else 0.0, bound)
+
+
+def _pow(node: Node, ranges: Ranges) -> Range:
+    x, power = ranges[_input(node, 0)], number(_input(node, 1), 64)
+    if power is None:
+        return UNBOUNDED
+    if power < 0:
+        return Range(x.distance**power, 0.0, x.distance**power) if x.distance else UNBOUNDED
+    low = 0.0 if power % 2 != 1 else -inf
+    return Range(_power(x.size, power), max(low, -_power(x.bound, power)), _power(x.bound, power))
+
+
+def _power(x: float, power: float) -> float:
+    try:
+        return x**power
+    except OverflowError:
+        return inf
+
+
+def _root(node: Node, ranges: Ranges) -> Range:
+    x = ranges[_input(node, 0)]
+    low, high = (sqrt(max(end, 0.0)) for end in (x.low, x.high))
+    return Range(sqrt(x.size), low, high)
+
+
+def _abs(node: Node, ranges: Ranges) -> Range:
+    x = ranges[_input(node, 0)]
+    return Range(x.size, x.distance, x.bound, x.counted)
+
+
+def _neg(node: Node, ranges: Ranges) -> Range:
+    return ranges[_input(node, 0)].scaled(-1.0)
+
+
+def _clip(node: Node, ranges: Ranges) -> Range:
+    x = ranges[_input(node, 0)]
+    limits = [number(value, 64) for value in (*node.inputs[1:], None, None)[:2]]
+    low = x.low if limits[0] is None else max(x.low, limits[0])
+    high = x.high if limits[1] is None else min(x.high, limits[1])
+    return Range(x.size, min(low, high), max(high, min(low, high)), x.counted)
+
+
+def _max(node: Node, ranges: Ranges) -> Range:
+    found = list(ranges.inputs(node))
+    low, high = max(r.low for r in found), max(r.high for r in found)
+    return Range(max(r.size for r in found), low, high)
+
+
+def _min(node: Node, ranges: Ranges) -> Range:
+    found = list(ranges.inputs(node))
+    low, high = min(r.low for r in found), min(r.high for r in found)
+    return Range(max(r.size for r in found), low, high)
+
+
+def _where(node: Node, ranges: Ranges) -> Range:
+    a, b = ranges[_input(node, 1)], ranges[_input(node, 2)]
+    shares = (a.shares and b.bound == 0) or (b.shares and a.bound == 0)
+    return replace(a.union(b), shares=shares)
+
+
+def _relu(node: Node, ranges: Ranges) -> Range:
+    x = ranges[_input(node, 0)]
+    return Range(x.size, max(x.low, 0.0), max(x.high, 0.0), x.counted)
+
+
+def _gated(node: Node, ranges: Ranges) -> Range:
+    """Return the range of x times something between 0 and 1."""
+    x = ranges[_input(node, 0)]
+    return Range(x.size, min(x.low, 0.0), max(x.high, 0.0))
+
+
+def _leaky(node: Node, ranges: Ranges) -> Range:
+    slope = getattr(node.op, "alpha", 1.0)
+    if isinstance(node.op, ew.PRelu):
+        slope = ranges[_input(node, 1)].bound
+    x = ranges[_input(node, 0)]
+    return x.union(x.scaled(slope)) if isfinite(slope) else UNBOUNDED
+
+
+def _swiglu(node: Node, ranges: Ranges) -> Range:
+    sizes = [r.size for r in ranges.inputs(node)]
+    return Range(times(sizes[0], sizes[-1]))
+
+
+def _cast(node: Node, ranges: Ranges) -> Range:
+    source = _input(node, 0)
+    x, type_ = ranges[source], source.type
+    if source.data is not None or not isinstance(type_, TensorType):
+        return replace(x, counted=False)
+    limits = _INTEGERS.get(type_.dtype)
+    if limits is not None:
+        return Range(LIKELY, max(limits[0], x.low), min(limits[1], x.high))
+    return replace(x, counted=True) if type_.dtype.kind in "iu" else x
+
+
+_INTEGERS: dict[DType, tuple[float, float]] = {
+    bool_: (0.0, 1.0),
+    uint8: (0.0, 255.0),
+    int8: (-128.0, 127.0),
+}
+
+
+def _range(node: Node, ranges: Ranges) -> Range:
+    return Range(float(UNKNOWN), counted=True)
+
+
+# ── layers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def layer(x: Range, weight: Value, channels: int, bias: Range | None, factor: float = 1) -> Range:
+    """Return the range of a product with constant weights."""
+    assert weight.data is not None
+    data = weight.data
+    wide = data if data.dtype.kind == "f" and data.itemsize > 2 else data.astype(np.float32)
+    gain = norm_of(wide) / sqrt(max(channels, 1)) * abs(factor)
+    promised = times(x.size, gain)
+    size = promised / DOUBT if promised > LIKELY * DOUBT else promised * DOUBT
+    size = size if promised > LIKELY * DOUBT else min(size, LIKELY)
+    size = max(size, bias.size) if bias is not None else size
+    if size == LIKELY or not isfinite(x.bound):
+        return Range(size)
+    with np.errstate(over="ignore"):
+        most = float(np.abs(wide).sum(dtype=np.float64)) * abs(factor)
+    bound = times(x.bound, most) + (bias.bound if bias is not None else 0.0)
+    return Range(size, -bound, bound)
+
+
+def _conv(node: Node, ranges: Ranges) -> Range:
+    weight = _input(node, 1)
+    x = ranges[_input(node, 0)]
+    bias = ranges[_input(node, 2)] if len(node.inputs) > 2 and node.inputs[2] else None
+    if weight.data is None:
+        shape = weight.type.shape if isinstance(weight.type, TensorType) else None
+        terms = count_along(weight, tuple(range(1, len(shape)))) if shape else UNKNOWN
+        size = times(times(x.size, ranges[weight].size), terms)
+        return Range(max(size, bias.size if bias else 0.0))
+    is_transposed = isinstance(node.op, conv.ConvTranspose)
+    channels = weight.data.shape[0]
+    if is_transposed:
+        channels = weight.data.shape[1] * getattr(node.op, "group", 1)
+    return layer(x, weight, channels, bias)
+
+
+def _gemm(node: Node, ranges: Ranges) -> Range:
+    op = node.op
+    assert isinstance(op, matmul.Gemm)
+    addend = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = None if addend is None else ranges[addend].scaled(op.beta)
+    a, b = _input(node, 0), _input(node, 1)
+    if b.data is not None and a.data is None:
+        channels = b.data.shape[0 if op.transB else 1]
+        return layer(ranges[a], b, channels, bias, op.alpha)
+    terms = count_along(a, (0 if op.transA else 1,))
+    size = times(times(ranges[a].size, ranges[b].size), terms * abs(op.alpha))
+    return Range(size + (0.0 if bias is None else bias.size))
+
+
+def _matmul(node: Node, ranges: Ranges) -> Range:
+    a, b = _input(node, 0), _input(node, 1)
+    for x, weight, axis in ((a, b, -1), (b, a, -2)):
+        if weight.data is not None and x.data is None and weight.data.ndim >= 2:
+            inner = weight.data.shape[-2 if axis == -1 else -1]
+            return layer(ranges[x], weight, weight.data.size // max(inner, 1), None)
+    left, right = ranges[a], ranges[b]
+    if left.shares:  # means of the rows of b
+        return replace(right, shares=False, counted=False)
+    rank = a.type.rank if isinstance(a.type, TensorType) else None
+    terms = count_along(a, (-1,)) if rank else UNKNOWN
+    low, high = spread((left.low, left.high), (right.low, right.high))
+    size = times(times(left.size, right.size), terms)
+    counted = left.counted or right.counted
+    return Range(size, min(times(low, terms), 0.0), max(times(high, terms), 0.0), counted)
+
+
+def _einsum(node: Node, ranges: Ranges) -> Range:
+    size = 1.0
+    for each in ranges.inputs(node):
+        size = times(size, each.size)
+    return Range(times(size, UNKNOWN))
+
+
+def _attention(node: Node, ranges: Ranges) -> tuple[Range, ...]:
+    values = replace(ranges[_input(node, 2)], shares=False, counted=False)
+    return (values, *[Range()] * (len(node.outputs) - 1))
+
+
+def _quantized(node: Node, ranges: Ranges) -> Range:
+    """Return the range of integers times a scale."""
+    scale = ranges[_input(node, 1)]
+    type_ = _input(node, 0).type
+    limits = _INTEGERS.get(type_.dtype) if isinstance(type_, TensorType) else None
+    if limits is None or not isfinite(scale.bound):
+        return Range()
+    return Range(min(LIKELY, 256 * scale.bound), -256 * scale.bound, 256 * scale.bound)
+
+
+# ── normalizations and reductions ────────────────────────────────────────────────────────────────
+
+
+def _normalized(node: Node, ranges: Ranges) -> tuple[Range, ...]:
+    """Return the range of what a normalization scales and shifts."""
+    size = 1.0
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        size = ranges[_input(node, 1)].size
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        size += ranges[_input(node, 2)].size
+    return (Range(size), *[UNBOUNDED] * (len(node.outputs) - 1))
+
+
+def _lrn(node: Node, ranges: Ranges) -> Range:
+    op, x = node.op, ranges[_input(node, 0)]
+    assert isinstance(op, norm.LRN)
+    factor = op.bias**-op.beta if op.bias > 0 else inf
+    return x if factor <= 1 else x.scaled(factor)
+
+
+def _softmax(node: Node, ranges: Ranges) -> Range:
+    axis = getattr(node.op, "axis", -1)
+    rank = node.output.type.rank if isinstance(node.output.type, TensorType) else None
+    is_last = axis == -1 or (rank is not None and axis == rank - 1)
+    return Range(1.0, 0.0, 1.0, shares=is_last)
+
+
+def _reduction(power: float, counts: float) -> Rule:
+    """Return the rule of a sum of powers whose size grows with a power of the number of terms."""
+
+    def rule(node: Node, ranges: Ranges) -> Range:
+        source = _input(node, 0)
+        x, terms = ranges[source], _terms(node, source)
+        size = times(_power(x.size, power), terms**counts)
+        bound = times(_power(x.bound, power), terms)
+        return Range(size, 0.0 if power != 1 or x.low >= 0 else -bound, bound)
+
+    return rule
+
+
+def _terms(node: Node, source: Value) -> int:
+    op, rank = node.op, source.type.rank if isinstance(source.type, TensorType) else None
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if rank is None or not isinstance(op, reduce.Reduce) or (given and given.data is None):
+        return UNKNOWN
+    axes = None
+    if given is not None and given.data is not None:
+        axes = tuple(map(int, given.data.reshape(-1)))
+    return count_along(source, op.axes(axes, rank))
+
+
+def _cumulative(node: Node, ranges: Ranges) -> Range:
+    x = ranges[_input(node, 0)]
+    return Range(x.size * UNKNOWN, counted=x.counted)
+
+
+def _logarithm(x: float) -> float:
+    return -104.0 if x <= 0 else float(np.log(x))
+
+
+def _build() -> dict[type[Op], Rule]:
+    rules: dict[type[Op], Rule] = {}
+
+    def put(rule: Rule, *kinds: type[Op]) -> None:
+        rules.update(dict.fromkeys(kinds, rule))
+
+    put(_view, sh.Identity, norm.Dropout, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze)
+    put(_view, sh.Trilu)
+    put(_first, movement.Transpose, movement.Expand, movement.Tile, movement.Split)
+    put(_first, movement.Slice, movement.DepthToSpace, movement.SpaceToDepth)
+    put(_first, movement.ReverseSequence, gather.Gather, gather.GatherElements, gather.GatherND)
+    put(_first, gather.Compress, ew.Floor, ew.Ceil, ew.Round, ew.Mod)
+    put(_first, pool.AveragePool, pool.MaxPool, pool.GlobalAveragePool, pool.GlobalMaxPool)
+    put(_first, reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, attention.RotaryEmbedding)
+    put(_union, movement.Concat, movement.Pad, ew.Mean)
+    put(_add, ew.Add, ew.Sum)
+    put(_sub, ew.Sub)
+    put(_mul, ew.Mul)
+    put(_div, ew.Div)
+    put(_exp, ew.Exp)
+    put(_reciprocal, ew.Reciprocal)
+    put(_pow, ew.Pow)
+    put(_root, ew.Sqrt)
+    put(_abs, ew.Abs)
+    put(_neg, ew.Neg)
+    put(_clip, ew.Clip)
+    put(_max, ew.Max)
+    put(_min, ew.Min)
+    put(_where, ew.Where)
+    put(_relu, ew.Relu, ew.ThresholdedRelu, ew.Softplus)
+    put(_gated, ew.Gelu, ew.Swish, ew.HardSwish, ew.Mish)
+    put(_leaky, ew.LeakyRelu, ew.PRelu)
+    put(_swiglu, ew.SwiGLU)
+    put(_cast, ew.Cast)
+    put(_range, sh.Range)
+    put(_fixed(0.0, 1.0), ew.Sigmoid, ew.HardSigmoid, norm.Hardmax)
+    put(_fixed(-1.0, 1.0), ew.Tanh, ew.Erf, ew.Sin, ew.Cos, ew.Softsign, ew.Sign, ew.Atan)
+    put(_fixed(-1.0, 1.0), norm.LpNormalization, recurrent.GRU)
+    put(_fixed(-104.0, 89.0, 16.0), ew.Log)
+    put(_monotone(_logarithm), reduce.ReduceLogSum)
+    put(_unbounded, ew.Tan, ew.Sinh, ew.Cosh, reduce.ReduceProd, reduce.CumProd, matmul.Det)
+    put(_conv, conv.Conv, conv.ConvTranspose)
+    put(_gemm, matmul.Gemm)
+    put(_matmul, matmul.MatMul)
+    put(_einsum, matmul.Einsum)
+    put(_attention, attention.Attention)
+    put(_quantized, quantize.DequantizeLinear)
+    put(_normalized, norm.LayerNormalization, norm.RMSNormalization, norm.GroupNormalization)
+    put(_normalized, norm.InstanceNormalization, norm.BatchNormalization)
+    put(_lrn, norm.LRN)
+    put(_softmax, norm.Softmax)
+    put(_fixed(-inf, 0.0, 16.0), norm.LogSoftmax)
+    put(_reduction(1, 1), reduce.ReduceSum, reduce.ReduceL1)
+    put(_reduction(2, 1), reduce.ReduceSumSquare)
+    put(_reduction(1, 0.5), reduce.ReduceL2)
+    put(_cumulative, reduce.CumSum)
+    return rules
+
+
+RULES: dict[type[Op], Rule] = _build()

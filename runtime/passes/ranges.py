@@ -1,0 +1,172 @@
+"""How great the elements of each tensor may become: what can be proved, and what is likely.
+
+A `Range` has two sides. `low` and `high` are proved: a Sigmoid lies between 0 and 1, a Softmax
+times a tensor within that tensor. They are infinite where nothing is known, which is most of a
+network. `size` is an estimate of the root mean square, and follows four rules:
+
+- training and normalization keep the results of layers with weights near `LIKELY`, so such a layer
+  gives `LIKELY` unless the norm of its weights says that it is off by more than `DOUBT`
+- a normalization gives the size of its own scale and shift, whatever it reads
+- sums grow with the number of their terms, products by their factors; what is unknown of a shape
+  counts `UNKNOWN` elements
+- Exp, Pow, running products and quotients by what may be near 0 have no bound at all
+
+Single elements are several times as great as the size; `PEAK` is how many. Casts of integers and
+what Range gives are `counted`: positions and counts, whose neighbours a narrow type may not tell
+apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf, isfinite, sqrt
+
+import numpy as np
+
+from ..ir import Graph, Node, Value
+from ..types import Array, TensorType
+
+#: Root mean square of what an ordinary layer gives, and of inputs.
+LIKELY = 2.0
+#: Greatest element by the root mean square.
+PEAK = 32.0
+#: Factor by which a layer's weights may promise more or less than training made of them.
+DOUBT = 16.0
+#: Elements along an axis of unknown size.
+UNKNOWN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is known of the elements of a tensor.
+
+    Attributes:
+        size: the likely root mean square; infinite where nothing bounds it.
+        low: no element is less.
+        high: no element is greater.
+        counted: whether they count or number something.
+        shares: whether they are at least 0, and at most 1 in sum along the last axis.
+    """
+
+    size: float = LIKELY
+    low: float = -inf
+    high: float = inf
+    counted: bool = False
+    shares: bool = False
+
+    @property
+    def bound(self) -> float:
+        """The greatest magnitude that is possible."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def peak(self) -> float:
+        """The greatest magnitude to reckon with."""
+        return min(self.bound, self.size * PEAK)
+
+    @property
+    def distance(self) -> float:
+        """How far every element is from 0 at least."""
+        return max(self.low, -self.high, 0.0)
+
+    def scaled(self, factor: float) -> Range:
+        """Return the range of the product with a number."""
+        ends = sorted((times(self.low, factor), times(self.high, factor)))
+        return Range(times(self.size, abs(factor)), *ends, self.counted)
+
+    def union(self, other: Range) -> Range:
+        """Return the range of elements of either tensor."""
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Range(max(self.size, other.size), low, high, self.counted or other.counted)
+
+    def settled(self) -> Range:
+        """Return the same with a size that is no greater than the bound."""
+        return replace(self, size=min(self.size, self.bound))
+
+
+#: Of anything.
+UNBOUNDED = Range(inf)
+
+
+def times(a: float, b: float) -> float:
+    """Multiply, with 0 for 0 · ∞: a bound of infinity is no element."""
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+def spread(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """Return the least and the greatest product of an element of two intervals."""
+    ends = [times(x, y) for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def of_constant(data: Array) -> Range:
+    """Return the range of a constant's elements, with their own root mean square."""
+    if data.size == 0 or data.dtype.kind not in "fVbiu":
+        return Range()
+    one = data.reshape(-1)[:1] if not any(data.strides) else data
+    wide = one.astype(np.float32) if one.dtype.kind != "f" or one.dtype.itemsize < 4 else one
+    low, high = float(wide.min()), float(wide.max())
+    if low != low or high != high:
+        return UNBOUNDED
+    return Range(norm_of(wide) / sqrt(wide.size), low, high)
+
+
+def norm_of(data: Array) -> float:
+    """Return the square root of the sum of squares, whatever the exponents are."""
+    flat = data.reshape(-1)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        square = float(np.dot(flat, flat))
+    if 1e-30 < square < 1e30:
+        return sqrt(square)
+    most = float(np.abs(flat).max(initial=0))
+    if most == 0 or not isfinite(most):
+        return most
+    return most * float(np.linalg.norm(flat.astype(np.float64) / most))
+
+
+def count_along(value: Value, axes: tuple[int, ...]) -> int:
+    """Return the number of elements along some axes, `UNKNOWN` for each that is not known."""
+    shape = value.type.shape if isinstance(value.type, TensorType) else None
+    total = 1
+    for axis in axes:
+        size = None if shape is None else shape[axis]
+        total *= max(size, 1) if isinstance(size, int) else UNKNOWN
+    return total
+
+
+class Ranges:
+    """The ranges of a graph's values.
+
+    Args:
+        graph: with inferred types; later changes do not show.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        from .range_rules import RULES, of_unknown
+
+        self._found: dict[Value, Range] = {}
+        for node in graph.nodes:
+            rule = RULES.get(type(node.op), of_unknown)
+            found = rule(node, self)
+            for i, value in enumerate(node.outputs):
+                one = found[i] if isinstance(found, tuple) else found
+                self._found[value] = one.settled()
+
+    def __getitem__(self, value: Value) -> Range:
+        found = self._found.get(value)
+        if found is None:
+            found = Range() if value.data is None else of_constant(value.data)
+            self._found[value] = found
+        return found
+
+    def __setitem__(self, value: Value, found: Range) -> None:
+        self._found[value] = found
+
+    def inputs(self, node: Node) -> Iterator[Range]:
+        """Yield the range of every input that is there."""
+        return (self[value] for value in node.inputs if value is not None)
+
+    def copy(self, old: Value, new: Value) -> None:
+        """Let a value have the range of another one."""
+        self._found[new] = self[old]
