@@ -3,6 +3,8 @@
 `to_half` asks this module, besides the ranges of `ranges`. The forms:
 
 - a square, for what is in range may leave it once squared
+- a product of two computed matrices, a sum of such products that nothing normalises, but for scores
+  on their way to a Softmax, and for means that a Softmax weighs
 - a quotient whose divisor may be near 0, where half precision has 0 already
 - positions and counts that are whole numbers with more digits than the type has
 - whatever a function reads that has no finite value at 0, or none at all below it (Log, Reciprocal,
@@ -62,6 +64,19 @@ _LAST: frozenset[type[Op]] = frozenset(
         *(pool.GlobalAveragePool, pool.MaxPool, pool.GlobalMaxPool),
     }
 )
+#: What stands between scores and their Softmax, and what that is, spelled out or not.
+_SCORES: frozenset[type[Op]] = frozenset(
+    {
+        *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Where, ew.Clip, ew.Max, ew.Min, ew.Tanh, ew.Cast),
+        *(sh.Identity, sh.Reshape, sh.Squeeze, sh.Unsqueeze, movement.Transpose, movement.Slice),
+        *(movement.Expand, movement.Concat, movement.Split, movement.Pad, gather.Gather),
+    }
+)
+_NORMALISERS: frozenset[type[Op]] = frozenset(
+    {norm.Softmax, norm.LogSoftmax, reduce.ReduceMax, ew.Exp, ew.IsNaN}
+)
+#: Greatest number of types whose range is no concern.
+_WIDE = 1e30
 
 
 class Limits:
@@ -115,6 +130,35 @@ def _poles(node: Node, ranges: Ranges) -> list[Value]:
     return [v for v in read if v.data is None and ranges[v].distance < _DISTANCE]
 
 
+def is_open_product(node: Node, ranges: Ranges, limits: Limits) -> bool:
+    """Whether a node sums products of two computed tensors which nothing keeps within float16."""
+    if type(node.op) not in (matmul.MatMul, matmul.Gemm, conv.Conv, conv.ConvTranspose):
+        return False
+    a, b = node.inputs[:2]
+    if a is None or b is None or a.data is not None or b.data is not None:
+        return False
+    found = ranges[node.output]
+    if found.bound <= limits.greatest or limits.greatest > _WIDE:
+        return False
+    return not (ranges[a].shares or _leads_to_softmax(node.output))
+
+
+def _leads_to_softmax(value: Value) -> bool:
+    """Whether all that reads a value scales, masks or moves it, and hands it to a Softmax."""
+    waiting, seen = [value], set[Value]()
+    while waiting:
+        scores = waiting.pop()
+        if not scores.consumers:
+            return False
+        for reader in scores.consumers:
+            if type(reader.op) in _SCORES:
+                waiting.extend(v for v in reader.outputs if v not in seen)
+                seen.update(reader.outputs)
+            elif type(reader.op) not in _NORMALISERS:
+                return False
+    return True
+
+
 def is_square(node: Node) -> bool:
     """Whether a node multiplies a computed tensor by itself, or by what is made of its sign."""
     if not isinstance(node.op, ew.Mul):
@@ -138,6 +182,13 @@ def is_open_quotient(node: Node, ranges: Ranges) -> bool:
     """Whether a node divides by a computed tensor that is not known to be away from 0."""
     divisor = node.inputs[1] if isinstance(node.op, ew.Div) else None
     return divisor is not None and divisor.data is None and ranges[divisor].distance < _DISTANCE
+
+
+def is_slight(bias: Value, node: Node, ranges: Ranges) -> bool:
+    """Whether a constant is the bias of a layer that gives much more than it."""
+    kinds = (conv.Conv, conv.ConvTranspose, matmul.Gemm)
+    is_bias = isinstance(node.op, kinds) and len(node.inputs) > 2 and node.inputs[2] is bias
+    return is_bias and ranges[node.output].size > _GREATER * ranges[bias].size
 
 
 def is_beside_greater(node: Node, ranges: Ranges) -> bool:

@@ -14,7 +14,7 @@ from ..op import Op
 from ..ops import attention, conv, gather, matmul, movement, norm, pool, quantize, recurrent, reduce
 from ..ops import elementwise as ew
 from ..ops import shape as sh
-from ..types import TensorType
+from ..types import Shape, TensorType
 from .match import number
 from .ranges import (
     DOUBT,
@@ -46,13 +46,13 @@ def _first(node: Node, ranges: Ranges) -> Range:
 def _view(node: Node, ranges: Ranges) -> Range:
     """Return the range of the first input, whose rows are still rows if they are as long."""
     source = _input(node, 0)
-    ends = [v.type.shape[-1:] for v in (source, node.output) if _has_shape(v)]
-    same = len(ends) == 2 and ends[0] == ends[1] != (None,)
+    before, after = (_shape(value) for value in (source, node.output))
+    same = before is not None and after is not None and before[-1:] == after[-1:] != (None,)
     return replace(ranges[source], shares=ranges[source].shares and same)
 
 
-def _has_shape(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.shape is not None
+def _shape(value: Value) -> Shape | None:
+    return value.type.shape if isinstance(value.type, TensorType) else None
 
 
 def _union(node: Node, ranges: Ranges) -> Range:
@@ -131,7 +131,7 @@ def _div(node: Node, ranges: Ranges) -> Range:
         return Range(size, *ends, a.counted)
     bound = a.bound / b.distance if b.distance else inf
     if isfinite(a.size) and b.distance:
-        size = a.size / max(b.distance, min(b.size, b.bound))
+        size = a.size / b.distance
     else:  # numerator and denominator grow alike, as they do in a mean
         size = inf if isfinite(b.size) and not isfinite(a.size) else LIKELY
     return Range(size, 0.0 if a.low >= 0 and b.low >= 0 else -bound, bound)
@@ -149,7 +149,7 @@ def _reciprocal(node: Node, ranges: Ranges) -> Range:
     if not x.distance:
         return UNBOUNDED
     bound = 1 / x.distance
-    return Range(1 / max(x.distance, x.size), -bound if x.high < 0 else 0.0, bound)
+    return Range(bound, -bound if x.high < 0 else 0.0, bound)  # x may be that near to 0
 
 
 def _pow(node: Node, ranges: Ranges) -> Range:
@@ -319,7 +319,7 @@ def _matmul(node: Node, ranges: Ranges) -> Range:
     rank = a.type.rank if isinstance(a.type, TensorType) else None
     terms = count_along(a, (-1,)) if rank else UNKNOWN
     low, high = spread((left.low, left.high), (right.low, right.high))
-    size = times(times(left.size, right.size), terms)
+    size = times(times(left.size, right.size), sqrt(terms))
     counted = left.counted or right.counted
     return Range(size, min(times(low, terms), 0.0), max(times(high, terms), 0.0), counted)
 

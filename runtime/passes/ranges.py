@@ -28,7 +28,7 @@ from ..ir import Graph, Node, Value
 from ..types import Array, TensorType
 
 #: Root mean square of what an ordinary layer gives, and of inputs.
-LIKELY = 2.0
+LIKELY = 4.0
 #: Greatest element by the root mean square.
 PEAK = 32.0
 #: Factor by which a layer's weights may promise more or less than training made of them.
@@ -72,8 +72,8 @@ class Range:
 
     def scaled(self, factor: float) -> Range:
         """Return the range of the product with a number."""
-        ends = sorted((times(self.low, factor), times(self.high, factor)))
-        return Range(times(self.size, abs(factor)), *ends, self.counted)
+        low, high = spread((self.low, self.high), (factor, factor))
+        return Range(times(self.size, abs(factor)), low, high, self.counted)
 
     def union(self, other: Range) -> Range:
         """Return the range of elements of either tensor."""

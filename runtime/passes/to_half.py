@@ -44,7 +44,16 @@ from ..ops import (
 )
 from ..types import TensorType
 from .driver import Context
-from .half_forms import Limits, fits, fragile_nodes, is_beside_greater, is_open_quotient, is_square
+from .half_forms import (
+    Limits,
+    fits,
+    fragile_nodes,
+    is_beside_greater,
+    is_open_product,
+    is_open_quotient,
+    is_slight,
+    is_square,
+)
 from .ranges import Ranges
 
 _HALVES: dict[str, DType] = {"float16": float16, "bfloat16": bfloat16}
@@ -140,6 +149,8 @@ class _Narrow:
         ranges, limits = self._ranges, self._limits
         if node in self._fragile or is_square(node) or is_open_quotient(node, ranges):
             return False
+        if is_open_product(node, ranges, limits):
+            return False
         touched = [*wide, *node.outputs]
         if not all(limits.holds(ranges[value]) for value in touched if value.data is None):
             return False
@@ -147,7 +158,12 @@ class _Narrow:
         beside = is_beside_greater(node, ranges)
         divisor = node.inputs[1] if isinstance(node.op, elementwise.Div) else None
         return (beside or not vanishing) and all(
-            fits(value.data, self._half, divides=value is divisor, beside=beside)
+            fits(
+                value.data,
+                self._half,
+                divides=value is divisor,
+                beside=beside or is_slight(value, node, ranges),
+            )
             for value in wide
             if value.data is not None
         )

@@ -1,0 +1,315 @@
+"""What half precision must not do: make NaN, infinity or noise out of numbers that float32 has.
+
+Every network here is one that loses its numbers in float16 if all of it is narrowed; the oracle is
+float64, node by node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tercet.runtime.dtypes import float16, float32, int64
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops import elementwise as ew
+from tercet.runtime.ops import reduce as red
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.movement import Pad, Slice, Transpose
+from tercet.runtime.ops.norm import LayerNormalization, Softmax
+from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.passes.half_forms import fits
+from tercet.runtime.passes.ranges import Ranges
+from tercet.runtime.types import Array, Dim, TensorType
+
+from .graphs import Build, apply, make, normal
+from .graphs import run as run_in
+from .test_to_half import dtypes_of, halved, run
+
+
+def full(number: float, *shape: int) -> Array:
+    return np.full(shape, number, np.float32)
+
+
+def ints(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+def eye(size: int) -> Array:
+    return np.eye(size, dtype=np.float32)
+
+
+def linear_attention(g: Graph, x: Value) -> Value:
+    """Attend without a softmax, as EfficientViT does: sums over all tokens, and their quotient."""
+    q, k, v = (apply(g, MatMul(), x, normal(8, 8)) for _ in range(3))
+    q, k = (apply(g, ew.Relu(), each) for each in (q, k))
+    v = apply(g, Pad(), v, ints(0, 0, 0, 0, 0, 1), full(1.0))
+    sums = apply(g, MatMul(), apply(g, Transpose(perm=(0, 2, 1)), k), v)
+    y = apply(g, MatMul(), q, sums)
+    parts = [apply(g, Slice(), y, ints(a), ints(b), ints(2)) for a, b in ((0, 8), (8, 9))]
+    return apply(g, ew.Div(), parts[0], apply(g, ew.Add(), parts[1], full(1e-5)))
+
+
+def spelled_norm(g: Graph, x: Value) -> Value:
+    y = apply(g, MatMul(), x, eye(8))
+    square = apply(g, red.ReduceMean(), apply(g, ew.Mul(), y, y), ints(-1))
+    root = apply(g, ew.Sqrt(), apply(g, ew.Add(), square, full(1e-6)))
+    return apply(g, MatMul(), apply(g, ew.Div(), y, root), normal(8, 4))
+
+
+def unit_rows(g: Graph, x: Value) -> Value:
+    """Normalise as PyTorch does; a row of zeros stays zero."""
+    y = apply(g, MatMul(), x, np.pad(normal(8, 4), ((0, 0), (0, 4))))
+    y = apply(g, Reshape(), y, ints(-1, 4))
+    length = apply(g, red.ReduceL2(), y, ints(-1))
+    return apply(g, ew.Div(), y, apply(g, ew.Clip(), length, full(1e-12)))
+
+
+def spelled_variance(g: Graph, x: Value) -> Value:
+    """E[x²] - E[x]², next to 0 where the mean is much greater than the deviation."""
+    y = apply(g, ew.Add(), apply(g, MatMul(), x, eye(8)), full(50.0))
+    mean = apply(g, red.ReduceMean(), y, ints(-1))
+    of_squares = apply(g, red.ReduceMean(), apply(g, ew.Mul(), y, y), ints(-1))
+    variance = apply(g, ew.Sub(), of_squares, apply(g, ew.Mul(), mean, mean))
+    return apply(g, ew.Sqrt(), variance)
+
+
+def log_of_softmax(g: Graph, x: Value) -> Value:
+    return apply(g, ew.Log(), apply(g, Softmax(), apply(g, MatMul(), x, eye(8))))
+
+
+def log_of_complement(g: Graph, x: Value) -> Value:
+    y = apply(g, ew.Sigmoid(), apply(g, MatMul(), x, eye(8)))
+    return apply(g, ew.Log(), apply(g, ew.Sub(), full(1.0), y))
+
+
+def inverse_root(g: Graph, x: Value) -> Value:
+    y = apply(g, MatMul(), x, np.pad(normal(8, 1), ((0, 0), (0, 7))))
+    z = apply(g, Slice(), y, ints(1), ints(8), ints(1))
+    sums = apply(g, red.ReduceSum(), apply(g, ew.Mul(), z, z), ints(-1))
+    factor = apply(g, ew.Reciprocal(), apply(g, ew.Sqrt(), apply(g, ew.Add(), sums, full(1e-12))))
+    return apply(g, ew.Mul(), z, factor)
+
+
+def hidden_by_a_computed_mask(g: Graph, x: Value) -> Value:
+    """Hide all keys: float32 gives their mean, for which -3.4e38 must stay a number."""
+    scores = apply(g, MatMul(), x, normal(8, 8))
+    limit = apply(g, ew.Less(), x, full(1e9))
+    mask = apply(g, ew.Where(), limit, full(-3.4028235e38), full(0.0))
+    return apply(g, Softmax(), apply(g, ew.Add(), scores, mask))
+
+
+def exponentials(g: Graph, x: Value) -> Value:
+    y = apply(g, ew.Exp(), apply(g, MatMul(), x, eye(8)))
+    return apply(g, ew.Log(), apply(g, MatMul(), y, np.abs(normal(8, 8)) + 0.1))
+
+
+def running_sum(g: Graph, x: Value) -> Value:
+    y = apply(g, red.CumSum(), apply(g, MatMul(), x, eye(8)), np.array(0, np.int64))
+    mean = apply(g, ew.Mul(), apply(g, MatMul(), y, eye(8)), full(1e-3))
+    return apply(g, ew.Tanh(), mean)
+
+
+def great_and_small(g: Graph, x: Value) -> Value:
+    y = apply(g, ew.Relu(), apply(g, MatMul(), x, 3e4 * normal(8, 8)))
+    return apply(g, MatMul(), apply(g, ew.Relu(), y), 1e-5 * normal(8, 8))
+
+
+def small_and_great(g: Graph, x: Value) -> Value:
+    y = apply(g, ew.Relu(), apply(g, MatMul(), x, 1e-6 * normal(8, 8)))
+    return apply(g, MatMul(), apply(g, ew.Sigmoid(), apply(g, ew.Mul(), y, full(1e6))), eye(8))
+
+
+def tiny_convolution(g: Graph, x: Value) -> Value:
+    y = apply(g, Conv(), x, 1e-9 * normal(4, 8, 1))
+    return apply(g, ew.Div(), y, full(1e-9))
+
+
+def cubes(g: Graph, x: Value) -> Value:
+    y = apply(g, MatMul(), x, eye(8))
+    return apply(g, ew.Tanh(), apply(g, ew.Mul(), apply(g, ew.Mul(), y, y), full(1e-5)))
+
+
+def near_one(g: Graph, x: Value) -> Value:
+    y = apply(g, ew.Sigmoid(), apply(g, MatMul(), x, eye(8)))
+    y = apply(g, ew.Clip(), y, full(1e-6), full(1 - 1e-6))
+    return apply(g, ew.Log(), apply(g, ew.Div(), y, apply(g, ew.Sub(), full(1.0), y)))
+
+
+def correlation(g: Graph, x: Value) -> Value:
+    """A product of two activations that nothing normalises before it is used."""
+    a, b = (apply(g, MatMul(), x, 8 * normal(8, 64)) for _ in range(2))
+    y = apply(g, MatMul(), a, apply(g, Transpose(perm=(1, 0)), b))
+    return apply(g, ew.Tanh(), apply(g, ew.Mul(), y, full(1e-5)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, the shape of its input, and how great that is."""
+
+    build: Build
+    shape: tuple[Dim, ...] = (6, 8)
+    scale: float = 1.0
+    bound: float = 1e-2
+
+
+CASES = {
+    "linear attention": Case(linear_attention, (1, 2048, 8), 4.0),
+    "norm": Case(spelled_norm, scale=400.0),
+    "rows of length 1": Case(unit_rows),
+    "variance": Case(spelled_variance, scale=0.05, bound=0.5),
+    "log of softmax": Case(log_of_softmax, scale=10.0),
+    "log of 1 - p": Case(log_of_complement, scale=6.0),
+    "inverse root": Case(inverse_root),
+    "mask": Case(hidden_by_a_computed_mask, (8, 8)),
+    "exponentials": Case(exponentials, scale=10.0),
+    "running sum": Case(running_sum, (3000, 8), 30.0),
+    "great weights": Case(great_and_small, scale=100.0),
+    "small weights": Case(small_and_great),
+    "tiny filters": Case(tiny_convolution, (2, 8, 5)),
+    "squares": Case(cubes, scale=400.0),
+    "odds": Case(near_one, scale=8.0),
+    "correlation": Case(correlation, scale=10.0),
+}
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_stay_numbers(name: str, precision: str) -> None:
+    case = CASES[name]
+    graph = make(case.build, case.shape)
+    x = normal(*graph.inputs[0].tensor.dims) * np.float32(case.scale)
+    exact = run_in(graph, x, np.float64)
+    got = run(halved(graph, precision), x=x)
+    assert np.isfinite(run(graph, x=x)).all()
+    assert np.isfinite(got).all()
+    bound = case.bound * (8 if precision == "bfloat16" else 1)
+    assert np.linalg.norm(got - exact) <= bound * np.linalg.norm(exact)
+
+
+def test_what_is_narrowed_around_them() -> None:
+    """The layers in front of linear attention stay half precision, its sums do not."""
+    after = halved(make(linear_attention, (1, 2048, 8)))
+    products = [n.output.tensor.dtype for n in after.nodes if n.kind == "MatMul"]
+    assert products == [float16] * 3 + [float32] * 2
+
+
+def test_scores_and_their_means_are_narrowed() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        q, k, v = (apply(g, MatMul(), x, normal(8, 8)) for _ in range(3))
+        scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 2, 1)), k))
+        scaled = apply(g, ew.Mul(), scores, normal(1, 5, 5))  # no Attention has that
+        return apply(g, MatMul(), apply(g, Softmax(), scaled), v)
+
+    assert dtypes_of(halved(make(build, (2, 5, 8))), "MatMul") == {float16}
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_positions_are_not_rounded(precision: str) -> None:
+    """cos(position · frequency), as rotary embeddings have it: a product of matrices."""
+    graph = Graph()
+    positions = graph.add_input("x", TensorType(int64, (1, 1, 3001)))
+    wide = apply(graph, ew.Cast(to=float32), positions)
+    angles = apply(graph, MatMul(), np.array([[[1.0], [0.37]]], np.float32), wide)
+    graph.set_outputs({"y": apply(graph, ew.Cos(), angles)})
+    infer(graph)
+    x = np.arange(3001).reshape(1, 1, -1)
+    np.testing.assert_array_equal(run(halved(graph, precision), x=x), run(graph, x=x))
+
+
+def test_pictures_in_bytes_are_narrowed() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(np.dtype(np.uint8), (1, 3, 4, 4)))
+    wide = apply(graph, ew.Cast(to=float32), x)
+    graph.set_outputs({"y": apply(graph, Conv(), wide, normal(4, 3, 1, 1))})
+    infer(graph)
+    assert dtypes_of(halved(graph), "Conv") == {float16}
+
+
+def test_a_small_bias_does_not_hold_its_layer() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Gemm(), x, normal(8, 4), full(1e-8, 4))
+
+    assert dtypes_of(halved(make(build, (2, 8))), "Gemm") == {float16}
+
+
+def test_what_is_added_to_more_may_vanish() -> None:
+    """A residual branch with a layer scale of 1e-6, as ConvNeXt begins its training."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Gemm(), x, normal(8, 8))
+        return apply(g, ew.Add(), y, apply(g, Gemm(), y, normal(8, 8) * np.float32(1e-8)))
+
+    assert dtypes_of(halved(make(build, (2, 8))), "Gemm") == {float16}
+
+
+CONSTANTS = {
+    "ordinary": (normal(100), True),
+    "overflow": (full(7e4, 1), False),
+    "infinity": (full(-np.inf, 3), True),
+    "vanishes": (full(1e-12, 1), False),
+    "loses digits": (normal(100) * np.float32(1e-7), False),
+    "a few vanish": (np.append(normal(100), np.float32(1e-12)), True),
+    "next to 1": (full(0.99999, 1), False),
+    "whole": (np.arange(2048, dtype=np.float32), True),
+    "whole, too many digits": (np.arange(4096, dtype=np.float32), False),
+    "empty": (full(0, 0), True),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants(name: str) -> None:
+    data, expected = CONSTANTS[name]
+    assert fits(data, float16) == expected
+
+
+def test_a_divisor_must_not_become_zero() -> None:
+    data = np.append(normal(100), np.float32(1e-12))
+    assert not fits(data, float16, divides=True)
+
+
+BOUNDS: dict[str, tuple[Build, float, float]] = {
+    "sigmoid": (lambda g, x: apply(g, ew.Sigmoid(), x), 0, 1),
+    "exp below": (
+        lambda g, x: apply(g, ew.Exp(), apply(g, ew.Sub(), x, apply(g, red.ReduceMax(), x))),
+        0,
+        1,
+    ),
+    "clip": (lambda g, x: apply(g, ew.Clip(), x, full(-3.0), full(6.0)), -3, 6),
+    "abs": (lambda g, x: apply(g, ew.Add(), apply(g, ew.Abs(), x), full(2.0)), 2, np.inf),
+    "quotient": (
+        lambda g, x: apply(
+            g, ew.Div(), apply(g, ew.Tanh(), x), apply(g, ew.Add(), apply(g, ew.Abs(), x), full(2))
+        ),
+        -0.5,
+        0.5,
+    ),
+    "product": (
+        lambda g, x: apply(g, ew.Mul(), apply(g, ew.Tanh(), x), full(-8.0)),
+        -8,
+        8,
+    ),
+    "weighted": (
+        lambda g, x: apply(g, MatMul(), apply(g, Softmax(), x), apply(g, ew.Tanh(), x)),
+        -1,
+        1,
+    ),
+    "layer": (
+        lambda g, x: apply(g, LayerNormalization(), x, full(1, 8)),
+        -np.inf,
+        np.inf,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_what_is_proved(name: str) -> None:
+    build, low, high = BOUNDS[name]
+    graph = make(build, (8, 8))
+    found = Ranges(graph)[graph.outputs["y"]]
+    assert (found.low, found.high) == (low, high)
+    y = run_in(graph, normal(8, 8) * np.float32(5), np.float64)
+    assert low - 1e-9 <= y.min() <= y.max() <= high + 1e-9
