@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..ir import Graph
 from ..options import Options
 from . import (
+    compose_views,
     drop_requantization,
     drop_zero_units,
     fold_affine,
@@ -93,6 +94,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "fuse_norm",
         fuse_norm.run,
         "likewise; the scale behind it is a normalization's own before it is anybody else's",
+    ),
+    Pass(
+        "compose_views",
+        compose_views.run,
+        "before the patterns below, which know heads by one Transpose",
     ),
     Pass(
         "fuse_attention",

@@ -10,7 +10,7 @@ from ..ir import Graph, Node, Value
 from ..op import with_attributes
 from ..ops.attention import Attention
 from ..ops.gather import Gather
-from ..ops.movement import Split, Transpose
+from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
 from ..types import Dim, Shape, TensorType
 from .driver import Context
@@ -121,14 +121,33 @@ def _cut(node: Node) -> tuple[Node | None, int, int] | None:
         return None
     split = node.inputs[0].producer
     whole, squeezed = _shape(node.inputs[0]), _shape(node.output)
-    if split is None or not isinstance(split.op, Split) or split.inputs[0] is None:
+    if split is None or split.inputs[0] is None:
         return None
-    if not whole or len(whole) != 5 or squeezed != whole[1:] or split.op.axis not in (0, -5):
+    if not whole or len(whole) != 5 or whole[0] != 1 or squeezed != whole[1:]:
         return None
-    if any(_shape(value) != whole for value in split.outputs) or whole[0] != 1:
+    if isinstance(split.op, Slice):
+        return _sliced(split)
+    if not isinstance(split.op, Split) or split.op.axis not in (0, -5):
+        return None
+    if any(_shape(value) != whole for value in split.outputs):
         return None
     number = split.outputs.index(node.inputs[0])
     return split.inputs[0].producer, number, len(split.outputs)
+
+
+def _sliced(node: Node) -> tuple[Node | None, int, int] | None:
+    """Return the same for a Slice of one part."""
+    source, starts, _, axes = node.inputs[:4] if len(node.inputs) > 3 else (None,) * 4
+    shape = _shape(source)
+    if source is None or starts is None or axes is None or not shape:
+        return None
+    if starts.data is None or axes.data is None or starts.data.size != 1 or axes.data.size != 1:
+        return None
+    count, start = shape[0], int(starts.data.reshape(-1)[0])
+    if not isinstance(count, int) or int(axes.data.reshape(-1)[0]) not in (0, -len(shape)):
+        return None
+    first = min(max(start + count if start < 0 else start, 0), count - 1)
+    return source.producer, first, count
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:

@@ -15,7 +15,7 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Cast, Div, IsNaN, Mul, Tanh, Where
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Expand, Split, Transpose
+from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Transpose
 from tercet.runtime.ops.norm import Dropout, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.types import Dim
@@ -191,13 +191,38 @@ def by_gather(graph: Graph, y: Value, i: int) -> Value:
     return apply(graph, Gather(axis=0), y, np.array(i - 3 if i == 2 else i, np.int64))
 
 
-@pytest.mark.parametrize("cut", [by_split, by_gather])
+def by_slice(graph: Graph, y: Value, i: int) -> Value:
+    start, end = (ints(-1), ints(99)) if i == 2 else (ints(i), ints(i + 1))
+    return apply(graph, Squeeze(), apply(graph, Slice(), y, start, end, ints(0)), ints(0))
+
+
+@pytest.mark.parametrize("cut", [by_split, by_gather, by_slice])
 def test_one_product_that_is_cut(cut: Callable[[Graph, Value, int], Value]) -> None:
     graph = unbound(cut)
     after, log = optimised(graph)
     assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
     assert kinds(after) == ["MatMul", "Split", "Attention"]
     assert_same(graph, after, rel=5e-6)
+
+
+@pytest.mark.parametrize("batch", [2, "batch"])
+def test_keys_that_are_turned_as_a_stack_of_matrices(batch: Dim) -> None:
+    """The scaled_dot_product_attention of torch.onnx, whose scale is a root on either side."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        q, k, v = (by_head(graph, x, 3, 0, 2, 1, 3) for _ in range(3))
+        flat = apply(graph, Reshape(), k, ints(-1, 5, SIZE))
+        keys = apply(graph, Transpose(perm=(0, 2, 1)), flat)
+        keys = apply(graph, Reshape(), keys, ints(-1, 3, SIZE, 5))
+        how = Spelling(times(SIZE**-0.25), times(SIZE**-0.25))
+        return joined(graph, attend(graph, q, keys, v, how), 24)
+
+    graph = make(build, (batch, 5, 24))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
+    assert the_attention(after).scale == pytest.approx(SIZE**-0.5)
+    assert not {"Transpose", "Mul"} & set(kinds(after))
+    assert_same(graph, after, 2, 5, 24, rel=5e-6)
 
 
 @pytest.mark.parametrize("spelling", [Spelling(), Spelling(of_scores=plus(normal(2, 5, 5)))])
