@@ -124,10 +124,6 @@ def _spared(graph: Graph, chain: Sequence[Node]) -> int:
     return spared
 
 
-def _text(steps: Sequence[tuple[Op, object]]) -> str:
-    return " and ".join(type(op).__name__ for op, _ in steps) or "they were"
-
-
 # ── following ────────────────────────────────────────────────────────────────────────────────────
 
 
