@@ -78,11 +78,10 @@ class Border:
         Raises:
             InputError: a name, dtype, rank, shape or device that does not fit.
         """
-        symbols: dict[str, tuple[int, str]] = {}
         feeds: dict[str, Feed] = {}
         for info in self.inputs:
             if info.name in inputs:
-                feeds[info.name] = self._feed(info, inputs[info.name], symbols, work)
+                feeds[info.name] = self._feed(info, inputs[info.name], work)
             elif not partly:
                 self._refuse_unknown(inputs)
                 raise InputError(f"input '{info.name}' is missing; the model wants {info}")
@@ -94,18 +93,17 @@ class Border:
         self,
         info: TensorInfo,
         value: Any,
-        symbols: dict[str, tuple[int, str]],
         work: Stream | None,
     ) -> Feed:
         place = place_of(value)
         if place is None:
-            return check_value(info, value, symbols)
+            return check_value(info, value)
         if work is None or self.exchange is None:
             raise InputError(
                 f"input '{info.name}' lies on {place_name(place)}; this model runs on the host: "
                 "give it as a numpy array, or load the model with backend='cuda'"
             )
-        lent = check_lent(info, value, symbols, self.exchange, work)
+        lent = check_lent(info, value, self.exchange, work)
         return self.exchange.fetch(lent.view, work) if info.name in self.wanted_here else lent
 
     def _refuse_unknown(self, names: Iterable[str]) -> None:

@@ -30,9 +30,6 @@ from .types import (
 #: What is fed to a model: a value of the host, or an array on the model's device.
 Feed = HostValue | Lent
 
-#: Size of each symbolic dimension that inputs have told so far, and the input that did.
-Symbols = dict[str, tuple[int, str]]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -64,15 +61,12 @@ class TensorInfo:
         return cls(name or value.name, None, None, type_)
 
 
-def check_lent(
-    info: TensorInfo, value: Any, symbols: Symbols, exchange: Exchange, stream: Stream
-) -> Lent:
+def check_lent(info: TensorInfo, value: Any, exchange: Exchange, stream: Stream) -> Lent:
     """Return what a caller gives for an input in device memory, as the runtime wants it.
 
     Args:
         info: the input.
         value: an array with ``__dlpack__`` or ``__cuda_array_interface__``.
-        symbols: grows by what this input tells.
         exchange: of the device that the model runs on.
         stream: will read the elements; it waits for them.
 
@@ -85,41 +79,39 @@ def check_lent(
         raise InputError(f"input '{info.name}' {error}") from error
     if not isinstance(info.type, TensorType):
         raise InputError(f"input '{info.name}' is {info.type}; the host takes it, not a device")
-    _check_type(info, info.type, lent.type.dtype, lent.type.dims, symbols)
+    _check_type(info, info.type, lent.type.dtype, lent.type.dims)
     return lent
 
 
-def check_value(info: TensorInfo, value: Any, symbols: Symbols) -> HostValue:
+def check_value(info: TensorInfo, value: Any) -> HostValue:
     """Return what a caller gives for an input, as the runtime wants it.
 
     Args:
         info: the input.
         value: an array or what numpy makes one of; a list, a dictionary or None where the input is
             a sequence, a map or an optional.
-        symbols: grows by what this input tells.
 
     Raises:
         InputError: the value is not of the input's type.
     """
-    return _check(info, info.type, value, symbols)
+    return _check(info, info.type, value)
 
 
-def _check(info: TensorInfo, type_: ValueType | None, value: Any, symbols: Symbols) -> HostValue:
+def _check(info: TensorInfo, type_: ValueType | None, value: Any) -> HostValue:
     if isinstance(type_, OptionalType):
-        return None if value is None else _check(info, type_.element, value, symbols)
+        return None if value is None else _check(info, type_.element, value)
     if isinstance(type_, SequenceType):
         if not isinstance(value, list | tuple):
             raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
-        # Elements of one sequence may differ in the sizes that the file gives one symbol.
         elements = cast("Sequence[Any]", value)
-        return [_check(info, type_.element, element, {}) for element in elements]
+        return [_check(info, type_.element, element) for element in elements]
     if isinstance(type_, MapType):
         if not isinstance(value, Mapping):
             raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
         pairs = cast("Mapping[Any, Any]", value).items()
         return {_key(info, type_, key): _element(info, type_, each) for key, each in pairs}
     if isinstance(type_, TensorType):
-        return _check_array(info, type_, _array_of(info, value), symbols)
+        return _check_array(info, type_, _array_of(info, value))
     return value
 
 
@@ -163,7 +155,7 @@ def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
 def _element(info: TensorInfo, type_: MapType, value: Any) -> Any:
     """Return what a map holds: a number as a scalar of its dtype, a text as it is."""
     if not isinstance(type_.element, TensorType) or np.ndim(value):
-        return _check(info, type_.element, value, {})
+        return _check(info, type_.element, value)
     dtype = type_.element.dtype
     data = np.asarray(value)
     if (dtype == string) != (data.dtype.kind in "UTO"):
@@ -175,10 +167,10 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"of type {type(value).__name__}"
 
 
-def _check_array(info: TensorInfo, type_: TensorType, data: Array, symbols: Symbols) -> Array:
+def _check_array(info: TensorInfo, type_: TensorType, data: Array) -> Array:
     if type_.dtype == string:
         data = as_texts(data)
-    _check_type(info, type_, data.dtype, data.shape, symbols)
+    _check_type(info, type_, data.dtype, data.shape)
     return data
 
 
@@ -187,7 +179,6 @@ def _check_type(
     type_: TensorType,
     dtype: DType,
     shape: tuple[int, ...],
-    symbols: Symbols,
 ) -> None:
     """Raise InputError unless an array of this dtype and shape fits an input."""
     if dtype != type_.dtype:
@@ -207,13 +198,6 @@ def _check_type(
             raise InputError(
                 f"input '{info.name}' has shape {list(shape)}; axis {axis} must be {wanted}: {info}"
             )
-        if isinstance(wanted, str):
-            size, where = symbols.setdefault(wanted, (found, info.name))
-            if size != found:
-                raise InputError(
-                    f"'{wanted}' is {size} in input '{where}' but {found} in '{info.name}' "
-                    f"(shape {list(shape)}, the model wants {info})"
-                )
 
 
 def as_texts(data: Array) -> Array:

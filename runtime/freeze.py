@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError, did_you_mean
-from .feeds import Symbols, TensorInfo, check_value
+from .feeds import TensorInfo, check_value
 from .infer import specialise
 from .ir import Graph
+from .symbols import ambiguous, loosened, sizes_of
 from .types import TensorType, ValueType
 
 
@@ -28,16 +29,20 @@ def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:
     """
     copy = graph.clone()
     by_name = {value.name: value for value in copy.inputs}
-    symbols: Symbols = {}
+    found: dict[str, ValueType | None] = {}
     for name, data in arrays.items():
         if name not in by_name:
             hint = did_you_mean(name, by_name)
             raise InputError(f"the model has no input '{name}' to freeze{hint}")
-        found = check_value(TensorInfo.of(by_name[name]), data, symbols)
-        if not isinstance(found, np.ndarray):
+        array = check_value(TensorInfo.of(by_name[name]), data)
+        if not isinstance(array, np.ndarray):
             raise InputError(f"input '{name}' is no tensor; only tensors can be frozen")
-        copy.freeze(by_name[name], found)
-    sizes = {symbol: size for symbol, (size, _) in symbols.items()}
+        copy.freeze(by_name[name], array)
+        found[name] = by_name[name].type
+    told = sizes_of(graph.inputs, found)
+    sizes = {symbol: next(iter(each)) for symbol, each in told.items() if len(each) == 1}
+    if unclear := ambiguous(told):
+        copy = loosened(copy, frozenset(unclear))
     types = {value.name: _bound(value.type, sizes) for value in copy.inputs}
     frozen = specialise(copy, types)
     frozen.general = None

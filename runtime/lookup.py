@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 
 from .backend import Format, Stream
 from .border import Border
-from .errors import UnsupportedError
+from .errors import InputError, ModelError, ModelWarning, UnsupportedError
 from .exchange import HOST_ENDS, Ends, Lent
 from .feeds import Feed
 from .infer import specialise
@@ -15,6 +16,7 @@ from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
 from .program import Program
 from .resources import Keys, Resources, is_deciding
 from .shelves import Shelf, Shelves
+from .symbols import ambiguous, loosened, sizes_of
 from .types import TensorType, ValueType, type_of
 
 
@@ -43,13 +45,14 @@ class Lookup:
     ) -> None:
         self._imported, self._file = graph, file
         self._border, self._resources = border, resources
-        self._graphs: dict[tuple[str, ...], Graph] = {}
+        self._graphs: dict[tuple[tuple[str, ...], frozenset[str]], Graph] = {}
+        self._warned: set[str] = set()
         self._keys = Keys()
         self._on_closed = closed
         self.shelves = Shelves(resources.options.max_plans, self._close)
         self.rewrites = Rewrites()
         self.default = tuple(graph.outputs)
-        self._graphs[self.default] = self._optimise(graph.clone(), self.rewrites)
+        self._graphs[self.default, frozenset()] = self._optimise(graph.clone(), self.rewrites)
 
     def _close(self) -> None:
         self._graphs.clear()
@@ -62,16 +65,32 @@ class Lookup:
         optimise(graph, BEFORE_SHAPES, resources.options, resources.evaluate, rewrites)
         return graph
 
-    def graph_for(self, wanted: tuple[str, ...]) -> Graph:
-        """Return the graph that gives these tensors, after the passes, before shapes are bound."""
-        if wanted not in self._graphs:
-            outputs = self._imported.outputs
-            values = {n: outputs.get(n) or self._imported.values[n] for n in wanted}
-            self._graphs[wanted] = self._optimise(self._imported.extract(values), Rewrites())
-        return self._graphs[wanted]
+    def graph_for(self, wanted: tuple[str, ...], unknown: frozenset[str] = frozenset()) -> Graph:
+        """Return the graph that gives these tensors, after the passes, before shapes are bound.
 
-    def _build(self, graph: Graph, types: Mapping[str, ValueType | None], ends: Ends) -> Program:
-        bound = specialise(graph, types)
+        Args:
+            wanted: names of the results.
+            unknown: symbols that stand for more than one size.
+        """
+        key = wanted, unknown
+        if key not in self._graphs:
+            graph = loosened(self._imported, unknown) if unknown else self._imported
+            values = {n: graph.outputs.get(n) or graph.values[n] for n in wanted}
+            self._graphs[key] = self._optimise(graph.extract(values), Rewrites())
+        return self._graphs[key]
+
+    def _build(
+        self, wanted: tuple[str, ...], types: Mapping[str, ValueType | None], ends: Ends
+    ) -> Program:
+        unclear = ambiguous(sizes_of(self._imported.inputs, types))
+        try:
+            bound = specialise(self.graph_for(wanted, frozenset(unclear)), types)
+        except ModelError as error:
+            if not unclear:
+                raise
+            found = ", and ".join(f"'{symbol}' is {text}" for symbol, text in unclear.items())
+            raise InputError(f"{found}; the model cannot work on such inputs: {error}") from error
+        self._warn(unclear)
         self._resources.doubts.look(bound)
         resources, log = self._resources, self.rewrites.copy()
         optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, log)
@@ -82,6 +101,16 @@ class Lookup:
             if self._file:
                 error.add_note(f"model: {self._file}")
             raise
+
+    def _warn(self, unclear: Mapping[str, str]) -> None:
+        """Warn of symbols with several sizes, of each once."""
+        for symbol, text in unclear.items():
+            if symbol not in self._warned:
+                self._warned.add(symbol)
+                said = f"dimension '{symbol}' is {text}; it is taken as unknown"
+                warnings.warn(
+                    ": ".join(filter(None, (self._file, said))), ModelWarning, stacklevel=2
+                )
 
     # ── programs ─────────────────────────────────────────────────────────────────────────────
 
@@ -140,9 +169,7 @@ class Lookup:
             return shelf, program
         try:
             with self._resources.lock:
-                program = self._build(
-                    self.graph_for(wanted), dict(zip(feeds, full, strict=True)), ends
-                )
+                program = self._build(wanted, dict(zip(feeds, full, strict=True)), ends)
         except UnsupportedError:
             if not known or not (self._keys.learn(types, values) or self._fetch(feeds, work)):
                 raise

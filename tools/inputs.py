@@ -170,10 +170,8 @@ def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> No
             f"the model wants {info}"
         )
     for symbol, size in zip(info.shape, shape, strict=True):
-        if isinstance(symbol, str) and sizes.setdefault(symbol, size) != size:
-            raise InputError(
-                f"--shape {info.name}={_shape_text(shape)}: '{symbol}' is {sizes[symbol]} elsewhere"
-            )
+        if isinstance(symbol, str):
+            sizes.setdefault(symbol, size)
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:

@@ -281,10 +281,11 @@ class _Parser:
         return TensorType(dtype, tuple(self._dim(d, where) for d in proto.shape.dim))
 
     def _dim(self, proto: Any, where: str) -> Dim:
-        """Return a declared dimension; exporters write -1, or an empty name, for unknown ones."""
+        """Return a declared dimension; exporters write -1, "?" or "" for those that are unknown."""
         if proto.HasField("dim_value"):
             return proto.dim_value if proto.dim_value >= 0 else None
-        return self._name(proto.dim_param, where) or None
+        name = self._name(proto.dim_param, where)
+        return name if name.strip(" ?") else None
 
 
 def _trimmed(names: Iterable[str]) -> tuple[str, ...]:

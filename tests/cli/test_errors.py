@@ -156,7 +156,10 @@ def files(folder: Path) -> None:
         ("--dim batch=-1", ["--dim batch=4"]),
         ("--shape 1*3", ["--shape 1*3", "1x3x224x224"]),
         ("--shape 1x3", ["2 axes", "float32[batch,3,8,8]"]),
-        ("adder.onnx --shape a=2x3 --shape b=4x3", ["b=4x3", "'n' is 2"]),
+        (
+            "adder.onnx --shape a=2x3 --shape b=4x3",
+            ["'n' is 2 in input 'a' but 4 in input 'b'", "'add'"],
+        ),
         ("--dim batch=99999999999999", ["no machine has room"]),
         ("--backend nunpy", ["'nunpy'", "did you mean 'numpy'"]),
         ("--fallback nunpy", ["'nunpy'", "did you mean 'numpy'"]),

@@ -315,11 +315,11 @@ def test_wrong_inputs(feeds: dict[str, np.ndarray], text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_one_symbol_has_one_size() -> None:
+def test_one_symbol_with_two_sizes_that_cannot_be_added() -> None:
     graph, x = graph_of(("n", 2))
     z = graph.add_input("z", TensorType(float32, ("n", 2)))
     graph.set_outputs({"y": apply(graph, Add(), x, z)})
-    with pytest.raises(InputError, match="'n' is 3 in input 'x' but 4 in 'z'"):
+    with pytest.raises(InputError, match="'n' is 3 in input 'x' but 4 in input 'z'"):
         model_of(graph, FakeBackend(FakeDevice())).run(
             {"x": np.zeros((3, 2), np.float32), "z": np.zeros((4, 2), np.float32)}
         )
