@@ -71,7 +71,7 @@ def in_float64(graph: Graph, change: Change | None = None) -> Graph:
     copy = graph.clone()
     for each in _with_bodies(copy):
         for value in each.values.values():
-            value.type = _wide_type(value.type)
+            value.type, value.declared = _wide_type(value.type), _wide_type(value.declared)
             if value.data is not None and value.data.dtype in NARROW:
                 each.set_data(value, _widened(value.data, change))
         for node in each.nodes:
