@@ -18,6 +18,7 @@ from .host import HOST
 from .ir import Graph
 from .lookup import Lookup
 from .options import Options
+from .overflow import NARROW, Watch
 from .passes import Evaluate, Rewrites
 from .pipeline import DEPTH, Lane, Pipeline, Streams
 from .placement import Placement, placement_of
@@ -79,6 +80,7 @@ class Model:
         self._stores.setdefault(HOST, WeightStore(HOST))
         doubts = Doubts(self.source.file)
         self._resources = Resources(self.backends, options, self._stores, evaluate, doubts)
+        self._watch = Watch(graph, options, evaluate, self.source.file)
         self._border = Border(graph.inputs, self.backends[0].device)
         self._lookup = Lookup(
             graph, self._border, self._resources, self._close_stores, self.source.file
@@ -168,6 +170,11 @@ class Model:
             UnsupportedError: nodes that no backend runs, each with every reason.
             LimitError: something would take more than `Options.max_bytes`.
             DeviceError, ModelError: a node cannot work on the data that it gets.
+
+        Warns:
+            PrecisionWarning: in half precision, results have an infinity or NaN that float32 does
+                not have; says which node to keep in float32. It is looked for where the results
+                come to the host, and not in `map`, `bind` and with ``to="device"``.
         """
         wanted = self._wanted(outputs)
         work = self._border.order(inputs.values(), to, stream)
@@ -190,6 +197,8 @@ class Model:
             results = program.run(here)
         finally:
             self._lookup.shelves.give(shelf, program)
+        if self.options.precision in NARROW:
+            self._watch.look(results, here, self._lookup.graph_for(wanted))
         if not program.is_plan:
             results = {name: own(value, here) for name, value in results.items()}
         return self._border.there(results, work) if on_device else results
