@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from .cache import default_cache
 from .errors import UsageError, did_you_mean
 from .op import OPERATORS
 
@@ -46,14 +46,6 @@ ALGORITHMS = (
 #: Who runs a node of the cudnn backend, as a way: cuDNN whatever the cuda kernels would take, or
 #: these by their own choice.
 CUDNN, CUDA = "cudnn", "cuda"
-
-
-def default_cache() -> Path:
-    """Return the folder for compiled kernels and plans: ``$TERCET_CACHE`` or the user's cache."""
-    if chosen := os.environ.get("TERCET_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tercet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from .. import __path__ as package
 from .. import __version__, backends
 from ..backends import Availability
 from ..backends.numpy import blas
+from ..runtime.cache import Cache, default_cache
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
-from ..runtime.options import default_cache
 from .console import Say, bytes_text, grid, lines, silent, text_of
 from .libraries import SharedLibrary, libraries
 from .peaks import Peaks, all_peaks, show_peaks
@@ -187,7 +187,8 @@ def _python() -> Check:
 
 
 def _tercet() -> Check:
-    return Check("tercet", True, f"{__version__}, {package[0]}; kernels kept in {default_cache()}")
+    kept = Cache(default_cache() / "cuda").refusal() or f"kernels kept in {default_cache()}"
+    return Check("tercet", True, f"{__version__}, {package[0]}; {kept}")
 
 
 def _numpy() -> Check:

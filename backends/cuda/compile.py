@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -22,6 +20,7 @@ import cuda.pathfinder
 from cuda.bindings import nvrtc
 from cuda.core import ObjectCode, Program, ProgramOptions
 
+from ...runtime.cache import Cache
 from ...runtime.dtypes import (
     INTEGERS,
     DType,
@@ -53,7 +52,6 @@ from ...runtime.errors import KernelError
 from .status import NVRTCError
 
 KERNELS = Path(__file__).parent / "kernels"
-FORMAT = b"tercet-2"
 
 #: The C++ name of every element type that kernels can read and write.
 C_TYPES: Mapping[DType, str] = {
@@ -235,8 +233,7 @@ class Compiler:
 
     Attributes:
         target: what for.
-        cache: folder of the machine code; damaged entries are made again, and a folder that
-            cannot be written is no error.
+        cache: folder of the machine code, see `Cache`; what it does not have is compiled.
         statistics: counts and times.
         on_change: called with `statistics` whenever they change, on any thread.
     """
@@ -273,12 +270,13 @@ class Compiler:
             KernelError: the source is wrong; names file and line.
         """
         text = source.text()
+        kept = Cache(self.cache / "cuda") if self.cache else None
         entry = self._entry(text)
-        code = _load(entry) if entry else None
+        code = kept.read(entry) if kept else None
         if code is None:
             code = self._build(source.file, text)
-            if entry:
-                _store(entry, code)
+            if kept:
+                kept.write(entry, code)
         else:
             self._note(cached=1)
         return code
@@ -319,12 +317,11 @@ class Compiler:
         if self.on_change is not None:
             self.on_change(now)
 
-    def _entry(self, text: str) -> Path | None:
-        if self.cache is None:
-            return None
+    def _entry(self, text: str) -> str:
+        """Return the name under which the code of a source is kept."""
         parts = (text, self.target.arch, self.target.code, str(nvrtc.nvrtcVersion()[1:]))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        return self.cache / "cuda" / f"{key[:40]}.{self.target.code}"
+        return f"{key[:40]}.{self.target.code}"
 
 
 def _kernel_error(file: str, log: str) -> KernelError:
@@ -349,32 +346,3 @@ def toolkit_headers(text: str) -> list[str]:
             "pip install 'tercet[cuda13]'"
         )
     return [folder]
-
-
-# ── the cache on disk ────────────────────────────────────────────────────────────────────────────
-
-
-def _load(entry: Path) -> bytes | None:
-    """Return the code of a cache entry; None where there is none or it is damaged."""
-    try:
-        data = entry.read_bytes()
-    except OSError:
-        return None
-    start = len(FORMAT) + hashlib.sha256().digest_size
-    code = data[start:]
-    return code if data[:start] == FORMAT + hashlib.sha256(code).digest() else None
-
-
-def _store(entry: Path, code: bytes) -> None:
-    """Write a cache entry so that others see all of it or nothing; a full disk is no error."""
-    temporary = ""
-    with suppress(OSError):
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=entry.parent, prefix=".new-")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(FORMAT + hashlib.sha256(code).digest() + code)
-        os.replace(temporary, entry)
-        temporary = ""
-    if temporary:
-        with suppress(OSError):
-            os.unlink(temporary)

@@ -1,4 +1,4 @@
-"""What was measured once, on disk: a file for each result, so that nobody waits for anybody.
+"""What was measured once, on disk: an entry for each result, so that nobody waits for anybody.
 
 A run that is interrupted has kept everything that it measured; what is damaged is measured again.
 """
@@ -6,13 +6,13 @@ A run that is interrupted has kept everything that it measured; what is damaged 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
+
+from ...runtime.cache import Cache
 
 VERSION = 1
 
@@ -22,16 +22,19 @@ class Records:
     """Results by key, in a folder that several processes may read and write.
 
     Attributes:
-        folder: where they lie; it need not exist, and one that cannot be written is no error.
+        folder: where they lie, see `Cache`.
     """
 
     folder: Path
 
     def load(self, key: str) -> dict[str, Any] | None:
         """Return the result of a key; None where there is none, or none that can be read."""
+        data = Cache(self.folder).read(_name(key))
+        if data is None:
+            return None
         try:
-            entry: Any = json.loads(self._file(key).read_text("utf-8"))
-        except (OSError, ValueError):
+            entry: Any = json.loads(data)
+        except (ValueError, RecursionError):
             return None
         if not isinstance(entry, dict):
             return None
@@ -40,13 +43,9 @@ class Records:
 
     def store(self, key: str, entry: Mapping[str, Any]) -> None:
         """Write a result so that others see all of it or nothing; a full disk is no error."""
-        file = self._file(key)
-        scrap = file.with_suffix(f".{os.getpid()}")
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"version": VERSION, "key": key, **entry}, indent=1)
-            scrap.write_text(text, "utf-8")
-            scrap.replace(file)
+        text = json.dumps({"version": VERSION, "key": key, **entry}, indent=1)
+        Cache(self.folder).write(_name(key), text.encode())
 
-    def _file(self, key: str) -> Path:
-        return self.folder / f"{sha256(key.encode()).hexdigest()[:40]}.json"
+
+def _name(key: str) -> str:
+    return f"{sha256(key.encode()).hexdigest()[:40]}.json"

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ...runtime.backend import Backend
+from ...runtime.cache import Cache
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 
@@ -48,7 +49,6 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 def _engines(device: CudaDevice, folder: Path) -> Engines:
     """Return the engines of this process on a GPU, which all models share."""
     from .engine import Engines
-    from .store import Store
     from .vendor import load
 
-    return Engines(load(), device.description, Store(folder))
+    return Engines(load(), device.description, Cache(folder))

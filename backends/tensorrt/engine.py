@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from ...runtime.cache import Cache
 from ...runtime.errors import DeviceError
 from .section import Ints, Section
-from .store import Store
 from .vendor import Library
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Engines:
         store: where engines and timings are kept.
     """
 
-    def __init__(self, vendor: Library, gpu: str, store: Store) -> None:
+    def __init__(self, vendor: Library, gpu: str, store: Cache) -> None:
         import tensorrt as trt
 
         self.vendor = vendor

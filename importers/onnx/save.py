@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from ...runtime import dtypes
+from ...runtime.files import replacing
 from ...runtime.ir import Graph
 from ...runtime.types import Array
 from .encode import Store, embedded, packed, packed_size, tensor_head
@@ -60,9 +60,9 @@ def save(
         model = written(embedded)
     else:
         beside = path.with_name(f"{path.name}.data")
-        with _replacing(beside) as stream:
+        with replacing(beside) as stream:
             model = written(_Beside(stream, beside.name, external))
-    with _replacing(path) as stream:
+    with replacing(path) as stream:
         stream.write(model.SerializeToString())
     return model
 
@@ -99,18 +99,3 @@ class _Beside:
             self._places[id(data)] = (data, self._stream.tell())
             packed(data).tofile(self._stream)
         return self._places[id(data)][1]
-
-
-@contextmanager
-def _replacing(path: Path) -> Generator[BinaryIO]:
-    """Yield a stream whose bytes become the file once all are there; until then it is untouched.
-
-    A mapping of the old file stays what it was, so a model can be written over itself.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with draft.open("wb") as stream:
-            yield stream
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tercet.runtime.backend import Format
+from tercet.runtime.cache import Cache
 from tercet.runtime.dtypes import float16, float32
 from tercet.runtime.errors import DeviceOutOfMemory
 from tercet.runtime.ops.conv import Conv
@@ -200,7 +201,9 @@ def test_what_was_measured_is_listed(session: Session, tmp_path: Path) -> None:
     again = Chooser(session, tmp_path).choose(wanted, Judge(), tune=True)
     assert (again.first, again.regret) == (choice.first, choice.regret)
     (file,) = tmp_path.iterdir()
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"trials": [[0, "eng0"], 7]}))
+    cache = Cache(tmp_path)
+    entry = json.loads(cache.read(file.name) or b"") | {"trials": [[0, "eng0"], 7]}
+    cache.write(file.name, json.dumps(entry).encode())
     assert Chooser(session, tmp_path).trials(wanted) == ()
 
 

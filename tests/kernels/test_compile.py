@@ -276,6 +276,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(compiling.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert Compiler(H200, tmp_path).code(EMPTY)
     assert not entries(tmp_path)

@@ -16,9 +16,9 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.backend import TensorrtBackend
 from tercet.backends.tensorrt.engine import Engines
-from tercet.backends.tensorrt.store import Store
 from tercet.importers import onnx as importer
 from tercet.runtime.backend import View
+from tercet.runtime.cache import Cache
 from tercet.runtime.errors import BackendUnavailable, DeviceError
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
@@ -62,7 +62,7 @@ def opened(trt: Double, tmp_path: Path) -> Callable[..., Model]:
 
     def load(proto: ModelProto, *, fake: bool = False, **options: Any) -> Model:
         device = Device()
-        engines = Engines(vendor.opened("11.4.0", "nowhere"), "a GPU", Store(tmp_path))
+        engines = Engines(vendor.opened("11.4.0", "nowhere"), "a GPU", Cache(tmp_path))
         backend = TensorrtBackend(device, engines, pointer)
         chain = (backend, *([FakeBackend(device)] if fake else ()), NumpyBackend())
         return Model(importer.load(proto).graph, chain, Options(**options), evaluate)

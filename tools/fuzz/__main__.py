@@ -13,7 +13,7 @@ from ..environment import environment
 from .campaign import Campaign, run_campaign, workers_for
 from .page import passes, summary, write
 from .seeds import all_seeds
-from .trial import BROKEN, Outcome, try_mutant
+from .trial import BROKEN, Outcome, runs, try_mutant
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", type=int, help="try one mutant here, with its traceback")
     parser.add_argument("--save", type=Path, help="with --only: write the mutant's file")
     given = parser.parse_args(arguments)
-    campaign = Campaign(given.seed, tuple(given.models))
+    folders = tuple(given.models)
+    lame = frozenset(s.name for s in all_seeds(folders) if s.is_from_folder and not runs(s))
+    campaign = Campaign(given.seed, folders, lame)
     if given.only is not None:
         return _one(campaign, given.only, given.save)
     found: dict[int, Outcome] = {}
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _one(campaign: Campaign, number: int, file: Path | None) -> int:
-    mutant, seed = campaign.mutant(number, all_seeds(campaign.folders))
+    mutant, seed = campaign.mutant(number, all_seeds(campaign.folders, campaign.without))
     if file is not None:
         file.write_bytes(mutant.data)
     outcome = try_mutant(mutant, seed.feeds)

@@ -35,6 +35,7 @@ class Campaign:
     Attributes:
         seed: its number.
         folders: whose models are seeds too.
+        without: names of seeds that do not run as they are.
         byte_share: share of mutants whose bytes are changed, the others' structure is.
         seconds: that a mutant may take.
         megabytes: of resident memory that it may take.
@@ -42,6 +43,7 @@ class Campaign:
 
     seed: int = 0
     folders: tuple[Path, ...] = ()
+    without: frozenset[str] = frozenset()
     byte_share: float = 0.25
     seconds: float = 10.0
     megabytes: float = 1024.0
@@ -109,9 +111,8 @@ class _Worker:
             self._start()
         self._served += 1
         self._number = number
-        self.deadline = monotonic() + self._campaign.seconds
         if self._ready:
-            self.connection.send(number)
+            self._send(number)
 
     def ended(self) -> Iterator[tuple[int, Outcome]]:
         """Yield the mutant that has ended, if one has."""
@@ -133,8 +134,11 @@ class _Worker:
             self._ready = True
             self.deadline = float("inf")
             if self._number is not None:
-                self.deadline = monotonic() + self._campaign.seconds
-                self.connection.send(self._number)
+                self._send(self._number)
+
+    def _send(self, number: int) -> None:
+        self.deadline = monotonic() + self._campaign.seconds
+        self.connection.send(number)
 
     def _judged(self, outcome: Outcome) -> Outcome:
         self.deadline = float("inf")
@@ -178,7 +182,7 @@ def _serve(connection: Connection, campaign: Campaign) -> None:
     """Try mutants until nobody asks for more."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    seeds = all_seeds(campaign.folders)
+    seeds = all_seeds(campaign.folders, campaign.without)
     connection.send(None)
     with suppress(EOFError):
         while True:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, parser
 
@@ -72,22 +72,31 @@ class Seed:
         data: the file.
         feeds: inputs that fit it, in the graph's order; empty where they are drawn.
         is_case: whether it is a test case of one operator.
+        is_from_folder: whether it is somebody's, and so may need inputs that nobody knows.
     """
 
     name: str
     data: bytes
     feeds: Sequence[Any] = ()
     is_case: bool = False
+    is_from_folder: bool = False
 
 
-def all_seeds(folders: Sequence[Path] = ()) -> tuple[Seed, ...]:
-    """Return ONNX's cases, the models of `TEXTS` and of folders; small ones, in a fixed order."""
+def all_seeds(folders: Sequence[Path] = (), without: Container[str] = ()) -> tuple[Seed, ...]:
+    """Return ONNX's cases, the models of `TEXTS` and of folders; small ones, in a fixed order.
+
+    Args:
+        folders: of .onnx files.
+        without: names of seeds that are left out.
+    """
     found = [*_cases(), *(Seed(name, _model(text)) for name, text in TEXTS.items())]
     files = sorted(file for folder in folders for file in folder.rglob("*.onnx"))
     for file in files:
         if file.stat().st_size <= MOST_BYTES:
-            found.append(Seed(file.name, _christened(onnx.load(file, load_external_data=False))))
-    return tuple(found)
+            model = onnx.load(file, load_external_data=False)
+            name = f"{file.parent.name}/{file.name}"
+            found.append(Seed(name, _christened(model), is_from_folder=True))
+    return tuple(seed for seed in found if seed.name not in without)
 
 
 def _cases() -> Iterator[Seed]:
@@ -105,10 +114,14 @@ def _case(case: Case) -> Iterator[Seed]:
 
 def _model(text: str) -> bytes:
     model = parser.parse_model(text)
-    for tensor in model.graph.initializer:
-        if not (tensor.float_data or tensor.int32_data or tensor.int64_data):
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-            tensor.raw_data = bytes(prod(tensor.dims) * dtype.itemsize)
+    rng = np.random.default_rng(0)
+    for info in model.graph.value_info:  # constants without elements
+        tensor = info.type.tensor_type
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        data = (8 * rng.standard_normal(shape)).astype(dtype)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(data, info.name))
+    del model.graph.value_info[:]
     return _christened(model)
 
 
@@ -125,6 +138,11 @@ def _christened(model: ModelProto) -> bytes:
             node.input[:] = map(renamed, node.input)
             node.output[:] = map(renamed, node.output)
             node.name = f"node{next(numbers):03d}x"
+            if node.op_type == "Gradient":  # its attributes name tensors
+                for attribute in node.attribute:
+                    if attribute.s:
+                        attribute.s = renamed(attribute.s.decode()).encode()
+                    attribute.strings[:] = [renamed(s.decode()).encode() for s in attribute.strings]
             for body in bodies_of(node):
                 rename(body)
         if isinstance(graph, onnx.FunctionProto):
@@ -139,6 +157,7 @@ def _christened(model: ModelProto) -> bytes:
             info.name = renamed(info.name)
 
     numbers = iter(range(1 << 30))
+    model.graph.name = "graph000x"
     for graph in graphs_of(model, nested=False):
         rename(graph)
     return model.SerializeToString()

@@ -170,6 +170,8 @@ def ends(site: Site) -> Places | None:
     old = side[at] if isinstance(side[at], str) else side[at].name
     new = rng.choice([*site.names(), some_name(rng), ""])
     places = around_tensor(site.model, old) | around_tensor(site.model, new)
+    if not new:
+        places |= Places(frozenset({site.graph.name}))
     match rng.randrange(3):
         case 0:
             del side[at]

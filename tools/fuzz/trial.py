@@ -17,9 +17,11 @@ from ...runtime.model import TensorInfo
 from ...runtime.op import Op
 from ...runtime.ops.random import Random as RandomOp
 from ...runtime.options import Options
+from ...runtime.text import printable
 from ..agreement import agreement, tolerance_for
 from ..environment import ROOT
 from ..inputs import input_shapes, random_inputs
+from .seeds import Seed
 from .sites import Places
 from .structure import Mutant
 
@@ -60,6 +62,11 @@ class Outcome:
         return asdict(self)
 
 
+def runs(seed: Seed) -> bool:
+    """Whether a seed runs as it is: what is made of others says nothing."""
+    return try_mutant(Mutant("none", seed.data, None), seed.feeds).ended == "ran"
+
+
 def try_mutant(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
     """Load a mutant and run it, with the graph's rewrites and without."""
     with warnings.catch_warnings():
@@ -76,7 +83,7 @@ def _try(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
     except TercetError as error:
         return _refused(mutant, "refused at load", error)
     with model:
-        given = _inputs(model.inputs, feeds)
+        given = inputs_for(model.inputs, feeds)
         if given is None:
             return Outcome(mutant.kind, "loaded")
         try:
@@ -99,12 +106,12 @@ def _refused(mutant: Mutant, ended: str, error: TercetError) -> Outcome:
 
 
 def _place(said: str, places: Places) -> str:
-    if any(name in said for name in places.here):
+    if any(printable(name) in said for name in places.here):
         return "here"
-    return "near" if any(name in said for name in places.near) else "elsewhere"
+    return "near" if any(printable(name) in said for name in places.near) else "elsewhere"
 
 
-def _inputs(infos: Sequence[TensorInfo], feeds: Sequence[Any]) -> dict[str, Any] | None:
+def inputs_for(infos: Sequence[TensorInfo], feeds: Sequence[Any]) -> dict[str, Any] | None:
     """Return the seed's own inputs where they are arrays that fit, else random ones; None: none."""
     found: dict[str, Any] = {}
     try:
@@ -113,6 +120,7 @@ def _inputs(infos: Sequence[TensorInfo], feeds: Sequence[Any]) -> dict[str, Any]
         return None
     for at, info in enumerate(infos):
         own = feeds[at] if at < len(feeds) else None
+        own = np.asarray(own) if isinstance(own, np.generic) else own
         if _fits(own, info):
             found[info.name] = own
         else:
