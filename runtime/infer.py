@@ -11,6 +11,7 @@ from .hints import without_shapes
 from .ir import Graph, Node, Value
 from .op import Op, input_kinds, input_names
 from .types import Array, TensorType, ValueType
+from .words import check_words
 
 Types = tuple[ValueType | None, ...]
 
@@ -61,8 +62,9 @@ def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]
 
     Raises:
         ShapeError: a required input is left out, is a sequence in place of a tensor, or is of a
-            dtype that ONNX does not allow.
+            dtype that ONNX does not allow; or an attribute is a word that it does not have.
     """
+    check_words(op)
     kinds, names = input_kinds(type(op)), input_names(type(op))
     for i, found in enumerate(types):
         wanted = min(i, len(kinds) - 1)
