@@ -8,7 +8,7 @@ backend itself, then those that take on the same device what it leaves over. It 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -54,24 +54,30 @@ def _foreign() -> dict[str, Opener]:
     return {point.name: point.load() for point in entry_points(group="tercet.backends")}
 
 
-def open_backends(name: str, options: Options, fallback: str | None = None) -> tuple[Backend, ...]:
+def open_backends(
+    name: str | Sequence[str], options: Options, fallback: str | Sequence[str] | None = None
+) -> tuple[Backend, ...]:
     """Return the backend of this name with those behind it.
 
     Args:
-        name: one of `names`.
+        name: one of `names`, or several, the first of which is asked first.
         options: handed to the backend.
-        fallback: the name of a backend for the nodes that all others decline, or None.
+        fallback: the name of a backend for the nodes that all others decline, or several.
 
     Raises:
         UsageError: there is no backend of that name, or all work on the host, which has no GPUs.
         BackendUnavailable: it cannot run on this machine.
     """
-    found = list(_opener(name)(options))
-    if fallback is not None:
+    first, *behind = (name,) if isinstance(name, str) else name
+    behind += (fallback,) if isinstance(fallback, str) else fallback or ()
+    found = list(_opener(first)(options))
+    for other in behind:
         have = {backend.name for backend in found}
-        found.extend(b for b in _opener(fallback)(options) if b.name not in have)
+        found.extend(b for b in _opener(other)(options) if b.name not in have)
     if options.device and all(backend.device is HOST for backend in found):
-        raise UsageError(f"backend '{name}' works on the host: device={options.device} is for GPUs")
+        raise UsageError(
+            f"backend '{first}' works on the host: device={options.device} is for GPUs"
+        )
     return tuple(found)
 
 

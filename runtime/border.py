@@ -7,14 +7,15 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from .arguments import anything, mapping, shape, shown
 from .backend import Device, Stream
 from .dlpack import place_name, place_of
 from .dtypes import string
-from .errors import InputError, UsageError, did_you_mean
+from .errors import InputError, UsageError
 from .exchange import Lent, exchange_of
-from .feeds import Feed, TensorInfo, check_lent, check_value
+from .feeds import Feed, TensorInfo, by_name, check_lent, check_value, refuse_unknown
 from .ir import Value
-from .types import HostValue, OptionalType
+from .types import HostValue, MapType, OptionalType
 
 #: Where results are wanted: numpy's arrays, or arrays in the memory of the model's device.
 Place = Literal["host", "device"]
@@ -43,21 +44,45 @@ class Border:
 
     def named(self, batch: Any) -> Mapping[str, Any]:
         """Return a batch, which may be positional, by the names of the inputs."""
-        if isinstance(batch, Mapping):
-            return cast("Mapping[str, Any]", batch)
-        is_listed = isinstance(batch, tuple | list)
-        arrays = cast("Sequence[Any]", batch) if is_listed else (batch,)
-        if len(arrays) != len(self.inputs):
+        return by_name(self.inputs, batch)
+
+    def called(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return inputs by name, of which the first ones may be positional, or all in one dict."""
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping) and not self._takes_map(arrays[0]):
+            arrays, named = (), {**cast("Mapping[str, Any]", arrays[0]), **named}
+        if not named:
+            return self.named(arrays)
+        names = [info.name for info in self.inputs[: len(arrays)]]
+        twice = [name for name in names if name in named]
+        if twice or len(arrays) > len(names):
             raise InputError(
-                f"{len(arrays)} inputs were given; the model takes {len(self.inputs)}: "
-                + ", ".join(map(str, self.inputs))
+                f"input '{twice[0]}' is given by position and by name"
+                if twice
+                else f"{len(arrays)} arrays by position; the model takes {len(names)}"
             )
-        return {info.name: data for info, data in zip(self.inputs, arrays, strict=True)}
+        return {**dict(zip(names, arrays, strict=True)), **named}
+
+    def _takes_map(self, given: Mapping[Any, Any]) -> bool:
+        """Whether a dict is the value of the model's only input, and not inputs by name."""
+        only = self.inputs[0] if len(self.inputs) == 1 else None
+        is_map = only is not None and isinstance(only.type, MapType | OptionalType)
+        return is_map and only is not None and only.name not in given
+
+    def arranged(self, inputs: Any, outputs: Any) -> tuple[Mapping[str, Any], Any]:
+        """Return inputs by name, and what of the results is wanted, in whatever order they came.
+
+        onnxruntime's ``run(names, inputs)`` has the names first.
+        """
+        if isinstance(outputs, Mapping):
+            if isinstance(inputs, Mapping):
+                raise UsageError("outputs: expected names of tensors, not a second dict")
+            return cast("Mapping[str, Any]", outputs), inputs
+        return self.named(inputs), outputs
 
     def order(self, values: Iterable[Any], to: Place, stream: Any) -> Stream | None:
         """Return the stream that a run belongs to; None for one of the host's memory alone."""
-        if to not in ("host", "device"):
-            raise UsageError(f"to={to!r} is neither 'host' nor 'device'")
+        if not isinstance(to, str) or to not in ("host", "device"):
+            raise UsageError(f"to={shown(to)} is neither 'host' nor 'device'")
         if self.exchange is None:
             if stream is None:
                 return None
@@ -106,20 +131,16 @@ class Border:
         lent = check_lent(info, value, self.exchange, work)
         return self.exchange.fetch(lent.view, work) if info.name in self.wanted_here else lent
 
-    def _refuse_unknown(self, names: Iterable[str]) -> None:
-        known = [info.name for info in self.inputs]
-        for name in names:
-            if name not in known:
-                raise InputError(
-                    f"the model has no input '{name}'{did_you_mean(name, known)} "
-                    f"(inputs: {', '.join(map(str, self.inputs))})"
-                )
+    def _refuse_unknown(self, names: Iterable[Any]) -> None:
+        refuse_unknown(self.inputs, names)
 
     def samples(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Feed]:
         """Return zeros of these shapes, by input name, that take no memory.
 
         Dimensions that are not given and not fixed by the model are 1.
         """
+        expected = "shapes by input, such as {'image': (1, 3, 224, 224)}"
+        shapes = mapping(expected, key=anything, value=shape)("shapes", shapes)
         self._refuse_unknown(shapes)
         feeds: dict[str, HostValue] = {}
         for info in self.inputs:
@@ -129,9 +150,12 @@ class Border:
             if info.dtype is None or (info.shape is None and info.name not in shapes):
                 raise InputError(f"the shape of input '{info.name}' is not known; give one")
             default = tuple(d if isinstance(d, int) else 1 for d in info.shape or ())
-            shape = tuple(shapes.get(info.name, default))
+            sizes = tuple(shapes.get(info.name, default))
             zero = np.array("" if info.dtype == string else 0, info.dtype)
-            feeds[info.name] = np.broadcast_to(zero, shape)
+            try:
+                feeds[info.name] = np.broadcast_to(zero, sizes)
+            except ValueError as error:  # more axes or elements than an array can have
+                raise InputError(f"shapes: '{info.name}' of {list(sizes)}: {error}") from error
         return self.check(feeds)
 
     # ── across ───────────────────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import refused
 from .backend import Format, Stream, View
 from .errors import InputError, UsageError
 from .exchange import Exchange, Lent
@@ -90,6 +91,8 @@ class Bound:
     def _feeds(self, inputs: Mapping[str, Any] | None, work: Stream | None) -> dict[str, Lent]:
         """Return views of what is to be copied to the inputs."""
         feeds: dict[str, Lent] = {}
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise refused("inputs", inputs, "a dict of arrays by name")
         for name, feed in self._check(inputs or {}, work).items():
             lent = feed if isinstance(feed, Lent) else _of_host(feed)
             wanted = self._plan.inputs[name]

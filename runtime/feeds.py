@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from .arguments import shown
 from .backend import Stream
 from .dlpack import on_host, place_name, place_of
 from .dtypes import DType, name_of, string
-from .errors import InputError
+from .errors import InputError, did_you_mean
 from .exchange import Exchange, Lent
 from .hints import shown
 from .ir import Value
@@ -97,6 +98,57 @@ def check_value(info: TensorInfo, value: Any) -> HostValue:
     return _check(info, info.type, value)
 
 
+def by_name(infos: Sequence[TensorInfo], given: Any) -> Mapping[str, Any]:
+    """Return inputs by name that may be given by position, or alone.
+
+    Raises:
+        InputError: they are too many or too few.
+    """
+    if isinstance(given, Mapping):
+        return cast("Mapping[str, Any]", given)
+    if given is None and not infos:
+        return {}
+    arrays = cast("Sequence[Any]", given) if isinstance(given, tuple | list) else (given,)
+    if len(arrays) != len(infos) or given is None:
+        count = "no" if given is None else len(arrays)
+        raise InputError(
+            f"inputs: {count} arrays were given; the model takes {len(infos)}, in a dict "
+            f"by name or in a list by position: {', '.join(map(str, infos)) or 'none'}"
+        )
+    return {info.name: data for info, data in zip(infos, arrays, strict=True)}
+
+
+def refuse_unknown(infos: Sequence[TensorInfo], names: Iterable[Any]) -> None:
+    """Raise InputError for a name that no input has."""
+    known = [info.name for info in infos]
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"inputs: the key {shown(name)} is not the name of an input (str)")
+        if name not in known:
+            raise InputError(
+                f"the model has no input '{name}'{did_you_mean(name, known)} "
+                f"(inputs: {', '.join(map(str, infos))})"
+            )
+
+
+def values_of(infos: Sequence[TensorInfo], given: Any) -> dict[str, Any]:
+    """Return values of the host for all inputs of a model; those that lie elsewhere stay there.
+
+    Raises:
+        InputError: a name, dtype or shape that does not fit.
+    """
+    named = by_name(infos, given)
+    refuse_unknown(infos, named)
+    found: dict[str, Any] = {}
+    for info in infos:
+        if info.name not in named:
+            raise InputError(f"input '{info.name}' is missing; the model wants {info}")
+        value = named[info.name]
+        is_there = place_of(value) is not None
+        found[info.name] = value if is_there else check_value(info, value)
+    return found
+
+
 def _check(info: TensorInfo, type_: ValueType | None, value: Any) -> HostValue:
     if isinstance(type_, OptionalType):
         return None if value is None else _check(info, type_.element, value)
@@ -128,14 +180,20 @@ def as_array(value: Any) -> Array:
     Raises:
         InputError: it is no array, or it does not lie on the host.
     """
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:
         return cast("Array", value)
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value):
+            raise InputError("has masked elements; give array.filled(VALUE)")
+        value = cast("Any", value).data
+    if isinstance(value, np.ndarray):  # a matrix, a memory map: its own arithmetic is not meant
+        return cast("Array", value).view(np.ndarray)
     place = place_of(value)
     if place is not None:
         raise InputError(f"lies on {place_name(place)}; it is wanted on the host, as numpy's array")
     try:
         return np.asarray(value)
-    except (TypeError, RuntimeError, ValueError) as error:
+    except (TypeError, RuntimeError, ValueError, OverflowError) as error:
         if not hasattr(value, "__dlpack__"):
             raise InputError(f"is no array: {error}") from error
     try:
@@ -169,9 +227,23 @@ def _kind(value: Any) -> str:
 
 def _check_array(info: TensorInfo, type_: TensorType, data: Array) -> Array:
     if type_.dtype == string:
-        data = as_texts(data)
+        data = _texts_of(info, data)
+    elif not data.dtype.isnative and data.dtype.newbyteorder("=") == type_.dtype:
+        data = data.astype(type_.dtype)
+    elif data.dtype == string:
+        kinds = sorted({type(each).__name__ for each in data.flat})
+        raise InputError(
+            f"input '{info.name}' holds objects ({', '.join(kinds)}); the model wants {info}"
+        )
     _check_type(info, type_, data.dtype, data.shape)
     return data
+
+
+def _texts_of(info: TensorInfo, data: Array) -> Array:
+    try:
+        return as_texts(data)
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(f"input '{info.name}': {error}") from error
 
 
 def _check_type(

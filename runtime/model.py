@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from .arguments import flag, whole, words
 from .backend import Backend, Stream
 from .border import Border, Place
 from .bound import Bound
@@ -135,25 +136,31 @@ class Model:
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
-    def __call__(self, *arrays: Any, to: Place = "host", stream: Any = None) -> list[Any]:
-        """Run on positional inputs; return the outputs in the model's order."""
-        return list(self.run(self._border.named(arrays), to=to, stream=stream).values())
+    def __call__(
+        self, *arrays: Any, to: Place = "host", stream: Any = None, **named: Any
+    ) -> list[Any]:
+        """Run on inputs by position, by keyword or in one dict; return the outputs in order."""
+        inputs = self._border.called(arrays, named)
+        return list(self.run(inputs, to=to, stream=stream).values())
 
     def run(
         self,
-        inputs: Mapping[str, Any],
-        outputs: Iterable[str] | None = None,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        outputs: Iterable[str] | Mapping[str, Any] | None = None,
         *,
         to: Place = "host",
         stream: Any = None,
     ) -> dict[str, Any]:
         """Run the model.
 
+        The order of onnxruntime, ``run(names, inputs)``, is understood as well.
+
         Args:
-            inputs: a value for every input: an array of its dtype and a shape that fits (strings
-                as an array of `str`), a list for a sequence, a dictionary for a map; an optional
-                may be None. Arrays on the model's device (PyTorch's, CuPy's, tercet's; with
-                ``__dlpack__`` or ``__cuda_array_interface__``) stay there.
+            inputs: a value for every input, by name, or in a list by position: an array of its
+                dtype and a shape that fits (strings as an array of `str`), a list for a sequence,
+                a dictionary for a map; an optional may be None. Arrays on the model's device
+                (PyTorch's, CuPy's, tercet's; with ``__dlpack__`` or ``__cuda_array_interface__``)
+                stay there.
             outputs: names of the tensors wanted, any intermediate one too; the model's outputs
                 where None.
             to: ``host`` for results that are numpy's arrays; ``device`` for arrays in the memory of
@@ -176,6 +183,8 @@ class Model:
                 not have; says which node to keep in float32. It is looked for where the results
                 come to the host, and not in `map`, `bind` and with ``to="device"``.
         """
+        if type(inputs) is not dict:
+            inputs, outputs = self._border.arranged(inputs, outputs)
         wanted = self._wanted(outputs)
         work = self._border.order(inputs.values(), to, stream)
         feeds = self._border.check(inputs, work)
@@ -207,7 +216,7 @@ class Model:
         """Return the names of the tensors wanted; raises InputError where there is none."""
         if outputs is None:
             return self._lookup.default
-        wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        wanted: tuple[str, ...] = words("names of tensors")("outputs", outputs)
         for name in wanted:
             if name not in self._imported.outputs and name not in self._imported.values:
                 known = list(self._imported.values)
@@ -256,8 +265,7 @@ class Model:
             copy: as for `map`.
             depth: as for `map`.
         """
-        if depth < 1:
-            raise UsageError(f"depth={depth} leaves no room for a batch")
+        depth, copy = whole(1)("depth", depth), flag("copy", copy)
         wanted, exchange = self._wanted(outputs), self._border.exchange
         streams = Streams.of(self.backends[0].device)
 
@@ -341,7 +349,7 @@ class Model:
         to: Place,
     ) -> tuple[Shelf, Program]:
         there = to == "device"
-        samples = self._border.samples(shapes or {})
+        samples = self._border.samples({} if shapes is None else shapes)
         return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
 
     def placement(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from . import arguments
+from .arguments import Rule
 from .cache import default_cache
 from .errors import UsageError, did_you_mean
 from .op import OPERATORS
@@ -48,6 +50,7 @@ ALGORITHMS = (
 CUDNN, CUDA = "cudnn", "cuda"
 
 
+@arguments.checked_fields
 @dataclass(frozen=True, slots=True)
 class Options:
     """Everything that decides how a model is optimised, planned and run.
@@ -112,27 +115,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        known = get_args(Precision)
-        if self.precision not in known:
-            hint = did_you_mean(self.precision, known)
-            raise UsageError(f"precision '{self.precision}' is none of {', '.join(known)}{hint}")
-        if self.control not in get_args(Control):
-            raise UsageError(f"control '{self.control}' is none of {', '.join(get_args(Control))}")
-        object.__setattr__(self, "cache", Path(self.cache))
-        object.__setattr__(self, "keep_float32", tuple(self.keep_float32))
-        object.__setattr__(self, "algorithms", dict(self.algorithms))
-        if self.conv is not None:
-            _check_ways("conv", self.conv)
-        for node, ways in self.algorithms.items():
-            _check_ways(f"the algorithm of '{node}',", ways)
-        object.__setattr__(self, "ranges", {n: _range(n, r) for n, r in self.ranges.items()})
-        for name in ("fold_bytes", "fold_total", "max_plans", "lanes"):
-            if getattr(self, name) < (1 if name in ("max_plans", "lanes") else 0):
-                raise UsageError(f"{name}={getattr(self, name)} is too small")
-        if self.device < 0:
-            raise UsageError(f"device={self.device} is no number of a GPU: they count from 0")
-        if self.max_bytes is not None and self.max_bytes < 0:
-            raise UsageError(f"max_bytes={self.max_bytes} is too small")
+        for name, rule in OPTION_RULES.items():
+            object.__setattr__(self, name, rule(name, getattr(self, name)))
 
     def ways_for(self, operator: str, names: Iterable[str]) -> tuple[str, ...]:
         """Return the ways that the user wants for a node, best first; empty for the backend's own.
@@ -161,18 +145,66 @@ def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
             raise UsageError(f"algorithms: the model has no node '{name}'{hint}")
 
 
-def _check_ways(title: str, ways: str) -> None:
+# ── rules ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ways(name: str, value: Any) -> str:
+    """Take the names of ways, with commas between or in a list."""
     known = (*ALGORITHMS, CUDNN, CUDA)
-    for way in ways.split(","):
+    joined = value if isinstance(value, str) else ",".join(arguments.words("ways")(name, value))
+    for way in joined.split(","):
         if way not in known:
             hint = did_you_mean(way, known)
-            raise UsageError(f"{title} '{way}' is none of {', '.join(known)}{hint}")
+            raise UsageError(f"{name}: '{way}' is none of {', '.join(known)}{hint}")
+    return joined
 
 
-def _range(name: str, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Check the sizes that a symbolic dimension may have."""
+def _passes(name: str, value: Any) -> tuple[str, ...]:
+    """Take names of graph passes."""
+    found: tuple[str, ...] = arguments.words("names of graph passes")(name, value)
+    if found:
+        from .passes import AFTER_SHAPES, BEFORE_SHAPES
+
+        known = sorted({each.name for each in (*BEFORE_SHAPES, *AFTER_SHAPES)})
+        for each in found:
+            if each not in known:
+                hint = did_you_mean(each, known)
+                raise UsageError(f"{name}: there is no pass '{each}'{hint} ({', '.join(known)})")
+    return found
+
+
+def _range(name: str, value: Any) -> tuple[int, int, int]:
+    """Take the sizes that a symbolic dimension may have."""
+    expected = "minimum, usual and maximum size, such as (1, 8, 32)"
+    sizes = arguments.items(name, value, expected)
     if len(sizes) == 3:
-        least, usual, most = map(int, sizes)
-        if 1 <= least <= usual <= most:
+        least, usual, most = (arguments.whole(1)(name, size) for size in sizes)
+        if least <= usual <= most:
             return least, usual, most
-    raise UsageError(f"ranges: '{name}' is {sizes}; least, usual and greatest size are wanted")
+    raise arguments.refused(name, cast("object", value), expected)
+
+
+#: What each field of `Options` takes.
+OPTION_RULES: Mapping[str, Rule] = {
+    "precision": arguments.one_of(*get_args(Precision)),
+    "keep_float32": arguments.words("names of nodes"),
+    "stop_at": arguments.optional(arguments.whole(0)),
+    "skip": _passes,
+    "fold_bytes": arguments.nbytes,
+    "fold_total": arguments.nbytes,
+    "finite": arguments.flag,
+    "max_bytes": arguments.optional(arguments.nbytes),
+    "workspace": arguments.optional(arguments.nbytes),
+    "tune": arguments.flag,
+    "max_plans": arguments.whole(1),
+    "device": arguments.whole(0),
+    "check_each": arguments.flag,
+    "lanes": arguments.whole(1),
+    "control": arguments.one_of(*get_args(Control)),
+    "cache": arguments.path,
+    "conv": arguments.optional(_ways),
+    "algorithms": arguments.mapping(
+        "ways by node or operator, such as {'Conv': 'fft'}", value=_ways
+    ),
+    "ranges": arguments.mapping("sizes by symbolic dimension", value=_range),
+}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .arena import aligned
+from .arguments import refused
 from .backend import Buffer, Device, Stream, View
 from .errors import DeviceError, InputError, UsageError
 from .exchange import Event, Exchange, Lent
@@ -253,7 +254,10 @@ class Pipeline:
         """
         if self._is_closed or self._under_way:
             raise UsageError("the pipeline is closed, or busy with other batches")
-        source = iter(batches)
+        try:
+            source = iter(batches)
+        except TypeError as error:
+            raise refused("batches", batches, "an iterable of inputs") from error
         key: Hashable = None
         feeds: Feeds = {}
         try:

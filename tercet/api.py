@@ -11,9 +11,11 @@ import numpy as np
 from onnx import ModelProto
 
 from . import backends as _backends
+from .arguments import public
 from .backends import Availability
 from .backends.numpy import evaluate
 from .importers import onnx as importer
+from .runtime import arguments as rules
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.backend import Format
 from .runtime.custom import CustomOperator, with_custom
@@ -34,16 +36,21 @@ if TYPE_CHECKING:
     from .backends.cuda.array import DeviceArray
     from .backends.cuda.device import CudaDevice
 
+_ONE = rules.word("the name of a backend, such as 'cuda'")
+
+#: Custom operators: functions on arrays by domain and name.
+Operators = Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]
 Loadable = str | os.PathLike[str] | bytes | ModelProto
 
 
+@public()
 def load(
     source: Loadable,
-    backend: str = "numpy",
+    backend: str | Sequence[str] = "numpy",
     *,
-    fallback: str | None = None,
+    fallback: str | Sequence[str] | None = None,
     precision: Precision = "float32",
-    operators: Mapping[tuple[str, str], CustomOperator | Callable[..., Any]] | None = None,
+    operators: Operators | None = None,
     freeze: Mapping[str, Any] | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     **options: Any,
@@ -52,8 +59,10 @@ def load(
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds.
-        fallback: backend for the nodes that `backend` does not run; without one they are an error.
+        backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds; a list is a
+            backend with those that follow as its fallback.
+        fallback: backend, or several in order, for the nodes that `backend` does not run; without
+            one they are an error.
         precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
             a GPU and changes nothing on numpy, which has none; float16 and bfloat16 compute in half
             precision what bears it.
@@ -72,7 +81,7 @@ def load(
         BackendUnavailable: the backend cannot run on this machine.
         UsageError: an option or a backend that does not exist.
     """
-    chosen = _options(precision=precision, **options)
+    chosen = Options(precision=precision, **options)
     known = with_custom(OPERATORS, operators or {})
     with ThreadPoolExecutor(1) as aside:  # a GPU takes as long to start as a file to be read
         reading = aside.submit(
@@ -94,19 +103,12 @@ def load(
     return Model(graph, chain, chosen, evaluate, about)
 
 
-def _options(**given: Any) -> Options:
-    known = list(Options.__dataclass_fields__)
-    for name in given:
-        if name not in known:
-            raise UsageError(f"there is no option '{name}'{did_you_mean(name, known)}")
-    return Options(**given)
-
-
 def available() -> tuple[Availability, ...]:
     """Return for every backend whether it can run here; if not, what is missing and the remedy."""
     return _backends.available()
 
 
+@public(backend=_ONE)
 def to_device(
     array: Any, backend: str = "cuda", *, device: int = 0, stream: Any = None
 ) -> DeviceArray:
@@ -147,6 +149,7 @@ def to_device(
     return DeviceArray(lent.view, work)
 
 
+@public(backend=_ONE)
 def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda") -> Array:
     """Return a new array of the host in page-locked memory, its elements undefined.
 
@@ -203,6 +206,7 @@ def run_op(
 ) -> tuple[Array, ...]: ...
 
 
+@public(outputs=rules.whole(1), backend=_ONE)
 def run_op(
     operator: str,
     *inputs: Any,

@@ -7,22 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
 from .oracle import Oracle
 from .verdict import flat
 
 
 def exact_outputs(
-    source: Loadable, feeds: Mapping[str, Any], outputs: list[str] | None = None
+    source: Loadable,
+    feeds: Mapping[str, Any],
+    operators: Operators | None = None,
+    outputs: list[str] | None = None,
 ) -> dict[str, Any]:
     """Return what a model gives in float64.
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
         feeds: a value for every input.
+        operators: custom operators.
         outputs: names of the tensors wanted; the model's outputs where None.
     """
-    with load(source, stop_at=0) as model:
+    with load(source, stop_at=0, operators=operators) as model:
         oracle = Oracle(model.imported)
     try:
         return oracle.run(dict(feeds), outputs)

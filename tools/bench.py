@@ -16,22 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import repeat
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
+from ..arguments import public
 from ..backends.numpy import blas
+from ..runtime.arguments import mapping, number, optional, path, refused, whole, words
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ..runtime.model import Model, TensorInfo
 from ..runtime.options import Options
-from ..runtime.types import Array
 from .accuracy import distance, exact_outputs
 from .bench_cases import Bench, Case
-from .bench_check import Limits, against, complaints, read_bench, slower
+from .bench_check import Limits, against, complaints, latency_limits, read_bench, slower
 from .console import Say, silent
 from .contestants import (
     ONNXRUNTIME,
@@ -46,8 +45,9 @@ from .deadline import OutOfTime, time_limit
 from .device_time import device_times
 from .environment import PACKAGES, device_environment
 from .export import model_title
-from .inputs import Inputs, Wanted, make_inputs
+from .inputs import Dims, Given, Inputs, Shapes, Wanted, asked, given_inputs, make_inputs
 from .measure import Repeat, Timing, interleave, timed
+from .threads import use_threads
 
 LEAST, MOST = 5, 100_000
 
@@ -83,35 +83,108 @@ class Schedule:
             raise UsageError("a duration is more than 0 seconds, a warm-up 0 or more")
 
 
+def _sources(name: str, value: Any) -> Any:
+    """Take a model, or a list of them."""
+    if isinstance(value, list | tuple) and not value:
+        raise refused(name, value, "a model or a list of models")
+    return value
+
+
+def _sizes(name: str, value: Any) -> tuple[int, ...]:
+    """Take one number, or several."""
+    several = value if isinstance(value, list | tuple) else (value,)
+    return tuple(whole(1)(name, each) for each in several)
+
+
+def _saved(name: str, value: Any) -> Any:
+    """Take a benchmark that was saved, or the file of one."""
+    return value if isinstance(value, Mapping) else path(name, value)
+
+
+def _latencies(name: str, value: Any) -> Any:
+    """Take latencies as texts, or seconds by contestant."""
+    if isinstance(value, Mapping):
+        return mapping("seconds by contestant", value=number(above=0))(name, value)
+    return words("latencies, such as '5ms' or 'cudnn=300us'")(name, value)
+
+
+@public(
+    sources=_sources,
+    batch=_sizes,
+    streams=_sizes,
+    precision=words("precisions"),
+    compare=optional(_saved),
+    old=optional(_saved),
+    assert_p50=optional(_latencies),
+    assert_ops=optional(whole(0)),
+    assert_error=optional(number(least=0)),
+    assert_ratio=optional(number(above=0)),
+)
 def bench(
     sources: Loadable | Sequence[Loadable],
     contestants: Sequence[str] | None = None,
-    inputs: Mapping[str, Array] | Wanted | None = None,
+    inputs: Given = None,
     *,
+    batch: int | Sequence[int] = (),
+    precision: str | Sequence[str] = ("float32",),
+    streams: int | Sequence[int] = (1,),
+    duration: float = 2.0,
+    warm_up: float = 0.5,
+    accuracy: bool = True,
+    pipeline: bool = False,
+    compare: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    assert_p50: str | Sequence[str] | Mapping[str, float] | None = None,
+    assert_ops: int | None = None,
+    assert_error: float | None = None,
+    assert_ratio: float | None = None,
     schedule: Schedule | None = None,
     limits: Limits | None = None,
-    old: Path | Mapping[str, Any] | None = None,
+    old: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     seed: int = 0,
-    fallback: str | None = None,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    fallback: str | Sequence[str] | None = None,
     skip_unavailable: bool = False,
+    operators: Operators | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Bench:
     """Measure models on several contestants.
 
+    The arguments are called as the options of ``tercet bench``, which docs/cli.md describes.
+
     Args:
         sources: one or several of paths, bytes of files, and `ModelProto`.
         contestants: names of backends, ``onnxruntime`` or ``onnx.reference``; every backend that
             can run here, and onnxruntime, where None.
-        inputs: arrays by name, what the command line's options say, random ones where None.
-        schedule: batches, precisions, streams and durations.
-        limits: what is to be kept.
-        old: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
+        batch: sizes of the batch; what the model says, and 1 where it is symbolic, where empty.
+        precision: arithmetic of float32 tensors, one or several.
+        streams: callers at a time; 1 measures latency, more measure throughput.
+        duration: seconds of steady runs of each contestant.
+        warm_up: seconds of runs before that do not count.
+        accuracy: whether to run every model in float64, too.
+        pipeline: whether to measure a stream of batches as well; see `Schedule`.
+        compare: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
             `Bench.to_dict`.
+        assert_p50: maximum median latency: ``"5ms"``, ``["cudnn=300us"]``, or seconds by
+            contestant.
+        assert_ops: maximum number of steps.
+        assert_error: maximum error of tercet's backends.
+        assert_ratio: with `compare`: maximum ratio of a median to the earlier one.
+        schedule: batch, precision, streams, duration, warm_up, accuracy and pipeline in one.
+        limits: what the assert arguments say, in one.
+        old: the same as `compare`.
         seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         fallback: backend for nodes that one of tercet's backends does not run.
         skip_unavailable: leave out who cannot run here or does not run the model.
+        operators: custom operators; see `tercet.load`.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which it ends with the cases that are measured; None for no limit.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -126,25 +199,41 @@ def bench(
     """
     names = tuple(contestants) if contestants is not None else default_names()
     check_names(names)
-    wanted = Wanted(seed=seed) if inputs is None else inputs
-    if isinstance(sources, str | bytes | os.PathLike | ModelProto):
-        sources = [sources]
-    chosen = schedule or Schedule()
+    given = asked(inputs, seed, shapes, dims)
+    parts = _tuple(batch) or (None,), _tuple(precision), _tuple(streams)
+    chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline)
+    kept = limits or Limits(_p50(assert_p50), assert_ops, assert_error, assert_ratio)
+    old = compare if old is None else old
     # Each caller at a time has a plan of its own.
     options.setdefault("max_plans", max(Options().max_plans, *chosen.streams))
-    series = _Series(names, chosen, Settings((), fallback, "float32", options))
+    settings = Settings((), fallback, "float32", options, operators)
+    series = _Series(names, chosen, settings)
     series.skip = skip_unavailable
     before = None if old is None else read_bench(old)
     cases: list[Case] = []
-    with time_limit(timeout, say) as (limit, series.say):
-        for source in sources:
-            for case in series.measure(source, wanted):
+    with use_threads(threads), time_limit(timeout, say) as (limit, series.say):
+        for source in _models(sources):
+            for case in series.measure(source, given):
                 cases.append(case)
     if limit.passed and not cases:
         raise limit.error()
     since = () if before is None else against(before, cases)
-    wrong = (*complaints(cases, limits or Limits()), *slower(since, limits or Limits()))
+    wrong = (*complaints(cases, kept), *slower(since, kept))
     return Bench(tuple(cases), series.skipped, series.environment(), wrong, since, limit.stopped)
+
+
+def _p50(given: str | Sequence[str] | Mapping[str, float] | None) -> Mapping[str, float]:
+    if given is None or isinstance(given, Mapping):
+        return given or {}
+    return latency_limits((given,) if isinstance(given, str) else given)
+
+
+def _tuple(given: Any) -> tuple[Any, ...]:
+    return (given,) if isinstance(given, str | int) else tuple(given)
+
+
+def _models(given: Any) -> Sequence[Loadable]:
+    return given if isinstance(given, list | tuple) else [given]
 
 
 @dataclass(slots=True)
@@ -179,15 +268,19 @@ class _Series:
         threads = str(blas.threads() or "?")
         return {**self._about, "threads": threads}
 
-    def measure(self, source: Loadable, inputs: Mapping[str, Array] | Wanted) -> Iterator[Case]:
+    def measure(
+        self, source: Loadable, inputs: Mapping[str, Any] | Sequence[Any] | Wanted
+    ) -> Iterator[Case]:
         """Yield the cases of one model."""
-        with load(source, stop_at=0) as model:
+        operators = self._settings.operators
+        with load(source, stop_at=0, operators=operators) as model:
             infos = model.inputs
         for batch in self._schedule.batches:
             feeds = _feeds(infos, inputs, batch)
             self.say(f"{model_title(source)}: in float64")
             with feeds.explained():
-                exact = exact_outputs(source, feeds.arrays) if self._schedule.accuracy else None
+                accurate = self._schedule.accuracy
+                exact = exact_outputs(source, feeds.arrays, operators) if accurate else None
             for precision in self._schedule.precisions:
                 yield from self._race(source, feeds, precision, exact)
 
@@ -376,11 +469,12 @@ def _batch(feeds: Inputs) -> int:
 
 
 def _feeds(
-    infos: Sequence[TensorInfo], inputs: Mapping[str, Array] | Wanted, batch: int | None
+    infos: Sequence[TensorInfo],
+    inputs: Mapping[str, Any] | Sequence[Any] | Wanted,
+    batch: int | None,
 ) -> Inputs:
     if not isinstance(inputs, Wanted):
-        arrays = dict(inputs)
-        feeds = Inputs(arrays, dict.fromkeys(arrays, "given"))
+        feeds = given_inputs(infos, inputs)
     elif batch is None:
         return make_inputs(infos, inputs)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -155,7 +156,7 @@ def _against(old: Mapping[str, Any], new: Mapping[str, Any]) -> Against:
     )
 
 
-def read_bench(source: Path | Mapping[str, Any]) -> Mapping[str, Any]:
+def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a saved benchmark as a dictionary.
 
     Args:
@@ -168,7 +169,7 @@ def read_bench(source: Path | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         return source
     try:
-        found: Any = json.loads(source.read_text(encoding="utf-8"))
+        found: Any = json.loads(Path(source).read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{source} is no JSON: {error}") from error
     if not isinstance(found, dict) or "cases" not in found:

@@ -12,23 +12,25 @@ it stays wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
+from ..arguments import public
+from ..runtime.arguments import anything
 from ..runtime.backend import Backend, Claim, Decline, Device
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.ir import Graph, Node
 from ..runtime.options import Options
 from ..runtime.passes import Rewrites
 from ..runtime.passes.driver import Rewrite
-from ..runtime.types import Array, HostValue
+from ..runtime.types import HostValue
 from .console import Say, silent, text_of
 from .contestants import Settings
 from .deadline import time_limit
 from .export import model_title
-from .inputs import Inputs, Wanted
+from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .layers import Match
 from .reduction import Reduced, reduce_graph
 from .replay import (
@@ -36,11 +38,11 @@ from .replay import (
     PassList,
     Player,
     Values,
-    input_values,
     open_players,
     prepared,
     run_all,
 )
+from .threads import use_threads
 from .verdict import Finding, Judge
 
 
@@ -109,16 +111,21 @@ class Bisection:
         }
 
 
+@public(passes=anything)
 def bisect(
     source: Loadable,
     contestants: Sequence[str | Player] | None = None,
-    inputs: Mapping[str, Array] | Wanted | None = None,
+    inputs: Given = None,
     *,
     seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
     fallback: str | None = None,
     precision: str = "float32",
     passes: PassList | None = None,
     reduce: bool = True,
+    operators: Operators | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -129,12 +136,17 @@ def bisect(
         source: a path, the file's bytes, or a `ModelProto`.
         contestants: reference and contestant, by name; the same backend twice looks at the passes
             alone. Where None, numpy against itself.
-        inputs: arrays by name; what the command line's options say; random ones where None.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
         seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         fallback: backend for nodes that one of tercet's backends does not run.
         precision: arithmetic of float32 tensors on the contestant; the bounds are what it costs.
         passes: others than the usual ones.
         reduce: whether to look for the smallest part of the model that is wrong.
+        operators: custom operators; see `tercet.load`.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -145,7 +157,8 @@ def bisect(
         InputError: inputs that do not fit.
         ModelError: the model cannot be read.
     """
-    settings = Settings((), fallback, precision, options)
+    settings = Settings((), fallback, precision, options, operators)
+    given = asked(inputs, seed, shapes, dims)
     chosen = contestants or ("numpy",)
     if len(chosen) > 2:
         raise UsageError(f"two contestants are bisected, not {len(chosen)}")
@@ -153,9 +166,9 @@ def bisect(
     wanted = Options(**{"precision": precision, **options})
     feeds = Inputs({}, {})
     trial = _Trial(reference, contestant, wanted, passes or PassList())
-    with time_limit(timeout, say) as (limit, trial.say):
-        with load(source, stop_at=0) as model:
-            feeds, graph = input_values(model.inputs, inputs, seed), model.imported
+    with use_threads(threads), time_limit(timeout, say) as (limit, trial.say):
+        with load(source, stop_at=0, operators=operators) as model:
+            feeds, graph = given_inputs(model.inputs, given), model.imported
         with feeds.explained():
             trial.search(graph, feeds.arrays, reduce=reduce)
     return replace(

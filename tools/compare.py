@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .. import api
-from ..api import Loadable
+from ..api import Loadable, Operators
+from ..arguments import public
 from ..backends.numpy import blas
 from ..runtime.errors import UsageError
 from ..runtime.types import Array
@@ -18,10 +20,11 @@ from .console import Say, silent, text_of
 from .contestants import Settings, check_names, default_names
 from .deadline import time_limit
 from .export import model_title
-from .inputs import Inputs, Wanted
+from .inputs import Dims, Given, Inputs, Shapes, asked
 from .measure import Repeat, Timing
 from .race import Entry, Race
 from .saved import Saved, write_comparison
+from .threads import use_threads
 from .tolerances import ByName, Chosen
 
 
@@ -135,6 +138,7 @@ class Comparison:
             for found in result.agreements
         ]
 
+    @public()
     def save(self, file: str | os.PathLike[str]) -> None:
         """Write the inputs and everybody's outputs to an .npz file, for `compare(load=file)`."""
         saved = {r.name: Saved(r.about, r.precision, r.outputs) for r in self.results}
@@ -154,12 +158,15 @@ class Comparison:
         }
 
 
+@public()
 def compare(
     source: Loadable,
     contestants: Sequence[str] | None = None,
-    inputs: Mapping[str, Array] | Wanted | None = None,
+    inputs: Given = None,
     *,
     seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
     outputs: Sequence[str] = (),
     rtol: float | ByName | None = None,
     atol: float | ByName | None = None,
@@ -168,6 +175,8 @@ def compare(
     precision: str = "float32",
     skip_unavailable: bool = False,
     load: str | os.PathLike[str] | None = None,
+    operators: Operators | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -183,9 +192,11 @@ def compare(
         contestants: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs,
             or folders of ONNX test data; the first one is the reference. Every backend that can run
             here, and onnxruntime, where None.
-        inputs: arrays by name; what the command line's options say; those of `load`, or of a folder
-            of test data that takes part, or random ones, where None.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            those of `load`, or of a folder that takes part, or random ones, where None.
         seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         outputs: tensors to compare, intermediate ones too; the model's outputs where empty.
         rtol: difference that is allowed, as a share of max |reference|, in place of what is
             measured: one for all outputs, or by name of an output or dtype.
@@ -195,6 +206,8 @@ def compare(
         precision: arithmetic of float32 tensors on tercet's backends.
         skip_unavailable: leave out who cannot run here or does not run the model.
         load: what `Comparison.save` wrote; its contestants take part.
+        operators: custom operators; see `tercet.load`.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -213,11 +226,14 @@ def compare(
         raise UsageError(
             f"a comparison takes two contestants, not {len(chosen)} (such as numpy and onnxruntime)"
         )
-    settings, race = Settings(tuple(outputs), fallback, precision, options), None
-    tolerances = Chosen.of(rtol, atol)
-    with time_limit(timeout, say) as (limit, tell), api.load(source, stop_at=0) as model:
+    settings = Settings(tuple(outputs), fallback, precision, options, operators)
+    race, tolerances = None, Chosen.of(rtol, atol)
+    given = asked(inputs, seed, shapes, dims)
+    with ExitStack() as stack:
+        stack.enter_context(use_threads(threads))
+        limit, tell = stack.enter_context(time_limit(timeout, say))
+        model = stack.enter_context(api.load(source, stop_at=0, operators=operators))
         race = Race(source, model, settings, tell)
-        given = Wanted(seed=seed) if inputs is None else inputs
         race.feed(given, chosen, None if load is None else Path(load))
         try:
             race.enter(chosen, skip_unavailable)

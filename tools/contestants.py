@@ -14,7 +14,7 @@ import onnx
 from onnx import ModelProto, helper
 
 from .. import __version__, backends
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
 from ..backends.numpy import blas
 from ..importers.onnx.embed import self_contained
 from ..importers.onnx.external import external_data_dir
@@ -38,12 +38,14 @@ class Settings:
         fallback: backend for nodes that one of tercet's backends does not run.
         precision: arithmetic of float32 tensors on tercet's backends.
         options: further fields of `tercet.Options`.
+        operators: custom operators, for tercet's backends.
     """
 
     outputs: tuple[str, ...] = ()
-    fallback: str | None = None
+    fallback: str | Sequence[str] | None = None
     precision: str = "float32"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    operators: Operators | None = None
 
 
 class Contestant(Protocol):
@@ -118,6 +120,7 @@ class _Tercet:
         # A backend is its own fallback already, so it goes without.
         fallback = settings.fallback if settings.fallback != name else None
         chosen: dict[str, Any] = {"precision": settings.precision, **settings.options}
+        chosen["operators"] = settings.operators
         self.model = load(source, name, fallback=fallback, **chosen)
         self._outputs = settings.outputs or None
         self.precision = self.model.precision

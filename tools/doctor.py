@@ -21,8 +21,10 @@ from rich.text import Text
 
 from .. import __path__ as package
 from .. import __version__, backends
+from ..arguments import public
 from ..backends import Availability
 from ..backends.numpy import blas
+from ..runtime.arguments import number
 from ..runtime.cache import Cache, default_cache
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from .console import Say, bytes_text, grid, lines, silent, text_of
@@ -99,6 +101,7 @@ class Diagnosis:
         }
 
 
+@public(patience=number(least=0))
 def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = silent) -> Diagnosis:
     """Look at everything, for `patience` seconds at most.
 

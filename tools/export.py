@@ -12,12 +12,16 @@ from typing import Any
 from onnx import ModelProto
 
 from .. import __version__
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
+from ..arguments import public
 from ..backends.numpy import evaluate
 from ..importers.onnx.expand import expanded
 from ..importers.onnx.export import About
 from ..importers.onnx.export import export as to_proto
 from ..importers.onnx.save import save
+from ..runtime.arguments import dims as dim_texts
+from ..runtime.arguments import shapes as shape_texts
+from ..runtime.arguments import words
 from ..runtime.errors import InputError, UsageError, did_you_mean
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph, Value
@@ -27,8 +31,7 @@ from ..runtime.passes import optimise as run_passes
 from ..runtime.types import Array, Dim, TensorType, ValueType
 from .agreement import Agreement
 from .console import Say, silent, text_of
-from .inputs import Inputs, Wanted, input_shapes
-from .replay import input_values
+from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
 from .verdict import Judge
 
 
@@ -101,16 +104,18 @@ class Exported:
         }
 
 
+@public()
 def export(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
     *,
     optimise: bool = True,
     opset: int | None = None,
-    shapes: Sequence[str] = (),
-    dims: Sequence[str] = (),
+    shapes: Shapes = (),
+    dims: Dims = (),
     external: int | None = None,
     freeze: Mapping[str, Array] | None = None,
+    operators: Operators | None = None,
     **options: Any,
 ) -> Exported:
     """Write a model as ONNX, after the graph passes or as it was read.
@@ -121,11 +126,12 @@ def export(
         optimise: whether the passes run.
         opset: version of ai.onnx to write; where None the lowest one, from that of `source` on, in
             which every node can be said as it is.
-        shapes: ``name=1x3x224x224`` for inputs that are to have this shape alone.
-        dims: ``batch=4`` for symbolic dimensions that are to have this size alone.
+        shapes: ``{"image": (1, 3, 224, 224)}`` for inputs that are to have this shape alone.
+        dims: ``{"batch": 4}`` for symbolic dimensions that are to have this size alone.
         external: constants of at least so many bytes go to ``FILE.data``; where None they do so
             only if the model is larger than 2 GB.
         freeze: arrays for inputs that become constants, by name.
+        operators: custom operators; see `tercet.load`.
         **options: further fields of `Options`, such as `stop_at`.
 
     Raises:
@@ -134,10 +140,11 @@ def export(
         InputError: `shapes` or `dims` do not fit the model.
         OSError: the file cannot be written.
     """
-    with load(source, freeze=freeze, **options) as model:
+    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
+    with load(source, freeze=freeze, operators=operators, **options) as model:
         graph = model.graph if optimise else model.imported
-        if shapes or dims:
-            graph = _bound(model, graph, shapes, dims, optimise=optimise)
+        if any(texts):
+            graph = _bound(model, graph, *texts, optimise=optimise)
         found = _write(model, graph, source, file, opset=opset, external=external)
         if not freeze:
             return found
@@ -145,17 +152,19 @@ def export(
         return replace(found, frozen=tuple(freeze), folded=folded)
 
 
+@public()
 def simplify(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
-    inputs: Mapping[str, Array] | Wanted | None = None,
+    inputs: Given = None,
     *,
     seed: int = 0,
     opset: int | None = None,
-    shapes: Sequence[str] = (),
-    dims: Sequence[str] = (),
+    shapes: Shapes = (),
+    dims: Dims = (),
     external: int | None = None,
     freeze: Mapping[str, Array] | None = None,
+    operators: Operators | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Exported:
@@ -164,14 +173,15 @@ def simplify(
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
         file: where to write it; it is only returned where None.
-        inputs: what both run on: arrays by name; what the command line's options say; random ones
-            where None.
+        inputs: what both run on: arrays by name or in a list by position; an .npz file or a folder
+            of ONNX test data; random ones where None.
         seed: of random inputs.
         opset: as for `export`.
         shapes: as for `export`.
         dims: as for `export`.
         external: as for `export`.
         freeze: as for `export`; the original is fed these arrays.
+        operators: custom operators; see `tercet.load`.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -190,23 +200,27 @@ def simplify(
         dims=dims,
         external=external,
         freeze=freeze,
+        operators=operators,
         **options,
     )
     say("running the original")
-    with load(source, freeze=freeze, stop_at=0) as held:
-        feeds = input_values(held.inputs, inputs or Wanted(seed=seed, shapes=shapes, dims=dims))
+    plain: dict[str, Any] = {"stop_at": 0, "operators": operators}
+    with load(source, freeze=freeze, **plain) as held:
+        given = asked(None, seed, shapes, dims) if inputs is None else asked(inputs)
+        feeds = given_inputs(held.inputs, given)
     everything = {**feeds.arrays, **(freeze or {})}
-    with load(source, stop_at=0) as original:
+    with load(source, **plain) as original:
         with feeds.explained():
             expected = original.run(everything)
         judge = Judge(original.imported, everything)
         say("running what was written")
-        with load(found.proto if found.file is None else found.file, stop_at=0) as written:
+        with load(found.proto if found.file is None else found.file, **plain) as written:
             results = written.run(feeds.arrays)
         agreements = tuple(judge.outputs(expected, results))
     return replace(found, inputs=feeds, agreements=agreements)
 
 
+@public(inputs=words("names of tensors"))
 def extract(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -215,6 +229,7 @@ def extract(
     outputs: Sequence[str] = (),
     opset: int | None = None,
     external: int | None = None,
+    operators: Operators | None = None,
 ) -> Exported:
     """Write the part of a model that computes some tensors from others, unoptimised.
 
@@ -226,13 +241,14 @@ def extract(
         outputs: tensors that become its outputs; those of the model where empty.
         opset: as for `export`.
         external: as for `export`.
+        operators: custom operators; see `tercet.load`.
 
     Raises:
         InputError: the model has no such tensor, or the outputs depend on further inputs.
         UnsupportedError: a node cannot be written in the wanted opset.
         OSError: the file cannot be written.
     """
-    with load(source, stop_at=0) as model:
+    with load(source, stop_at=0, operators=operators) as model:
         graph = model.imported
         part = cut(graph, inputs, outputs)
         return _write(model, part, source, file, opset=opset, external=external)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ..runtime import arguments as rules
 from ..runtime.dtypes import INTEGERS, bool_, int32, int64, name_of, string
 from ..runtime.errors import DeviceError, InputError, ModelError, UsageError, did_you_mean
+from ..runtime.feeds import values_of
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, TensorType
 from .agreement import type_text
@@ -19,6 +23,9 @@ from .arrays import read_archive, read_array, read_test_data
 from .images import IMAGE_SUFFIXES, Pixels, read_images
 
 Infos = Sequence[TensorInfo]
+#: Sizes of symbolic dimensions, and shapes of inputs: by name, or as the command line has them.
+Dims = Mapping[str, int] | Sequence[str]
+Shapes = Mapping[str, Sequence[int]] | Sequence[str] | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,53 @@ class Inputs:
             }
             for name, data in self.arrays.items()
         ]
+
+
+#: What Python's callers give as inputs: arrays by name or by position, an .npz file or a folder
+#: of ONNX test data, what the command line's options say, or nothing.
+Given = Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str] | Wanted | None
+
+
+def asked(
+    given: Given, seed: int = 0, shapes: Shapes = (), dims: Dims = ()
+) -> Mapping[str, Any] | Sequence[Any] | Wanted:
+    """Return what a caller wants as inputs: arrays, or where they come from.
+
+    Args:
+        given: arrays, a file, or None for random ones.
+        seed: of random ones.
+        shapes: of random ones.
+        dims: of random ones.
+
+    Raises:
+        UsageError: shapes or dimensions beside arrays, which have theirs.
+    """
+    chosen = rules.shapes("shapes", shapes), rules.dims("dims", dims)
+    if given is None:
+        return Wanted(seed=seed, shapes=chosen[0], dims=chosen[1])
+    if isinstance(given, Wanted):
+        return replace(given, shapes=(*given.shapes, *chosen[0]), dims=(*given.dims, *chosen[1]))
+    if any(chosen):
+        raise UsageError("shapes= and dims= are for random inputs; inputs= has shapes of its own")
+    if isinstance(given, str | os.PathLike):
+        return Wanted(folder=rules.path("inputs", given))
+    return given
+
+
+def given_inputs(infos: Infos, given: Mapping[str, Any] | Sequence[Any] | Wanted) -> Inputs:
+    """Return arrays for every input of a model.
+
+    Args:
+        infos: `Model.inputs`.
+        given: arrays by name or by position, or where they come from.
+
+    Raises:
+        InputError: a name, dtype or shape that does not fit the model; see `make_inputs`.
+    """
+    if isinstance(given, Wanted):
+        return make_inputs(infos, given)
+    arrays = values_of(infos, given)
+    return Inputs(arrays, dict.fromkeys(arrays, "given"))
 
 
 def make_inputs(infos: Infos, wanted: Wanted) -> Inputs:

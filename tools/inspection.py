@@ -6,14 +6,20 @@ folder is started by its path.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ..api import load
+from onnx import ModelProto
+
+from ..api import Loadable, Operators, load
+from ..arguments import public
 from ..backends.numpy import evaluate
+from ..runtime.arguments import anything
+from ..runtime.arguments import dims as dim_texts
+from ..runtime.arguments import shapes as shape_texts
 from ..runtime.errors import ModelError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
@@ -32,9 +38,10 @@ from .cost import (
     activations,
     constants,
     nodes,
-    operators,
 )
-from .inputs import input_shapes
+from .cost import operators as operator_costs
+from .export import model_title
+from .inputs import Dims, Shapes, input_shapes
 from .pass_texts import PassText, differences_of, pass_texts
 
 
@@ -171,8 +178,9 @@ class Inspection:
         return [asdict(row) for row in self.operators]
 
 
+@public(file=anything)
 def inspect(
-    file: Path,
+    file: Loadable,
     *,
     passes: bool = False,
     placement: str | None = None,
@@ -181,15 +189,16 @@ def inspect(
     capability: str | None = None,
     fallback: str | None = None,
     precision: str = "float32",
-    shapes: Sequence[str] = (),
-    dims: Sequence[str] = (),
+    shapes: Shapes = (),
+    dims: Dims = (),
+    operators: Operators | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Inspection:
     """Look into a model.
 
     Args:
-        file: its path.
+        file: a path, the file's bytes, or a `ModelProto`.
         passes: whether to say what the passes do.
         placement: the backend whose placement is wanted.
         memory: whether to lay out the memory, on the backend of `placement`, else on numpy.
@@ -198,8 +207,9 @@ def inspect(
             one as that of `placement` where both are given.
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
-        shapes: ``name=1x3x224x224``; see `input_shapes`.
-        dims: ``symbol=size``; 1 where not given.
+        shapes: of inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 where not given.
+        operators: custom operators; see `tercet.load`.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -213,24 +223,26 @@ def inspect(
     say("loading")
     plan_wanted = placement is not None or memory
     chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
+    chosen["operators"] = operators
+    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
     if not (passes or plan_wanted or capability):
         chosen["stop_at"] = 0
     with load(file, placement or capability or "numpy", **chosen) as model:
-        found = input_shapes(model.inputs, shapes, dims)
-        bound, note = _bind(model, found, bool(shapes or dims))
+        found = input_shapes(model.inputs, *texts)
+        bound, note = _bind(model, found, any(texts))
         if plan_wanted:
             say("planning")
             model.prepare(found)
         if capability:
             say("asking the backends")
         return Inspection(
-            model=str(file),
-            nbytes=file.stat().st_size,
+            model=model_title(file),
+            nbytes=_size(file),
             source=model.source,
             inputs=model.inputs,
             outputs=model.outputs,
             shapes=found,
-            operators=operators(model.imported, bound),
+            operators=operator_costs(model.imported, bound),
             constants=constants(model.imported),
             activations=activations(bound) if bound is not None else None,
             note=note,
@@ -244,6 +256,13 @@ def inspect(
             capabilities=capabilities_of(model, found) if capability else None,
             graph=_drawn(model, bound, found) if passes else bound or model.imported,
         )
+
+
+def _size(file: Loadable) -> int:
+    """Return the bytes of a model's file, or of what was given in its place."""
+    if isinstance(file, bytes):
+        return len(file)
+    return file.ByteSize() if isinstance(file, ModelProto) else os.stat(file).st_size
 
 
 def _bind(

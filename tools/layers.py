@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
+from ..arguments import public
 from ..runtime.errors import InputError, TercetError
 from ..runtime.ir import Graph, Node
 from ..runtime.options import Options
@@ -25,17 +26,17 @@ from .contestants import Settings
 from .cost import macs
 from .deadline import time_limit
 from .export import model_title
-from .inputs import Inputs, Wanted
+from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .replay import (
     Player,
     feeds_of,
-    input_values,
     live_values,
     open_players,
     part_of,
     prepared,
     run_all,
 )
+from .threads import use_threads
 from .verdict import Finding, Judge, flat
 
 
@@ -184,18 +185,23 @@ class Layers:
         }
 
 
+@public()
 def compare_layers(
     source: Loadable,
     contestants: Sequence[str | Player] | None = None,
-    inputs: Mapping[str, Array] | Wanted | None = None,
+    inputs: Given = None,
     *,
     other: Loadable | None = None,
     seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
     cumulative: bool = False,
     twice: bool = False,
     optimise: bool = True,
     fallback: str | None = None,
     precision: str = "float32",
+    operators: Operators | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -207,16 +213,21 @@ def compare_layers(
         contestants: names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
             which is the reference; one alone is both where `other` is given. With `cumulative` an
             .npz file of tensors may be among the others. Where None, all that can run here.
-        inputs: arrays by name; what the command line's options say; random ones where None.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
         other: a model that the contestant runs instead, with tensors of the same names: what was
             edited in it is found.
         seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         cumulative: let the contestant run the whole graph, instead of each step alone.
         twice: let the contestant run everything twice, and compare the bits.
         optimise: compare the graph after the passes; without, as the file has it. With `other` it
             is always the file's.
         fallback: backend for nodes that one of tercet's backends does not run.
         precision: arithmetic of float32 tensors on the contestants.
+        operators: custom operators; see `tercet.load`.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`, such as `stop_at`.
@@ -230,7 +241,8 @@ def compare_layers(
         InputError: inputs that do not fit, or models whose tensors have no names in common.
         ModelError: the model cannot be read.
     """
-    chosen = Settings((), fallback, precision, options)
+    chosen = Settings((), fallback, precision, options, operators)
+    given = asked(inputs, seed, shapes, dims)
     if contestants is None and other is not None:
         contestants = ("numpy",)
     players = open_players(contestants, chosen, same=other is not None, files=cumulative)
@@ -239,12 +251,12 @@ def compare_layers(
         wanted = replace(wanted, stop_at=0)
     titles = model_title(source), "" if other is None else model_title(other)
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
-    with time_limit(timeout, say) as (limit, tell):
-        with load(source, stop_at=0) as model:
-            feeds, imported = input_values(model.inputs, inputs, seed), model.imported
+    with use_threads(threads), time_limit(timeout, say) as (limit, tell):
+        with load(source, stop_at=0, operators=operators) as model:
+            feeds, imported = given_inputs(model.inputs, given), model.imported
         with feeds.explained():
             graph = prepared(imported, feeds.arrays, wanted)
-        theirs = graph if other is None else _imported(other)
+        theirs = graph if other is None else _imported(other, operators)
         tell(f"{players[0].name}: running everything")
         values = run_all(players[0], graph, feeds.arrays)
         for player in players[1:]:
@@ -266,8 +278,8 @@ def compare_layers(
     return replace(first, others=tuple(others), stopped=limit.stopped)
 
 
-def _imported(source: Loadable) -> Graph:
-    with load(source, stop_at=0) as model:
+def _imported(source: Loadable, operators: Operators | None) -> Graph:
+    with load(source, stop_at=0, operators=operators) as model:
         return model.imported
 
 

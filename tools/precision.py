@@ -9,6 +9,7 @@ be spared, and which ``--keep-float32`` takes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
+from ..arguments import public
+from ..runtime.arguments import anything
 from ..runtime.dtypes import FLOATS, bfloat16, float16, float32
 from ..runtime.errors import UsageError
 from ..runtime.ir import Graph, Node
@@ -26,10 +29,11 @@ from .console import Say, silent, text_of
 from .contestants import Settings
 from .deadline import time_limit
 from .export import model_title
-from .inputs import Inputs, Wanted
+from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .oracle import Oracle
 from .reduction import least, thinned
-from .replay import Player, input_values, open_player, prepared
+from .replay import Player, open_player, prepared
+from .threads import use_threads
 from .verdict import flat
 
 HALVES: Final = ("float16", "bfloat16")
@@ -92,9 +96,10 @@ class Kept:
             for name in ranked
         ]
 
-    def save(self, file: Path) -> None:
+    @public()
+    def save(self, file: str | os.PathLike[str]) -> None:
         """Write the names to a file, one a line, as ``--keep-float32 @FILE`` takes it."""
-        file.write_text("".join(f"{name}\n" for name in self.keep), encoding="utf-8")
+        Path(file).write_text("".join(f"{name}\n" for name in self.keep), encoding="utf-8")
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but arrays, for JSON."""
@@ -116,15 +121,20 @@ class Kept:
         }
 
 
+@public(precision=anything)
 def keep_float32(
     source: Loadable,
     tolerance: float,
     precision: str = "float16",
     backend: str = "numpy",
-    inputs: Mapping[str, Array] | Wanted | None = None,
+    inputs: Given = None,
     *,
     seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
     fallback: str | None = None,
+    operators: Operators | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -138,9 +148,14 @@ def keep_float32(
         tolerance: greatest difference from float64, by the greatest magnitude of the output.
         precision: ``float16`` or ``bfloat16``.
         backend: who runs it.
-        inputs: arrays by name; what the command line's options say; random ones where None.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
         seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         fallback: backend for nodes that this one does not run.
+        operators: custom operators; see `tercet.load`.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which the shortest list so far counts; None for no limit.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -158,12 +173,13 @@ def keep_float32(
         )
     if not tolerance > 0:
         raise UsageError(f"a tolerance of {tolerance:g}; it is more than 0")
-    player = open_player(backend, Settings((), fallback, precision, options))
+    settings = Settings((), fallback, precision, options, operators)
+    player, given = open_player(backend, settings), asked(inputs, seed, shapes, dims)
     search: _Search | None = None
     feeds = Inputs({}, {})
-    with time_limit(timeout, say) as (limit, tell):
-        with load(source, stop_at=0) as model:
-            feeds, imported = input_values(model.inputs, inputs, seed), model.imported
+    with use_threads(threads), time_limit(timeout, say) as (limit, tell):
+        with load(source, stop_at=0, operators=operators) as model:
+            feeds, imported = given_inputs(model.inputs, given), model.imported
         with feeds.explained():
             wanted = Options(**{"precision": precision, **options})
             search = _Search(player, imported, feeds.arrays, wanted, tell)

@@ -12,22 +12,22 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from ..api import Loadable, load
+from ..api import Loadable, Operators, load
+from ..arguments import public
 from ..runtime.host import HOST
 from ..runtime.model import Model
 from ..runtime.program import Program
-from ..runtime.types import Array
 from .console import Say, announce_compiling, silent, text_of
 from .deadline import all_or_nothing, time_limit
 from .environment import PACKAGES, device_environment
 from .export import model_title
-from .inputs import Inputs, Wanted
-from .layers import input_values
+from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .measure import Repeat, Timing, timed
 from .memory_map import Arena, arenas_of
 from .peaks import Peaks, peaks_of
 from .probe import Probe, Recording, sites_of
 from .profile_rows import Row, Share, middle_of, phases_of, rows_of, shape_key, shares_of
+from .threads import use_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,21 @@ class Profile:
 # ── measuring ────────────────────────────────────────────────────────────────────────────────────
 
 
+@public()
 def profile(
     source: Loadable,
     backend: str = "numpy",
-    inputs: Mapping[str, Array] | Wanted | None = None,
+    inputs: Given = None,
     *,
     seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
     repeat: Repeat | int | None = None,
     peaks: bool = True,
     fallback: str | None = None,
     precision: str = "float32",
+    operators: Operators | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -161,12 +166,17 @@ def profile(
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
         backend: who runs it.
-        inputs: arrays by name; what the command line's options say; random ones where None.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
         seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         repeat: measured runs, with clocks and without; two seconds of each where None.
         peaks: whether to measure the machine's peaks, which takes about a second a device.
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
+        operators: custom operators; see `tercet.load`.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which it runs no more; None for as often as it is to.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -179,13 +189,15 @@ def profile(
         TimeLimitError: the time was up before it had run once.
     """
     wanted = repeat if isinstance(repeat, Repeat) else Repeat(repeat, seconds=2.0, most=500)
-    chosen: dict[str, Any] = {"precision": precision, **options}
+    chosen: dict[str, Any] = {"precision": precision, "operators": operators, **options}
     begin = monotonic()
+    given = asked(inputs, seed, shapes, dims)
     with ExitStack() as stack:
+        stack.enter_context(use_threads(threads))
         with all_or_nothing(timeout, say) as tell:
             tell("loading")
             model = stack.enter_context(load(source, backend, fallback=fallback, **chosen))
-            feeds = input_values(model.inputs, inputs, seed)
+            feeds = given_inputs(model.inputs, given)
         announce_compiling(model, say)
         with feeds.explained():
             title = model_title(source)

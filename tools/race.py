@@ -17,7 +17,7 @@ from ..runtime.types import Array, HostValue
 from .agreement import Agreement, missing
 from .console import Say
 from .contestants import Contestant, Settings, open_contestant
-from .inputs import Inputs, Wanted, make_inputs
+from .inputs import Inputs, Wanted, given_inputs, make_inputs
 from .measure import Repeat, interleave, timed
 from .nested import flat
 from .saved import Saved, inputs_beside, is_saved, open_saved, read_comparison
@@ -70,18 +70,20 @@ class Race:
         self._saved: dict[str, Saved] = {}
 
     def feed(
-        self, given: Mapping[str, Array] | Wanted, names: Sequence[str], load: Path | None
+        self,
+        given: Mapping[str, Any] | Sequence[Any] | Wanted,
+        names: Sequence[str],
+        load: Path | None,
     ) -> None:
         """Settle the inputs.
 
         Args:
-            given: arrays by name, or what the command line's options say.
+            given: arrays by name or position, or what the command line's options say.
             names: of the contestants; a folder of test data among them may have inputs.
             load: a saved comparison, which has inputs and contestants.
         """
         if not isinstance(given, Wanted):
-            arrays = {name: np.asarray(data) for name, data in given.items()}
-            self.inputs = Inputs(arrays, dict.fromkeys(arrays, "given"))
+            self.inputs = given_inputs(self._model.inputs, given)
         if load is not None:
             infos = self._model.inputs, self._model.outputs
             arrays, self._saved = read_comparison(load, *infos)

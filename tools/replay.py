@@ -14,7 +14,7 @@ from ..runtime.backend import Backend
 from ..runtime.errors import UnsupportedError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph, Node, Value
-from ..runtime.model import Model, TensorInfo
+from ..runtime.model import Model
 from ..runtime.options import Options
 from ..runtime.partition import Bars, partition
 from ..runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Pass, Rewrites
@@ -29,7 +29,6 @@ from .contestants import (
     default_names,
     open_contestant,
 )
-from .inputs import Inputs, Wanted, make_inputs
 
 Values = Mapping[str, HostValue]
 
@@ -178,16 +177,6 @@ def open_players(
         else open_player(name, settings if i else exact)
         for i, name in enumerate(chosen)
     ]
-
-
-def input_values(
-    infos: Sequence[TensorInfo], given: Mapping[str, Any] | Wanted | None, seed: int = 0
-) -> Inputs:
-    """Return what a model is to be fed: what is given, or random arrays."""
-    if given is not None and not isinstance(given, Wanted):
-        arrays = dict(given)
-        return Inputs(arrays, dict.fromkeys(arrays, "given"))
-    return make_inputs(infos, given or Wanted(seed=seed))
 
 
 # ── graphs ───────────────────────────────────────────────────────────────────────────────────────

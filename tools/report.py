@@ -8,21 +8,39 @@ the files.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from rich.console import Console
 from rich.text import Text
 
+from ..arguments import public
+from ..runtime import arguments as rules
 from ..runtime.errors import InputError, UsageError
 from .console import bytes_text
 from .report_markup import Markup, element, page
 from .report_sections import bench_section, compare_section, layers_section, profile_section
 from .report_style import STYLE
 
+if TYPE_CHECKING:
+    pass
+
 Found = Mapping[str, Any]
+
+
+class Result(Protocol):
+    """What compare, compare_layers, profile and bench return."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        ...
+
+
+#: A result, what its `to_dict` gives, or the file that ``--json`` wrote.
+Source = Result | Found | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +72,10 @@ class Report:
     sections: tuple[str, ...]
     figures: int
 
-    def write(self, file: Path) -> None:
-        """Save it."""
-        file.write_text(self.html, encoding="utf-8")
+    @public()
+    def write(self, file: str | os.PathLike[str]) -> None:
+        """Save it; raises OSError where the file cannot be written."""
+        Path(file).write_text(self.html, encoding="utf-8")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what it has, for JSON."""
@@ -64,11 +83,28 @@ class Report:
         return {"sections": list(self.sections), "figures": self.figures, "bytes": size}
 
 
-def report(sources: Sequence[Path | Found], title: str = "") -> Report:
+def _sources(name: str, value: Any) -> tuple[Any, ...]:
+    """Take results, or files of them, one or several."""
+    expected = "results of compare, profile or bench, or the files that --json wrote"
+    alone = isinstance(value, str | bytes | os.PathLike | Mapping) or hasattr(value, "to_dict")
+    found: tuple[Any, ...] = (value,) if alone else rules.items(name, value, expected)
+    return tuple(
+        each
+        if isinstance(each, Mapping)
+        else each.to_dict()
+        if hasattr(each, "to_dict") and not isinstance(each, type)
+        else rules.path(name, each)
+        for each in found
+    )
+
+
+@public(sources=_sources)
+def report(sources: Source | Sequence[Source], title: str = "") -> Report:
     """Make a report.
 
     Args:
-        sources: files that ``--json`` wrote, or what `to_dict` gives, of compare, profile, bench.
+        sources: results of compare, profile and bench: what these functions return, what its
+            `to_dict` gives, or files that ``--json`` wrote; one or several.
         title: of the page; the models' names where empty.
 
     Raises:
@@ -79,7 +115,7 @@ def report(sources: Sequence[Path | Found], title: str = "") -> Report:
     if not sources:
         raise UsageError("a report needs at least one file that --json of a command wrote")
     by_kind: dict[str, list[Found]] = {}
-    for source in sources:
+    for source in cast("Sequence[Path | Found]", sources):
         kind, found = _read(source)
         by_kind.setdefault(kind.name, []).append(found)
     kinds = [kind for kind in _KINDS if kind.name in by_kind]

