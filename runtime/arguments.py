@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from .errors import UsageError, did_you_mean
+from .errors import FileError, UsageError, did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,7 +71,7 @@ def whole(least: int | None = None, most: int = MAX_SIZE) -> Rule:
     def rule(name: str, value: Any) -> int:
         expected = f"a whole number{bound}"
         if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-            raise refused(name, value, expected)
+            raise refused(name, cast("object", value), expected)
         try:
             number = operator.index(value)
         except TypeError as error:  # an array of several
@@ -92,14 +92,15 @@ def number(*, above: float | None = None, least: float | None = None) -> Rule:
     def rule(name: str, value: Any) -> float:
         is_number = isinstance(value, int | float | np.integer | np.floating)
         if not is_number or isinstance(value, bool):
-            raise refused(name, value, f"a number{bound}")
+            raise refused(name, cast("object", value), f"a number{bound}")
         try:
             found = float(cast("float", value))
         except OverflowError as error:
-            raise refused(name, value, f"a number{bound} within the range of float64") from error
+            expected = f"a number{bound} within the range of float64"
+            raise refused(name, cast("object", value), expected) from error
         small = (above is not None and found <= above) or (least is not None and found < least)
         if small or not math.isfinite(found):
-            raise refused(name, value, f"a finite number{bound}")
+            raise refused(name, cast("object", value), f"a finite number{bound}")
         return found
 
     return rule
@@ -113,11 +114,22 @@ def seconds(name: str, value: Any) -> float | None:
     return None if found >= FOREVER else found
 
 
+def instance(kind: type[Any]) -> Rule:
+    """Return the rule of an object of one class."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise refused(name, value, f"a {kind.__name__}")
+        return value
+
+    return rule
+
+
 def flag(name: str, value: Any) -> bool:
     """Take True or False."""
     if not isinstance(value, bool | np.bool_):
         raise refused(name, value, "True or False")
-    return bool(value)
+    return bool(cast("bool", value))
 
 
 def text(name: str, value: Any) -> str:
@@ -242,8 +254,10 @@ def shapes(name: str, value: Any) -> tuple[str, ...]:
 def shape(name: str, value: Any) -> tuple[int, ...]:
     """Take the sizes of the axes of one tensor."""
     expected = "the sizes of its axes, such as (1, 3, 224, 224)"
-    if isinstance(value, np.ndarray) and (value.ndim != 1 or value.dtype.kind not in "iu"):
-        raise refused(name, cast("object", value), f"{expected}; arrays go to run")
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise refused(name, array, f"{expected}; arrays go to run")
     size = whole(0)
     return tuple(size(name, each) for each in items(name, value, expected))
 
@@ -267,6 +281,10 @@ class Signature:
         rules: by name of a parameter.
         options: by name of what ``**options`` takes.
         aliases: other names of parameters, with what they stand for.
+
+    Attributes:
+        names: of the parameters.
+        rules: of these, and of the options.
     """
 
     def __init__(
@@ -287,12 +305,12 @@ class Signature:
         self._takes_all = inspect.Parameter.VAR_POSITIONAL in kinds.values()
         self._free = inspect.Parameter.VAR_KEYWORD in kinds.values() and "options" not in kinds
         own = {name: rules.get(name, anything) for name in self.names}
-        self._rules = own | ({**options, **own} if "options" in kinds else {})
+        self.rules = own | ({**options, **own} if "options" in kinds else {})
         self._aliases = {
             alias: name
             for alias, names in aliases.items()
             for name in reversed(names)
-            if name in self._rules and alias not in kinds
+            if name in self.rules and alias not in kinds
         }
 
     def settle(
@@ -313,15 +331,15 @@ class Signature:
             missing = parameter.default is parameter.empty and name in self.names
             if missing and name not in by_name and name not in names:
                 raise UsageError(f"{self._name} needs the argument '{name}'")
-        values = [self._rules[n](n, v) for n, v in zip(names, given, strict=False)]
+        values = [self.rules[n](n, v) for n, v in zip(names, given, strict=False)]
         rest = given[len(names) :]
-        return (*values, *rest), {n: self._rules.get(n, anything)(n, v) for n, v in by_name.items()}
+        return (*values, *rest), {n: self.rules.get(n, anything)(n, v) for n, v in by_name.items()}
 
     def _known(self, name: str) -> str:
         found = self._aliases.get(name, name)
-        if found in self._rules or self._free:
+        if found in self.rules or self._free:
             return found
-        hint = did_you_mean(name, self._rules)
+        hint = did_you_mean(name, self.rules)
         raise UsageError(f"{self._name}: there is no option '{name}'{hint}")
 
 
@@ -344,11 +362,20 @@ def checked(
         @wraps(function)
         def call(*given: P.args, **named: P.kwargs) -> R:
             values, options = settle(given, named)
-            return cast("Callable[..., R]", function)(*values, **options)
+            try:
+                return cast("Callable[..., R]", function)(*values, **options)
+            except FileError:
+                raise
+            except OSError as error:
+                raise FileError(*_parts(error)) from error
 
         return call
 
     return decorate
+
+
+def _parts(error: OSError) -> tuple[Any, ...]:
+    return error.errno, error.strerror or str(error), error.filename
 
 
 def checked_fields(kind: type[R]) -> type[R]:

@@ -48,8 +48,10 @@ class Border:
 
     def called(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return inputs by name, of which the first ones may be positional, or all in one dict."""
-        if len(arrays) == 1 and isinstance(arrays[0], Mapping) and not self._takes_map(arrays[0]):
-            arrays, named = (), {**cast("Mapping[str, Any]", arrays[0]), **named}
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            given = cast("Mapping[Any, Any]", arrays[0])
+            if not self._takes_map(given):
+                arrays, named = (), {**given, **named}
         if not named:
             return self.named(arrays)
         names = [info.name for info in self.inputs[: len(arrays)]]
@@ -81,7 +83,7 @@ class Border:
 
     def order(self, values: Iterable[Any], to: Place, stream: Any) -> Stream | None:
         """Return the stream that a run belongs to; None for one of the host's memory alone."""
-        if not isinstance(to, str) or to not in ("host", "device"):
+        if type(to) is not str or to not in ("host", "device"):
             raise UsageError(f"to={shown(to)} is neither 'host' nor 'device'")
         if self.exchange is None:
             if stream is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -91,8 +91,9 @@ class Bound:
     def _feeds(self, inputs: Mapping[str, Any] | None, work: Stream | None) -> dict[str, Lent]:
         """Return views of what is to be copied to the inputs."""
         feeds: dict[str, Lent] = {}
-        if inputs is not None and not isinstance(inputs, Mapping):
-            raise refused("inputs", inputs, "a dict of arrays by name")
+        given = cast("object", inputs)
+        if given is not None and not isinstance(given, Mapping):
+            raise refused("inputs", given, "a dict of arrays by name")
         for name, feed in self._check(inputs or {}, work).items():
             lent = feed if isinstance(feed, Lent) else _of_host(feed)
             wanted = self._plan.inputs[name]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, make_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar
 
+from .arguments import refused
 from .errors import UsageError
 from .op import Inferred, Op, attributes
 from .types import ValueType
@@ -66,6 +67,8 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
         UsageError: the function's parameters do not tell the inputs and the attributes.
     """
     definition = given if isinstance(given, CustomOperator) else CustomOperator(given)
+    if not callable(definition.function):
+        raise refused(f"operators[{(domain, name)}]", given, "a function on arrays")
     inputs: list[Parameter] = []
     fields: list[Any] = []
     for parameter in signature(definition.function).parameters.values():

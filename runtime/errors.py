@@ -7,6 +7,7 @@ Each class carries the exit code that the command line returns for it:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -34,6 +35,21 @@ class TercetError(Exception):
 
 class UsageError(TercetError):
     """A call or an option that makes no sense, whatever the model."""
+
+
+class FileError(UsageError, OSError):
+    """A file that is not there, or that cannot be read or written; an OSError as well.
+
+    Args:
+        errno: the system's number of the error.
+        strerror: its words.
+        filename: the file.
+    """
+
+    def __str__(self) -> str:
+        if self.filename is None or self.strerror is None:
+            return super().__str__()
+        return f"{os.fsdecode(self.filename)}: {self.strerror}"
 
 
 class InputError(TercetError):

@@ -183,9 +183,10 @@ def as_array(value: Any) -> Array:
     if type(value) is np.ndarray:
         return cast("Array", value)
     if isinstance(value, np.ma.MaskedArray):
-        if np.ma.is_masked(value):
+        masked = cast("Any", value)
+        if np.ma.is_masked(masked):
             raise InputError("has masked elements; give array.filled(VALUE)")
-        value = cast("Any", value).data
+        value = masked.data
     if isinstance(value, np.ndarray):  # a matrix, a memory map: its own arithmetic is not meant
         return cast("Array", value).view(np.ndarray)
     place = place_of(value)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from .arguments import flag, whole, words
 from .backend import Backend, Stream
@@ -183,11 +183,12 @@ class Model:
                 not have; says which node to keep in float32. It is looked for where the results
                 come to the host, and not in `map`, `bind` and with ``to="device"``.
         """
+        named = cast("Mapping[str, Any]", inputs)
         if type(inputs) is not dict:
-            inputs, outputs = self._border.arranged(inputs, outputs)
+            named, outputs = self._border.arranged(inputs, outputs)
         wanted = self._wanted(outputs)
-        work = self._border.order(inputs.values(), to, stream)
-        feeds = self._border.check(inputs, work)
+        work = self._border.order(named.values(), to, stream)
+        feeds = self._border.check(named, work)
         return self._run(wanted, feeds, work, on_device=to == "device")
 
     def _run(
@@ -348,6 +349,7 @@ class Model:
         outputs: Iterable[str] | None,
         to: Place,
     ) -> tuple[Shelf, Program]:
+        self._border.order((), to, None)
         there = to == "device"
         samples = self._border.samples({} if shapes is None else shapes)
         return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
@@ -374,7 +376,7 @@ class Model:
     def _described(
         self, shapes: Mapping[str, Sequence[int]] | None, outputs: Iterable[str] | None
     ) -> Program:
-        idle = self._lookup.shelves.idle if not shapes and outputs is None else []
+        idle = self._lookup.shelves.idle if shapes is None and outputs is None else []
         return idle[-1] if idle else self.prepare(shapes, outputs)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────

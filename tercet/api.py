@@ -15,11 +15,13 @@ from .arguments import public
 from .backends import Availability
 from .backends.numpy import evaluate
 from .importers import onnx as importer
+from .importers.onnx.attributes import Mismatch, make
 from .runtime import arguments as rules
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.backend import Format
 from .runtime.custom import CustomOperator, with_custom
 from .runtime.dlpack import place_of
+from .runtime.dtypes import TO_ONNX
 from .runtime.errors import InputError, UsageError, did_you_mean
 from .runtime.feeds import as_array, as_texts
 from .runtime.freeze import freeze_inputs
@@ -226,16 +228,16 @@ def run_op(
         backend: who runs it.
         outputs: how many results.
         domain: the operator's domain.
-        **attributes_: its attributes, lists as tuples.
+        **attributes_: its attributes: numbers, texts, lists, dtypes or arrays.
 
     Returns:
         The result, or a tuple of them where `outputs` is more than 1.
     """
-    arrays = [_value(data) for data in inputs]
-    make = _operator(operator, domain, len(arrays), attributes_)
-    graph = _single(make, arrays, outputs, fed=1)
+    arrays = [_value(f"{operator}: input {i}", data) for i, data in enumerate(inputs)]
+    op = _operator(operator, domain, len(arrays), attributes_)
+    graph = _single(op, arrays, outputs, fed=1)
     if not all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.outputs.values()):
-        graph = _single(make, arrays, outputs, fed=0)
+        graph = _single(op, arrays, outputs, fed=0)
     options = Options(skip=("fold_constants",))
     feeds = {value.name: arrays[int(value.name[1:])] for value in graph.inputs}
     with Model(graph, _backends.open_backends(backend, options), options, evaluate) as model:
@@ -243,10 +245,15 @@ def run_op(
     return results[0] if outputs == 1 else results
 
 
-def _value(data: Any) -> HostValue:
+def _value(name: str, data: Any) -> HostValue:
     if data is None or isinstance(data, dict):
         return data
-    return [_value(each) for each in data] if isinstance(data, list) else as_texts(np.asarray(data))
+    if isinstance(data, list):
+        return [_value(name, each) for each in data]
+    try:
+        return as_texts(as_array(data))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any]) -> Op:
@@ -261,8 +268,30 @@ def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any])
     least, most = arity(kind)
     if inputs < least or (most is not None and inputs > most):
         raise UsageError(f"{operator} takes {least} to {most} inputs, not {inputs}")
-    make: Callable[..., Op] = kind
-    return make(**given)
+    plain = {name: _attribute(value) for name, value in given.items()}
+    try:
+        return make(kind, plain)
+    except Mismatch as first:
+        try:  # Python's callers write 1 where a file has 1.0
+            return make(kind, {name: _as_float(value) for name, value in plain.items()})
+        except Mismatch:
+            raise UsageError(f"{operator}: {first}") from first
+
+
+def _attribute(value: Any) -> Any:
+    """Return what a caller gives as an attribute as a file has it."""
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return TO_ONNX.get(np.dtype(value), -1)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return tuple(_attribute(each) for each in value)
+    return value
+
+
+def _as_float(value: Any) -> Any:
+    whole = isinstance(value, tuple) and all(type(each) is int for each in value)
+    return tuple(map(float, value)) if whole else float(value) if type(value) is int else value
 
 
 def _single(op: Op, inputs: Sequence[HostValue], outputs: int, *, fed: int) -> Graph:

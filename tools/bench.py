@@ -24,7 +24,7 @@ import numpy as np
 from ..api import Loadable, Operators, load
 from ..arguments import public
 from ..backends.numpy import blas
-from ..runtime.arguments import mapping, number, optional, path, refused, whole, words
+from ..runtime.arguments import instance, mapping, number, optional, path, refused, whole, words
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ..runtime.model import Model, TensorInfo
 from ..runtime.options import Options
@@ -50,6 +50,7 @@ from .measure import Repeat, Timing, interleave, timed
 from .threads import use_threads
 
 LEAST, MOST = 5, 100_000
+MOST_STREAMS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,14 @@ def _sizes(name: str, value: Any) -> tuple[int, ...]:
     return tuple(whole(1)(name, each) for each in several)
 
 
+def _streams(name: str, value: Any) -> tuple[int, ...]:
+    """Take one number of callers, or several."""
+    sizes = _sizes(name, value)
+    if not sizes or max(sizes) > MOST_STREAMS:
+        raise refused(name, value, f"numbers from 1 to {MOST_STREAMS}")
+    return sizes
+
+
 def _saved(name: str, value: Any) -> Any:
     """Take a benchmark that was saved, or the file of one."""
     return value if isinstance(value, Mapping) else path(name, value)
@@ -111,11 +120,13 @@ def _latencies(name: str, value: Any) -> Any:
 @public(
     sources=_sources,
     batch=_sizes,
-    streams=_sizes,
+    streams=_streams,
     precision=words("precisions"),
     compare=optional(_saved),
     old=optional(_saved),
     assert_p50=optional(_latencies),
+    schedule=optional(instance(Schedule)),
+    limits=optional(instance(Limits)),
     assert_ops=optional(whole(0)),
     assert_error=optional(number(least=0)),
     assert_ratio=optional(number(above=0)),

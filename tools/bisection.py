@@ -18,7 +18,7 @@ from typing import Any
 
 from ..api import Loadable, Operators, load
 from ..arguments import public
-from ..runtime.arguments import anything
+from ..runtime.arguments import instance, optional
 from ..runtime.backend import Backend, Claim, Decline, Device
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.ir import Graph, Node
@@ -111,7 +111,7 @@ class Bisection:
         }
 
 
-@public(passes=anything)
+@public(passes=optional(instance(PassList)))
 def bisect(
     source: Loadable,
     contestants: Sequence[str | Player] | None = None,

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..importers.onnx.save import save
 from ..runtime.arguments import dims as dim_texts
 from ..runtime.arguments import shapes as shape_texts
 from ..runtime.arguments import words
-from ..runtime.errors import InputError, UsageError, did_you_mean
+from ..runtime.errors import FileError, InputError, UsageError, did_you_mean
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph, Value
 from ..runtime.model import Model, TensorInfo
@@ -395,12 +396,14 @@ def check_model_name(file: Path) -> Path:
     """Return the name of a model that is to be written; raises UsageError if it is not one."""
     if file.suffix.lower() != ".onnx":
         raise UsageError(f"{file}: models are written to .onnx files")
+    if not file.parent.is_dir():
+        raise FileError(ENOENT, f"there is no folder '{file.parent}'", str(file))
     return file
 
 
 def model_title(source: Loadable) -> str:
     """Return the file's name, or ``model`` for one that was given in memory."""
-    return "model" if isinstance(source, bytes | ModelProto) else os.fspath(source)
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "model"
 
 
 def _size_beside(path: Path | None, proto: ModelProto) -> int:

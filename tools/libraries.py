@@ -32,7 +32,9 @@ def libraries() -> tuple[SharedLibrary, ...]:
     """Return what the backends need, in the state in which this process has it."""
     found = [_look(name, *known) for name, known in _KNOWN.items()]
     package: Any = sys.modules.get("cudnn")
-    about = ("", "") if package is None else (str(package.__version__), str(package.__file__))
+    # Another thread may be in the middle of importing it, and then it has no version yet.
+    version = getattr(package, "__version__", None)
+    about = ("", "") if version is None else (str(version), str(package.__file__))
     return *found, SharedLibrary("nvidia-cudnn-frontend", *about, "the cudnn backend")
 
 

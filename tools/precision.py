@@ -19,7 +19,7 @@ import numpy as np
 
 from ..api import Loadable, Operators, load
 from ..arguments import public
-from ..runtime.arguments import anything
+from ..runtime.arguments import one_of
 from ..runtime.dtypes import FLOATS, bfloat16, float16, float32
 from ..runtime.errors import UsageError
 from ..runtime.ir import Graph, Node
@@ -121,7 +121,7 @@ class Kept:
         }
 
 
-@public(precision=anything)
+@public(precision=one_of(*HALVES))
 def keep_float32(
     source: Loadable,
     tolerance: float,
@@ -167,10 +167,6 @@ def keep_float32(
         ModelError: the model cannot be read.
         TimeLimitError: the time was up before anything was known.
     """
-    if precision not in HALVES:
-        raise UsageError(
-            f"--tolerance is for --precision {' and '.join(HALVES)}, not for {precision}"
-        )
     if not tolerance > 0:
         raise UsageError(f"a tolerance of {tolerance:g}; it is more than 0")
     settings = Settings((), fallback, precision, options, operators)

@@ -25,9 +25,6 @@ from .report_markup import Markup, element, page
 from .report_sections import bench_section, compare_section, layers_section, profile_section
 from .report_style import STYLE
 
-if TYPE_CHECKING:
-    pass
-
 Found = Mapping[str, Any]
 
 
