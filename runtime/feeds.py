@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .arguments import shown
+from . import arguments
 from .backend import Stream
 from .dlpack import on_host, place_name, place_of
 from .dtypes import DType, name_of, string
@@ -123,7 +123,9 @@ def refuse_unknown(infos: Sequence[TensorInfo], names: Iterable[Any]) -> None:
     known = [info.name for info in infos]
     for name in names:
         if not isinstance(name, str):
-            raise InputError(f"inputs: the key {shown(name)} is not the name of an input (str)")
+            raise InputError(
+                f"inputs: the key {arguments.shown(name)} is not the name of an input (str)"
+            )
         if name not in known:
             raise InputError(
                 f"the model has no input '{name}'{did_you_mean(name, known)} "

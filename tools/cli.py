@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import io
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
 
 from .. import __version__
-from ..runtime.errors import DeviceError, TercetError, UsageError
-from ..runtime.text import message, printable
 from .commands import files, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
 from .commands.options import Debug
+from .failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
+from .warned import listening
 
 app = typer.Typer(
     name="tercet",
     epilog=(
         "Exit codes: 0 ok, 1 mismatch, 2 usage, 3 unsupported, 4 bad model, "
-        "5 backend unavailable, 6 device fault, 7 out of time."
+        "5 backend unavailable, 6 device fault, 7 out of time, 8 inconclusive, 9 internal error, "
+        "130 interrupted, 141 closed pipe."
     ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -41,20 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: those after the program's name; the process's own where None.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
     _let_streams_take_anything()
     try:
-        app(given, prog_name="tercet")
-        code = 0
-    except TercetError as error:
-        code = _fail(error, str(error), error.exit_code, debug=debug)
-    except OSError as error:
-        code = _fail(error, _os_error_text(error), UsageError.exit_code, debug=debug)
-    except MemoryError as error:
-        text = f"the host has too little memory: {error}"
-        code = _fail(error, text, DeviceError.exit_code, debug=debug)
+        with listening():
+            code = app(given, prog_name="tercet", standalone_mode=False) or 0
+        sys.stdout.flush()
+        ended = KeyboardInterrupt() if code == INTERRUPTED else None
+    except SystemExit as end:  # typer's own answer to a pipe that nobody reads
+        code, ended = end.code, end.__context__ if is_closed_pipe(end.__context__) else None
+    except BaseException as error:
+        code, ended = INTERNAL, error
     finally:
         _call_off_watchdog()
+    if ended is not None:
+        code = end_of(ended, debug="--debug" in given, json="--json" in given)
     raise SystemExit(code)
 
 
@@ -70,23 +69,6 @@ def _let_streams_take_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _fail(error: BaseException, text: str, code: int, *, debug: bool) -> int:
-    """Print an error, with the traceback if it is wanted; return the exit code."""
-    if debug:
-        trace = "".join(traceback.format_exception(error))
-        typer.echo(printable(trace, "\n\t"), sys.stderr, nl=False)
-    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-    typer.secho("error: ", sys.stderr, nl=False, fg="red", bold=True)
-    typer.echo(message(text + notes), sys.stderr)
-    return code
-
-
-def _os_error_text(error: OSError) -> str:
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror}"
 
 
 def _print_version(wanted: bool) -> None:
@@ -126,4 +108,6 @@ COMMANDS = (
     machine.demo,
 )
 for command in COMMANDS:
-    app.command()(with_data_dir(command))
+    # The whole sentence: typer would cut it, however wide the terminal is.
+    summary = (command.__doc__ or "").partition("\n")[0]
+    app.command(short_help=summary)(with_data_dir(command))

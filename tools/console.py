@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import EPIPE
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,10 @@ class SafeConsole(Console):
 
     Every text goes through `render`, whatever table or panel it is in.
     """
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which has an exit code for it."""
+        raise BrokenPipeError(EPIPE, "the reader of the output has gone")
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from time import perf_counter
-
-import numpy as np
+from typing import Any
 
 from ..api import Loadable
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError

@@ -76,7 +76,8 @@ Freeze = Annotated[
     ),
 ]
 Seed = Annotated[
-    int, typer.Option(metavar="N", help="Seed of the random inputs used where none are given.")
+    int,
+    typer.Option(metavar="N", min=0, help="Seed of the random inputs used where none are given."),
 ]
 Shapes = Annotated[
     list[str] | None,
@@ -209,9 +210,10 @@ def names_of(text: str) -> tuple[str, ...]:
 def show(found: Any, view: Any, *, json: bool) -> None:
     """Print what was found: as JSON, or with the function that draws it."""
     from ..console import open_console, print_json
+    from ..warned import HEARD
 
     console = open_console()
     if json:
-        print_json(console, found.to_dict())
+        print_json(console, {**found.to_dict(), "warnings": HEARD.to_list()})
     else:
         view(console, found)
