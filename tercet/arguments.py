@@ -108,6 +108,7 @@ RULES: Mapping[str, Rule] = {
     "say": _callable,
     "load": rules.optional(rules.path),
     "file": rules.optional(rules.path),
+    "external_data_dir": rules.optional(rules.path),
     "external": rules.optional(rules.nbytes),
     "opset": rules.optional(rules.whole(1)),
     "stream": rules.anything,

@@ -103,9 +103,9 @@ def test_a_tolerance_that_float32_does_not_keep(tercet: Tercet, chained: str) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--tolerance 1e-3", "--precision float16 and bfloat16"),
-        ("--tolerance 1e-3 --precision tf32", "not for tf32"),
-        ("--tolerance 0 --precision float16", "more than 0"),
+        ("--tolerance 1e-3", "none of float16, bfloat16"),
+        ("--tolerance 1e-3 --precision tf32", "none of float16, bfloat16"),
+        ("--tolerance 0 --precision float16", "number > 0"),
         ("--tolerance 1 --precision float16 -b numpy -b onnxruntime", "one --backend"),
         ("--save keep.txt", "belongs to --tolerance"),
     ],
