@@ -294,7 +294,7 @@ class Interpreter(Protocol):
             node: what to run; its inputs need not have a known type.
             values: its inputs, None where one is left out.
             weights: the constants on the host.
-            limit: bytes that one result may have.
+            limit: bytes that all results together may have.
 
         Raises:
             ShapeError: the operator does not accept these values.

@@ -7,7 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from .errors import LimitError, ShapeError
+from .budget import Budget, Tally
+from .errors import ShapeError
+from .guard import check_time, need
 from .ir import Graph, Node
 from .op import Op
 from .ops.control import If, Loop, Scan, SequenceMap
@@ -27,8 +29,8 @@ class Bodies(Protocol):
         ...
 
     @property
-    def limit(self) -> int:
-        """The bytes that one result may have."""
+    def budget(self) -> Budget:
+        """The bytes that all results may have."""
         ...
 
     def run(self, body: Graph, inputs: Values) -> list[HostValue]:
@@ -42,22 +44,23 @@ def run_if(op: If, bodies: Bodies, values: Values) -> list[HostValue]:
     return bodies.run(op.then_branch if _is_true(cond, "cond") else op.else_branch, ())
 
 
-def run_loop(op: Loop, bodies: Bodies, values: Values) -> list[HostValue]:
+def run_loop(op: Loop, bodies: Bodies, values: Values, tally: Tally) -> list[HostValue]:
     """Run the body until the count is reached or the condition fails."""
     m, cond, *carried = (*values, *(None,) * (2 - len(values)))
     count = None if m is None else _integer(m, "M")
     going: HostValue = np.array(True) if cond is None else cond
-    stacks = _Stacks(len(bodies.node.outputs) - len(carried), bodies)
+    stacks = _Stacks(len(bodies.node.outputs) - len(carried), bodies, tally)
     number = 0
     while _is_true(going, "cond") and (count is None or number < count):
+        check_time()
         going, *results = bodies.run(op.body, (np.array(number), going, *carried))
-        carried = results[: len(carried)]
+        carried = _replaced(carried, results[: len(carried)], tally)
         stacks.add(results[len(carried) :])
         number += 1
     return [*carried, *stacks.results((0,) * len(stacks))]
 
 
-def run_scan(op: Scan, bodies: Bodies, values: Values) -> list[HostValue]:
+def run_scan(op: Scan, bodies: Bodies, values: Values, tally: Tally) -> list[HostValue]:
     """Run the body for every element of the scanned inputs."""
     at = len(values) - op.num_scan_inputs
     state, scanned = list(values[:at]), [_tensor(v, "a scanned input") for v in values[at:]]
@@ -70,27 +73,41 @@ def run_scan(op: Scan, bodies: Bodies, values: Values) -> list[HostValue]:
         shapes = ", ".join(str(list(x.shape)) for x in scanned)
         raise ShapeError(f"the scanned inputs have different lengths: {shapes}")
     (count,) = counts
-    stacks = _Stacks(len(op.body.outputs) - len(state), bodies)
+    stacks = _Stacks(len(op.body.outputs) - len(state), bodies, tally)
     for i in range(count):
+        check_time()
         results = bodies.run(op.body, (*state, *(x[i, ...] for x in rows)))
-        state = results[: len(state)]
+        state = _replaced(state, results[: len(state)], tally)
         stacks.add(results[len(state) :])
     backward = op.scan_output_directions or (0,) * len(stacks)
     made = stacks.results(op.scan_output_axes or (0,) * len(stacks), backward)
     return [*state, *made]
 
 
-def run_sequence_map(op: SequenceMap, bodies: Bodies, values: Values) -> list[HostValue]:
+def run_sequence_map(
+    op: SequenceMap, bodies: Bodies, values: Values, tally: Tally
+) -> list[HostValue]:
     """Run the body for every element of the sequences."""
     first, *rest = values
     if not isinstance(first, list):
         raise ShapeError("input_sequence is no sequence")
     lists: list[list[HostValue]] = [[] for _ in op.body.outputs]
     for i in range(len(first)):
+        check_time()
         inputs = (first[i], *(v[i] if isinstance(v, list) else v for v in rest))
         for made, result in zip(lists, bodies.run(op.body, inputs), strict=True):
             made.append(result)
+            tally.add(result, f"the results of {i + 1} elements")
     return list(lists)
+
+
+def _replaced(old: Sequence[HostValue], new: list[HostValue], tally: Tally) -> list[HostValue]:
+    """Return the new state of a loop, held in place of the old one."""
+    for value in new:
+        tally.add(value, "the state of the loop")
+    for value in old:
+        tally.drop(value)
+    return new
 
 
 def run_control(op: Op, bodies: Bodies, values: Values) -> list[HostValue]:
@@ -105,25 +122,31 @@ def run_control(op: Op, bodies: Bodies, values: Values) -> list[HostValue]:
         ShapeError: the values contradict each other.
         LimitError: the results take more bytes than the options allow.
     """
-    match op:
-        case If():
-            return run_if(op, bodies, values)
-        case Loop():
-            return run_loop(op, bodies, values)
-        case Scan():
-            return run_scan(op, bodies, values)
-        case SequenceMap():
-            return run_sequence_map(op, bodies, values)
-        case _:
-            raise ShapeError(f"{type(op).__name__} has bodies that nobody runs")
+    tally = Tally(bodies.budget)
+    tally.lend(values)
+    try:
+        match op:
+            case If():
+                return run_if(op, bodies, values)
+            case Loop():
+                return run_loop(op, bodies, values, tally)
+            case Scan():
+                return run_scan(op, bodies, values, tally)
+            case SequenceMap():
+                return run_sequence_map(op, bodies, values, tally)
+            case _:
+                raise ShapeError(f"{type(op).__name__} has bodies that nobody runs")
+    finally:
+        tally.close()
 
 
 class _Stacks:
     """Results of a body, one an iteration, that become one tensor each."""
 
-    def __init__(self, count: int, bodies: Bodies) -> None:
+    def __init__(self, count: int, bodies: Bodies, tally: Tally) -> None:
         self._rows: list[list[Array]] = [[] for _ in range(count)]
         self._bodies = bodies
+        self._tally = tally
         self._nbytes = 0
 
     def __len__(self) -> int:
@@ -144,16 +167,13 @@ class _Stacks:
                     f"{len(rows)}, {list(rows[0].shape)} before; stacked results must have one"
                 )
             rows.append(row)
+            self._tally.add(row, f"the results stacked in {len(rows)} iterations")
             self._nbytes += row.nbytes
-        if self._nbytes > self._bodies.limit:
-            raise LimitError(
-                f"the stacked results take {self._nbytes} bytes, "
-                f"over the limit of {self._bodies.limit} (max_bytes)"
-            )
 
     def results(self, axes: Sequence[int], backward: Sequence[int] = ()) -> list[Array]:
         """Return the tensors, stacked along `axes`, from the end where `backward` says so."""
         outputs = self._bodies.node.outputs[len(self._bodies.node.outputs) - len(self) :]
+        need(self._nbytes, "the stacked results")
         made: list[Array] = []
         for i, (rows, axis, output) in enumerate(zip(self._rows, axes, outputs, strict=True)):
             if rows:

@@ -58,7 +58,8 @@ def counting(node: Node, resources: Resources) -> Counting | None:
     if graph is None:
         return None
     try:
-        plan = Plan(graph, resources.backends, resources.options, resources.stores)
+        budget, options = resources.budget, resources.options
+        plan = Plan(graph, resources.backends, options, resources.stores, budget=budget)
     except UnsupportedError:
         return None
     return Counting(plan)

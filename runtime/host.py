@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -15,10 +17,33 @@ from .types import Array, TensorType
 ALIGNMENT = 256
 
 
+#: Where Linux says how much memory a container may have: control groups of version 2 and 1.
+_CONTROL_GROUPS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
 @cache
 def memory() -> int:
-    """Return the bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the bytes of memory that this process can have: the machine's, or a container's."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CONTROL_GROUPS:
+        with suppress(OSError, ValueError):  # ValueError: "max", for no limit
+            found.append(int(path.read_text()))
+    with suppress(ImportError):
+        import resource
+
+        for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+            limit, _ = resource.getrlimit(kind)
+            if limit != resource.RLIM_INFINITY:
+                found.append(limit)
+    return min(found)
+
+
+def allowance() -> int:
+    """Return the bytes that a model may take where nobody says how many: most of the memory."""
+    return memory() * 7 // 8
 
 
 def _check_fits(nbytes: int) -> None:

@@ -7,6 +7,7 @@ from types import NoneType
 
 from .constraints import Element, check_inputs, check_outputs
 from .errors import FAILURES, ModelError, ShapeError, out_of_memory
+from .guard import check_time
 from .hints import without_shapes
 from .ir import Graph, Node, Value
 from .op import Op, input_kinds, input_names
@@ -23,6 +24,7 @@ def infer(graph: Graph, *, file: str | None = None) -> None:
         ModelError: an operator does not accept the types it gets; names file, node and types.
     """
     for node in graph.nodes:
+        check_time()
         infer_node(node, file=file)
 
 

@@ -10,6 +10,7 @@ from .arena import Block
 from .backend import Backend, Claim, Decline, Device, Format, Site, Step, Stream, extent
 from .errors import ModelError
 from .exchange import HOST_ENDS, Ends
+from .guard import check_time
 from .host import HOST
 from .ir import Graph, Node, Value
 from .options import Options
@@ -331,6 +332,7 @@ def _build(layout: Layout, bars: Bars) -> bool:
     It may be the slices that it does not want; so they go first.
     """
     for row in layout.rows:
+        check_time()
         declined = layout.build(row)
         if declined is None:
             continue

@@ -50,6 +50,7 @@ class Lookup:
         self._keys = Keys()
         self._on_closed = closed
         self.shelves = Shelves(resources.options.max_plans, self._close)
+        resources.budget.relieve = self.shelves.relieve
         self.rewrites = Rewrites()
         self.default = tuple(graph.outputs)
         self._graphs[self.default, frozenset()] = self._optimise(graph.clone(), self.rewrites)

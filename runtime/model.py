@@ -12,8 +12,10 @@ from .arguments import flag, whole, words
 from .backend import Backend, Stream
 from .border import Border, Place
 from .bound import Bound
+from .budget import budget_of
 from .errors import InputError, UsageError, did_you_mean
 from .feeds import Feed, TensorInfo, own
+from .guard import bounded
 from .hints import Doubts
 from .host import HOST
 from .ir import Graph
@@ -77,15 +79,17 @@ class Model:
         self.options = options
         self.backends = tuple(backends)
         self._imported = graph
+        budget = budget_of(options)
         self._stores = {b.device: WeightStore(b.device) for b in backends}
-        self._stores.setdefault(HOST, WeightStore(HOST))
+        self._stores[HOST] = WeightStore(HOST, budget)
         doubts = Doubts(self.source.file)
-        self._resources = Resources(self.backends, options, self._stores, evaluate, doubts)
+        self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
         self._watch = Watch(graph, options, evaluate, self.source.file)
         self._border = Border(graph.inputs, self.backends[0].device)
-        self._lookup = Lookup(
-            graph, self._border, self._resources, self._close_stores, self.source.file
-        )
+        with self._bounded():
+            self._lookup = Lookup(
+                graph, self._border, self._resources, self._close_stores, self.source.file
+            )
 
     # ── description ──────────────────────────────────────────────────────────────────────────
 
@@ -150,6 +154,7 @@ class Model:
         *,
         to: Place = "host",
         stream: Any = None,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
         """Run the model.
 
@@ -168,6 +173,8 @@ class Model:
             stream: the CUDA stream (PyTorch's, CuPy's, cuda.core's or its handle) in whose order
                 the work is done; the legacy default one where None and arrays are on the device.
                 With inputs and results on the device the host does not wait for the work.
+            timeout: seconds that it may take, plans that have to be made with it; None for as
+                long as it takes. The time is looked at between steps.
 
         Returns:
             New arrays, lists or dictionaries by name.
@@ -177,6 +184,7 @@ class Model:
             UnsupportedError: nodes that no backend runs, each with every reason.
             LimitError: something would take more than `Options.max_bytes`.
             DeviceError, ModelError: a node cannot work on the data that it gets.
+            TimeLimitError: it has taken longer than `timeout`; the model can run again.
 
         Warns:
             PrecisionWarning: in half precision, results have an infinity or NaN that float32 does
@@ -189,7 +197,12 @@ class Model:
         wanted = self._wanted(outputs)
         work = self._border.order(named.values(), to, stream)
         feeds = self._border.check(named, work)
-        return self._run(wanted, feeds, work, on_device=to == "device")
+        with self._bounded(timeout):
+            return self._run(wanted, feeds, work, on_device=to == "device")
+
+    def _bounded(self, timeout: float | None = None) -> bounded:
+        """Return what bounds the work in a block."""
+        return bounded(timeout, self._resources.budget)
 
     def _run(
         self,
@@ -279,7 +292,9 @@ class Model:
         def lane(feeds: Mapping[str, Feed]) -> Lane | None:
             if exchange is None:
                 return None
-            shelf, program = self._lookup.take(wanted, {**feeds}, streams.upload, all_there=True)
+            with self._bounded():
+                found = self._lookup.take(wanted, {**feeds}, streams.upload, all_there=True)
+            shelf, program = found
             release = partial(self._lookup.shelves.give, shelf, program)
             if program.resident is None:
                 release()
@@ -289,7 +304,8 @@ class Model:
 
         def alone(feeds: Mapping[str, Feed]) -> dict[str, Any]:
             work = streams.compute if exchange is not None else None
-            return self._run(wanted, {**feeds}, work, on_device=False)
+            with self._bounded():
+                return self._run(wanted, {**feeds}, work, on_device=False)
 
         most = self.options.max_plans
         return Pipeline(streams, check, lane, alone, most=most, copy=copy)
@@ -352,7 +368,8 @@ class Model:
         self._border.order((), to, None)
         there = to == "device"
         samples = self._border.samples({} if shapes is None else shapes)
-        return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
+        with self._bounded():
+            return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
 
     def placement(
         self,

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from .backend import Backend, Claim, Decline
 from .dtypes import string
 from .errors import Refusal, UnsupportedError
+from .guard import check_time
 from .ir import Graph, Node, Value
 from .options import Options
 from .types import TensorType
@@ -90,6 +91,7 @@ def partition(
         offered = {n for n in free if _is_static(n) and bars.allows(backend, n)}
         refusals.extend(_ruled_out(free, offered, backend, bars))
         for answer in backend.claim(graph, frozenset(offered), options):
+            check_time()
             if isinstance(answer, Decline):
                 refusals.append(_refusal(answer.node, backend, answer.reason))
             elif _is_good(answer.nodes, offered) and _is_convex(answer.nodes, order):

@@ -12,9 +12,11 @@ import numpy as np
 
 from .arena import Block, aligned, pack, peak
 from .backend import Backend, Buffer, Device, Forking, Run, Stream, View
+from .budget import Budget, budget_of
 from .errors import DeviceError, LimitError
 from .exchange import HOST_ENDS, Ends
-from .host import HOST, array, memory
+from .guard import check_time, is_timed
+from .host import HOST, array
 from .ir import Graph
 from .lanes import assign, bound, is_capturable, sequence, side_by_side, stretches
 from .layout import Layout, Row, Slot, lay_out, lives_of
@@ -90,6 +92,7 @@ class Plan:
         stores: Mapping[Device, WeightStore],
         ends: Ends = HOST_ENDS,
         nesting: Backend | None = None,
+        budget: Budget | None = None,
     ) -> None:
         layout, found = lay_out(graph, backends, options, stores, ends, nesting)
         self.graph = graph
@@ -97,7 +100,8 @@ class Plan:
         self.rows = layout.rows
         self.refusals = found.refusals
         self._check_each = options.check_each
-        self._limit = memory() if options.max_bytes is None else options.max_bytes
+        self._budget = budget_of(options) if budget is None else budget
+        self._taken = 0
         self.device = backends[0].device
         self._stream = self.device.stream()
         can_fork = isinstance(self._stream, Forking) and not self._check_each
@@ -121,6 +125,7 @@ class Plan:
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
         for row in self.rows:
+            check_time()
             row.run = self._bind(row)
         self.memory = self._measure(stores)
         self.inputs = {n: self._view(s) for n, s in layout.inputs.items()}
@@ -133,7 +138,7 @@ class Plan:
 
     def _allocate(self, layout: Layout) -> dict[Device, _Arena]:
         lives = lives_of(layout, self.lanes.begins)
-        by_device: dict[Device, list[Slot]] = {}
+        by_device: dict[Device, list[Slot]] = {HOST: []} if self.constants else {}
         for slot in layout.slots:
             if slot.alias is None:
                 by_device.setdefault(slot.device, []).append(slot)
@@ -144,7 +149,7 @@ class Plan:
             blocks = [slot.block for slot in slots if slot.block is not None]
             size = pack(blocks)
             if device is HOST:
-                self._check_budget(size)
+                self._take(size, layout)
             # The host's arena is what the accelerator copies from and to: it pins it.
             owner = self.device if device is HOST else device
             buffer = owner.staging(size) if device is HOST else device.allocate(size)
@@ -153,17 +158,25 @@ class Plan:
             arenas[device] = _Arena(buffer, size, peak(blocks), total)
         return arenas
 
-    def _check_budget(self, arena: int) -> None:
-        """Refuse a plan that takes more of the host than the user allows, or than there is."""
+    def _take(self, arena: int, layout: Layout) -> None:
+        """Take what the plan and its results need of the host from the model's budget."""
         scratch = [r.step.scratch for r in self.rows if r.step is not None and r.device is HOST]
-        total, limit = arena + max(scratch, default=0), self._limit
-        if total > limit:
-            row = max(self.rows, key=lambda r: sum(slot.nbytes for slot in r.outputs))
-            made = ", ".join(f"'{slot.value.name}' {slot.type}" for slot in row.outputs)
-            raise LimitError(
-                f"the plan takes {total} bytes of the host, over the limit of {limit} (max_bytes); "
-                f"its largest step is {row.title}, which gives {made}"
-            )
+        results = sum(slot.nbytes for slot in layout.outputs.values())
+        results += sum(data.nbytes for data in self.constants.values())
+        total = arena + max(scratch, default=0) + (0 if self.ends.on_device else results)
+        try:
+            self._budget.take(total, "the plan")
+        except LimitError as error:
+            raise LimitError(f"{error}{self._largest()}") from None
+        self._taken = total
+
+    def _largest(self) -> str:
+        """Return which step gives most, as the end of a sentence."""
+        if not self.rows:
+            return ""
+        row = max(self.rows, key=lambda r: sum(slot.nbytes for slot in r.outputs))
+        made = ", ".join(f"'{slot.value.name}' {slot.type}" for slot in row.outputs)
+        return f"; its largest step is {row.title}, which gives {made}"
 
     def _allocate_workspaces(self) -> dict[tuple[Device, int], Buffer]:
         """Allocate for each lane of each device the most that one of its steps wants."""
@@ -283,13 +296,23 @@ class Plan:
         if self._check_each:
             self._execute_each(stream)
             return
+        if is_timed():
+            self._execute_timed(stream)
+            return
         for run in self._runs:
             run(stream)
+
+    def _execute_timed(self, stream: Stream) -> None:
+        for run in self._runs:
+            check_time()
+            run(stream)
+        check_time()
 
     def _execute_each(self, stream: Stream) -> None:
         for row in self.rows:
             if row.run is None:
                 continue
+            check_time()
             try:
                 row.run(stream)
                 stream.synchronize()
@@ -299,6 +322,8 @@ class Plan:
 
     def close(self) -> None:
         """Give all memory back; the plan cannot run afterwards."""
+        self._budget.give(self._taken)
+        self._taken = 0
         self._runs = []
         self.inputs, self.outputs = {}, {}
         self._inputs, self._outputs = {}, {}

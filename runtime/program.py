@@ -16,6 +16,7 @@ import numpy as np
 
 from .backend import Interpreter
 from .body import opened, settled
+from .budget import Budget, Tally, check_sizes
 from .control import run_control
 from .counting import Counting, counting
 from .errors import (
@@ -29,6 +30,7 @@ from .errors import (
     out_of_memory,
 )
 from .exchange import HOST_ENDS, Ends, exchange_of
+from .guard import check_time
 from .host import HOST
 from .infer import specialise
 from .ir import Graph, Node, Value
@@ -39,7 +41,7 @@ from .ops.control import Loop
 from .plan import Memory, Plan
 from .resident import Resident
 from .resources import Keys, Resources, Types
-from .stages import Stage, is_plannable, late_nodes, levels_of
+from .stages import Stage, is_plannable, last_reads, late_nodes, levels_of
 from .types import Array, HostValue, TensorType, type_of
 
 
@@ -83,6 +85,7 @@ class Program:
         self._interpreter: Interpreter | None = None
         self._only: Plan | None = None
         self._tail_inputs: tuple[Value, ...] = ()
+        self._dying: dict[Node, list[Value]] = {}
         try:
             self._build(ends)
         except BaseException:
@@ -92,7 +95,7 @@ class Program:
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
     def _build(self, ends: Ends) -> None:
-        self._check_constants()
+        check_sizes(self.graph, self._resources.budget, self._resources.on_host)
         late = late_nodes(self.graph, self._resources, is_body=self._is_body)
         early = [node for node in self.graph.nodes if node not in late]
         for node in early:
@@ -115,15 +118,8 @@ class Program:
             wanted.update(self._cut_tail(late))
         for planned, nodes in levels:
             self.stages.append(self._stage(planned, nodes, wanted))
-
-    def _check_constants(self) -> None:
-        """Refuse results that folding knows, of few bytes so far, that would fill the memory."""
-        for name, value in self.graph.outputs.items():
-            if value.data is not None and value.data.nbytes > self._resources.limit:
-                raise LimitError(
-                    f"output '{name}' {value.type} takes {value.data.nbytes} bytes, "
-                    f"over the limit of {self._resources.limit} (max_bytes)"
-                )
+        kept = {*self.graph.outputs.values(), *self._tail_inputs}
+        self._dying = last_reads(self.stages, kept)
 
     def _not_held(self, nodes: Iterable[Node]) -> dict[Node, str]:
         """Return the nodes with bodies that the host runs, each with the reason, if any."""
@@ -166,7 +162,8 @@ class Program:
     def _plan(self, graph: Graph, ends: Ends = HOST_ENDS) -> Plan:
         resources = self._resources
         options, stores = resources.options, resources.stores
-        return Plan(graph, resources.backends, options, stores, ends, self._nesting)
+        budget = resources.budget
+        return Plan(graph, resources.backends, options, stores, ends, self._nesting, budget)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
@@ -185,13 +182,26 @@ class Program:
         """
         if self._only is not None:
             return {**self._only.run(_arrays(feeds))}
+        tally = Tally(self._resources.budget)
+        try:
+            return self._run_stages(feeds, tally)
+        finally:
+            tally.close()
+
+    def _run_stages(self, feeds: Mapping[str, HostValue], tally: Tally) -> dict[str, HostValue]:
         values: dict[Value, HostValue] = {v: feeds[v.name] for v in self.graph.inputs}
+        tally.lend(values.values())
         for stage in self.stages:
             if stage.plan is not None:
                 found = stage.plan.run(_arrays({v.name: values[v] for v in stage.inputs}))
-                values.update((v, found[v.name]) for v in stage.outputs)
+                for value in stage.outputs:
+                    values[value] = found[value.name]
+                    tally.add(values[value], f"the result '{value.name}'")
             for node in stage.nodes:
-                values.update(zip(node.outputs, self._run_node(node, values), strict=False))
+                check_time()
+                values.update(zip(node.outputs, self._run_node(node, values, tally), strict=False))
+                for value in self._dying.get(node, ()):
+                    tally.drop(values.pop(value))
         results: dict[str, HostValue] = {}
         if self.tail is not None:
             results = self.tail.run([values[v] for v in self._tail_inputs])
@@ -200,7 +210,9 @@ class Program:
                 results[name] = values[value] if value.data is None else value.data
         return {name: results[name] for name in self.graph.outputs}
 
-    def _run_node(self, node: Node, values: Mapping[Value, HostValue]) -> Sequence[HostValue]:
+    def _run_node(
+        self, node: Node, values: Mapping[Value, HostValue], tally: Tally
+    ) -> Sequence[HostValue]:
         inputs = [None if v is None else _value_of(v, values) for v in node.inputs]
         where = f"node '{node.name}' ({node.kind})"
         try:
@@ -212,9 +224,12 @@ class Program:
                 results = self._counted[node].run(inputs)
             elif self._interpreter is not None:
                 store = self._resources.stores[HOST]
-                results = self._interpreter.evaluate(node, inputs, store, self._resources.limit)
+                left = self._resources.budget.left
+                results = self._interpreter.evaluate(node, inputs, store, left)
             else:
                 raise RuntimeError(f"{where} has nobody who runs it")
+            for value, data in zip(node.outputs, results, strict=False):
+                tally.add(data, f"the result '{value.name}'")
         except ShapeError as error:
             raise ModelError(f"{error}; inputs: {_texts(inputs)}", where=where) from error
         except LimitError as error:
@@ -395,8 +410,8 @@ class _Bodies:
             self._captured[body] = [next(captures) for _ in body.captures]
 
     @property
-    def limit(self) -> int:
-        return self._resources.limit
+    def budget(self) -> Budget:
+        return self._resources.budget
 
     def enter(self, values: Mapping[Value, HostValue]) -> None:
         """Take the values that the captures have in this run of the node."""

@@ -10,10 +10,11 @@ from typing import TypeGuard
 import numpy as np
 
 from .backend import Backend, Device, Interpreter
+from .budget import Budget
 from .dtypes import string
 from .errors import Refusal, UnsupportedError
 from .hints import Doubts
-from .host import HOST, memory
+from .host import HOST
 from .ir import Node
 from .options import Options
 from .partition import obstacle
@@ -36,6 +37,7 @@ class Resources:
         options: see `Options`.
         stores: constants by device.
         evaluate: runs one operator on arrays, for constant folding.
+        budget: the bytes of the host that all of it may take.
         doubts: hears of types that the file declares wrongly.
         lock: held while a program is made.
     """
@@ -44,14 +46,9 @@ class Resources:
     options: Options
     stores: Mapping[Device, WeightStore]
     evaluate: Evaluate
+    budget: Budget
     doubts: Doubts = field(default_factory=Doubts)
     lock: RLock = field(default_factory=RLock)
-
-    @property
-    def limit(self) -> int:
-        """The bytes that one result may have."""
-        chosen = self.options.max_bytes
-        return memory() if chosen is None else chosen
 
     @property
     def on_host(self) -> bool:

@@ -103,6 +103,14 @@ class Shelves:
             shelf.is_placed = False
         return program
 
+    def relieve(self) -> bool:
+        """Close the idle program that has rested longest; False where there is none."""
+        with self._lock:
+            old = self._drop() if self._idle else None
+        if old is not None:
+            old.close()
+        return old is not None
+
     @property
     def idle(self) -> list[Program]:
         """What is idle now, what was used last at the end."""

@@ -97,6 +97,25 @@ def _waits_for_elements(node: Node, looked_at: Container[Value]) -> bool:
     return any(is_deciding(v.type) for v in unknown)
 
 
+def last_reads(stages: Iterable[Stage], kept: Container[Value]) -> dict[Node, list[Value]]:
+    """Return, by nodes that run one by one, the values that nobody reads behind them.
+
+    Args:
+        stages: all of a program.
+        kept: values that are not to be let go.
+    """
+    last: dict[Value, Node | None] = {}
+    for stage in stages:
+        last.update(dict.fromkeys(stage.inputs))
+        for node in stage.nodes:
+            last.update(dict.fromkeys((*node.reads, *node.outputs), node))
+    found: dict[Node, list[Value]] = {}
+    for value, node in last.items():
+        if node is not None and value not in kept and value.data is None:
+            found.setdefault(node, []).append(value)
+    return found
+
+
 def is_plannable(value: Value) -> bool:
     """Whether a plan can hold a value."""
     type_ = value.type

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from threading import RLock
 
 from .backend import Device, View
+from .budget import Budget
 from .ir import Value
 from .types import Array
 
@@ -13,12 +14,18 @@ from .types import Array
 class WeightStore:
     """Implements `backend.Weights` for one device.
 
+    Args:
+        device: where they are stored.
+        budget: what they are taken from, on the host.
+
     Constants are known by the identity of their arrays, which clones of a graph share, so a
     constant that every plan reads is stored once.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, budget: Budget | None = None) -> None:
         self.device = device
+        self._budget = budget
+        self._taken = 0
         self._views: dict[Hashable, View] = {}
         self._sources: dict[int, Array] = {}
         self._lock = RLock()
@@ -41,12 +48,24 @@ class WeightStore:
         with self._lock:
             if key not in self._views:
                 self._sources.update((id(data), data) for data in arrays)
-                self._views[key] = self.device.upload(pack(*arrays))
+                packed = pack(*arrays)
+                self._take(packed, arrays)
+                self._views[key] = self.device.upload(packed)
             return self._views[key]
+
+    def _take(self, packed: Array, arrays: list[Array]) -> None:
+        """Take from the budget what is stored beside the model's own arrays."""
+        is_own = any(packed is data for data in arrays) and packed.flags.c_contiguous
+        if self._budget is not None and not is_own:
+            self._budget.take(packed.nbytes, "packed constants")
+            self._taken += packed.nbytes
 
     def close(self) -> None:
         """Give the memory back."""
         with self._lock:
+            if self._budget is not None:
+                self._budget.give(self._taken)
+            self._taken = 0
             for view in self._views.values():
                 view.buffer.close()
             self._views.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -25,6 +26,7 @@ from .runtime.dtypes import TO_ONNX
 from .runtime.errors import InputError, UsageError, did_you_mean
 from .runtime.feeds import as_array, as_texts
 from .runtime.freeze import freeze_inputs
+from .runtime.guard import bounded, inherited
 from .runtime.host import HOST
 from .runtime.infer import infer
 from .runtime.ir import Graph
@@ -55,6 +57,7 @@ def load(
     operators: Operators | None = None,
     freeze: Mapping[str, Any] | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
     **options: Any,
 ) -> Model:
     """Load an ONNX model for one backend.
@@ -74,6 +77,7 @@ def load(
             and the model has these inputs no more.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             where None. A model given as bytes or as a `ModelProto` has none.
+        timeout: seconds that reading and optimising may take; None for as long as it takes.
         **options: further fields of `Options`.
 
     Raises:
@@ -82,27 +86,34 @@ def load(
         UnsupportedError: the model has an operator that tercet does not know.
         BackendUnavailable: the backend cannot run on this machine.
         UsageError: an option or a backend that does not exist.
+        DeviceOutOfMemory: the host has too little memory.
+        TimeLimitError: it has taken longer than `timeout`.
     """
     chosen = Options(precision=precision, **options)
     known = with_custom(OPERATORS, operators or {})
-    with ThreadPoolExecutor(1) as aside:  # a GPU takes as long to start as a file to be read
-        reading = aside.submit(
-            importer.load, source, operators=known, external_data_dir=external_data_dir
+    with bounded(timeout):
+        read = partial(importer.load, source, operators=known, external_data_dir=external_data_dir)
+        if backend == "numpy" and fallback in (None, "numpy"):
+            chain = _backends.open_backends(backend, chosen, fallback)
+            found = read()
+        else:
+            # A GPU takes as long to start as a file to be read.
+            with ThreadPoolExecutor(1) as aside:
+                reading = aside.submit(inherited(read))
+                chain = _backends.open_backends(backend, chosen, fallback)
+            found = reading.result()
+        about = Source(
+            found.file,
+            found.opsets,
+            found.ir_version,
+            found.producer,
+            found.metadata,
+            found.warnings,
         )
-        chain = _backends.open_backends(backend, chosen, fallback)
-    found = reading.result()
-    about = Source(
-        found.file,
-        found.opsets,
-        found.ir_version,
-        found.producer,
-        found.metadata,
-        found.warnings,
-    )
-    check_kept(found.graph, chosen.keep_float32)
-    check_algorithms(found.graph, chosen.algorithms)
-    graph = freeze_inputs(found.graph, freeze) if freeze else found.graph
-    return Model(graph, chain, chosen, evaluate, about)
+        check_kept(found.graph, chosen.keep_float32)
+        check_algorithms(found.graph, chosen.algorithms)
+        graph = freeze_inputs(found.graph, freeze) if freeze else found.graph
+        return Model(graph, chain, chosen, evaluate, about)
 
 
 def available() -> tuple[Availability, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from ...runtime.backend import Claim, Decline, Site, Weights
 from ...runtime.custom import Custom
 from ...runtime.errors import FAILURES, LimitError, TercetError, UnsupportedError
-from ...runtime.host import HOST, HostDevice, memory
+from ...runtime.host import HOST, HostDevice, allowance
 from ...runtime.infer import check_types, infer
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
@@ -108,7 +108,7 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
     node = graph.insert(op, values, count)
     try:
         with np.errstate(all="ignore"):
-            found = _run(node, inputs, WeightStore(HOST), memory())
+            found = _run(node, inputs, WeightStore(HOST), allowance())
     except (*FAILURES, MemoryError, TercetError):
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
@@ -145,12 +145,15 @@ def _check_size(node: Node, values: Sequence[HostValue], limit: int) -> None:
         return
     check_types(node.op, types)
     found = node.op.infer(*types)
-    for result in found if isinstance(found, tuple) else (found,):
-        if isinstance(result, TensorType) and result.is_static and result.nbytes > limit:
-            raise LimitError(
-                f"the result {result} takes {result.nbytes} bytes, "
-                f"over the limit of {limit} (max_bytes)"
-            )
+    results = found if isinstance(found, tuple) else (found,)
+    sized = [t for t in results if isinstance(t, TensorType) and t.is_static]
+    total = sum(result.nbytes for result in sized)
+    if total > limit:
+        shown = ", ".join(map(str, sized[:4]))
+        raise LimitError(
+            f"{total} bytes for the result {shown} are over the limit (max_bytes), "
+            f"of which {limit} are left"
+        )
 
 
 def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> Sequence[HostValue]:

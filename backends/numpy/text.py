@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from sys import getsizeof
 from typing import Any
 
 import numpy as np
 
 from ...runtime.dtypes import bool_, float32, int64, string
+from ...runtime.guard import check_time, need
 from ...runtime.ops import text as ops
 from ...runtime.types import Array
 from .pattern import compile_pattern
 from .registry import kernel
 
+#: Texts that are joined between two looks at the clock.
+BLOCK = 1 << 18
+
 
 @kernel(ops.StringConcat)
 def string_concat(op: ops.StringConcat, x: Array, y: Array, *, out: Array) -> None:
     """Put the texts of `y` behind those of `x`."""
-    np.add(x, y, out=out)
+    sizes = (sum(map(getsizeof, data.flat)) * out.size // data.size for data in (x, y) if data.size)
+    need(sum(sizes), "the texts of StringConcat")
+    first, second = np.broadcast_to(x, out.shape), np.broadcast_to(y, out.shape)
+    rows = max(1, BLOCK * len(out) // max(1, out.size)) if out.ndim else 1
+    for at in range(0, len(out) if out.ndim else 1, rows):
+        check_time()
+        block = slice(at, at + rows) if out.ndim else ()
+        np.add(first[block], second[block], out=out[block])
 
 
 @kernel(ops.StringSplit)
@@ -28,6 +40,7 @@ def string_split(op: ops.StringSplit, x: Array) -> tuple[Array, Array]:
     most = -1 if op.maxsplit is None else op.maxsplit
     found = [text.split(op.delimiter or None, most) for text in x.flat]
     counts = np.array([len(parts) for parts in found], int64)
+    need(x.size * int(counts.max(initial=0)) * string.itemsize, "the parts of StringSplit")
     parts = np.full((x.size, counts.max(initial=0)), "", string)
     for row, each in zip(parts, found, strict=True):
         row[: len(each)] = each

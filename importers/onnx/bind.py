@@ -14,6 +14,7 @@ import numpy as np
 from ...runtime import dtypes
 from ...runtime.dtypes import DType
 from ...runtime.errors import ModelError, ShapeError, UnsupportedError, did_you_mean
+from ...runtime.guard import check_time
 from ...runtime.hints import without_shapes
 from ...runtime.infer import infer_node
 from ...runtime.ir import Graph, Value
@@ -161,6 +162,7 @@ class _Binder:
     # ── nodes ────────────────────────────────────────────────────────────────────────────────
 
     def _node(self, node: RawNode, scope: Scope) -> None:
+        check_time()
         if not any(node.outputs):
             raise self._source.error("has no outputs", node.where)
         node = self._resolved(node, scope)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..guard import check_time
 from ..ir import Graph
 from ..op import Op
 from ..options import Options
@@ -91,7 +92,9 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
             return
         if each.name in context.options.skip:
             continue
+        check_time()
         for text in each.run(graph, context):
+            check_time()
             rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
             if limit is not None and len(rewrites) >= limit:
                 break

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..budget import budget_of, bytes_of
+from ..guard import check_time
 from ..infer import known_elements
 from ..ir import Graph, Node
 from ..ops.shape import ConstantOfShape
@@ -22,6 +24,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not node.op.deterministic or node.op.graphs():
             continue
+        check_time()
         found = _elements(node, context)
         if found is None:
             continue
@@ -37,23 +40,33 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
     if any(v is not None and v.data is None for v in node.inputs):
         return None
     if isinstance(node.op, ConstantOfShape):
-        return _repeated(node)
+        return _repeated(node, context)
     if not _fits(node, context):
         return None
     arrays = [None if v is None else v.data for v in node.inputs]
     found = context.evaluate(node.op, arrays, len(node.outputs))
-    if found is None or sum(map(_cost, found)) > _left(context):
+    if found is None:
+        return None
+    costs = list(map(_cost, found))
+    if sum(costs) > _left(context):
+        return None
+    if max(costs, default=0) > context.options.fold_bytes:
         return None
     return [np.asarray(data) for data in found]
 
 
-def _repeated(node: Node) -> list[Array] | None:
-    """Return one element in the shape of the result, which takes no memory until it is used."""
+def _repeated(node: Node, context: Context) -> list[Array] | None:
+    """Return one element in the shape of the result, which takes no memory until it is used.
+
+    What would be over the budget when it is used stays a node, which says so when it is planned.
+    """
     type_ = node.output.type
     if not isinstance(node.op, ConstantOfShape) or not isinstance(type_, TensorType):
         return None
     fill = np.zeros((), type_.dtype) if node.op.value is None else node.op.value.array.reshape(())
-    return [np.broadcast_to(fill, type_.dims)] if type_.is_static else None
+    if not type_.is_static or type_.nbytes > budget_of(context.options).limit:
+        return None
+    return [np.broadcast_to(fill, type_.dims)]
 
 
 def _fits(node: Node, context: Context) -> bool:
@@ -82,7 +95,5 @@ def _left(context: Context) -> int:
 
 
 def _cost(data: Array | None) -> int:
-    """Return the bytes that an array really takes."""
-    if data is None or not any(data.strides):
-        return 0 if data is None else data.itemsize
-    return data.nbytes
+    """Return the bytes that an array really takes, the characters of strings among them."""
+    return 0 if data is None else bytes_of(data)

@@ -66,7 +66,7 @@ def test_what_is_made_of_petabytes() -> None:
     text = """g () => (y) {
       n = Constant <value_ints = [1125899906842624]> ()  c = ConstantOfShape (n)
       y = ReduceSum (c) }"""
-    with loaded(text) as model, pytest.raises(tercet.DeviceOutOfMemory):
+    with loaded(text) as model, pytest.raises(tercet.LimitError, match=r"gives 'c' .*\d{16} bytes"):
         model()
 
 
@@ -84,7 +84,7 @@ DOUBLING = """g (int64 m) => (y) {
 def test_loops_that_never_have_enough(text: str) -> None:
     with (
         loaded(text, max_bytes=64 << 20) as model,
-        pytest.raises(tercet.LimitError, match=r"node 'y' \(Loop\).*over the limit of 67108864"),
+        pytest.raises(tercet.LimitError, match=r"node 'y' \(Loop\).*over the limit"),
     ):
         model(np.array(1 << 60))
 
@@ -93,7 +93,7 @@ def test_plans_keep_to_the_budget() -> None:
     text = "g (float[n] x) => (y) { y = Relu (x) }"
     with loaded(text, max_bytes=1 << 20) as model:
         assert model(np.ones(1000, np.float32))[0].sum() == 1000
-        with pytest.raises(tercet.LimitError, match=r"largest step is y, which gives 'y' float32"):
+        with pytest.raises(tercet.LimitError, match=r"gives 'y' float32"):
             model(np.ones(1 << 20, np.float32))
     with pytest.raises(tercet.UsageError, match="max_bytes=-1"):
         loaded(text, max_bytes=-1)
