@@ -119,7 +119,9 @@ def with_custom(
     for key, each in given.items():
         match key:
             case (str() as domain, str() as name):
-                operators["" if domain == "ai.onnx" else domain, name] = declare(domain, name, each)
+                is_op = isinstance(each, type) and issubclass(each, Op)
+                made = each if is_op else declare(domain, name, each)
+                operators["" if domain == "ai.onnx" else domain, name] = made
             case _:
                 raise UsageError(f"operators: {key!r} is no pair (domain, name)")
     return operators

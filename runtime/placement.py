@@ -14,6 +14,7 @@ from .partition import obstacle
 from .program import Program
 from .repetition import Repetition
 from .text import printable
+from .unknown import NOBODY, REASON, Opaque
 
 #: What is said of control flow that the host decides on.
 LATER = "its bodies are planned when they first run"
@@ -118,17 +119,21 @@ def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]
 
 def _alone(node: Node, why: str) -> PlacedRow:
     """Describe a node that is in no plan; `why` its device does not decide on it."""
-    decides = bool(node.op.graphs())
+    decides, unknown = bool(node.op.graphs()), isinstance(node.op, Opaque)
     return PlacedRow(
         kind="host",
         nodes=node.origin,
         operators=node.kind,
-        backend="host" if decides else "numpy",
+        backend=NOBODY if unknown else "host" if decides else "numpy",
         kernel=node.kind,
         inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.reads),
         outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
         nbytes=0,
-        reason="; ".join(filter(None, (why, LATER))) if decides else obstacle(node),
+        reason=REASON
+        if unknown
+        else "; ".join(filter(None, (why, LATER)))
+        if decides
+        else obstacle(node),
     )
 
 

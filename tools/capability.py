@@ -19,9 +19,8 @@ from ..runtime.model import Model
 from ..runtime.options import Options
 from ..runtime.placement import PlacedRow
 from ..runtime.types import HostValue
+from ..runtime.unknown import NOBODY, REASON, Opaque
 
-#: Who a node is said to run on that nobody runs.
-NOBODY = "nobody"
 #: Who is said of nodes that are gone after the passes, and of those that a run decides on.
 PASSES, LATER = "passes", "run"
 
@@ -75,6 +74,8 @@ def capabilities(
     for number, node in enumerate(imported.walk(), 1):
         later = (LATER, "planned when it first runs") if node.name in left else (PASSES, "")
         backend, reason = fates.get(node.name, later)
+        if isinstance(node.op, Opaque):
+            backend, reason = NOBODY, REASON
         groups.setdefault((node.kind, backend, reason), []).append(number)
     found = [
         Capability(operator, backend, len(numbers), ranges_text(numbers), reason)

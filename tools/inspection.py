@@ -29,6 +29,7 @@ from ..runtime.passes.driver import Rewrite
 from ..runtime.placement import Placement
 from ..runtime.plan import Memory
 from ..runtime.types import TensorType, ValueType
+from ..runtime.unknown import UnknownOperator, UnknownOperators, stand_in
 from .capability import Capability, capabilities_of
 from .console import Say, silent, text_of
 from .cost import (
@@ -105,6 +106,7 @@ class Inspection:
         capabilities: what becomes of the nodes on the backend; None if not asked for.
         graph: of the file, with integer shapes where they are known, or after the passes where
             these were asked for.
+        strange: operators that tercet does not know; nodes that read from them have no types.
     """
 
     model: str
@@ -124,6 +126,7 @@ class Inspection:
     nodes: tuple[NodeCost, ...] = field(default=(), repr=False)
     capabilities: tuple[Capability, ...] | None = field(default=None, repr=False)
     graph: Graph | None = field(default=None, repr=False)
+    strange: tuple[UnknownOperator, ...] = ()
 
     def __str__(self) -> str:
         from .inspection_view import show_inspection
@@ -158,6 +161,7 @@ class Inspection:
             "macs_unknown_nodes": self.unknown,
             "activation_bytes": self.activations,
             "note": self.note,
+            "unknown_operators": [asdict(each) for each in self.strange],
         }
         if self.passes is not None:
             found["passes"] = self.passes.to_dict()
@@ -227,7 +231,8 @@ def inspect(
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
     if not (passes or plan_wanted or capability):
         chosen["stop_at"] = 0
-    with load(file, placement or capability or "numpy", **chosen) as model:
+    held, strange = _open(file, placement or capability or "numpy", chosen)
+    with held as model:
         found = input_shapes(model.inputs, *texts)
         bound, note = _bind(model, found, any(texts))
         if plan_wanted:
@@ -255,6 +260,7 @@ def inspect(
             nodes=nodes(model.imported, bound) if cost else (),
             capabilities=capabilities_of(model, found) if capability else None,
             graph=_drawn(model, bound, found) if passes else bound or model.imported,
+            strange=strange,
         )
 
 
@@ -263,6 +269,19 @@ def _size(file: Loadable) -> int:
     if isinstance(file, bytes):
         return len(file)
     return file.ByteSize() if isinstance(file, ModelProto) else os.stat(file).st_size
+
+
+def _open(
+    file: Loadable, backend: str, options: Mapping[str, Any]
+) -> tuple[Model, tuple[UnknownOperator, ...]]:
+    """Load a model, with stand-ins for the operators that nobody knows; return these, too."""
+    try:
+        return load(file, backend, **options), ()
+    except UnknownOperators as error:
+        unknown = error.operators
+    stand_ins = {(each.domain, each.name): stand_in(each.domain, each.name) for each in unknown}
+    given = {**(options.get("operators") or {}), **stand_ins}
+    return load(file, backend, **{**options, "operators": given}), unknown
 
 
 def _bind(

@@ -35,6 +35,10 @@ def show_inspection(console: Console, found: Inspection, *, diff: bool = False) 
     """
     _show_facts(console, found)
     _show_operators(console, found)
+    for each in found.strange:
+        console.print(Text(printable(str(each)), "bold red"))
+    if found.strange:
+        console.print()
     if found.nodes:
         _show_nodes(console, found)
     if found.passes is not None:

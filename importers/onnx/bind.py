@@ -13,13 +13,14 @@ import numpy as np
 
 from ...runtime import dtypes
 from ...runtime.dtypes import DType
-from ...runtime.errors import ModelError, ShapeError, UnsupportedError, did_you_mean
+from ...runtime.errors import ModelError, ShapeError, TercetError, UnsupportedError, did_you_mean
 from ...runtime.guard import check_time
 from ...runtime.hints import without_shapes
 from ...runtime.infer import infer_node
 from ...runtime.ir import Graph, Value
 from ...runtime.op import Op, arity, input_kinds
 from ...runtime.types import Array, ValueType
+from ...runtime.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
 from .attributes import Mismatch, make
 from .functions import check_functions, key_of
 from .order import Names
@@ -30,18 +31,30 @@ from .upgrade import upgrade
 
 Operators = Mapping[tuple[str, str], type[Op]]
 
+#: Who writes operators of a domain, and how to get a model without them.
+_ORIGINS = {
+    "com.microsoft": "; onnxruntime's optimiser and quantizer write it; export without them"
+}
+
 
 def bind(model: RawModel, operators: Operators, source: Source) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph of a model, with types inferred, and warnings for the user.
 
     Raises:
         ModelError: the file contradicts the ONNX specification.
-        UnsupportedError: an operator is unknown, or means something the newest opset lacks.
+        UnknownOperators: there are operators that are not among `operators`.
+        UnsupportedError: an operator means something that the newest opset lacks.
         LimitError: the model would exceed the limits.
     """
     check_functions(model, source)
     binder = _Binder(model, operators, source)
-    return binder.main(model.graph), tuple(binder.warnings)
+    try:
+        graph = binder.main(model.graph)
+    except TercetError as error:
+        raise binder.unknown() or error from None
+    if (unknown := binder.unknown()) is not None:
+        raise unknown
+    return graph, tuple(binder.warnings)
 
 
 class _Binder:
@@ -53,6 +66,7 @@ class _Binder:
         self._operators = operators
         self._source = source
         self._names = Names(source)
+        self._unknown: dict[tuple[str, str, str], list[RawNode]] = {}
 
     # ── graphs and functions ─────────────────────────────────────────────────────────────────
 
@@ -211,18 +225,32 @@ class _Binder:
 
     def _operator(self, node: RawNode) -> type[Op]:
         operator = self._operators.get((node.domain, node.op))
-        if operator is not None and not node.overload:
+        if operator is not None and (not node.overload or issubclass(operator, Opaque)):
             return operator
-        names = [name for domain, name in self._operators if domain == node.domain]
-        hint = did_you_mean(node.op, names)
-        if not names:
-            key = f"('{node.domain}', '{node.op}')"
-            hint = f"; from Python, load(..., operators={{{key}: function}}) says what it computes"
-        asked = f"operator '{node.op}' of domain '{node.domain or 'ai.onnx'}'"
-        if node.overload:
-            asked += f", overload '{node.overload}',"
-        reason = f"{asked} is unknown in opset {node.opset}{hint}"
-        raise self._source.unsupported(reason, node.where)
+        self._unknown.setdefault((node.domain, node.op, node.overload), []).append(node)
+        return stand_in(node.domain, node.op)
+
+    def unknown(self) -> UnknownOperators | None:
+        """Return the error of all operators that nobody knows; None if there are none."""
+        found = tuple(
+            UnknownOperator(
+                domain,
+                name,
+                overload,
+                nodes[0].opset,
+                tuple(node.name or node.result for node in nodes),
+                self._hint(domain, name),
+            )
+            for (domain, name, overload), nodes in self._unknown.items()
+        )
+        return UnknownOperators(found, self._source.file) if found else None
+
+    def _hint(self, domain: str, name: str) -> str:
+        keys = (*self._operators, *((key[0], key[1]) for key in self._functions))
+        near = did_you_mean(
+            name, [known for where, known in keys if where == domain and known != name]
+        )
+        return near or _ORIGINS.get(domain, "")
 
     def _insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> None:
         """Add a node of the newest opset, called `label`, that the file's `origin` has become."""
@@ -267,6 +295,8 @@ class _Binder:
             captured[body.graph] = body.captured
             return body.graph
 
+        if issubclass(operator, Opaque):
+            return operator(given=tuple(node.attributes.items()))
         try:
             return make(operator, {name: bound(v) for name, v in node.attributes.items()})
         except (Mismatch, ShapeError) as error:

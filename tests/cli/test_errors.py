@@ -40,6 +40,16 @@ def contradict(file: Path) -> None:
     models.write(models.model_of([node], *ends), file)
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_unknown_operators(tercet: Tercet, folder: Path, command: str) -> None:
+    models.write(models.unary("Relux", [2]), folder / "bad.onnx")
+    done = tercet(command, "bad.onnx")
+    assert (done.code, done.out) == (3, "")
+    words = ["error: bad.onnx: ", "Relux (opset", "'only'", "did you mean 'Relu'"]
+    assert all(word in done.err for word in words)
+    assert tercet("inspect", "bad.onnx").code == 0
+
+
 @pytest.mark.parametrize(
     ("make", "code", "words"),
     [
@@ -52,11 +62,6 @@ def contradict(file: Path) -> None:
         (truncate, 4, ["truncated"]),
         (lose_weights, 2, ["'w'", "'gone'"]),
         (contradict, 4, ["node 'product' (MatMul)", "float32[2,3]"]),
-        (
-            lambda file: models.write(models.unary("Relux", [2]), file),
-            3,
-            ["'only' (Relux)", "did you mean 'Relu'"],
-        ),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -1,0 +1,96 @@
+"""Operators that nobody knows: all of them are named, and the rest of the model can be seen."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, parser
+
+import tercet
+from tercet.importers.onnx import load
+from tercet.runtime.unknown import UnknownOperators
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1, "my.domain": 1]>
+    g (float[n, 4] x, bool c) => (float[n, 4] y)
+    <float[4, 4] w = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}> {
+        a = com.microsoft.FusedMatMul <alpha = 1.0> (x, w)
+        b = Relux (a)
+        p = PRelu (a, w)
+        d = com.microsoft.QuickGelu (b)
+        e = com.microsoft.QuickGelu (d)
+        f = If (c) <
+            then_branch = t () => (float[n, 4] u) {
+                u = my.domain.Foo <body = g (float[2] q) => (float[2] r) { r = Neg (q) }> (e)
+            },
+            else_branch = h () => (float[n, 4] v) { v = Neg (e) }
+        >
+        s = Softmax (f)
+        y = Add (s, x)
+    }"""
+UNKNOWN = {"com.microsoft::FusedMatMul": 1, "Relux": 1, "com.microsoft::QuickGelu": 2}
+UNKNOWN |= {"my.domain::Foo": 1}
+
+
+@pytest.fixture
+def model() -> ModelProto:
+    return parser.parse_model(MODEL)
+
+
+def test_all_of_them_are_named_at_once(model: ModelProto) -> None:
+    with pytest.raises(tercet.UnsupportedError) as caught:
+        load(model)
+    assert isinstance(caught.value, UnknownOperators)
+    found = {each.kind: len(each.nodes) for each in caught.value.operators}
+    assert found == UNKNOWN
+    text = str(caught.value)
+    assert all(kind in text for kind in UNKNOWN)
+    assert "Relux (opset 17), node 'b'; did you mean 'Relu'?" in text
+    assert "com.microsoft::QuickGelu (opset 1), 2 nodes 'd', 'e'; onnxruntime's" in text
+    assert "operators={('com.microsoft', 'FusedMatMul'): function}" in text
+
+
+def test_an_unknown_operator_comes_before_what_follows_from_it() -> None:
+    """The rank of what a node of an old opset reads decides what becomes of it."""
+    head = '<ir_version: 8, opset_import: ["" : 6, "d": 1]>'
+    text = "g (float[2] x, float[3] s) => (y) { a = d.Odd (x)  y = PRelu (x, a) }"
+    with pytest.raises(UnknownOperators, match="d::Odd"):
+        load(parser.parse_model(head + text))
+
+
+def test_functions_of_the_model_are_near_as_well(model: ModelProto) -> None:
+    function = onnx.helper.make_function(
+        "my.domain", "Fool", ["x"], ["y"], [onnx.helper.make_node("Neg", ["x"], ["y"])],
+        [onnx.helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    model.functions.append(function)
+    with pytest.raises(UnknownOperators, match=r"Foo.*did you mean 'Fool'"):
+        load(model)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"passes": True}, {"cost": True}, {"memory": True}, {"placement": "numpy"},
+     {"capability": "numpy"}],
+    ids=str,
+)  # fmt: skip
+def test_inspect_works_all_the_same(model: ModelProto, tmp_path: Path, asked: dict) -> None:
+    file = tmp_path / "strange.onnx"
+    onnx.save(model, file)
+    found = tercet.inspect(file, **asked)
+    assert {each.kind for each in found.strange} == set(UNKNOWN)
+    assert {row.operator: row.nodes for row in found.operators}["com.microsoft::QuickGelu"] == 2
+    assert "did you mean 'Relu'?" in str(found)
+    assert len(found.to_dict()["unknown_operators"]) == len(UNKNOWN)
+    for row in found.capabilities or ():
+        assert (row.backend == "nobody") == (row.operator in UNKNOWN), row
+    for row in found.placement or ():
+        assert (row.backend == "nobody") == (row.operators in UNKNOWN), row
+
+
+def test_nobody_runs_a_stand_in(model: ModelProto) -> None:
+    """Only `inspect` asks for stand-ins; everything else refuses the file."""
+    with pytest.raises(UnknownOperators):
+        tercet.load(model)
+    with pytest.raises(UnknownOperators):
+        tercet.compare(model, ["numpy", "onnx.reference"])
