@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...runtime.dtypes import DType, bool_, float32, float64
+from ...runtime.dtypes import bool_, float32, float64
 from ...runtime.ops.attention import (
     Attention,
     FlexAttention,
@@ -12,12 +12,8 @@ from ...runtime.ops.attention import (
     RotaryEmbedding,
 )
 from ...runtime.types import Array
+from .products import multiply, sums
 from .registry import kernel
-
-
-def arithmetic(dtype: DType) -> DType:
-    """Return the dtype that attention is computed in."""
-    return float64 if dtype == float64 else float32
 
 
 def by_head(x: Array, heads: int | None) -> Array:
@@ -37,8 +33,8 @@ def _joined(x: Array) -> Array:
 def _products(a: Array, b: Array) -> Array:
     """Multiply the matrices of every head; one of `b` serves several consecutive ones of `a`."""
     batch, heads, rows, size = a.shape
-    together = a.reshape(batch, b.shape[1], heads // b.shape[1] * rows, size) @ b
-    return together.reshape(batch, heads, rows, b.shape[-1])
+    together = a.reshape(batch, b.shape[1], heads // b.shape[1] * rows, size)
+    return multiply(together, b).reshape(batch, heads, rows, b.shape[-1])
 
 
 @kernel(Attention)
@@ -60,7 +56,7 @@ def attention(
         past = past_key.shape[2]
         keys = np.concatenate([past_key, keys], 2)
         values = np.concatenate([past_value, values], 2)
-    dtype = float64 if op.is_wide else arithmetic(q.dtype)
+    dtype = float64 if op.is_wide else sums(q.dtype)
     scale = queries.shape[3] ** -0.5 if op.scale is None else op.scale
     transposed = keys.astype(dtype, copy=False).swapaxes(2, 3)
     stages = [_products(queries.astype(dtype) * dtype.type(scale), transposed)]
@@ -125,7 +121,7 @@ def _softmax(scores: Array, bias: Array) -> Array:
 def flex_attention(op: FlexAttention, q: Array, k: Array, v: Array) -> Array:
     """Return the results where no body modifies scores; a pass writes out those with one."""
     assert not op.graphs()
-    dtype = float64 if op.is_wide else arithmetic(q.dtype)
+    dtype = float64 if op.is_wide else sums(q.dtype)
     scale = q.shape[3] ** -0.5 if op.scale is None else op.scale
     transposed = k.astype(dtype, copy=False).swapaxes(2, 3)
     scores = _products(q.astype(dtype) * dtype.type(scale), transposed)
@@ -138,7 +134,7 @@ def rotary_embedding(
     op: RotaryEmbedding, x: Array, cos: Array, sin: Array, position_ids: Array | None = None
 ) -> Array:
     """Rotate the pairs of every head."""
-    dtype = arithmetic(x.dtype)
+    dtype = float64 if x.dtype == float64 else float32
     heads = by_head(x, op.num_heads)
     size = op.rotary_embedding_dim or heads.shape[3]
     if position_ids is not None:
@@ -167,7 +163,7 @@ def linear_attention(
     beta: Array | None = None,
 ) -> tuple[Array, Array]:
     """Update a state per head with every position, and read it."""
-    dtype = arithmetic(query.dtype)
+    dtype = sums(query.dtype)
     heads = op.kv_num_heads
     q = by_head(query, op.q_num_heads).astype(dtype)
     k, v = (by_head(x, heads).astype(dtype) for x in (key, value))
@@ -181,7 +177,7 @@ def linear_attention(
             state = state * factors[:, :, t, :, np.newaxis]
         row, new = k[:, :, t, np.newaxis], v[:, :, t, np.newaxis]
         if rates is not None:
-            new = rates[:, :, t, np.newaxis] * (new - row @ state)
+            new = rates[:, :, t, np.newaxis] * (new - multiply(row, state))
         state = state + row.swapaxes(2, 3) * new
         result[:, :, t] = _products(q[:, :, t : t + 1], state)[:, :, 0]
     result *= op.scale or shape[2] ** -0.5

@@ -17,10 +17,11 @@ from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
 from ...runtime.types import Array
 from . import crew
-from .attention import arithmetic, attention, by_head, seen_keys
+from .attention import attention, by_head, seen_keys
 from .chain import Chain
 from .cost import ELEMENT, PRODUCT
 from .frame import blocks
+from .products import multiply, recorded, sums
 from .registry import builder
 from .step import Bound, HostStep, Scratch, Tape, portions
 
@@ -69,7 +70,7 @@ def _sizes(dims: tuple[int, ...], heads: int | None) -> tuple[int, int, int]:
 
 
 def _dtype(op: Attention, dtype: DType) -> DType:
-    return float64 if op.is_wide else arithmetic(dtype)
+    return float64 if op.is_wide else sums(dtype)
 
 
 def _record_whole(chain: Chain, bound: Bound) -> list[Tape]:
@@ -157,7 +158,7 @@ def _attend(
     dtype = scores.dtype
     scale = q.shape[-1] ** -0.5 if op.scale is None else op.scale
     np.multiply(q, dtype.type(scale), out=queries, casting="same_kind")
-    np.matmul(queries, k.astype(dtype, copy=False).swapaxes(-1, -2), out=scores)
+    recorded(queries, k.astype(dtype, copy=False).swapaxes(-1, -2), scores)()
     if op.softcap > 0:
         np.tanh(np.divide(scores, op.softcap, out=scores), out=scores)
         np.multiply(scores, op.softcap, out=scores)
@@ -174,8 +175,11 @@ def _attend(
     total = np.vecdot(scores, np.ones(scores.shape[-1], dtype))[..., np.newaxis]
     if is_masked:
         np.copyto(total, 1, where=total == 0)
-    values = out if out.dtype == dtype else None
-    values = np.matmul(scores, v.astype(dtype, copy=False), out=values)
+    elements, values = v.astype(dtype, copy=False), out
+    if out.dtype == dtype:
+        recorded(scores, elements, out)()
+    else:
+        values = multiply(scores, elements)
     np.divide(values, total, out=out, casting="same_kind")
 
 

@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 
 from ...runtime.backend import Site
-from ...runtime.dtypes import FLOATS, DType, float32, float64, name_of
+from ...runtime.dtypes import FLOATS, name_of
 from ...runtime.ir import Node, Value
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import window
@@ -29,6 +29,7 @@ from .chain import Chain
 from .columns import Unfolding
 from .cost import ELEMENT, PRODUCT, blocks_worth
 from .frame import Block, Frame, blocks, lengths
+from .products import is_small, recorded, sums
 from .registry import builder
 from .step import Bound, HostStep, Piece, Scratch, Tape
 from .winograd import Winograd
@@ -39,11 +40,6 @@ COLUMNS = 1 << 20
 NARROWEST, FEWEST = 256, 32
 #: Share of its time that another way may take to be taken.
 WORTHWHILE = 0.85
-
-
-def arithmetic(dtype: DType) -> DType:
-    """Return the dtype in which products of floats of `dtype` are summed."""
-    return float64 if dtype == float64 else float32
 
 
 def operands(node: Node) -> tuple[Value, Value, Value | None]:
@@ -92,7 +88,7 @@ class _Convolution:
         self.filters, self.rows = w.dims[0] // self.group, prod(w.dims[1:])
         self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
         self.positions = prod(self.window.output)
-        self.dtype = arithmetic(x.dtype)
+        self.dtype = sums(x.dtype)
         self.workers = crew.size()
         self._cut(limit, narrowest)
         self.scratch = Scratch()
@@ -197,7 +193,16 @@ class _Convolution:
 
     def _matrices(self, bound: Bound) -> Array:
         """Return the weights as matrices [groups, filters, rows]."""
-        return bound.as_dtype(self.w, self.dtype).reshape(self.group, self.filters, self.rows)
+        shape = self.group, self.filters, self.rows
+        widest = max((prod(lengths(box)) for box in self.boxes), default=0)
+        if not self.w.is_constant or not is_small(self.filters, self.rows, widest):
+            return bound.as_dtype(self.w, self.dtype).reshape(shape)
+
+        def turned(w: Array) -> Array:
+            return w.reshape(shape).swapaxes(1, 2).astype(self.dtype, "C")
+
+        layout = ("turned", self.group, self.dtype)
+        return bound.packed((self.w,), layout, turned).swapaxes(1, 2)
 
     def _addend(self, bound: Bound) -> Array | None:
         """Return the bias as [groups, filters, 1]."""
@@ -208,5 +213,5 @@ class _Convolution:
 def _product(a: Array, b: Array, out: Array) -> Callable[[], object]:
     """Return a product of stacks of matrices; a stack of one as the plain product it is."""
     if len(a) == 1:
-        return partial(np.matmul, a[0], b[0], out=out[0])
-    return partial(np.matmul, a, b, out=out)
+        return recorded(a[0], b[0], out[0])
+    return recorded(a, b, out)

@@ -18,7 +18,8 @@ from ...runtime.options import Options
 from ...runtime.types import Array
 from . import crew
 from .chain import Chain
-from .conv import COLUMNS, arithmetic, operands
+from .conv import COLUMNS, operands
+from .products import recorded, sums
 from .registry import builder
 from .step import Bound, HostStep, Scratch, Tape
 from .taps import transposed_axes
@@ -44,7 +45,7 @@ class _Transposed:
         self.group, self.filters = op.group, w.dims[1]
         self.window = transposed_window(op, x.dims[2:], w.dims[2:])
         self.axes = transposed_axes(self.window, x.dims[2:])
-        self.dtype, self.workers = arithmetic(x.dtype), crew.size()
+        self.dtype, self.workers = sums(x.dtype), crew.size()
         self.positions, self.taps = prod(x.dims[2:]), prod(self.window.kernel)
         column = self.positions * self.taps * self.dtype.itemsize
         limit = min(COLUMNS, (workspace or COLUMNS) // self.workers)
@@ -100,7 +101,7 @@ class _Transposed:
         channels, filters, taps = weights.shape
         columns = bound.scratch(self.columns, (filters * taps, self.positions))
         matrix = weights.reshape(channels, filters * taps).T
-        tape.append(partial(np.matmul, matrix, data, out=columns, dtype=self.dtype))
+        tape.append(recorded(matrix, data, columns))
         spatial = self.x.tensor.dims[2:]
         windows = columns.reshape(filters, *self.window.kernel, *spatial)
         for tap in product(*map(range, self.window.kernel)):

@@ -12,6 +12,7 @@ from ...runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
 from ...runtime.ops.window import Window, window
 from ...runtime.types import Array
 from .interpolate import sampled, surrounded_by_zeros
+from .products import multiply
 from .registry import kernel
 
 
@@ -80,7 +81,7 @@ def deform_conv(
         samples *= mask.reshape(n, op.offset_group, 1, taps, count)
     columns = samples.reshape(n, op.group, channels // op.group * taps, count)
     weights = w.astype(dtype).reshape(op.group, filters // op.group, prod(w.shape[1:]))
-    result = np.matmul(weights, columns).reshape(n, filters, *output)
+    result = multiply(weights, columns).reshape(n, filters, *output)
     if b is not None:
         result += _by_channel(b, x.ndim)
     return result.astype(x.dtype)
@@ -112,7 +113,7 @@ def causal_conv_with_state(
     past = np.zeros((*x.shape[:2], size - 1), x.dtype) if past_state is None else past_state
     signal = np.concatenate([past, x], 2)
     windows = sliding_window_view(signal.astype(dtype), size, 2)
-    result = np.matmul(windows, weight.astype(dtype).reshape(-1, size, 1))[..., 0]
+    result = multiply(windows, weight.astype(dtype).reshape(-1, size, 1))[..., 0]
     if bias is not None:
         result += bias[:, np.newaxis]
     if op.activation != "none":

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from ...runtime.backend import Site
-from ...runtime.dtypes import DType, bfloat16, float16, float32, float64
+from ...runtime.dtypes import DType, float64
 from ...runtime.ir import Value
 from ...runtime.ops.matmul import Det, Einsum, Gemm, MatMul
 from ...runtime.options import Options
@@ -20,6 +20,7 @@ from .chain import Chain
 from .conv import operands
 from .cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from .frame import Block, cut
+from .products import recorded, sums
 from .registry import builder, kernel
 from .step import Bound, HostStep, Scratch, Tape
 
@@ -27,15 +28,11 @@ from .step import Bound, HostStep, Scratch, Tape
 GROUP = 16
 
 
-def _sums(dtype: DType) -> DType:
-    return float32 if dtype in (float16, bfloat16) else dtype
-
-
 @builder(MatMul, fuses=True)
 def matmul(chain: Chain, site: Site, options: Options) -> HostStep | str:
     """Multiply stacks of matrices, with the elementwise nodes behind the product."""
     a, b, _ = operands(chain.head)
-    return _Product(chain, a, b, _sums(a.tensor.dtype)).step(site)
+    return _Product(chain, a, b, sums(a.tensor.dtype)).step(site)
 
 
 @builder(Gemm, fuses=True)
@@ -45,7 +42,7 @@ def gemm(chain: Chain, site: Site, options: Options) -> HostStep | str:
     Integers with factors are summed in float64, as the factors are floats.
     """
     a, b, _ = operands(chain.head)
-    op, dtype = chain.head.op, _sums(a.tensor.dtype)
+    op, dtype = chain.head.op, sums(a.tensor.dtype)
     if dtype.kind in "iu" and isinstance(op, Gemm) and (op.alpha, op.beta) != (1, 1):
         dtype = float64
     return _Product(chain, a, b, dtype).step(site)
@@ -144,7 +141,7 @@ def _multiply(a: Array, b: Array, out: Array, box: Block) -> Callable[[], object
         a = _stacks(a, box)[..., box[-2], :] if b.ndim > 1 else a
     if b.ndim > 1:
         b = _stacks(b, box)[..., box[-1]] if a.ndim > 1 else b
-    return partial(np.matmul, a, b, out=out[(..., *box)], dtype=out.dtype)
+    return recorded(a, b, out[(..., *box)])
 
 
 def _stacks(data: Array, box: Block) -> Array:
@@ -159,11 +156,11 @@ def _stacks(data: Array, box: Block) -> Array:
 def einsum(op: Einsum, *inputs: Array) -> Array:
     """Sum over the letters that the result lacks."""
     dtype = inputs[0].dtype
-    wide = [x.astype(_sums(dtype), copy=False) for x in inputs]
+    wide = [x.astype(sums(dtype), copy=False) for x in inputs]
     return np.einsum(op.equation.replace(" ", ""), *wide, optimize=len(wide) > 1).astype(dtype)
 
 
 @kernel(Det)
 def det(op: Det, x: Array) -> Array:
     """Return the determinant of each matrix."""
-    return np.linalg.det(x.astype(_sums(x.dtype), copy=False)).astype(x.dtype)
+    return np.linalg.det(x.astype(sums(x.dtype), copy=False)).astype(x.dtype)

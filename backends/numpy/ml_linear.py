@@ -8,6 +8,7 @@ from ...runtime.dtypes import DType, float32
 from ...runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier, SVMRegressor
 from ...runtime.types import Array
 from .ml import both_classes, labels_of, rows_of, transformed
+from .products import multiply
 from .registry import kernel
 
 
@@ -16,7 +17,7 @@ def linear_regressor(op: LinearRegressor, x: Array) -> Array:
     """Return x @ coefficients.T + intercepts."""
     rows = rows_of(x)
     coefficients = np.array(op.coefficients or (), rows.dtype).reshape(op.targets, -1)
-    scores = rows @ coefficients.T + np.array(op.intercepts or (0.0,), rows.dtype)
+    scores = multiply(rows, coefficients.T) + np.array(op.intercepts or (0.0,), rows.dtype)
     return _regressed(scores, op.post_transform)
 
 
@@ -33,7 +34,7 @@ def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
     rows = rows_of(x)
     classes = len(op.classlabels_ints or op.classlabels_strings or ())
     coefficients = np.array(op.coefficients, rows.dtype).reshape(-1, rows.shape[1])
-    scores = rows @ coefficients.T + np.array(op.intercepts or (0.0,), rows.dtype)
+    scores = multiply(rows, coefficients.T) + np.array(op.intercepts or (0.0,), rows.dtype)
     if scores.shape[1] == 1 and classes == 2:
         places = (scores[:, 0] > 0).astype(int)
         results = both_classes(scores, op.post_transform, probabilities=False)
@@ -53,7 +54,7 @@ def _kernel(op: SVMClassifier | SVMRegressor, rows: Array, vectors: Array) -> Ar
     if op.kernel_type == "RBF":
         squares = np.square(rows[:, np.newaxis] - vectors).sum(2)
         return np.exp(-gamma * squares)
-    products = rows @ vectors.T
+    products = multiply(rows, vectors.T)
     if op.kernel_type == "LINEAR":
         return products
     bent = gamma * products + offset
@@ -74,7 +75,7 @@ def svm_regressor(op: SVMRegressor, x: Array) -> Array:
         features = _kernel(op, rows, vectors)
     else:
         features = rows
-    scores = features @ coefficients.T + np.array((op.rho or (0.0,))[:1], rows.dtype)
+    scores = multiply(features, coefficients.T) + np.array((op.rho or (0.0,))[:1], rows.dtype)
     if op.one_class:
         return np.where(scores > 0, 1, -1).astype(float32)
     return _regressed(scores, op.post_transform)
@@ -92,7 +93,7 @@ def svm_classifier(op: SVMClassifier, x: Array) -> tuple[Array, Array]:
             scores = _probabilities(op, scores, classes)
     else:
         coefficients = _coefficients(op, rows.dtype, classes)
-        scores = rows @ coefficients.T + np.array((op.rho or (0.0,))[:1], rows.dtype)
+        scores = multiply(rows, coefficients.T) + np.array((op.rho or (0.0,))[:1], rows.dtype)
         places = scores.argmax(1)
     if scores.shape[1] == 1:
         results = both_classes(scores, op.post_transform, probabilities=False)
@@ -111,8 +112,8 @@ def _pairs(op: SVMClassifier, rows: Array, classes: int) -> Array:
     coefficients = np.array(op.coefficients or (), rows.dtype).reshape(-1, ends[-1])
     features = _kernel(op, rows, vectors)
     scores = [
-        features[:, spans[i]] @ coefficients[j - 1, spans[i]]
-        + features[:, spans[j]] @ coefficients[i, spans[j]]
+        multiply(features[:, spans[i]], coefficients[j - 1, spans[i], np.newaxis])[:, 0]
+        + multiply(features[:, spans[j]], coefficients[i, spans[j], np.newaxis])[:, 0]
         for i in range(classes)
         for j in range(i + 1, classes)
     ]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...runtime.dtypes import DType, bfloat16, float16, float32
+from ...runtime.dtypes import DType
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.types import Array
+from .products import multiply, sums
 from .registry import kernel
 from .shape import need_lengths
 
@@ -135,7 +136,7 @@ class _Sequences:
     ) -> None:
         x, w, r = arrays
         self.op, self.given = op, x.dtype
-        self.dtype: DType = float32 if x.dtype in (float16, bfloat16) else x.dtype
+        self.dtype: DType = sums(x.dtype)
         self.x = self.wide(x.swapaxes(0, 1) if op.layout else x)
         self.w, self.r = self.wide(w), self.wide(r)
         self.time, self.batch = self.x.shape[:2]
@@ -231,11 +232,11 @@ def rnn(
 
 def _projection(weights: _Weights) -> Callable[[Array], Array]:
     bias = weights.wb + weights.rb
-    return lambda x: x @ weights.w + bias
+    return lambda x: multiply(x, weights.w) + bias
 
 
 def _rnn_step(r: Array, f: Function) -> Step:
-    return lambda share, state: (f(share + state[0] @ r),)
+    return lambda share, state: (f(share + multiply(state[0], r)),)
 
 
 @kernel(GRU)
@@ -255,7 +256,7 @@ def gru(
     for weights, state, (f, g) in zip(sequences.weights(b), states, functions, strict=True):
         if op.linear_before_reset:
             step = _gru_linear_step(weights, f, g)
-            sequences.run(lambda x, ws=weights: x @ ws.w + ws.wb, step, state)
+            sequences.run(lambda x, ws=weights: multiply(x, ws.w) + ws.wb, step, state)
         else:
             sequences.run(_projection(weights), _gru_step(weights.r, f, g), state)
     return sequences.results()
@@ -268,9 +269,9 @@ def _gru_step(r: Array, f: Function, g: Function) -> Step:
 
     def step(share: Array, state: State) -> State:
         (h,) = state
-        zk = f(share[:, : 2 * hidden] + h @ gates)
+        zk = f(share[:, : 2 * hidden] + multiply(h, gates))
         z, k = zk[:, :hidden], zk[:, hidden:]
-        new = g(share[:, 2 * hidden :] + (k * h) @ candidate)
+        new = g(share[:, 2 * hidden :] + multiply(k * h, candidate))
         return (new + z * (h - new),)
 
     return step
@@ -282,7 +283,7 @@ def _gru_linear_step(weights: _Weights, f: Function, g: Function) -> Step:
 
     def step(share: Array, state: State) -> State:
         (h,) = state
-        recurrent = h @ weights.r + weights.rb
+        recurrent = multiply(h, weights.r) + weights.rb
         zk = f(share[:, : 2 * hidden] + recurrent[:, : 2 * hidden])
         z, k = zk[:, :hidden], zk[:, hidden:]
         new = g(share[:, 2 * hidden :] + k * recurrent[:, 2 * hidden :])
@@ -323,7 +324,7 @@ def _lstm_step(
 
     def step(share: Array, state: State) -> State:
         hidden, cell = state
-        i, o, k, c = np.split(share + hidden @ r, 4, 1)
+        i, o, k, c = np.split(share + multiply(hidden, r), 4, 1)
         i = f(i + pi * cell)
         k = 1 - i if input_forget else f(k + pf * cell)
         cell = k * cell + i * g(c)

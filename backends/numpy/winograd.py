@@ -34,6 +34,7 @@ from . import crew
 from .chain import Chain
 from .cost import PRODUCT
 from .elementwise import ELEMENTWISE
+from .products import recorded, sums
 from .step import Bound, HostStep, Scratch, Tape
 
 #: Bound of the relative error of one convolution of independent normal inputs and filters.
@@ -109,9 +110,9 @@ def _collect(m: Sequence[Array], y: Sequence[Array], t: Array) -> None:
 
 
 def _transformed(filters: Array) -> Array:
-    """Return filters [k, c, 3, 3] as matrices [36, k, c]."""
-    found = np.einsum("ia,kcab,jb->ijkc", G, filters.astype(float64), G, optimize=True)
-    return found.reshape(N * N, *filters.shape[:2]).astype(float32, "C")
+    """Return filters [k, c, 3, 3] as matrices [36, c, k]: products go by their transposes."""
+    found = np.einsum("ia,kcab,jb->ijck", G, filters.astype(float64), G, optimize=True)
+    return found.reshape(N * N, *filters.shape[1::-1]).astype(sums(filters.dtype), "C")
 
 
 class Winograd:
@@ -136,13 +137,14 @@ class Winograd:
         choices = product(range(1, self.rows + 1), range(1, self.workers + 1))
         self.nanoseconds, self.depth, self.parts = min((self._cost(*c), *c) for c in choices)
         self.early = self._early()
+        self.dtype = sums(x.tensor.dtype)
         c, k = self.channels, -(-self.filters // self.parts)
         tiles, scratch = self.depth * self.pitch, Scratch()
-        self.phases = scratch.take(M * M * c * (tiles + self.pitch), float32)
-        self.halves = scratch.take(max(N * (M * c * tiles + 1), N * M * k * tiles), float32)
-        self.spare = scratch.take(N * max(c, k) * tiles, float32)
-        self.inputs = scratch.take(max(N * N * c, M * M * k) * tiles, float32)
-        self.products = scratch.take(N * N * k * tiles, float32)
+        self.phases = scratch.take(M * M * c * (tiles + self.pitch), self.dtype)
+        self.halves = scratch.take(max(N * (M * c * tiles + 1), N * M * k * tiles), self.dtype)
+        self.spare = scratch.take(N * max(c, k) * tiles, self.dtype)
+        self.inputs = scratch.take(max(N * N * c, M * M * k) * tiles, self.dtype)
+        self.products = scratch.take(N * N * k * tiles, self.dtype)
         self.nbytes = scratch.nbytes
 
     @classmethod
@@ -203,7 +205,8 @@ class Winograd:
             products = bound.scratch(
                 self.products, (N * N, part.stop - part.start, len(rows) * self.pitch)
             )
-            tape.append(partial(np.matmul, filters[:, part], inputs, out=products))
+            matrices = filters[:, :, part].swapaxes(1, 2)
+            tape.append(recorded(matrices, inputs, products))
             outputs = self._add_up(tape, bound, products, part)
             tiled = outputs.reshape(M, M, -1, len(rows), self.pitch)
             high = slice(M * rows.start, min(M * rows.stop, result.shape[2]))

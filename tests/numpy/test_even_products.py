@@ -1,0 +1,58 @@
+"""Equal rows and equal columns of a product give equal results, on every kind of processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tercet.backends.numpy import blas, products
+
+#: What numpy's OpenBLAS can take itself to run on; each has kernels of its own.
+CORES = ("Haswell", "Zen", "SkylakeX", "Nehalem")
+SIZES = (1, 2, 3, 5, 7, 12, 16, 24, 33, 49, 100, 196, 250, 1000)
+DEPTHS = (1, 3, 8, 27, 64, 147, 385, 1000)
+MOST = 1_500_000
+
+
+def laid(data: np.ndarray, order: str) -> np.ndarray:
+    return np.asarray(data, order=order)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def uneven(dtype: str, most: int = MOST) -> list[str]:
+    """Return which products are not even."""
+    random = np.random.default_rng(7)
+    found: list[str] = []
+    for m, k, n in product(SIZES, DEPTHS, SIZES):
+        if m * k * n > most:
+            continue
+        a = random.standard_normal((m, k)).astype(dtype)
+        b = random.standard_normal((k, n)).astype(dtype)
+        for order in ("CC", "CF", "FC"):
+            left, right = (laid(x, o) for x, o in zip((a, b), order, strict=True))
+            rows = products.multiply(laid(np.repeat(a[:1], m, 0), order[0]), right)
+            columns = products.multiply(left, laid(np.repeat(b[:, :1], n, 1), order[1]))
+            if (rows != rows[:1]).any() or (columns != columns[:, :1]).any():
+                found.append(f"{dtype} {m}x{k}x{n} {order}")
+    return found
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_equal_rows_and_columns_give_equal_results(core: str) -> None:
+    if blas.threads() is None:
+        pytest.skip("numpy's BLAS is not OpenBLAS, which can be told what it runs on")
+    environment = {"OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "2"}
+    child = subprocess.run(
+        [sys.executable, __file__], env=os.environ | environment, capture_output=True, text=True
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
+
+
+if __name__ == "__main__":
+    with blas.one_thread():
+        for found in (*uneven("float32"), *uneven("float64", MOST // 3)):
+            print(found)
