@@ -77,7 +77,7 @@ class _Product:
         finish = self.chain.finish(frame, bound)
         tapes: list[Tape] = []
         for box in boxes:
-            tape: Tape = [_multiply(a, b, sums, box)]
+            tape: Tape = [_multiply(a, b, sums, box, is_fixed=self.b.is_constant)]
             if isinstance(op, Gemm):
                 self._add(tape, op, bound, sums[box], box)
             if sums is not out:
@@ -135,13 +135,15 @@ class _Product:
             tape.append(partial(np.add, sums, addend, out=sums))
 
 
-def _multiply(a: Array, b: Array, out: Array, box: Block) -> Callable[[], object]:
+def _multiply(
+    a: Array, b: Array, out: Array, box: Block, *, is_fixed: bool
+) -> Callable[[], object]:
     """Return the call that computes one part of a product."""
     if a.ndim > 1:
         a = _stacks(a, box)[..., box[-2], :] if b.ndim > 1 else a
     if b.ndim > 1:
         b = _stacks(b, box)[..., box[-1]] if a.ndim > 1 else b
-    return recorded(a, b, out[(..., *box)])
+    return recorded(a, b, out[(..., *box)], is_fixed=is_fixed)
 
 
 def _stacks(data: Array, box: Block) -> Array:

@@ -9,7 +9,7 @@ it is tried out on first use, in some hundred microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 
 import numpy as np
@@ -23,6 +23,8 @@ ROWS, COLUMNS = 4, 16
 #: The same for columns whose elements lie side by side, more than a few of them: these kernels take
 #: dot products.
 DOTS, FEW = 4, 8
+#: Elements of a matrix up to which a second, padded one costs less than another call.
+WHOLE = 1 << 16
 #: Multiplications up to which OpenBLAS may take kernels for small matrices.
 SMALL = 10**6
 
@@ -47,17 +49,25 @@ def multiply(a: Array, b: Array) -> Array:
     """Return a @ b, as `numpy.matmul` has it, of matrices of one dtype, or stacks of them."""
     if (wide := sums(a.dtype)) != a.dtype:
         return multiply(a.astype(wide), b.astype(wide)).astype(a.dtype)
-    rows, columns = _grain(a, b)
-    if rows == columns == 1:
+    if _grain(a, b) == (1, 1):
         return np.matmul(a, b)
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = np.empty((*lead, a.shape[-2], b.shape[-1]), a.dtype)
-    _multiply_parts(a, b, out, rows, columns)
+    recorded(a, b, out)()
     return out
 
 
-def recorded(a: Array, b: Array, out: Array) -> Callable[[], object]:
-    """Return the call that puts a @ b into `out`, whose dtype is that of the sums."""
+def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Callable[[], object]:
+    """Return the call that puts a @ b into `out`, whose dtype is that of the sums.
+
+    It may be made again and again, for what lies in the same arrays.
+
+    Args:
+        a: matrices, or a vector.
+        b: the same.
+        out: where the product goes.
+        is_fixed: whether `b` never changes.
+    """
     if b.ndim == 1:
         return recorded(a, b[:, np.newaxis], out[..., np.newaxis])
     if a.ndim == 1:
@@ -67,7 +77,14 @@ def recorded(a: Array, b: Array, out: Array) -> Callable[[], object]:
     rows, columns = _grain(a, b)
     if rows == columns == 1:
         return partial(np.matmul, a, b, out=out, dtype=out.dtype)
-    return partial(_multiply_parts, a, b, out, rows, columns)
+    is_vector = min(out.shape[-2:]) == 1
+    if is_vector and rows == 1:
+        return _by_vector(a, b, out, columns, WHOLE if is_fixed else 0)
+    if is_vector and columns == 1:
+        return _by_vector(*(x.swapaxes(-1, -2) for x in (b, a, out)), rows, 0)
+    if not is_vector and _has_one_order(a.dtype):
+        return _turned(a, b, out)
+    return partial(_multiply_padded, a, b, out, rows, columns)
 
 
 def _grain(a: Array, b: Array) -> tuple[int, int]:
@@ -96,34 +113,47 @@ def _multiply_widened(a: Array, b: Array, out: Array) -> None:
     recorded(a.astype(out.dtype, copy=False), b.astype(out.dtype, copy=False), out)()
 
 
-def _multiply_parts(a: Array, b: Array, out: Array, rows: int, columns: int) -> None:
-    """Put a @ b into `out`: what is a multiple of the grain, and the rest padded to one."""
-    m, n = a.shape[-2], b.shape[-1]
-    if min(m, n) > 1 and _has_one_order(a.dtype):
-        turned = np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
-        np.matmul(turned, b, out=out)
-        return
-    if min(m, n) > 1:  # a kernel for small matrices may add what is left over in another order
-        rows, columns = -(-m // rows) * rows, -(-n // columns) * columns
-    parts = [(part, _padded(b[..., part], -1, columns)) for part in _parts(n, columns)]
-    for high in _parts(m, rows):
-        left = _padded(a[..., high, :], -2, rows)
-        for wide, right in parts:
-            target = out[..., high, wide]
-            if target.shape[-2:] == (left.shape[-2], right.shape[-1]):
-                np.matmul(left, right, out=target)
-            else:
-                product = np.matmul(left, right)
-                np.copyto(target, product[..., : target.shape[-2], : target.shape[-1]])
+def _multiply_padded(a: Array, b: Array, out: Array, rows: int, columns: int) -> None:
+    """Put a @ b into `out`, with both padded to multiples of the grain."""
+    product = np.matmul(_padded(a, -2, rows), _padded(b, -1, columns))
+    np.copyto(out, product[..., : out.shape[-2], : out.shape[-1]])
 
 
-def _parts(size: int, grain: int) -> Iterator[slice]:
-    """Yield the multiple of the grain, and the rest."""
-    whole = size - size % grain
-    if whole:
-        yield slice(0, whole)
-    if whole < size:
-        yield slice(whole, size)
+def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
+    """Return the call that multiplies by a copy of `a` that is stored by columns."""
+    copy = np.empty((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype).swapaxes(-1, -2)
+
+    def call() -> None:
+        np.copyto(copy, a)
+        np.matmul(copy, b, out=out)
+
+    return call
+
+
+def _by_vector(vector: Array, b: Array, out: Array, grain: int, most: int) -> Callable[[], None]:
+    """Return the call that multiplies as many columns as are a multiple, and the rest padded.
+
+    Up to `most` elements of a matrix that never changes are padded as a whole, here and now.
+    """
+    whole = 0 if b.size <= most else b.shape[-1] - b.shape[-1] % grain
+    first, last = (..., slice(0, whole)), (..., slice(whole, None))
+    source, target = b[last], out[last]
+    rest = _padded(source, -1, grain)
+    place = rest[..., : source.shape[-1]]
+    product = np.empty((*out.shape[:-1], rest.shape[-1]), out.dtype)
+    found = product[..., : source.shape[-1]]
+
+    def finish() -> None:
+        np.matmul(vector, rest, out=product)
+        np.copyto(target, found)
+
+    def call() -> None:
+        if whole:
+            np.matmul(vector, b[first], out=out[first])
+        np.copyto(place, source)
+        finish()
+
+    return finish if most and not whole else call
 
 
 def _padded(x: Array, axis: int, grain: int) -> Array:
