@@ -39,9 +39,11 @@ def replacing(path: Path, *, mode: int = 0o666) -> Generator[BinaryIO]:
         with os.fdopen(os.open(draft, _NEW, mode), "wb") as stream:
             yield stream
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(draft)):
+            error.filename, error.filename2 = str(path), None
         raise
 
 

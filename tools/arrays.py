@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from ..importers.onnx.source import Source
 from ..importers.onnx.tensors import TensorReader
-from ..runtime.dtypes import string
 from ..runtime.errors import InputError, LimitError, ModelError, UsageError, did_you_mean
 from ..runtime.types import Array
-
-_NPY = b"\x93NUMPY"
+from .archives import read_archive, read_npy
 
 
 def read_array(file: Path, name: str) -> Array:
@@ -43,29 +39,6 @@ def read_array(file: Path, name: str) -> Array:
             f"(arrays: {', '.join(arrays)})"
         )
     return arrays[name]
-
-
-def read_npy(file: Path) -> dict[str, Array]:
-    """Return the array of a .npy file, without a name; see `read_array` for the errors."""
-    with file.open("rb") as stream:
-        if stream.read(len(_NPY)) != _NPY:
-            raise InputError(f"{file} is no .npy file: numpy.save writes one")
-        stream.seek(0)
-        try:
-            return {"": np.lib.format.read_array(stream, allow_pickle=False)}
-        except (ValueError, EOFError) as error:
-            raise InputError(f"{file} is damaged, or cannot be read: {error}") from error
-
-
-def read_archive(file: Path, leave: Container[str] = ()) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name, but for some; see `read_array` for the errors."""
-    if file.exists() and not zipfile.is_zipfile(file):
-        raise InputError(f"{file} is no .npz file: numpy.savez writes one")
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files if name not in leave}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file} is damaged, or cannot be read: {error}") from error
 
 
 def read_tensor(file: Path) -> dict[str, Array]:
@@ -131,16 +104,3 @@ def check_archive_name(file: Path | None) -> None:
     """Raise UsageError unless outputs can be saved to a file of this name."""
     if file is not None and file.suffix.lower() != ".npz":
         raise UsageError(f"--save {file}: outputs are saved in an .npz file")
-
-
-def write_archive(file: Path, outputs: Mapping[str, Array]) -> None:
-    """Write arrays to an .npz file, which `numpy.load` reads without pickle.
-
-    Strings are saved as numpy's own, of one length; of types that numpy lacks, such as bfloat16,
-    the bytes are.
-    """
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, data in outputs.items():
-            plain = data.astype(str) if data.dtype == string else data
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asanyarray(plain), allow_pickle=False)

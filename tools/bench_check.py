@@ -170,7 +170,7 @@ def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[st
         return source
     try:
         found: Any = json.loads(Path(source).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source} is no JSON: {error}") from error
     if not isinstance(found, dict) or "cases" not in found:
         raise InputError(f"{source} is no benchmark; `tercet bench MODEL --json` writes one")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..runtime.errors import UsageError
+from ..runtime.files import write_text
 from ..runtime.ir import Graph, Node, Value
 from .console import count_text
 from .cost import macs
@@ -49,7 +50,7 @@ def write_graph(file: Path, graph: Graph, title: str) -> None:
     else:
         picture = graph_picture(nodes, edges, title)
         text = _html(picture, title) if suffix == ".html" else _svg(picture)
-    file.write_text(text, encoding="utf-8")
+    write_text(file, text)
 
 
 def parts_of(graph: Graph) -> tuple[list[GraphNode], list[tuple[int, int]]]:

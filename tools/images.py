@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
+#: What Pillow may take a file for, whatever its name: other formats start other programs.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -138,15 +141,20 @@ def _read(file: Path, frame: _Frame, crop: bool) -> Array:
         raise InputError(
             f"{file}: reading pictures needs Pillow; install it with pip install 'tercet[image]'"
         ) from error
-    try:
-        with Image.open(file) as opened:
+    with file.open("rb") as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # half of what is refused
+        try:
+            opened = Image.open(stream, formats=FORMATS)
             image = ImageOps.exif_transpose(opened).convert(_MODES[frame.channels])
             image = _resize(image, frame, crop)
             return np.asarray(image, np.uint8).reshape(image.height, image.width, frame.channels)
-    except Image.UnidentifiedImageError as error:
-        raise InputError(f"{file} is no picture that Pillow can read") from error
-    except Image.DecompressionBombError as error:
-        raise InputError(f"{file}: {error}") from error
+        except Image.UnidentifiedImageError as error:
+            known = ", ".join(FORMATS)
+            raise InputError(f"{file} is no picture that is read: {known}") from error
+        except Image.DecompressionBombError as error:
+            raise InputError(f"{file}: {error}") from error
+        except Exception as error:  # Pillow has no class for damaged files
+            raise InputError(f"{file} is a damaged picture: {error}") from error
 
 
 def _resize(image: Image, frame: _Frame, crop: bool) -> Image:

@@ -19,7 +19,8 @@ from ..runtime.feeds import values_of
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, TensorType
 from .agreement import type_text
-from .arrays import read_archive, read_array, read_test_data
+from .archives import read_archive
+from .arrays import read_array, read_test_data
 from .images import IMAGE_SUFFIXES, Pixels, read_images
 
 Infos = Sequence[TensorInfo]

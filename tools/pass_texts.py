@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..backends.numpy import evaluate
+from ..runtime.files import write_text
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
 from ..runtime.options import Options
@@ -89,6 +90,6 @@ def write_texts(folder: Path, texts: Sequence[PassText]) -> list[Path]:
     files: list[Path] = []
     for number, text in enumerate(texts):
         file = folder / file_name(number, text)
-        file.write_text(text.text + "\n", encoding="utf-8")
+        write_text(file, text.text + "\n")
         files.append(file)
     return files

@@ -22,6 +22,7 @@ from ..arguments import public
 from ..runtime.arguments import one_of
 from ..runtime.dtypes import FLOATS, bfloat16, float16, float32
 from ..runtime.errors import UsageError
+from ..runtime.files import write_text
 from ..runtime.ir import Graph, Node
 from ..runtime.options import Options, Precision
 from ..runtime.types import Array, TensorType
@@ -99,7 +100,7 @@ class Kept:
     @public()
     def save(self, file: str | os.PathLike[str]) -> None:
         """Write the names to a file, one a line, as ``--keep-float32 @FILE`` takes it."""
-        Path(file).write_text("".join(f"{name}\n" for name in self.keep), encoding="utf-8")
+        write_text(Path(file), "".join(f"{name}\n" for name in self.keep))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but arrays, for JSON."""

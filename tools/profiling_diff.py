@@ -108,7 +108,7 @@ def read_profile(source: Path | Mapping[str, Any]) -> Mapping[str, Any]:
         return source
     try:
         found: Any = json.loads(source.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source} is no JSON: {error}") from error
     if not isinstance(found, dict) or not {"rows", "total_ms", "phases_ms"} <= set(found):
         raise InputError(f"{source} is no profile; `tercet profile MODEL --json` writes one")

@@ -13,9 +13,10 @@ from .. import __version__
 from ..importers.onnx.export import About
 from ..importers.onnx.save import save
 from ..runtime.errors import UnsupportedError
+from ..runtime.files import write_text
 from ..runtime.ir import Graph, Node
 from ..runtime.types import Array, HostValue
-from .arrays import write_archive
+from .archives import write_archive
 from .replay import Values, feeds_of, part_of
 
 #: Tells whether a graph is wrong on some inputs.
@@ -125,10 +126,8 @@ def thinned(items: list[T], attempt: Callable[[Sequence[T]], bool]) -> list[T]:
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 
-SCRIPT = '''"""A part of {model} that is right on {reference}, and wrong on {contestant}.
-
-Written by tercet {version}. Ends with 1 as long as it is.
-"""
+SCRIPT = """# A part of {model!a} that is right on {reference!a}, and wrong on {contestant!a}.
+# Written by tercet {version}. Ends with 1 as long as it is.
 
 import sys
 from pathlib import Path
@@ -147,7 +146,7 @@ found = bisect(
 )
 print(found)
 sys.exit(0 if found.ok else 1)
-'''
+"""
 
 
 def write_reduced(
@@ -179,7 +178,8 @@ def write_reduced(
     save(reduced.graph, files[0], at_least={"": _OPSET}, about=about)
     write_archive(files[1], arrays)
     reference, contestant = contestants
-    files[2].write_text(
+    write_text(
+        files[2],
         SCRIPT.format(
             reference=reference,
             contestant=contestant,
@@ -189,7 +189,6 @@ def write_reduced(
             contestants=list(contestants),
             options=dict(options or {}),
         ),
-        encoding="utf-8",
     )
     return files
 

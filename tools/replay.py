@@ -20,7 +20,7 @@ from ..runtime.partition import Bars, partition
 from ..runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Pass, Rewrites
 from ..runtime.passes import optimise as run_passes
 from ..runtime.types import HostValue, TensorType, type_of
-from .arrays import read_archive
+from .archives import read_archive
 from .contestants import (
     ONNXRUNTIME,
     REFERENCE,

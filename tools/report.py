@@ -20,6 +20,7 @@ from rich.text import Text
 from ..arguments import public
 from ..runtime import arguments as rules
 from ..runtime.errors import InputError, UsageError
+from ..runtime.files import write_text
 from .console import bytes_text
 from .report_markup import Markup, element, page
 from .report_sections import bench_section, compare_section, layers_section, profile_section
@@ -72,7 +73,7 @@ class Report:
     @public()
     def write(self, file: str | os.PathLike[str]) -> None:
         """Save it; raises OSError where the file cannot be written."""
-        Path(file).write_text(self.html, encoding="utf-8")
+        write_text(Path(file), self.html)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what it has, for JSON."""
@@ -129,7 +130,7 @@ def _read(source: Path | Found) -> tuple[_Kind, Found]:
     else:
         try:
             found = json.loads(source.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{source} is no JSON: {error}") from error
     for kind in _KINDS:
         if isinstance(found, Mapping) and kind.fields <= set(found):

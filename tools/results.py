@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..runtime.files import write_text
+
 T = TypeVar("T")
 
 #: What may differ between two calls whose results belong together.
@@ -52,7 +54,5 @@ def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write files by name, each so that an interruption leaves the old one; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        scrap = folder / f"{name}.part"
-        scrap.write_text(text, encoding="utf-8")
-        scrap.replace(folder / name)
+        write_text(folder / name, text)
     return [folder / name for name in texts]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Any
 from ..runtime.errors import InputError, UsageError, did_you_mean
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, HostValue
-from .arrays import read_archive, read_test_data, write_archive
+from .archives import entries, read_archive, read_text, write_archive
+from .arrays import read_test_data
 from .inputs import Wanted, as_declared
 
 #: What a saved comparison has beside its arrays.
@@ -62,7 +61,7 @@ def open_saved(name: str, infos: Sequence[TensorInfo], wanted: Sequence[str]) ->
     if path.is_dir():
         found = read_test_data(path, "output", [info.name for info in infos])
     else:
-        if path.exists() and INDEX in _entries(path):
+        if path.exists() and INDEX in entries(path):
             raise UsageError(f"{name} is a saved comparison: --load {name} takes it up")
         found = read_archive(path)
     by_name = {info.name: info for info in infos}
@@ -108,9 +107,7 @@ def write_comparison(
     for i, (name, saved) in enumerate(contestants.items()):
         arrays |= {f"{i}/{output}": data for output, data in saved.outputs.items()}
         index.append({"name": name, "about": saved.about, "precision": saved.precision})
-    write_archive(file, arrays)
-    with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr(INDEX, json.dumps(index))
+    write_archive(file, arrays, {INDEX: index})
 
 
 def read_comparison(
@@ -127,13 +124,12 @@ def read_comparison(
         InputError: the file is no saved comparison.
         OSError: it cannot be read.
     """
-    if not file.exists() or INDEX not in _entries(file):
+    if not file.exists() or INDEX not in entries(file):
         with file.open("rb"):
             pass
         raise InputError(f"{file} is no saved comparison; `tercet compare --save` writes one")
     try:
-        with zipfile.ZipFile(file) as archive:
-            index: list[dict[str, str]] = json.loads(archive.read(INDEX))
+        index: list[dict[str, str]] = read_text(file, INDEX)
         found = read_archive(file, (INDEX,))
         declared = {info.name: info for info in (*inputs, *outputs)}
         fed = _group(found, "inputs", declared)
@@ -143,7 +139,7 @@ def read_comparison(
             )
             for i, entry in enumerate(index)
         }
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} is damaged: {type(error).__name__}: {error}") from error
     return fed, saved
 
@@ -154,10 +150,3 @@ def _group(
     start = f"{group}/"
     own = {name[len(start) :]: data for name, data in found.items() if name.startswith(start)}
     return {name: as_declared(data, declared.get(name)) for name, data in own.items()}
-
-
-def _entries(file: Path) -> list[str]:
-    if not zipfile.is_zipfile(file):
-        return []
-    with zipfile.ZipFile(file) as archive:
-        return archive.namelist()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..runtime.files import write_text
 from .profile_rows import Row
 from .profiling import Profile
 
@@ -43,7 +44,7 @@ def trace_events(found: Profile) -> list[dict[str, Any]]:
 def write_trace(found: Profile, file: Path) -> None:
     """Write a trace file; open it at ui.perfetto.dev or chrome://tracing."""
     data = {"traceEvents": trace_events(found), "displayTimeUnit": "ms"}
-    file.write_text(json.dumps(data), encoding="utf-8")
+    write_text(file, json.dumps(data))
 
 
 def _about(row: Row) -> dict[str, Any]:

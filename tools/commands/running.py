@@ -84,7 +84,8 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a model; show its outputs and how long it takes."""
-    from ..arrays import check_archive_name, read_named, write_archive
+    from ..archives import write_archive
+    from ..arrays import check_archive_name, read_named
     from ..console import progress
     from ..measure import Repeat
     from ..nested import flat
