@@ -14,7 +14,8 @@ from PIL import Image
 from tercet import InputError, UsageError
 from tercet.runtime.dtypes import bfloat16, bool_, float32, int2, int4, int32, int64, string, uint8
 from tercet.runtime.model import TensorInfo
-from tercet.tools.arrays import read_test_data, write_archive
+from tercet.tools.archives import write_archive
+from tercet.tools.arrays import read_test_data
 from tercet.tools.images import Pixels, read_images
 from tercet.tools.inputs import Wanted, input_shapes, make_inputs, random_inputs
 from tercet.tools.measure import Repeat, interleave

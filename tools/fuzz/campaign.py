@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
-from time import monotonic
+from time import monotonic, process_time
 
 from .bytewise import damaged_bytes
 from .seeds import Seed, all_seeds
@@ -22,6 +22,7 @@ from .trial import Outcome, try_mutant
 
 _CONTEXT = get_context("spawn")
 _START_SECONDS = 300.0
+PATIENCE = 6
 #: A process that takes more is ended before the machine suffers.
 ADDRESS_SPACE = 6 << 30
 #: Mutants that a process tries before another one takes its place.
@@ -37,7 +38,8 @@ class Campaign:
         folders: whose models are seeds too.
         without: names of seeds that do not run as they are.
         byte_share: share of mutants whose bytes are changed, the others' structure is.
-        seconds: that a mutant may take.
+        seconds: of the processor that a mutant may take; one that waits for something may wait
+            `PATIENCE` times as long, because other work may have the processor meanwhile.
         megabytes: of resident memory that it may take.
     """
 
@@ -137,11 +139,13 @@ class _Worker:
                 self._send(self._number)
 
     def _send(self, number: int) -> None:
-        self.deadline = monotonic() + self._campaign.seconds
+        self.deadline = monotonic() + PATIENCE * self._campaign.seconds
         self.connection.send(number)
 
     def _judged(self, outcome: Outcome) -> Outcome:
         self.deadline = float("inf")
+        if outcome.seconds > self._campaign.seconds:
+            return replace(outcome, ended="too long")
         if outcome.megabytes > self._campaign.megabytes:
             return replace(outcome, ended="too large", message=f"{outcome.megabytes:.0f} MB")
         return outcome
@@ -188,9 +192,9 @@ def _serve(connection: Connection, campaign: Campaign) -> None:
         while True:
             mutant, seed = campaign.mutant(connection.recv(), seeds)
             _forget_peak()
-            begin = monotonic()
+            begin = process_time()
             outcome = try_mutant(mutant, seed.feeds)
-            seconds = monotonic() - begin
+            seconds = process_time() - begin
             connection.send(replace(outcome, seconds=seconds, megabytes=_peak_megabytes()))
 
 
