@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo test lint format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
@@ -34,6 +34,9 @@ lint: .venv/dev.stamp  ## check style, format and types
 format: .venv/dev.stamp  ## format the code and mend what ruff can mend
 	$(VENV_PYTHON) -m ruff check --fix
 	$(VENV_PYTHON) -m ruff format
+
+fuzz: .venv/dev.stamp  ## try damaged models for five minutes (SEED=...: others than those of last time)
+	$(VENV_PYTHON) -m tercet.tools.fuzz --mutants 1000000 --seconds 300 --seed $(or $(SEED),0)
 
 gpu-test:  ## run the GPU tests with the environment's Python (or PYTHON=...)
 	TERCET_REQUIRE_GPU=1 $(ENV_PYTHON) -m pytest -m gpu

@@ -138,7 +138,8 @@ def _read_array(stream: BinaryIO, size: int, where: str) -> Array:
             raise InputError(f"{where} is pickled, and so could run code; save it with dtype=str")
         wanted, there = prod(shape) * dtype.itemsize, size - stream.tell()
         if wanted > there or min(shape, default=0) < 0:
-            raise InputError(f"{where}: its header says {wanted} bytes of data; there are {there}")
+            said = f"its header says {wanted} bytes of data; there are {there}"
+            raise InputError(f"{where} is damaged: {said}")
         stream.seek(0)
         return np.lib.format.read_array(stream, allow_pickle=False)
 

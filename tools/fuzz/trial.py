@@ -79,7 +79,7 @@ def try_mutant(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
 
 def _try(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
     try:
-        model = load(mutant.data, **_options())
+        model = load(mutant.data, **options())
     except TercetError as error:
         return _refused(mutant, "refused at load", error)
     with model:
@@ -94,7 +94,7 @@ def _try(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
     return Outcome(mutant.kind, "different" if complaint else "ran", message=complaint)
 
 
-def _options() -> dict[str, Any]:
+def options() -> dict[str, Any]:
     timed = {"timeout": RUNTIME_SECONDS} if "timeout" in Options.__dataclass_fields__ else {}
     return {"max_bytes": MAX_BYTES, **timed}
 
@@ -151,7 +151,7 @@ def _fits(data: Any, info: TensorInfo) -> bool:
 
 def _differs(data: bytes, given: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Return what another result there is without the graph's rewrites; empty if none."""
-    with load(data, stop_at=0, **_options()) as plain:
+    with load(data, stop_at=0, **options()) as plain:
         if any(_is_random(node.op) for node in plain.graph.walk()):
             return ""
         try:
