@@ -135,7 +135,9 @@ def _read_array(stream: BinaryIO, size: int, where: str) -> Array:
         )
         shape, _, dtype = read(stream)
         if dtype.hasobject:
-            raise InputError(f"{where} is pickled, and so could run code; save it with dtype=str")
+            raise InputError(
+                f"{where} cannot be read: Object arrays are pickles, which could run code"
+            )
         wanted, there = prod(shape) * dtype.itemsize, size - stream.tell()
         if wanted > there or min(shape, default=0) < 0:
             said = f"its header says {wanted} bytes of data; there are {there}"
