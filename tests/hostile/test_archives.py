@@ -40,7 +40,10 @@ HEADERS: dict[str, tuple[bytes, str]] = {
     "short": (npy(described("(3,)"), bytes(8)), "header says 12 bytes of data; there are 8"),
     "many axes": (npy(described(f"({'1,' * 70})"), bytes(4)), "damaged"),
     "pickle": (npy(described("(1,)", "'|O'"), bytes(64)), "pickles, which could run code"),
-    "inner pickle": (npy(described("(1,)", "[('a', '|O')]"), bytes(64)), "pickles, which could run code"),
+    "inner pickle": (
+        npy(described("(1,)", "[('a', '|O')]"), bytes(64)),
+        "pickles, which could run code",
+    ),
     "nested": (npy("(" * 9000), "damaged"),
     "code": (npy("__import__('os').system('exit 1')"), "damaged"),
     "no header": (npy(""), "damaged"),

@@ -2,8 +2,8 @@
 
     python -m tercet.tools.fuzz.guided load -max_total_time=300 CORPUS
 
-CORPUS is a folder that grows; a copy of tests/fuzz/corpus is a good beginning. The word before it says
-what is tried; what follows goes to libFuzzer. A file that ends in anything but a result or an
+CORPUS is a folder that grows; a copy of tests/fuzz/corpus is a good beginning. The word before it
+says what is tried; what follows goes to libFuzzer. A file that ends in anything but a result or an
 error of tercet's is kept as ``crash-...``; one that takes ten seconds or a gigabyte, likewise.
 """
 
@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import atheris  # pip install 'tercet[fuzz]'
 
 with atheris.instrument_imports(include=["tercet"]):
     from google.protobuf.message import DecodeError
-    from onnx import ModelProto
 
     from ... import load
     from ...importers import onnx as importer
@@ -60,13 +60,10 @@ def change(data: bytes, most: int, seed: int) -> bytes:
     """Return a mutant of a file, as libFuzzer asks for one."""
     rng = Random(seed)
     if rng.random() < STRUCTURE:
-        try:
-            ModelProto.FromString(data)
+        with suppress(DecodeError, UnicodeError):  # protobuf reads names that it does not write
             made = damaged(data, rng).data
             if len(made) <= most:
                 return made
-        except (DecodeError, UnicodeError):  # protobuf reads names that it does not write
-            pass
     return atheris.Mutate(data, most)
 
 
@@ -78,10 +75,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
 
     def one(data: bytes) -> None:
-        try:
+        with suppress(TercetError):
             harness(data)
-        except TercetError:
-            pass
 
     atheris.Setup([sys.argv[0], *LIMITS, *sys.argv[2:]], one, custom_mutator=change)
     atheris.Fuzz()

@@ -89,7 +89,7 @@ def all_seeds(folders: Sequence[Path] = (), without: Container[str] = ()) -> tup
         folders: of .onnx files.
         without: names of seeds that are left out.
     """
-    found = [*_cases(), *(Seed(name, _model(text)) for name, text in TEXTS.items())]
+    found = [*_cases(), *model_seeds()]
     files = sorted(file for folder in folders for file in folder.rglob("*.onnx"))
     for file in files:
         if file.stat().st_size <= MOST_BYTES:
@@ -97,6 +97,11 @@ def all_seeds(folders: Sequence[Path] = (), without: Container[str] = ()) -> tup
             name = f"{file.parent.name}/{file.name}"
             found.append(Seed(name, _christened(model), is_from_folder=True))
     return tuple(seed for seed in found if seed.name not in without)
+
+
+def model_seeds() -> tuple[Seed, ...]:
+    """Return the models of `TEXTS`."""
+    return tuple(Seed(name, _model(text)) for name, text in TEXTS.items())
 
 
 def _cases() -> Iterator[Seed]:

@@ -95,6 +95,7 @@ def _try(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
 
 
 def options() -> dict[str, Any]:
+    """Return what a mutant is loaded with."""
     timed = {"timeout": RUNTIME_SECONDS} if "timeout" in Options.__dataclass_fields__ else {}
     return {"max_bytes": MAX_BYTES, **timed}
 

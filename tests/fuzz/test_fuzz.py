@@ -1,0 +1,140 @@
+"""Fuzzing itself: mutants come again, places are known, and what breaks the promise is seen."""
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper
+
+from tercet.tools.fuzz import trial
+from tercet.tools.fuzz.bytewise import damaged_bytes
+from tercet.tools.fuzz.campaign import Campaign, run_campaign
+from tercet.tools.fuzz.page import markdown, passes, summary
+from tercet.tools.fuzz.seeds import TEXTS, Seed, model_seeds
+from tercet.tools.fuzz.sites import Places, around_node, around_tensor
+from tercet.tools.fuzz.structure import CHANGES, Mutant, damaged
+from tercet.tools.fuzz.trial import BROKEN, Outcome, runs, try_mutant
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def seeds() -> tuple[Seed, ...]:
+    return model_seeds()
+
+
+@pytest.mark.parametrize("seed", seeds(), ids=lambda seed: seed.name)
+def test_seeds_run_and_have_names_of_their_own(seed: Seed) -> None:
+    assert runs(seed)
+    model = ModelProto.FromString(seed.data)
+    names = [node.name for node in model.graph.node]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("node") for name in names)
+
+
+def test_mutants_come_again() -> None:
+    for number in range(200):
+        one, other = (Campaign(7).mutant(number, cases()) for _ in range(2))
+        assert one == other
+
+
+def cases() -> tuple[Seed, ...]:
+    """Seeds of both kinds."""
+    models = seeds()
+    return (*models, Seed("case", models[0].data, is_case=True))
+
+
+def test_every_change_is_made_and_says_where() -> None:
+    made: dict[str, int] = dict.fromkeys(CHANGES, 0)
+    rng = Random(0)
+    for _ in range(3000):
+        seed = rng.choice(seeds())
+        mutant = damaged(seed.data, rng)
+        if mutant.kind in made:
+            made[mutant.kind] += 1
+            assert mutant.places or mutant.kind == "versions"
+    assert min(made.values()) > 20, made
+    kinds = {damaged_bytes(seeds()[0].data, seeds()[1].data, rng).kind for _ in range(200)}
+    assert len(kinds) == 7
+
+
+def test_a_slice_of_a_campaign_keeps_the_promise() -> None:
+    """Of this process: a mutant that ended it would end the test."""
+    outcomes = []
+    for number in range(400):
+        mutant, seed = Campaign(3).mutant(number, cases())
+        outcomes.append(try_mutant(mutant, seed.feeds))
+    assert not [o for o in outcomes if o.ended in BROKEN]
+    places = [o.place for o in outcomes if o.place]
+    assert len(places) > 100
+    assert sum(place != "elsewhere" for place in places) >= 0.95 * len(places)
+    assert sum(o.ended == "ran" for o in outcomes) > 40
+
+
+def test_places_are_what_a_change_touches() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Neg", ["a"], ["b"], name="second"),
+        helper.make_node("Exp", ["b"], ["c"], name="third"),
+        helper.make_node("Abs", ["c"], ["y"], name="fourth"),
+    ]
+    model = ModelProto(graph=helper.make_graph(nodes, "g", [], []))
+    found = around_node(model, model.graph.node[1])
+    assert found == Places(frozenset({"second", "b"}), frozenset({"a", "first", "third"}))
+    assert around_tensor(model, "b").near >= {"second", "third"}
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [(KeyError("x"), "untyped"), (MemoryError(), "untyped"), (KeyboardInterrupt(), "untyped")],
+)
+def test_what_is_no_error_of_tercet_is_seen(
+    error: BaseException, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trial, "load", fail)
+    assert try_mutant(Mutant("x", b"", None), ()).ended == ended
+
+
+def test_another_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in seeds() if seed.name == "quantized")
+    real = trial.load
+
+    def sabotaged(data: bytes, **options: object) -> object:
+        model = ModelProto.FromString(data)
+        if "stop_at" in options:
+            (tensor,) = (t for t in model.graph.initializer if len(t.dims) == 2)
+            flipped = -onnx.numpy_helper.to_array(tensor).astype(np.int8)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(flipped, tensor.name))
+        return real(model, **options)
+
+    monkeypatch.setattr(trial, "load", sabotaged)
+    assert try_mutant(Mutant("x", seed.data, None), ()).ended == "different"
+
+
+def test_a_campaign_in_processes_and_its_page() -> None:
+    campaign = Campaign(1, byte_share=1.0)
+    found = dict(run_campaign(campaign, range(30)))
+    assert sorted(found) == list(range(30))
+    result = summary(campaign, found, {"CPU": "any"}, "python -m tercet.tools.fuzz")
+    assert sum(result["ends"].values()) == 30
+    assert passes(result)
+    assert result["megabytes"] > 10
+    lost = found | {30: Outcome("", "signal", message="SIGSEGV")}
+    worse = summary(campaign, lost, {}, "")
+    assert not passes(worse)
+    assert "30: signal" in markdown(worse)
+    misplaced = {0: Outcome("reads", "refused at load", place="elsewhere")}
+    assert not passes(summary(campaign, misplaced, {}, ""))
+
+
+@pytest.mark.parametrize("file", sorted(CORPUS.glob("*.onnx")), ids=lambda file: file.stem[:40])
+def test_the_corpus_keeps_the_promise(file: Path) -> None:
+    assert try_mutant(Mutant("corpus", file.read_bytes(), None), ()).ended not in BROKEN
+
+
+def test_texts_are_seeds() -> None:
+    assert [seed.name for seed in seeds()] == list(TEXTS)
