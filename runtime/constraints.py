@@ -23,6 +23,9 @@ from .errors import ShapeError
 from .op import OPERATORS, Op, input_names
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
+#: The domains that the table speaks of.
+DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+
 #: What a value is made of: a dtype, or those of a map's keys and values.
 Element = DType | tuple[DType, DType]
 
@@ -228,7 +231,7 @@ class Signature:
 def signature_of(operator: type[Op]) -> Signature | None:
     """Return the signature of an operator; None for one that is not ONNX's."""
     name = operator.__name__
-    if OPERATORS.get((operator.domain, name)) is not operator:
+    if operator.domain not in DOMAINS or OPERATORS.get((operator.domain, name)) is not operator:
         return None
     found = (text for text, names in SIGNATURES.items() if name in names.split())
     return next(map(_parsed, found), None)

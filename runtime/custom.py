@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar
 
+import numpy as np
+
 from .arguments import refused
-from .errors import UsageError
+from .dtypes import TO_ONNX
+from .errors import OperatorError, ShapeError, TercetError, UsageError
+from .ir import Node, Value
 from .op import Inferred, Op, attributes
-from .types import ValueType
+from .types import Array, HostValue, TensorType, ValueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class CustomOperator:
     Attributes:
         function: takes the inputs as arrays by position (None where an optional one is left out,
             which needs the default None) and the attributes by keyword; returns an array, or a
-            tuple of them. It must not write to its inputs.
+            tuple of as many as the node has outputs. Its inputs are read-only.
         infer: takes the `TensorType`s of the inputs and the attributes in the same way and returns
             the type of the result, or a tuple of types. Without it sizes are known only when the
             operator has run, and what depends on them is planned then.
@@ -50,9 +54,76 @@ class Custom(Op):
         """Return the attributes by name."""
         return {name: getattr(self, name) for name in attributes(type(self))}
 
-    def call(self, *inputs: Any) -> Any:
-        """Run the user's function."""
-        return self.definition.function(*inputs, **self.given())
+
+def run_custom(node: Node, inputs: Sequence[HostValue]) -> tuple[HostValue, ...]:
+    """Run the function behind a node on read-only inputs.
+
+    Raises:
+        OperatorError: the function raised, or gave something else than the node's results.
+    """
+    op = node.op
+    if not isinstance(op, Custom):
+        raise TypeError(f"{op} is none of the user's operators")
+    where = f"node '{node.name}' ({node.kind})"
+    try:
+        found: Any = op.definition.function(*map(_read_only, inputs), **op.given())
+    except Exception as error:
+        said = f"the operator's function raised {type(error).__name__}: {error}"
+        raise OperatorError(f"{where}: {said}") from error
+    results = found if isinstance(found, tuple) else (found,)
+    if len(results) != len(node.outputs):
+        raise OperatorError(
+            f"{where}: the operator's function returned {len(results)} results; "
+            f"the node has {len(node.outputs)}"
+        )
+    pairs = zip(results, node.outputs, strict=True)
+    return tuple(_result(data, value, f"{where}: {value.name!r}") for data, value in pairs)
+
+
+def _read_only(value: HostValue) -> HostValue:
+    """Return a value that cannot be written to; its memory is read elsewhere, too."""
+    if isinstance(value, list):
+        return [_read_only(each) for each in value]
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
+def _result(data: Any, value: Value, where: str) -> HostValue:
+    """Return what a function gave for an output; raises OperatorError if that is no such value."""
+    if isinstance(data, list):
+        return [_result(each, Value(value.name), where) for each in data]
+    if data is None or isinstance(data, dict):
+        return data
+    if not isinstance(data, np.ndarray | np.generic) or isinstance(data, np.ma.MaskedArray):
+        raise OperatorError(f"{where} is {type(data).__name__}; expected a numpy array")
+    array = np.asarray(data)
+    array = array.astype(object) if array.dtype.kind in "UT" else array
+    if array.dtype not in TO_ONNX:
+        raise OperatorError(f"{where} is an array of {array.dtype}, which ONNX does not have")
+    declared, wanted = value.declared, value.type
+    if wanted is None and isinstance(declared, TensorType):
+        wanted = declared.with_shape(None)
+    if isinstance(wanted, TensorType) and not _fits(array, wanted):
+        found = TensorType(array.dtype, array.shape)
+        raise OperatorError(f"{where} is {found}; the shape rule, or the model, says {wanted}")
+    return array
+
+
+def _fits(array: Array, type_: TensorType) -> bool:
+    if array.dtype != type_.dtype or type_.shape is None:
+        return array.dtype == type_.dtype
+    sizes = zip(array.shape, type_.shape, strict=False)
+    same = all(not isinstance(wanted, int) or size == wanted for size, wanted in sizes)
+    return same and array.ndim == len(type_.shape)
+
+
+def _kind_of(default: object) -> Any:
+    """Return the type that an attribute has whose default is this one."""
+    if isinstance(default, bool | str):
+        return type(default)
+    return int | float if isinstance(default, int | float) else Any
 
 
 def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) -> type[Op]:
@@ -74,7 +145,7 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
     for parameter in signature(definition.function).parameters.values():
         if parameter.kind is Parameter.KEYWORD_ONLY:
             default = parameter.default
-            kind = type(default) if isinstance(default, int | float | str) else Any
+            kind = _kind_of(default)
             required = default is Parameter.empty
             fields.append((parameter.name, kind) if required else (parameter.name, kind, default))
         elif parameter.kind is Parameter.VAR_KEYWORD:
@@ -96,7 +167,18 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
     def infer(self: Custom, *types: ValueType | None) -> Inferred:
         if definition.infer is None:
             return None
-        return definition.infer(*types, **self.given())
+        try:
+            found = definition.infer(*types, **self.given())
+        except TercetError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ShapeError(f"the operator's shape rule raised {said}") from error
+        for each in found if isinstance(found, tuple) else (found,):
+            if not isinstance(each, ValueType | None):
+                given = type(each).__name__
+                raise ShapeError(f"the operator's shape rule gives {given}; expected a TensorType")
+        return found
 
     own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
     kinds = {p.name: ValueType if p.default is p.empty else ValueType | None for p in inputs}

@@ -144,6 +144,10 @@ class DeviceError(TercetError):
     exit_code = 6
 
 
+class OperatorError(DeviceError):
+    """A user's own operator that raised (see `__cause__`), or gave something that is no result."""
+
+
 class DeviceOutOfMemory(DeviceError):
     """An allocation that a device refused; says how much was asked for and how much is free."""
 

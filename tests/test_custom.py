@@ -73,15 +73,108 @@ def test_it_is_known_in_bodies_and_functions() -> None:
         np.testing.assert_array_equal(loaded(np.array(False), X)[0], swish(X))
 
 
-def test_a_fault_in_it_names_the_node() -> None:
-    def broken(x: Array, *, beta: float) -> Array:
-        raise ValueError("not today")
+@pytest.mark.parametrize("planned", [False, True], ids=["alone", "planned"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(AssertionError, AttributeError, KeyError, MemoryError, OSError, RecursionError),
+        *(RuntimeError, StopIteration, TypeError, ValueError, ZeroDivisionError),
+        tercet.InputError,
+    ],
+)
+def test_a_fault_in_it_names_the_node(kind: type[Exception], planned: bool) -> None:
+    fault = kind("not today")
 
+    def broken(x: Array, *, beta: float) -> Array:
+        raise fault
+
+    given = CustomOperator(broken, same) if planned else broken
     with (
-        tercet.load(MODEL, operators={KEY: broken}) as model,
-        pytest.raises(tercet.DeviceError, match=r"node 's' \(my.domain::Swish\): not today"),
+        tercet.load(MODEL, operators={KEY: given}) as model,
+        pytest.raises(
+            tercet.DeviceError,
+            match=rf"node 's' \(my.domain::Swish\): .* {kind.__name__}: .*not today",
+        ) as raised,
     ):
         model(X)
+    assert raised.value.__cause__ is fault
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["alone", "planned"])
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ([1.0, 2.0, 3.0], "'s' is float; expected a numpy array"),
+        ((X, X), "returned 2 results; the node has 1"),
+        ((), "returned 0 results; the node has 1"),
+        (1.5, "'s' is float; expected a numpy array"),
+        ("text", "'s' is str; expected a numpy array"),
+        (np.ma.array(X, mask=True), "'s' is MaskedArray; expected a numpy array"),
+        (np.array(["2026"], "datetime64[Y]"), "which ONNX does not have"),
+        (X.astype(np.float64), r"'s' is float64\[3\]; .* says float32\["),
+        (np.array(["a", "b", "c"]), r"'s' is string\[3\]; .* says float32\["),
+    ],
+)
+def test_what_is_no_result_is_the_operators_fault(result: Any, said: str, planned: bool) -> None:
+    def odd(x: Array, *, beta: float) -> Any:
+        return result
+
+    text = (
+        "g (float[n] x) => (y) <float[n] s> { s = my.domain.Swish <beta = 2.0> (x) y = Relu (s) }"
+    )
+    given = CustomOperator(odd, same) if planned else odd
+    with (
+        tercet.load(model_of(text), operators={KEY: given}) as model,
+        pytest.raises(tercet.DeviceError, match=rf"node 's' \(my.domain::Swish\).*{said}"),
+    ):
+        model(X)
+
+
+def test_a_result_of_another_shape_than_the_rule_says() -> None:
+    def short(x: Array, *, beta: float) -> Array:
+        return x[1:]
+
+    with (
+        tercet.load(MODEL, operators={KEY: CustomOperator(short, same)}) as model,
+        pytest.raises(tercet.DeviceError, match=r"node 's'.* is float32\[2\]; .* says float32\[3"),
+    ):
+        model(X)
+
+
+def test_a_shape_rule_that_fails() -> None:
+    def rule(x: Any, *, beta: float) -> Any:
+        raise KeyError("no such rule")
+
+    def nonsense(x: Any, *, beta: float) -> Any:
+        return [3]
+
+    for given, said in ((rule, "raised KeyError"), (nonsense, "gives list; expected")):
+        with pytest.raises(tercet.ModelError, match=rf"node 's'.*shape rule {said}"):
+            tercet.load(MODEL, operators={KEY: CustomOperator(swish, given)})
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["alone", "planned"])
+def test_inputs_are_read_only(planned: bool) -> None:
+    def greedy(x: Array, *, beta: float) -> Array:
+        x *= 2
+        return x
+
+    given = CustomOperator(greedy, same) if planned else greedy
+    x = X.copy()
+    with (
+        tercet.load(MODEL, operators={KEY: given}) as model,
+        pytest.raises(tercet.DeviceError, match=r"node 's'.*read-only"),
+    ):
+        model(x)
+    np.testing.assert_array_equal(x, X)
+
+
+def test_a_default_that_is_an_integer_takes_a_float() -> None:
+    def swish_of_integers(x: Array, *, beta: float = 1) -> Array:
+        return swish(x, beta=beta)
+
+    with tercet.load(MODEL, operators={KEY: swish_of_integers}) as model:
+        np.testing.assert_array_equal(model(X)[0], np.maximum(swish(X, beta=2.0), 0))
 
 
 def test_what_cannot_be_an_operator() -> None:

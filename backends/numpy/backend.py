@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ...runtime.backend import Claim, Decline, Site, Weights
-from ...runtime.custom import Custom
+from ...runtime.custom import Custom, run_custom
 from ...runtime.errors import FAILURES, LimitError, TercetError, UnsupportedError
 from ...runtime.host import HOST, HostDevice, allowance
 from ...runtime.infer import check_types, infer
@@ -68,15 +68,18 @@ def _claim(chain: Chain, options: Options) -> Claim | Decline:
         return Claim(chain.nodes, build, in_place=in_place(chain) if built.in_place else ())
     if kind in ELEMENTWISE:
         return elementwise_claim(chain)
-    if found := _kernel_of(kind):
+    if issubclass(kind, Custom):
+        return kernel_claim(chain.head, _custom_kernel(chain.head))
+    if found := KERNELS.get(kind):
         return kernel_claim(chain.head, found)
     return Decline(chain.head, f"no implementation of {chain.head.kind}")
 
 
-def _kernel_of(operator: type[Op]) -> Kernel | None:
-    if issubclass(operator, Custom):
-        return Kernel(operator.call, writes=False, in_place=False)
-    return KERNELS.get(operator)
+def _custom_kernel(node: Node) -> Kernel:
+    def run(op: Op, *arrays: Array | None) -> tuple[HostValue, ...]:
+        return run_custom(node, arrays)
+
+    return Kernel(run, writes=False, in_place=False)
 
 
 def _build(builder: Builder, chain: Chain, options: Options, site: Site) -> HostStep | Decline:
@@ -120,7 +123,9 @@ def _run(
 ) -> Sequence[HostValue]:
     op, kind = node.op, type(node.op)
     _check_size(node, values, limit)
-    if found := _kernel_of(kind):
+    if isinstance(op, Custom):
+        return run_custom(node, values)
+    if found := KERNELS.get(kind):
         return call(op, found, list(values))[: len(node.outputs)]
     arrays = [data if isinstance(data, np.ndarray) else None for data in values]
     if kind in ELEMENTWISE:

@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 
 from ...runtime.dtypes import DType, float32, float64, int64
+from ...runtime.guard import check_time, need
 from ...runtime.ops.pool import MaxRoiPool, RoiAlign
 from ...runtime.ops.search import NonMaxSuppression
 from ...runtime.types import Array
@@ -41,6 +42,8 @@ def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Arra
         counts = (len(rows[0][0]) // size[0], len(columns[0][0]) // size[1])
         if not all(counts):
             continue
+        samples = len(rows[0][0]) * len(columns[0][0])
+        need(6 * len(source) * samples * dtype.itemsize, "the samples of RoiAlign")
         parts = [
             source[:, row[:, np.newaxis], column] * (height[:, np.newaxis] * width)
             for row, height in rows
@@ -67,6 +70,7 @@ def _samples(
         extent = max(extent, extent.dtype.type(1))
     cell = extent / cells
     count = op.sampling_ratio or max(0, ceil(cell))
+    need(4 * cells * count * int64.itemsize, "the samples of RoiAlign")
     steps = (np.arange(count, dtype=cell.dtype) + 0.5) / max(count, 1)
     position = (begin + (np.arange(cells, dtype=cell.dtype)[:, np.newaxis] + steps) * cell).ravel()
     near = (position >= -1) & (position <= size)
@@ -146,6 +150,7 @@ def _kept(corners: Array, candidates: Array, most: int, overlap: float) -> Array
     kept: list[int] = []
     while len(candidates) and len(kept) < most:
         best, candidates = candidates[0], candidates[1:]
+        check_time()
         kept.append(int(best))
         others = corners[:, candidates]
         candidates = candidates[_overlaps(corners[:, best, np.newaxis], others) <= overlap]

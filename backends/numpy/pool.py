@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ...runtime.backend import Site
-from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, name_of
+from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, int64, name_of
+from ...runtime.guard import need
 from ...runtime.ir import Value
 from ...runtime.ops.pool import (
     AveragePool,
@@ -37,6 +38,8 @@ from .taps import Axis, axes_of_window
 
 #: Elements of the input that are reduced along all axes before the next ones are read.
 BLOCK = 1 << 16
+#: Bytes that the host needs for each element of a window while it plans.
+TAP = 256
 
 #: Takes a source and a target.
 Map = Callable[[Array, Array], object]
@@ -63,6 +66,7 @@ class Reduction:
     def slide(self, tape: Tape, axis: Axis, number: int, source: Array, target: Array) -> None:
         """Add the calls that reduce the windows along axis `number` of `source` into `target`."""
         lead = (slice(None),) * number
+        need(axis.kernel * TAP, "the taps of a window")
         taps = [axis.tap(k) for k in range(axis.kernel)]
         if axis.output == 1 and axis.dilation == 1:
             inside = slice(max(0, -axis.begin), axis.kernel - axis.begin)
@@ -233,6 +237,7 @@ def average_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
     if x.tensor.dtype not in FLOATS:
         return f"dtype {name_of(x.tensor.dtype)}"
     axes = axes_of(op, x.tensor.dims[2:])
+    need(sum(axis.kernel * axis.output for axis in axes) * int64.itemsize, "counts of elements")
     count = np.ones(())
     for axis in axes:
         count = count[..., None] * axis.counts(bool(op.count_include_pad))

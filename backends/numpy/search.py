@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ...runtime.dtypes import int64
+from ...runtime.guard import check_time
 from ...runtime.ops.search import NonZero, TopK, Unique
 from ...runtime.types import Array
 from .registry import kernel
+
+#: Elements that are looked at between two looks at the clock.
+BLOCK = 1 << 24
 
 
 @kernel(TopK)
@@ -28,7 +34,14 @@ def non_zero(op: NonZero, x: Array) -> Array:
     """Return the coordinates of all elements that are not 0."""
     if x.ndim == 0:
         return np.zeros((0, int(bool(x))), int64)
-    return np.array(np.nonzero(x), int64)
+    found: list[Array] = []
+    rows = max(1, BLOCK // max(1, prod(x.shape[1:])))
+    for first in range(0, len(x), rows):
+        check_time()
+        places = np.array(np.nonzero(x[first : first + rows]), int64)
+        places[0] += first
+        found.append(places)
+    return np.concatenate(found, 1) if found else np.zeros((x.ndim, 0), int64)
 
 
 @kernel(Unique)

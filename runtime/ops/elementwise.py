@@ -43,7 +43,7 @@ from .elementwise_rules import (
     subtract_symbol,
 )
 from .propagate import compute, unknown
-from .shapes import broadcast, same_dtype, same_shape
+from .shapes import broadcast, need_choice, same_dtype, same_shape
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
 
@@ -319,6 +319,7 @@ class BitShift(Op):
     direction: str
 
     def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        need_choice(self.direction, "direction", "LEFT", "RIGHT")
         return TensorType(same_dtype(x, y), broadcast(x.shape, y.shape))
 
 
@@ -382,6 +383,7 @@ class Cast(Op):
     round_mode: str = "up"
 
     def infer(self, input: TensorType) -> TensorType:
+        need_choice(self.round_mode, "round_mode", "up", "down", "nearest")
         return _convert(input, self.to)
 
 
@@ -393,6 +395,7 @@ class CastLike(Op):
     round_mode: str = "up"
 
     def infer(self, input: TensorType, target_type: TensorType) -> TensorType:
+        need_choice(self.round_mode, "round_mode", "up", "down", "nearest")
         return _convert(input, target_type.dtype)
 
 
@@ -509,6 +512,10 @@ class Gelu(Unary):
     """x Φ(x): with the error function, or the approximation by `tanh`."""
 
     approximate: str = "none"
+
+    def infer(self, x: TensorType) -> TensorType:
+        need_choice(self.approximate, "approximate", "none", "tanh")
+        return super().infer(x)
 
 
 @op

@@ -13,6 +13,7 @@ from ..types import Array, Dim, TensorType
 from .propagate import combine, is_small, rearrange
 from .shapes import (
     checked,
+    need_choice,
     need_rank,
     normalize_axis,
     same_dim,
@@ -122,6 +123,7 @@ class ScatterElements(Op):
     reduction: str = "none"
 
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        need_choice(self.reduction, "reduction", "none", "add", "mul", "max", "min")
         same_dtype(data, updates)
         _align(self.axis, data, indices, "indices")
         same_shape(indices.shape, updates.shape, "indices and updates")
@@ -139,6 +141,7 @@ class ScatterND(Op):
     reduction: str = "none"
 
     def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        need_choice(self.reduction, "reduction", "none", "add", "mul", "max", "min")
         same_dtype(data, updates)
         result = data.without_value()
         depth = indices.shape[-1] if indices.shape else None
@@ -176,6 +179,7 @@ class TensorScatter(Op):
     def infer(
         self, past_cache: TensorType, update: TensorType, write_indices: TensorType | None = None
     ) -> TensorType:
+        need_choice(self.mode, "mode", "linear", "circular")
         same_dtype(past_cache, update)
         if write_indices is not None:
             need_rank(write_indices, 1, "write_indices")

@@ -20,6 +20,7 @@ from .shapes import (
     checked,
     exact_ints_of,
     ints_of,
+    need_choice,
     need_rank,
     normalize_axes,
     normalize_axis,
@@ -247,6 +248,7 @@ class Pad(Op):
         constant_value: TensorType | None = None,
         axes: TensorType | None = None,
     ) -> TensorType:
+        need_choice(self.mode, "mode", "constant", "reflect", "edge", "wrap")
         same_dtype(data, constant_value)
         amounts = ints_of(pads, "pads", most=2 * MAX_RANK)
         along = exact_ints_of(axes, "axes")
@@ -281,6 +283,7 @@ class DepthToSpace(Op):
     mode: str = "DCR"
 
     def infer(self, input: TensorType) -> TensorType:
+        need_choice(self.mode, "mode", "DCR", "CRD")
         n, c, h, w = _image(input, self.blocksize)
         area = _divided(c, self.blocksize**2, "channels")
         b = self.blocksize
@@ -295,6 +298,7 @@ class SpaceToDepth(Op):
     mode: str = "DCR"
 
     def infer(self, input: TensorType) -> TensorType:
+        need_choice(self.mode, "mode", "DCR", "CRD")
         n, c, h, w = _image(input, self.blocksize)
         b = self.blocksize
         h, w = _divided(h, b, "height"), _divided(w, b, "width")

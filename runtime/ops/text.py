@@ -6,7 +6,7 @@ from ..dtypes import bool_, float32, int64, string
 from ..errors import ShapeError
 from ..op import Op, op
 from ..types import TensorType
-from .shapes import MAX_SIZE, broadcast, need_rank
+from .shapes import MAX_SIZE, broadcast, need_choice, need_rank
 
 
 def _need_strings(x: TensorType, name: str) -> None:
@@ -58,6 +58,7 @@ class StringNormalizer(Op):
     stopwords: tuple[str, ...] | None = None
 
     def infer(self, x: TensorType) -> TensorType:
+        need_choice(self.case_change_action, "case_change_action", "LOWER", "UPPER", "NONE")
         _need_strings(x, "x")
         need_rank(x, (1, 2), "x")
         if x.shape is None:
@@ -101,6 +102,7 @@ class TfIdfVectorizer(Op):
     weights: tuple[float, ...] | None = None
 
     def infer(self, x: TensorType) -> TensorType:
+        need_choice(self.mode, "mode", "TF", "IDF", "TFIDF")
         need_rank(x, (1, 2), "x")
         if not self.ngram_indexes or not 0 <= min(self.ngram_indexes) <= self._last < MAX_SIZE:
             raise ShapeError("ngram_indexes is empty, or has impossible elements")
