@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +27,9 @@ from .differences import Differences, differences
 #: products lose three digits when they are added up in another order.
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
 _COARSE = 0.25
+
+#: What is said of an output; ``inconclusive`` where an error could not be told from rounding.
+Word = Literal["ok", "MISMATCH", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +114,9 @@ class Agreement:
     Attributes:
         output: its name.
         type: dtype and shape that were found.
-        ok: whether the types are equal, every difference is within the tolerance, and NaN and
-            infinities stand at the same places.
+        verdict: ``ok`` if the types are equal, every difference is within the tolerance, and NaN
+            and infinities stand at the same places; ``inconclusive`` where rounding may explain
+            what differs, but an error might look the same; else ``MISMATCH``.
         max_abs: greatest absolute difference of finite elements; NaN if the types differ.
         max_rel: `max_abs` by `scale`.
         rel_l2: Euclidean norm of the differences by that of the reference.
@@ -122,13 +127,14 @@ class Agreement:
         inf: number of infinities found.
         misplaced: elements of which one side is NaN or infinite and the other one is not so.
         first_misplaced: the first of them.
-        complaint: why it is not ok, in words; empty if it is.
+        reason: why it is not ok, in words; empty if it is.
+        excess: the greatest difference as a share of what that element may differ by.
         differences: how they are spread; None where that was not asked for, or for texts.
     """
 
     output: str
     type: str
-    ok: bool
+    verdict: Word
     max_abs: float
     max_rel: float
     rel_l2: float
@@ -139,13 +145,14 @@ class Agreement:
     inf: int = 0
     misplaced: int = 0
     first_misplaced: Difference | None = None
-    complaint: str = ""
+    reason: str = ""
+    excess: float = 0.0
     differences: Differences | None = None
 
     @property
-    def verdict(self) -> str:
-        """``ok`` or ``MISMATCH``."""
-        return "ok" if self.ok else "MISMATCH"
+    def ok(self) -> bool:
+        """Whether the verdict is ``ok``."""
+        return self.verdict == "ok"
 
     def to_dict(self) -> dict[str, object]:
         """Return everything, for JSON."""
@@ -171,7 +178,7 @@ class Agreement:
             "inf": self.inf,
             "misplaced": self.misplaced,
             "first_misplaced": place(self.first_misplaced),
-            "complaint": self.complaint,
+            "reason": self.reason,
             "differences": None if self.differences is None else self.differences.to_dict(),
         }
 
@@ -186,8 +193,11 @@ def missing(output: str, present: Array | None, side: str) -> Agreement:
     """
     nan = float("nan")
     text = type_text(present) if present is not None else ""
-    complaint = f"{side} lacks it"
-    return Agreement(output, text, False, nan, nan, nan, nan, Tolerance(0, 0), complaint=complaint)
+    reason = f"{side} lacks it"
+    numbers = nan, nan, nan, nan
+    return Agreement(
+        output, text, "MISMATCH", *numbers, Tolerance(0, 0), reason=reason, excess=float("inf")
+    )
 
 
 def agreement(
@@ -206,7 +216,7 @@ def agreement(
     if reference.shape != found.shape or reference.dtype != found.dtype:
         nan = float("nan")
         complaint = f"is {type_text(found)}, reference {type_text(reference)}"
-        return make(False, nan, nan, nan, nan, complaint=complaint)
+        return make("MISMATCH", nan, nan, nan, nan, reason=complaint, excess=float("inf"))
     if reference.dtype == string:
         return _compare_texts(make, reference, found)
     if detailed:
@@ -223,11 +233,12 @@ def _compare_texts(make: partial[Agreement], reference: Array, found: Array) -> 
     wrong = np.asarray(reference != found, bool)
     count = int(wrong.sum())
     if not count:
-        return make(True, 0.0, 0.0, 0.0, 0.0)
+        return make("ok", 0.0, 0.0, 0.0, 0.0)
     worst = _difference(reference, found, int(wrong.argmax()))
     complaint = f"{count} of {found.size} strings differ; {worst}"
     nan = float("nan")
-    return make(False, nan, nan, nan, nan, worst=worst, complaint=complaint)
+    excess = float("inf")
+    return make("MISMATCH", nan, nan, nan, nan, worst=worst, reason=complaint, excess=excess)
 
 
 def _compare_numbers(
@@ -244,9 +255,10 @@ def _compare_numbers(
     count = int(misplaced.sum())
     worst = None if same.all() else _difference(reference, found, int(apart.argmax()))
     first = _difference(reference, found, int(misplaced.argmax())) if count else None
-    within = max_abs <= tolerance.bound(scale)
+    allowed = tolerance.bound(scale)
+    within = max_abs <= allowed
     return make(
-        bool(within and not count),
+        "ok" if within and not count else "MISMATCH",
         max_abs,
         _ratio(max_abs, scale),
         _ratio(float(np.linalg.norm(apart.ravel())), float(np.linalg.norm(size.ravel()))),
@@ -256,11 +268,12 @@ def _compare_numbers(
         inf=int(np.isinf(b).sum()),
         misplaced=count,
         first_misplaced=first,
-        complaint=_complaint(within, worst, count, first),
+        reason=_reason(within, worst, count, first),
+        excess=float("inf") if count else _ratio(max_abs, allowed),
     )
 
 
-def _complaint(within: bool, worst: Difference | None, count: int, first: Difference | None) -> str:
+def _reason(within: bool, worst: Difference | None, count: int, first: Difference | None) -> str:
     said: list[str] = []
     if count:
         plural = "elements are" if count > 1 else "element is"

@@ -26,6 +26,7 @@ from ..runtime.options import Options
 from ..runtime.passes import Rewrites
 from ..runtime.passes.driver import Rewrite
 from ..runtime.types import HostValue
+from .agreement import Word
 from .console import Say, silent, text_of
 from .contestants import Settings
 from .deadline import time_limit
@@ -43,7 +44,7 @@ from .replay import (
     run_all,
 )
 from .threads import use_threads
-from .verdict import Finding, Judge
+from .verdict import Finding, Judge, exit_code, overall
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Bisection:
         runs: how many times the contestant ran.
         reduced: the smallest part that is wrong; None if nothing is.
         stopped: why the search is not complete; empty if it is.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
     """
 
     model: str
@@ -78,11 +80,25 @@ class Bisection:
     runs: int = 0
     reduced: Reduced | None = None
     stopped: str = ""
+    allow_inconclusive: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is known to be wrong."""
-        return self.fault == "none" or (self.fault == "unknown" and not _wrong(self.findings))
+        """Whether nothing is known to be wrong, and nothing is inconclusive."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """``MISMATCH`` where there is a fault; else the worst verdict of an output."""
+        if self.fault not in ("none", "unknown"):
+            return "MISMATCH"
+        return overall([finding.agreement.verdict for finding in self.findings])
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        allowed = self.allow_inconclusive
+        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __str__(self) -> str:
         from .bisection_view import show_bisection
@@ -95,6 +111,7 @@ class Bisection:
         return {
             "model": self.model,
             "ok": self.ok,
+            "verdict": self.verdict,
             "reference": self.reference,
             "contestant": self.contestant,
             "inputs": self.inputs.to_dict(),
@@ -126,6 +143,7 @@ def bisect(
     reduce: bool = True,
     operators: Operators | None = None,
     threads: int | None = None,
+    allow_inconclusive: bool = False,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -147,6 +165,7 @@ def bisect(
         reduce: whether to look for the smallest part of the model that is wrong.
         operators: custom operators; see `tercet.load`.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        allow_inconclusive: whether `Bisection.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -177,6 +196,7 @@ def bisect(
         inputs=feeds,
         runs=trial.runs,
         stopped=limit.stopped,
+        allow_inconclusive=allow_inconclusive,
     )
 
 
@@ -218,10 +238,11 @@ class _Trial:
         graph, by_rewrites = plain, False
         if not _wrong(outputs):
             self.say(f"{self._contestant.name}: the optimised graph")
-            graph, outputs = best, findings(best)
-            if not _wrong(outputs):
-                self._note(fault="none", findings=tuple(outputs))
+            graph, optimised = best, findings(best)
+            if not _wrong(optimised):
+                self._note(fault="none", findings=tuple(_worse(outputs, optimised)))
                 return
+            outputs = optimised
             by_rewrites = _wrong(findings(best, self._reference))
         self._note(findings=tuple(outputs))
         if by_rewrites:
@@ -313,7 +334,13 @@ class _Trial:
 
 
 def _wrong(findings: Iterable[Finding]) -> bool:
-    return any(not finding.ok for finding in findings)
+    return any(finding.verdict == "wrong" for finding in findings)
+
+
+def _worse(first: list[Finding], second: list[Finding]) -> list[Finding]:
+    """Return the findings with the worse verdict, the second ones where both have the same."""
+    one, two = (overall([f.agreement.verdict for f in each]) for each in (first, second))
+    return second if overall((one, two)) == two else first
 
 
 def _result(graph: Graph, name: str, values: Values) -> HostValue:

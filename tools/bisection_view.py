@@ -26,7 +26,7 @@ def show_bisection(console: Console, found: Bisection) -> None:
     for finding in found.findings:
         result = finding.agreement
         if not finding.ok:
-            console.print(Text(f"{result.output}: {result.complaint}"))
+            console.print(Text(f"{result.output}: {result.reason}"))
     if found.stopped:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
     console.print(Text(*_verdict(found)))
@@ -40,7 +40,9 @@ def _verdict(found: Bisection) -> tuple[str, str]:
     if found.fault == "unknown":
         return "what is wrong is not known yet", "bold yellow"
     if found.ok:
-        return f"nothing is wrong on {found.contestant}", "bold green"
+        return f"no mismatch found on {found.contestant}", "bold green"
+    if found.verdict == "inconclusive":
+        return f"inconclusive: no mismatch found on {found.contestant}", "bold yellow"
     if found.rewrite is not None:
         number, total = found.rewrite.number, len(found.rewrites)
         said = f"rewrite {number} of {total} ({found.rewrite.name}): {found.rewrite.text}"

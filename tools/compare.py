@@ -15,7 +15,7 @@ from ..arguments import public
 from ..backends.numpy import blas
 from ..runtime.errors import UsageError
 from ..runtime.types import Array
-from .agreement import Agreement
+from .agreement import Agreement, Word
 from .console import Say, silent, text_of
 from .contestants import Settings, check_names, default_names
 from .deadline import time_limit
@@ -26,6 +26,7 @@ from .race import Entry, Race
 from .saved import Saved, write_comparison
 from .threads import use_threads
 from .tolerances import ByName, Chosen
+from .verdict import exit_code, overall
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,12 @@ class Result:
     @property
     def ok(self) -> bool:
         """Whether every output agrees with the reference's."""
-        return all(found.ok for found in self.agreements)
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """The worst verdict of an output."""
+        return overall([found.verdict for found in self.agreements])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the outputs, times in milliseconds, for JSON."""
@@ -70,6 +76,7 @@ class Result:
             "cold_ms": self.cold * 1e3,
             "steady_ms": self.steady.to_dict(),
             "ok": self.ok,
+            "verdict": self.verdict,
             "error": self.error,
             "outputs": [found.to_dict() for found in self.agreements],
         }
@@ -86,6 +93,7 @@ class Comparison:
         results: one a contestant; the first one is the reference.
         skipped: why a contestant did not take part, by name.
         stopped: why it is not complete; empty if it is.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
     """
 
     model: str
@@ -94,6 +102,7 @@ class Comparison:
     results: tuple[Result, ...]
     skipped: Mapping[str, str]
     stopped: str = ""
+    allow_inconclusive: bool = False
 
     @property
     def reference(self) -> Result:
@@ -102,8 +111,19 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether all agree."""
-        return all(result.ok for result in self.results)
+        """Whether all agree: no output is a mismatch, and none is inconclusive."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """``ok``, ``MISMATCH`` or ``inconclusive``: the worst verdict of an output."""
+        return overall([result.verdict for result in self.results])
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        allowed = self.allow_inconclusive
+        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __getitem__(self, name: str) -> Result:
         """Return the result of a contestant; raises KeyError if it took no part."""
@@ -124,6 +144,7 @@ class Comparison:
                 "contestant": result.name,
                 "output": found.output,
                 "verdict": found.verdict,
+                "reason": found.reason,
                 "max_abs": found.max_abs,
                 "max_rel": found.max_rel,
                 "rel_l2": found.rel_l2,
@@ -149,6 +170,7 @@ class Comparison:
         return {
             "model": self.model,
             "ok": self.ok,
+            "verdict": self.verdict,
             "reference": self.reference.name,
             "threads": self.threads,
             "inputs": self.inputs.to_dict(),
@@ -177,6 +199,7 @@ def compare(
     load: str | os.PathLike[str] | None = None,
     operators: Operators | None = None,
     threads: int | None = None,
+    allow_inconclusive: bool = False,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -208,6 +231,7 @@ def compare(
         load: what `Comparison.save` wrote; its contestants take part.
         operators: custom operators; see `tercet.load`.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        allow_inconclusive: whether `Comparison.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -246,7 +270,13 @@ def compare(
     race.judge(tolerances, measured=False)
     results = tuple(_result(name, entry) for name, entry in race.entries.items())
     return Comparison(
-        model_title(source), race.inputs, blas.threads(), results, race.skipped, limit.stopped
+        model_title(source),
+        race.inputs,
+        blas.threads(),
+        results,
+        race.skipped,
+        limit.stopped,
+        allow_inconclusive,
     )
 
 

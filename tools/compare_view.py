@@ -11,8 +11,10 @@ from .agreement import Agreement
 from .compare import Comparison, Result
 from .console import counted, facts, grid, ms_text
 from .differences import Differences
+from .verdict import WORDS
 
 DETAILED_OUTPUTS = 20
+STYLES: Mapping[str, str] = {"ok": "green", "inconclusive": "bold yellow", "MISMATCH": "bold red"}
 #: Contestants beside each other in a table of statistics.
 ABREAST = 4
 
@@ -79,25 +81,28 @@ def _show_latencies(console: Console, results: Sequence[Result]) -> None:
 
 
 def _show_differences(console: Console, comparison: Comparison) -> None:
-    table = grid("output", "against", "max abs", "max rel", "rel L2", "allowed", "verdict", left=2)
+    table = grid("output", "against", "max abs", "max rel", "rel L2", "rounding", "verdict", left=2)
     rows = [(r, found) for r in comparison.results[1:] for found in r.agreements]
-    shown = sorted(rows, key=lambda row: row[1].ok)[:DETAILED_OUTPUTS]
+    shown = sorted(rows, key=lambda row: -WORDS.index(row[1].verdict))[:DETAILED_OUTPUTS]
     for result, found in shown:
         table.add_row(
             Text(found.output),
             Text(result.name),
             *(_number(x) for x in (found.max_abs, found.max_rel, found.rel_l2)),
             _allowed(found),
-            Text(found.verdict, "green" if found.ok else "bold red"),
+            Text(found.verdict, STYLES[found.verdict]),
         )
     console.print(table)
     if len(rows) > len(shown):
         more = counted(len(rows) - len(shown), "more output")
         console.print(Text(f"{more} not shown; --json has all", "dim"))
     for result, found in shown:
-        if found.complaint:
+        if found.reason:
             console.print(
-                Text.assemble((f"{found.output} on {result.name}", "red"), f": {found.complaint}")
+                Text.assemble(
+                    (f"{found.output} on {result.name}", STYLES[found.verdict]),
+                    f": {found.reason}",
+                )
             )
 
 
@@ -157,8 +162,9 @@ def _show_verdict(console: Console, comparison: Comparison) -> None:
     console.print(
         Text(
             "max rel: max abs by the greatest magnitude of the reference. "
-            f"allowed: {_bounds_text(comparison)}. cold: first run after "
-            "loading. steady: median of later runs in turns, arrays in to arrays out.",
+            f"rounding: the most that it may cost an element, {_bounds_text(comparison)}. cold: "
+            "first run after loading. steady: median of later runs in turns, arrays in to arrays "
+            "out.",
             "dim",
         )
     )
@@ -170,17 +176,19 @@ def _show_verdict(console: Console, comparison: Comparison) -> None:
         said = f"{', '.join(others)} {verb} with {comparison.reference.name}"
         console.print(Text(said, "bold green"))
         return
-    wrong = [result.name for result in comparison.results if not result.ok]
-    said = f"MISMATCH: {', '.join(wrong)} against {comparison.reference.name}"
-    console.print(Text(said, "bold red"))
+    for word in ("inconclusive", "MISMATCH"):
+        named = [result.name for result in comparison.results if result.verdict == word]
+        if named:
+            said = f"{word}: {', '.join(named)} against {comparison.reference.name}"
+            console.print(Text(said, STYLES[word]))
 
 
 def _bounds_text(comparison: Comparison) -> str:
     """Say where the bounds come from."""
     origins = {f.tolerance.origin for r in comparison.results for f in r.agreements}
     said = {
-        "float64": "what rounding may cost, measured in float64",
-        "dtype": "what the dtype has by default",
-        "given": "as was asked for",
+        "float64": "measured in float64",
+        "dtype": "as the dtype has it",
+        "given": "as --rtol and --atol say",
     }
     return ", or ".join(text for origin, text in said.items() if origin in origins)

@@ -30,10 +30,10 @@ from ..runtime.model import Model, TensorInfo
 from ..runtime.passes import AFTER_SHAPES, Rewrites
 from ..runtime.passes import optimise as run_passes
 from ..runtime.types import Array, Dim, TensorType, ValueType
-from .agreement import Agreement
+from .agreement import Agreement, Word
 from .console import Say, silent, text_of
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
-from .verdict import Judge
+from .verdict import Judge, exit_code, overall
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Exported:
         agreements: each output against the original's; empty if it was not checked.
         frozen: inputs that became constants.
         folded: the file's names of the nodes that are gone because they depended on these alone.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
     """
 
     model: str
@@ -63,6 +64,7 @@ class Exported:
     agreements: tuple[Agreement, ...] = ()
     frozen: tuple[str, ...] = ()
     folded: tuple[str, ...] = ()
+    allow_inconclusive: bool = False
 
     def __str__(self) -> str:
         from .export_view import show_exported
@@ -83,7 +85,17 @@ class Exported:
     @property
     def ok(self) -> bool:
         """Whether every output that was checked agrees with the original's."""
-        return all(found.ok for found in self.agreements)
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """The worst verdict of an output; ``ok`` where none was checked."""
+        return overall([found.verdict for found in self.agreements])
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        return exit_code(self.verdict, allow_inconclusive=self.allow_inconclusive)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model itself, for JSON."""
@@ -100,6 +112,7 @@ class Exported:
             "frozen": list(self.frozen),
             "folded": list(self.folded),
             "ok": self.ok,
+            "verdict": self.verdict,
             "inputs": None if self.inputs is None else self.inputs.to_dict(),
             "outputs": [found.to_dict() for found in self.agreements],
         }
@@ -166,6 +179,7 @@ def simplify(
     external: int | None = None,
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
+    allow_inconclusive: bool = False,
     say: Say = silent,
     **options: Any,
 ) -> Exported:
@@ -183,6 +197,7 @@ def simplify(
         external: as for `export`.
         freeze: as for `export`; the original is fed these arrays.
         operators: custom operators; see `tercet.load`.
+        allow_inconclusive: whether `Exported.exit_code` is 0 for what is inconclusive, too.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -218,7 +233,9 @@ def simplify(
         with load(found.proto if found.file is None else found.file, **plain) as written:
             results = written.run(feeds.arrays)
         agreements = tuple(judge.outputs(expected, results))
-    return replace(found, inputs=feeds, agreements=agreements)
+    return replace(
+        found, inputs=feeds, agreements=agreements, allow_inconclusive=allow_inconclusive
+    )
 
 
 @public(inputs=words("names of tensors"))

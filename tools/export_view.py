@@ -8,6 +8,7 @@ from onnx import ValueInfoProto
 from rich.console import Console
 from rich.text import Text
 
+from .compare_view import STYLES
 from .console import bytes_text, counted, facts, grid
 from .export import Exported
 
@@ -51,12 +52,17 @@ def _show_check(console: Console, found: Exported) -> None:
     console.print()
     console.print(Text(f"checked on {found.inputs}", "dim"))
     for result in found.agreements:
-        if result.complaint:
-            console.print(Text.assemble((result.output, "red"), f": {result.complaint}"))
+        if result.reason:
+            console.print(
+                Text.assemble((result.output, STYLES[result.verdict]), f": {result.reason}")
+            )
     if found.ok:
         worst = max((result.max_abs for result in found.agreements), default=0.0)
         outputs = counted(len(found.agreements), "output")
         said = f"{outputs} as before" if worst == 0 else f"{outputs} within rounding: {worst:.1e}"
         console.print(Text(said, "bold green"))
+    elif found.verdict == "inconclusive":
+        said = "inconclusive: what was written may compute something else"
+        console.print(Text(said, STYLES[found.verdict]))
     else:
         console.print(Text("MISMATCH: what was written computes something else", "bold red"))

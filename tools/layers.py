@@ -20,10 +20,10 @@ from ..arguments import public
 from ..runtime.errors import InputError, TercetError
 from ..runtime.ir import Graph, Node
 from ..runtime.options import Options
-from ..runtime.types import Array, HostValue, TensorType
+from ..runtime.types import Array, HostValue
+from .agreement import Word
 from .console import Say, silent, text_of
 from .contestants import Settings
-from .cost import macs
 from .deadline import time_limit
 from .export import model_title
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
@@ -37,7 +37,11 @@ from .replay import (
     run_all,
 )
 from .threads import use_threads
-from .verdict import Finding, Judge, flat
+from .verdict import Finding, Judge, exit_code, flat, overall
+
+#: Samples of the whole graph, every tensor of which is kept.
+_SAMPLES = 3
+_WORST_FIRST = ("wrong", "inconclusive", "within rounding", "equal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,13 @@ class Layer:
 
     @property
     def verdict(self) -> str:
-        """``equal``, ``within rounding``, ``wrong``, ``random`` or ``not run``."""
+        """``equal``, ``within rounding``, ``inconclusive``, ``wrong``, ``random``, ``not run``."""
         if self.refused:
             return "not run"
         if not self.findings:
             return "random"
         verdicts = {finding.verdict for finding in self.findings}
-        return next(v for v in ("wrong", "within rounding", "equal") if v in verdicts)
+        return next(v for v in _WORST_FIRST if v in verdicts)
 
     @property
     def worst(self) -> Finding | None:
@@ -113,6 +117,7 @@ class Layers:
         layers: every step.
         others: the same for the third contestant and those behind it.
         stopped: why it is not complete; empty if it is.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
     """
 
     model: str
@@ -124,6 +129,7 @@ class Layers:
     layers: tuple[Layer, ...]
     others: tuple[Layers, ...] = ()
     stopped: str = ""
+    allow_inconclusive: bool = False
 
     @property
     def first(self) -> Layer | None:
@@ -139,10 +145,27 @@ class Layers:
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong, all was run, and what was run twice gave the same bits."""
-        return all(found.ok for found in self.others) and not any(
-            layer.verdict in ("wrong", "not run") or layer.repeatable is False
-            for layer in self.layers
-        )
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """``MISMATCH`` where a step is wrong or not repeatable, ``inconclusive`` where one is.
+
+        That is what a step is, too, that was not run.
+        """
+        own: list[Word] = [found.verdict for found in self.others]
+        for layer in self.layers:
+            if layer.verdict == "wrong" or layer.repeatable is False:
+                own.append("MISMATCH")
+            elif layer.verdict in ("inconclusive", "not run"):
+                own.append("inconclusive")
+        return overall(own)
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        allowed = self.allow_inconclusive
+        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __str__(self) -> str:
         from .layers_view import show_layers
@@ -174,6 +197,7 @@ class Layers:
             "model": self.model,
             "other": self.other,
             "ok": self.ok,
+            "verdict": self.verdict,
             "reference": self.reference,
             "contestant": self.contestant,
             "mode": "cumulative" if self.cumulative else "alone",
@@ -202,6 +226,7 @@ def compare_layers(
     precision: str = "float32",
     operators: Operators | None = None,
     threads: int | None = None,
+    allow_inconclusive: bool = False,
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
@@ -228,6 +253,7 @@ def compare_layers(
         precision: arithmetic of float32 tensors on the contestants.
         operators: custom operators; see `tercet.load`.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        allow_inconclusive: whether `Layers.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.
         say: told of each stage.
         **options: further fields of `Options`, such as `stop_at`.
@@ -275,7 +301,12 @@ def compare_layers(
     first, *others = (
         Layers(*head, name, cumulative, feeds, tuple(layers)) for name, layers in done.items()
     )
-    return replace(first, others=tuple(others), stopped=limit.stopped)
+    return replace(
+        first,
+        others=tuple(others),
+        stopped=limit.stopped,
+        allow_inconclusive=allow_inconclusive,
+    )
 
 
 def _imported(source: Loadable, operators: Operators | None) -> Graph:
@@ -344,8 +375,7 @@ class Match:
             nodes = [n for n in known if any(v.name in part.outputs for v in n.outputs)]
             part = part_of(self._graph, nodes)
             feeds = feeds_of(part, self._values)
-        terms = max(map(_terms, part.nodes), default=1)
-        return Judge(part, feeds, self._contestant.precision, terms)
+        return Judge(part, feeds, self._contestant.precision)
 
     def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
         """Let the contestant run the whole graph."""
@@ -355,7 +385,7 @@ class Match:
         self._say("running everything in float64")
         every = self._graph.clone()
         every.set_outputs({value.name: value for value in live_values(every)})
-        judge = Judge(every, feeds, self._contestant.precision)
+        judge = Judge(every, feeds, self._contestant.precision, most=_SAMPLES)
         for number, node in enumerate(graph.nodes, 1):
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}
@@ -381,16 +411,6 @@ def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, .
                     waiting.append(source)
         units.append(tuple(each for each in graph.nodes if each in inside))
     return units
-
-
-def _terms(node: Node) -> int:
-    """Return how many terms a node adds up for each element of its result, where that is known."""
-    types = [value.type for value in (*node.reads, node.output)]
-    if not all(isinstance(type_, TensorType) and type_.is_static for type_ in types):
-        return 1
-    size = max(1, node.output.tensor.size)
-    most = max((value.tensor.size for value in node.reads), default=1)
-    return max(1, (macs(node) or 0) // size, most // size)
 
 
 def _layer(

@@ -13,7 +13,13 @@ from .console import counted, facts, grid
 from .layers import Layer, Layers
 
 SHOWN = 12
-_STYLES = {"wrong": "bold red", "not run": "yellow", "random": "dim", "equal": "dim"}
+_STYLES = {
+    "wrong": "bold red",
+    "inconclusive": "bold yellow",
+    "not run": "yellow",
+    "random": "dim",
+    "equal": "dim",
+}
 
 
 def show_layers(console: Console, found: Layers) -> None:
@@ -42,7 +48,7 @@ def _show_contestant(console: Console, found: Layers) -> None:
     rows = found.worst[:SHOWN]
     if rows:
         table = grid(
-            "step", "nodes", "operators", "max abs", "allowed", "excess", "verdict", left=3
+            "step", "nodes", "operators", "max abs", "rounding", "excess", "verdict", left=3
         )
         for layer in rows:
             _add_row(table, layer)
@@ -84,17 +90,19 @@ def _show_verdict(console: Console, found: Layers) -> None:
     console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
     console.print(
         Text(
-            "allowed: what rounding may cost, measured in float64. excess: max abs by that.", "dim"
+            "rounding: the most that it may cost an element, measured in float64. excess: the "
+            "greatest difference by what rounding may cost there.",
+            "dim",
         )
     )
     first = found.first
     if first is None:
-        agree = f"{found.contestant} computes nothing that is wrong"
         whole = replace(found, others=()).ok
+        agree = f"no mismatch found on {found.contestant}"
         console.print(Text(agree, "bold green" if whole else "bold yellow"))
         return
     console.print(Text(f"FIRST WRONG: {first.name} ({first.operators})", "bold red"))
     for finding in first.findings:
         if not finding.ok:
-            said = f"{finding.agreement.output}: {finding.agreement.complaint}"
+            said = f"{finding.agreement.output}: {finding.agreement.reason}"
             console.print(Text(said))

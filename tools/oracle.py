@@ -14,6 +14,7 @@ from ..runtime.infer import infer
 from ..runtime.ir import Graph
 from ..runtime.model import Model
 from ..runtime.op import Op, Tensor, attributes, with_attributes
+from ..runtime.ops.elementwise import Cast
 from ..runtime.options import Options
 from ..runtime.types import (
     Array,
@@ -78,8 +79,23 @@ def in_float64(graph: Graph, change: Change | None = None) -> Graph:
             changes = _wide_attributes(node.op)
             if changes:
                 each.set_op(node, with_attributes(node.op, **changes))
+        _widen_results(each)
     infer(copy)
     return copy
+
+
+def _widen_results(graph: Graph) -> None:
+    """Cast what comes out of operators that give float32 whatever they read."""
+    for node in list(graph.nodes):
+        if node.kind != "DynamicQuantizeLinear" and node.op.domain != "ai.onnx.ml":
+            continue
+        after = graph.nodes.index(node) + 1
+        follower = graph.nodes[after] if after < len(graph.nodes) else None
+        for value in node.outputs:
+            if isinstance(value.type, TensorType) and value.type.dtype == float64:
+                cast = graph.insert(Cast(to=float64), [value], before=follower)
+                graph.redirect(value, cast.output)
+                graph.set_inputs(cast, [value])
 
 
 def _with_bodies(graph: Graph) -> Iterator[Graph]:

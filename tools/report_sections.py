@@ -53,7 +53,7 @@ def _comparison(found: Found) -> list[Markup]:
             _number(output["max_rel"], ".1e"),
             _number(output["rel_l2"], ".1e"),
             *_spread(output.get("differences") or {}),
-            element("span", output["verdict"], class_="bad" if output["complaint"] else "good"),
+            _verdict(output["verdict"], output.get("reason", "")),
         )
         for contestant in found["contestants"]
         for output in contestant["outputs"]
@@ -72,10 +72,18 @@ def _comparison(found: Found) -> list[Markup]:
     return [
         element("h3", found["model"]),
         facts([("reference", found["reference"]), ("inputs", _inputs(found))]),
+        element("p", "verdict: ", _verdict(found["verdict"])),
         figure("latency", "Latency of a run", bars(latencies, "latency by contestant"), note),
         table(("contestant", "what it is", "load ms", "cold ms", "from float64"), phases, left=2),
         table(titles, rows, left=2),
     ]
+
+
+def _verdict(word: str, reason: str = "") -> Markup:
+    """Return a verdict in its colour; the pointer shows why."""
+    kinds = {"MISMATCH": "bad", "wrong": "bad", "not run": "bad", "inconclusive": "unsure"}
+    said = {"title": reason} if reason else {}
+    return element("span", word, class_=kinds.get(word, "good"), **said)
 
 
 #: Titles of the columns that `_spread` fills.
@@ -134,17 +142,20 @@ def _layers(found: Found) -> list[Markup]:
     ranked = sorted(found["layers"], key=_excess, reverse=True)
     shown = [layer for layer in ranked if _excess(layer) > 0][:WORST]
     rows = [_layer_row(layer) for layer in shown]
-    titles = ("step", "nodes", "operators", "verdict", "rel L2", "max abs", "of what is allowed")
-    verdict = "nothing is wrong" if found["ok"] else f"first wrong step: {found['first'] or '-'}"
+    titles = ("step", "nodes", "operators", "verdict", "rel L2", "max abs", "of rounding")
     return [
         element("h3", f"{found['contestant']} against {found['reference']}, {found['mode']}"),
-        element("p", verdict, class_="good" if found["ok"] else "bad"),
+        element("p", "verdict: ", _verdict(found["verdict"]), _first(found)),
         table(titles, rows, left=4),
     ]
 
 
+def _first(found: Found) -> str:
+    return f"; the first step that is wrong is {found['first']}" if found["first"] else ""
+
+
 def _excess(layer: Found) -> float:
-    """Return the difference by what is allowed; JSON has null for infinite."""
+    """Return the difference by what rounding may cost; JSON has null for infinite."""
     return float("inf") if layer["excess"] is None else layer["excess"]
 
 
@@ -152,12 +163,11 @@ def _layer_row(layer: Found) -> Sequence[Part]:
     worst = max(layer["tensors"], key=_excess, default=None)
     numbers = ("-", "-") if worst is None else (worst["rel_l2"], worst["max_abs"])
     texts = (n if isinstance(n, str) else _number(n, ".1e") for n in numbers)
-    bad = layer["verdict"] in ("wrong", "not run")
     return (
         str(layer["number"]),
         " + ".join(layer["nodes"]),
         layer["operators"],
-        element("span", layer["verdict"], class_="bad" if bad else "good"),
+        _verdict(layer["verdict"], "" if worst is None else worst["reason"]),
         *texts,
         "∞" if layer["excess"] is None else f"{layer['excess']:.1%}",
     )

@@ -32,6 +32,7 @@ th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background:
 .text { text-align: left; overflow-wrap: anywhere; }
 .number { text-align: right; white-space: nowrap; }
 .good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
+.unsure { color: var(--c1); font-weight: 600; }
 figure { margin: 16px 0; padding: 12px 14px; background: var(--surface); border-radius: 8px; }
 figcaption { color: var(--soft); margin-bottom: 8px; } figcaption strong { color: var(--text); }
 svg { display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(--text); }

@@ -9,10 +9,10 @@ from ..runtime.dtypes import BY_ONNX, name_of
 from ..runtime.errors import InputError, UsageError, did_you_mean
 from ..runtime.ir import Graph
 from ..runtime.types import Array, HostValue
-from .agreement import RELATIVE, Agreement, Tolerance, agreement, tolerance_for
+from .agreement import RELATIVE, Agreement, agreement, tolerance_for
 from .console import Say, silent
 from .export import tensor
-from .verdict import Judge
+from .verdict import Judge, unmeasured
 
 #: Tolerances by name of an output or a dtype; "" for all that are not named.
 ByName = Mapping[str, float]
@@ -119,23 +119,16 @@ class Bounds:
             reference: what the first one computed.
             found: what the other one did.
             precisions: arithmetic of their float32 tensors.
-            measured: whether the graph may run in float64; otherwise the dtype's bound counts.
+            measured: whether the graph may run in float64; without, next to nothing may differ.
         """
         given = self._chosen.pick(output, reference)
-        if given == (None, None) and measured and reference.shape == found.shape:
-            tolerance = self._measured(output, reference, found, precisions)
-        else:
+        if given != (None, None):
             tolerance = tolerance_for(reference.dtype, precisions, *given)
-        return agreement(output, reference, found, tolerance, detailed=True)
-
-    def _measured(
-        self, output: str, reference: Array, found: Array, precisions: tuple[str, str]
-    ) -> Tolerance:
+            return agreement(output, reference, found, tolerance, detailed=True)
+        if not measured:
+            return unmeasured(output, reference, found, precisions)
         coarsest = max(precisions, key=lambda name: RELATIVE.get(name, 0.0))
-        measured = self._judge(coarsest).tolerance(output, reference, found, mutual=True)
-        if measured.origin == "dtype":
-            return tolerance_for(reference.dtype, precisions)
-        return measured
+        return self._judge(coarsest).agreement(output, reference, found, detailed=True)
 
     def error(self, outputs: Mapping[str, Array]) -> float | None:
         """Return the greatest relative L2 distance from float64; None if that was not run."""

@@ -152,18 +152,18 @@ def test_agreement(reference, found, ok, max_abs, worst) -> None:
     assert seen.ok is ok
     assert seen.max_abs == pytest.approx(max_abs)
     assert (seen.worst and seen.worst.index) == worst
-    assert bool(seen.complaint) is not ok
+    assert bool(seen.reason) is not ok
 
 
 def test_agreement_of_other_types() -> None:
     wrong_shape = agreement("y", floats(1, 2), floats(1), FLOAT32)
     assert not wrong_shape.ok
-    assert wrong_shape.complaint == "is float32[1], reference float32[2]"
+    assert wrong_shape.reason == "is float32[1], reference float32[2]"
     texts = np.array(["a", "b"], object)
     assert agreement("y", texts, texts, tolerance_for(texts.dtype)).ok
     other = agreement("y", texts, np.array(["a", "c"], object), tolerance_for(texts.dtype))
     assert not other.ok
-    assert "1 of 2 strings differ" in other.complaint
+    assert "1 of 2 strings differ" in other.reason
 
 
 def test_nan_and_infinities_are_counted() -> None:

@@ -20,6 +20,7 @@ from tercet.tools.compare import compare
 from tercet.tools.console import finite
 from tercet.tools.layers import compare_layers
 from tercet.tools.profiling import profile
+from tercet.tools.verdict import INCONCLUSIVE_CODE
 
 from . import models
 from .conftest import Tercet
@@ -118,7 +119,7 @@ def test_the_readme_uses_options_that_are_there() -> None:
 def test_every_exit_code_is_named() -> None:
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
     raised = {kind.exit_code for kind in (api.TercetError, *_heirs(api.TercetError))}
-    assert documented == raised | {0, 1, 130}
+    assert documented == raised | {0, 1, INCONCLUSIVE_CODE, 130}
 
 
 def _heirs(kind: type[api.TercetError]) -> list[type[api.TercetError]]:

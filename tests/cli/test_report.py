@@ -109,7 +109,7 @@ def test_has_every_figure_and_stands_alone(saved: Saved) -> None:
     assert "prefers-color-scheme: dark" in found.html
     assert "default-src 'none'" in found.html.replace("&#x27;", "'")
     text = " ".join(page.texts)
-    for words in ("Conv + Relu", "onnxruntime", "scores", "nothing is wrong", "softmax"):
+    for words in ("Conv + Relu", "onnxruntime", "scores", "verdict:", "softmax"):
         assert words in text
 
 
@@ -166,7 +166,7 @@ def test_infinities_are_null(saved: Saved) -> None:
     layers.update(ok=False, first=1)
     text = report([layers]).html
     assert "∞" in text
-    assert "first wrong step: 1" in text
+    assert "the first step that is wrong is 1" in text
 
 
 def test_command(tercet: Tercet, saved: Saved) -> None:

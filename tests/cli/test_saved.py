@@ -117,9 +117,7 @@ def test_saved_tensors_node_by_node(tercet: Tercet) -> None:
     names = "c,n,r,p,f,g,scores"
     assert tercet("run", "classifier.onnx", "--outputs", names, "--save", "t.npz").code == 0
     whole = "--layers", "--cumulative", "--no-optimise", "-b", "numpy", "-b", "t.npz"
-    assert (
-        "t.npz computes nothing that is wrong" in tercet("compare", "classifier.onnx", *whole).out
-    )
+    assert "no mismatch found on t.npz" in tercet("compare", "classifier.onnx", *whole).out
     tensors = dict(np.load("t.npz"))
     tensors["p"] = tensors["p"] * np.float32(1.01)
     np.savez("t.npz", **tensors)

@@ -10,6 +10,7 @@ import typer
 from ...runtime.errors import UsageError
 from .options import (
     Algorithms,
+    AllowInconclusive,
     Convolution,
     Debug,
     Dims,
@@ -86,6 +87,7 @@ def simplify(
     external: External = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    allow: AllowInconclusive = False,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
@@ -108,10 +110,11 @@ def simplify(
             shapes=shapes or (),
             dims=dims or (),
             freeze=read_named("--freeze-input", freeze or ()),
+            allow_inconclusive=allow,
             say=tell,
         )
     show(found, show_exported, json=json)
-    raise typer.Exit(0 if found.ok else 1)
+    raise typer.Exit(found.exit_code)
 
 
 def extract(

@@ -34,6 +34,13 @@ Tune = Annotated[
     bool,
     typer.Option("--tune", help="Measure the ways to run each node, once, and take the fastest."),
 ]
+AllowInconclusive = Annotated[
+    bool,
+    typer.Option(
+        "--allow-inconclusive",
+        help="End with 0, not 8, where rounding may explain a difference but an error might, too.",
+    ),
+]
 Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU that runs it.")]
 Convolution = Annotated[
     str | None,

@@ -10,6 +10,7 @@ import typer
 from ...runtime.errors import UsageError
 from .options import (
     Algorithms,
+    AllowInconclusive,
     Bgr,
     Convolution,
     Crop,
@@ -203,6 +204,7 @@ def compare(
     as_it_is: Annotated[
         bool, typer.Option("--no-optimise", help="With --layers: leave out the graph passes.")
     ] = False,
+    allow: AllowInconclusive = False,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
@@ -238,11 +240,12 @@ def compare(
                 tune=tune,
                 conv=conv,
                 algorithms=algorithms_of(algorithm),
+                allow_inconclusive=allow,
                 timeout=timeout,
                 say=say,
             )
         show(steps, show_layers, json=json)
-        raise typer.Exit(exit_code(steps.ok, steps.stopped))
+        raise typer.Exit(steps.exit_code)
     with progress() as say, use_threads(threads):
         found = compare_all(
             model,
@@ -260,13 +263,14 @@ def compare(
             algorithms=algorithms_of(algorithm),
             skip_unavailable=skip_unavailable,
             load=load,
+            allow_inconclusive=allow,
             timeout=timeout,
             say=say,
         )
     if save is not None:
         found.save(save)
     show(found, lambda console, each: show_comparison(console, each, stats=stats), json=json)
-    raise typer.Exit(exit_code(found.ok, found.stopped))
+    raise typer.Exit(found.exit_code)
 
 
 def bisect(
@@ -310,6 +314,7 @@ def bisect(
         typer.Option(metavar="FILE", help="With --tolerance: write their names, one a line."),
     ] = None,
     threads: Threads = None,
+    allow: AllowInconclusive = False,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
@@ -349,10 +354,12 @@ def bisect(
     chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
     chosen["keep_float32"] = names_of(keep)
     with progress() as say, use_threads(threads):
-        found = bisect_model(model, backends, wanted, timeout=timeout, say=say, **chosen)
+        found = bisect_model(
+            model, backends, wanted, allow_inconclusive=allow, timeout=timeout, say=say, **chosen
+        )
     if reduce is not None and found.reduced is not None:
         names = found.reference, found.contestant
         given = {name: value for name, value in chosen.items() if value}
         write_reduced(found.reduced, reduce, model=str(model), contestants=names, options=given)
     show(found, show_bisection, json=json)
-    raise typer.Exit(exit_code(found.ok, found.stopped))
+    raise typer.Exit(found.exit_code)

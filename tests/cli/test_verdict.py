@@ -1,0 +1,297 @@
+"""The verdict on honest and on wrong outputs: small models here, all others in `tools/verdicts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tercet as api
+from tercet.tools.agreement import Agreement
+from tercet.tools.compare import compare
+from tercet.tools.planted import planted
+from tercet.tools.report import report
+from tercet.tools.verdict import Judge
+from tercet.tools.verdicts import prove
+
+from . import models
+from .conftest import Tercet
+
+Arrays = dict[str, np.ndarray]
+Case = tuple[onnx.ModelProto, Arrays]
+
+
+def model(
+    nodes: list[tuple[object, ...]],
+    inputs: Arrays,
+    constants: Arrays,
+    outputs: dict[str, int],
+    opset: int = 21,
+) -> Case:
+    """A model of (operator, inputs, outputs, attributes) with inputs that fit it."""
+    made = [
+        helper.make_node(str(op), str(reads).split(), str(gives).split(), **dict(*rest))
+        for op, reads, gives, *rest in nodes
+    ]
+    kinds = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
+    graph = helper.make_graph(
+        made,
+        "g",
+        [helper.make_tensor_value_info(n, kinds[d.dtype.name], d.shape) for n, d in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
+        [numpy_helper.from_array(data, name) for name, data in constants.items()],
+    )
+    domains = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=10), inputs
+
+
+def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def deep() -> Case:
+    """Forty layers, each of which makes noise grow a little."""
+    nodes, constants = [], {}
+    for i in range(40):
+        constants[f"w{i}"] = numbers(32, 32, seed=i, scale=0.3)
+        nodes += [("MatMul", f"x{i} w{i}", f"m{i}"), ("Tanh", f"m{i}", f"x{i + 1}")]
+    return model(nodes, {"x0": numbers(4, 32)}, constants, {"x40": 1})
+
+
+def large_logits() -> Case:
+    """A softmax of logits of some thousands: an ulp of them is a share of the result."""
+    nodes = [("MatMul", "x w", "l"), ("Softmax", "l", "y")]
+    return model(nodes, {"x": numbers(6, 64, scale=60)}, {"w": numbers(64, 24, seed=1)}, {"y": 1})
+
+
+def cancelling() -> Case:
+    """A sum of which next to nothing is left: half of the digits are noise."""
+    nodes = [("Add", "x big", "a"), ("Mul", "a third", "b"), ("Sub", "b rest", "y")]
+    x = numbers(8, 16)
+    big, third = np.float32(3e4), np.float32(1 / 3)
+    rest = np.asarray(np.float32(np.float64(big) * np.float64(third)))
+    return model(nodes, {"x": x}, {"big": big[None], "third": third[None], "rest": rest}, {"y": 1})
+
+
+def quantized() -> Case:
+    """Two layers between QuantizeLinear and DequantizeLinear, as exporters write them."""
+    constants = {"s": np.float32(0.031)[None][0:1].reshape(()), "z": np.int8(0).reshape(())}
+    nodes: list[tuple[object, ...]] = []
+    for i in range(2):
+        constants[f"w{i}"] = numbers(24, 24, seed=i, scale=0.2)
+        nodes += [
+            ("QuantizeLinear", f"x{i} s z", f"q{i}"),
+            ("DequantizeLinear", f"q{i} s z", f"d{i}"),
+            ("MatMul", f"d{i} w{i}", f"x{i + 1}"),
+        ]
+    return model(nodes, {"x0": numbers(16, 24)}, constants, {"x2": 1, "q1": TensorProto.INT8})
+
+
+def dynamically_quantized() -> Case:
+    nodes = [
+        ("DynamicQuantizeLinear", "x", "q s z"),
+        ("MatMulInteger", "q w z", "i"),
+        ("Cast", "i", "f", {"to": 1}),
+        ("Mul", "f s", "y"),
+    ]
+    w = np.random.default_rng(1).integers(-100, 100, (24, 8)).astype(np.int8)
+    return model(nodes, {"x": numbers(8, 24)}, {"w": w}, {"y": 1})
+
+
+def counting() -> Case:
+    """How many are above a threshold, which is greatest, and the five greatest."""
+    nodes = [
+        ("MatMul", "x w", "l"),
+        ("Greater", "l t", "g"),
+        ("Cast", "g", "c", {"to": 7}),
+        ("ReduceSum", "c", "count", {"keepdims": 0}),
+        ("ArgMax", "l", "best", {"axis": -1, "keepdims": 0}),
+        ("TopK", "l k", "top where"),
+    ]
+    constants = {"w": numbers(16, 64, seed=1), "t": np.float32(1)[None], "k": np.array([5])}
+    outputs = {"count": 7, "best": 7, "top": 1, "where": 7}
+    return model(nodes, {"x": numbers(8, 16)}, constants, outputs)
+
+
+def uneven() -> Case:
+    """Rows of 1e4 above rows of 1e-2, and channels likewise."""
+    nodes = [("MatMul", "x w", "m"), ("Mul", "m s", "y")]
+    scale = np.array([[1e4], [1e4], [1e-2], [1.0]], np.float32)
+    constants = {"w": numbers(16, 12, seed=1), "s": scale}
+    return model(nodes, {"x": numbers(4, 16)}, constants, {"y": 1})
+
+
+def picture() -> Case:
+    nodes = [
+        ("Conv", "x w", "c", {"pads": [1, 1, 1, 1]}),
+        ("Relu", "c", "r"),
+        ("Conv", "r v", "y", {"pads": [1, 1, 1, 1]}),
+    ]
+    constants = {"w": numbers(16, 3, 3, 3, seed=1, scale=0.2), "v": numbers(8, 16, 3, 3, scale=0.1)}
+    return model(nodes, {"x": numbers(1, 3, 16, 16)}, constants, {"y": 1})
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    made.__name__: made
+    for made in (
+        deep,
+        large_logits,
+        cancelling,
+        quantized,
+        dynamically_quantized,
+        counting,
+        uneven,
+        picture,
+    )
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_false_accept_and_no_false_alarm(name: str) -> None:
+    pytest.importorskip("onnxruntime")
+    proto, feeds = CASES[name]()
+    proof = prove(name, "", proto, feeds)
+    assert proof.honest >= 6
+    assert proof.planted >= 10
+    assert not proof.accepted
+    assert not proof.alarms
+    assert not proof.honest_inconclusive
+    assert proof.mismatch + len(proof.inconclusive) > proof.planted / 2
+
+
+@pytest.mark.parametrize("name", ["magika-v1", "mnist-8-cntk", "tract-xgboost-tree-ml"])
+def test_shared_models(name: str, shared_models: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    feeds = dict(np.load(shared_models / name / "inputs.npz"))
+    proof = prove(name, "inputs", shared_models / name / "model.onnx", feeds)
+    assert not proof.accepted
+    assert not proof.alarms
+
+
+def judged(case: Case, change: Callable[[np.ndarray], np.ndarray], output: str = "y") -> Agreement:
+    proto, feeds = case
+    with api.load(proto, stop_at=0) as loaded:
+        right = loaded.run(feeds)[output]
+        return Judge(loaded.imported, feeds).agreement(output, right, change(right.copy()))
+
+
+def test_large_rows_do_not_hide_small_ones() -> None:
+    def wrong(y: np.ndarray) -> np.ndarray:
+        y[2] *= np.float32(1.01)
+        return y
+
+    found = judged(uneven(), wrong)
+    assert found.verdict == "MISMATCH"
+    assert found.max_rel < 1e-7
+
+
+def test_a_class_of_saturated_softmax_is_no_rounding() -> None:
+    """However much its logits amplify, shifted classes are never ok."""
+    found = judged(large_logits(), lambda y: np.roll(y, 1, -1))
+    assert found.verdict == "MISMATCH"
+
+
+def amplifying() -> Case:
+    """All digits are noise: 1e8 is added and taken away again."""
+    nodes = [("Mul", "x third", "a"), ("Add", "a big", "b"), ("Sub", "b big", "c")]
+    nodes += [("Mul", "c x", "y")]
+    constants = {"third": np.array([1 / 3], np.float32), "big": np.array([1.1e7], np.float32)}
+    return model(nodes, {"x": numbers(4, 64)}, constants, {"y": 1})
+
+
+@pytest.mark.parametrize("error", [name for name, _ in planted(numbers(4, 64))])
+def test_where_all_is_noise_nothing_is_ok(error: str) -> None:
+    found = judged(amplifying(), lambda y: dict(planted(y))[error])
+    assert found.verdict != "ok" or found.max_abs == 0
+
+
+def test_inconclusive_says_why_everywhere(folder: Path, tercet: Tercet) -> None:
+    proto, feeds = amplifying()
+    onnx.save(proto, folder / "m.onnx")
+    np.savez("in.npz", **feeds)
+    with api.load(proto, stop_at=0) as loaded:
+        right = loaded.run(feeds)["y"]
+    np.savez("off.npz", y=right + np.float32(0.02) * np.sign(right))
+    chosen = "m.onnx", "-b", "numpy", "-b", "off.npz", "--inputs-from", "in.npz", "--repeat", 0
+    done = tercet("compare", *chosen)
+    assert done.code == 8
+    text = " ".join(done.out.split())
+    assert "inconclusive: off.npz against numpy" in text
+    assert "rounding grows" in text
+    assert "(Sub)" in text
+    assert "--layers" in text
+    assert tercet("compare", *chosen, "--allow-inconclusive").code == 0
+    found = tercet("compare", *chosen, "--json").json
+    (output,) = found["contestants"][1]["outputs"]
+    assert (found["ok"], found["verdict"], output["verdict"]) == (False, *["inconclusive"] * 2)
+    assert "rounding" in output["reason"]
+    assert 'class="unsure"' in report([found]).html
+    result = compare("m.onnx", ["numpy", "off.npz"], feeds, repeat=0)
+    assert (result.ok, result.verdict, result.exit_code) == (False, "inconclusive", 8)
+    allowed = compare("m.onnx", ["numpy", "off.npz"], feeds, repeat=0, allow_inconclusive=True)
+    assert (allowed.ok, allowed.exit_code) == (False, 0)
+    wide = compare("m.onnx", ["numpy", "off.npz"], feeds, repeat=0, rtol=0.5)
+    assert (wide.ok, wide.verdict, wide.exit_code) == (True, "ok", 0)
+
+
+def test_it_says_who_is_nearer_to_float64() -> None:
+    found = judged(picture(), lambda y: y * np.float32(1.001))
+    assert found.verdict == "MISMATCH"
+    assert "the contestant is" in found.reason
+    assert "from float64" in found.reason
+
+
+def test_a_reference_that_is_far_off_widens_nothing() -> None:
+    """Both far from float64: what they differ by counts all the same."""
+    proto, feeds = picture()
+    with api.load(proto, stop_at=0) as loaded:
+        right = loaded.run(feeds)["y"]
+        judge = Judge(loaded.imported, feeds)
+    assert judge.agreement("y", right * 2, right * np.float32(2.0002)).verdict == "MISMATCH"
+    assert judge.agreement("y", right * 2, right * 2).verdict == "ok"
+
+
+def test_two_equal_boxes_may_change_places() -> None:
+    """Rows in the order of scores that are equal but for rounding: the evidence is both orders."""
+    nodes = [
+        ("Mul", "x third", "s"),
+        ("Mul", "s three", "t"),
+        ("TopK", "t k", "top where", {"axis": 0}),
+        ("Gather", "boxes where", "y"),
+    ]
+    x = np.array([0.3, 0.7, np.nextafter(np.float32(0.7), 1), 0.1], np.float32)
+    constants = {
+        "third": np.array([1 / 3], np.float32),
+        "three": np.array([3.1], np.float32),
+        "k": np.array([4]),
+        "boxes": numbers(4, 4, scale=10),
+    }
+    case = model(nodes, {"x": x}, constants, {"y": 1, "where": 7})
+    order = [1, 0, 2, 3]
+    assert judged(case, lambda y: y[order]).verdict == "ok"
+    assert judged(case, lambda y: y[order], "where").verdict == "ok"
+    assert judged(case, lambda y: y[[0, 1, 3, 2]]).verdict == "MISMATCH"
+    assert judged(case, lambda y: y[[0, 1, 3, 2]], "where").verdict == "MISMATCH"
+
+
+def test_simplify_and_bisect_say_the_same(
+    folder: Path, tercet: Tercet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both end with 8 where the model itself amplifies what the passes change."""
+    from tercet.tools import verdict
+
+    proto, _ = picture()
+    onnx.save(proto, folder / "m.onnx")
+    assert tercet("simplify", "m.onnx", "out.onnx").code == 0
+    unsure = models.classifier()
+    onnx.save(unsure, folder / "c.onnx")
+    ruling = verdict.Ruling("inconclusive", "for a test")
+    monkeypatch.setattr(Judge, "_ruling", lambda *_: ruling)
+    for command in (("simplify", "c.onnx", "o.onnx"), ("bisect", "c.onnx", "-b", "numpy")):
+        done = tercet(*command, "--json")
+        assert done.json["verdict"] in ("ok", "inconclusive")
+        assert done.code == (8 if done.json["verdict"] == "inconclusive" else 0)
