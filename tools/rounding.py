@@ -100,8 +100,8 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
             f"{share} {verb} by more than rounding explains, at most {most:.3g} times",
             final=not evidence.jumps and (most > 30 or count > 0.02 * apart.size),
         )
-    if slices := spread.excess_of_slices(apart, whole=evidence.jumps):
-        return _but(known, "MISMATCH", slices, final=not evidence.jumps)
+    if whole := spread.excess_of_slices(apart, whole=evidence.jumps):
+        return _but(known, "MISMATCH", whole, final=not evidence.jumps)
     if flipped := _top_flipped(a, b, spread):
         return _but(known, "MISMATCH", flipped, final=False)
     over = apart > caps(evidence.exact, a, evidence.cap)
