@@ -1,4 +1,4 @@
-"""Operators that an opset lacks, written out in others: the specification's own functions.
+"""Operators that an opset lacks, written out in others, mostly by the specification's functions.
 
 Many operators are defined as functions of simpler ones: Swish, Gelu, LayerNormalization. A graph
 that has them is written as a model whose nodes call these functions, and read back, which inlines
@@ -7,19 +7,21 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onnx import FunctionProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 from onnx.defs import OpSchema
 
 from ...runtime import ops as _ops
+from ...runtime.infer import fold_known
 from ...runtime.ir import Graph, Node
 from ...runtime.op import OPERATORS
 from .bind import bind
 from .encode import type_proto
 from .export import export
 from .parse import parse
+from .restate import restated
 from .source import Source
 from .versions import newest, refusal, results_of, schema_of
 
@@ -39,18 +41,30 @@ def expanded(graph: Graph, version: int) -> Graph:
         version: the opset.
 
     Returns:
-        A new graph; the same one where nothing can be expanded. Nodes of bodies stay.
+        A new graph; the same one where nothing can be expanded.
     """
+    if not _lacking(graph, version):
+        return graph
+    before, graph = graph, graph.clone()
+    if not fold_known(graph):  # what is known need not be an input
+        graph = before
     for _ in range(_MOST_ROUNDS):
-        results = results_of(graph)
-        own = (node for node in graph.nodes if not node.op.domain)
-        lacking = [node for node in own if refusal(node, version, results)]
+        graph = restated(graph, version)
+        lacking = _lacking(graph, version)
         model = _calling(graph, [node for node in lacking if _schema(node) is not None])
         if model is None:
             return graph
         source = Source()
         graph, _ = bind(parse(model, source), OPERATORS, source)
+        fold_known(graph)
     return graph
+
+
+def _lacking(graph: Graph, version: int) -> list[Node]:
+    """Return the nodes that an opset cannot say."""
+    results = results_of(graph)
+    own = (node for node in graph.walk() if not node.op.domain)
+    return [node for node in own if refusal(node, version, results)]
 
 
 def _schema(node: Node) -> Any:
@@ -68,13 +82,12 @@ def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
     """Return the graph as a model in which nodes are calls; None where none can be."""
     if not nodes:
         return None
-    by_name = {node.name: node for node in nodes}
+    lacking = set(nodes)
     model = export(graph, opsets=newest())
-    for proto in model.graph.node:
-        node = by_name.get(proto.name)
-        schema = _schema(node) if node is not None else None
-        function = _function(proto, node, schema) if node is not None and schema else None
-        if function is None or schema is None:
+    for node, proto in _pairs(graph, model.graph):
+        schema = _schema(node) if node in lacking else None
+        function = _function(proto, node, schema) if schema else None
+        if function is None:
             continue
         function.domain, function.name = _DOMAIN, f"{proto.op_type}.{len(model.functions)}"
         _write_defaults(proto, function, schema)
@@ -84,6 +97,16 @@ def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
         return None
     model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     return model
+
+
+def _pairs(graph: Graph, proto: GraphProto) -> Iterator[tuple[Node, NodeProto]]:
+    """Yield the nodes of a graph and of the bodies in it, with what they were written as."""
+    for node, written in zip(graph.nodes, proto.node, strict=False):
+        yield node, written
+        bodies = [entry.g for entry in written.attribute if entry.HasField("g")]
+        names = [entry.name for entry in written.attribute if entry.HasField("g")]
+        for name, body in zip(names, bodies, strict=True):
+            yield from _pairs(getattr(node.op, name), body)
 
 
 def _function(proto: NodeProto, node: Node, schema: Any) -> FunctionProto | None:

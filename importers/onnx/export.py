@@ -21,7 +21,7 @@ from ...runtime.ir import Graph, Node, Value
 from ...runtime.types import Array, TensorType
 from .encode import Store, attribute, embedded, packed_size, value_info
 from .limits import Limits
-from .versions import live_outputs, results_of, schema_of, versions_for, written
+from .versions import live_outputs, results_of, schema_of, versions_for, written, written_inputs
 
 #: Bytes of constants that a model can hold; the rest of its 2 GB is for everything else.
 MOST_BYTES = Limits().file_bytes - (32 << 20)
@@ -200,6 +200,11 @@ class _Writer:
             if id(value.data) not in self._outside:
                 self._constant(proto, value, names)
         self._graph(proto, graph, names)
+        read = _reads(proto)
+        kept = [tensor for tensor in proto.initializer if tensor.name in read]
+        if len(kept) < len(proto.initializer):  # older forms have attributes in their place
+            del proto.initializer[:]
+            proto.initializer.extend(kept)
 
     def _graph(self, proto: GraphProto, graph: Graph, names: _Names) -> GraphProto:
         """Fill in a graph whose inputs, captures and constants have their names."""
@@ -244,19 +249,20 @@ class _Writer:
             proto.output.append(value_info(name, shown(value)))
 
     def _node(self, node: Node, names: _Names) -> NodeProto:
-        schema = schema_of(type(node.op), self._versions[node.op.domain])
+        version = self._versions[node.op.domain]
+        schema = schema_of(type(node.op), version)
         outputs = live_outputs(node, schema, self._results)
         proto = NodeProto(
             op_type=type(node.op).__name__,
             domain=node.op.domain,
             name=node.name,
-            input=[names[v] if v is not None else "" for v in node.inputs],
+            input=[names[v] if v is not None else "" for v in written_inputs(node, version)],
             output=[names[v] if v is not None else "" for v in outputs],
         )
         if node.origin != (node.name,):
             proto.doc_string = f"stands for {', '.join(node.origin)}"
         captured = iter([names[value] for value in node.captures])
-        for name, value in written(node, schema).items():
+        for name, value in written(node, schema, version).items():
             if isinstance(value, Graph):
                 body = self._body(value, names.inside(value, captured))
                 proto.attribute.append(helper.make_attribute(name, body))
@@ -270,6 +276,17 @@ class _Writer:
         for value in body.constants:
             self._constant(proto, value, names)
         return self._graph(proto, body, names)
+
+
+def _reads(proto: GraphProto) -> set[str]:
+    """Return the names that a graph and the bodies in it read, and those of its results."""
+    found = {entry.name for entry in proto.output}
+    for node in proto.node:
+        found.update(node.input)
+        for entry in node.attribute:
+            if entry.HasField("g"):
+                found |= _reads(entry.g)
+    return found
 
 
 def _shared(graph: Graph) -> Iterator[Value]:

@@ -2,7 +2,7 @@
 
 The IR has every node in the form of the newest opset. An older one can say the same where it has
 the operator with these attributes, inputs and element types, and where `upgrade` would leave the
-node alone. So nothing is rewritten on the way out.
+node alone, or `downgrade` knows the older form.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ...runtime.dtypes import BY_ONNX
 from ...runtime.errors import UnsupportedError, UsageError
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op, body_names
+from .downgrade import Older, older_form
 from .encode import type_text
 from .raw import items
 from .rewrite import UPGRADES
@@ -144,19 +145,24 @@ def refusal(node: Node, version: int, results: Set[Value]) -> str:
         return f"there is no {name} in opset {version}"
     until, _ = UPGRADES.get((op.domain, name), (0, None))
     until = _SPLIT if (op.domain, name) == ("", "Split") else until
-    if version < until:
+    form = older_form(node, version)
+    if isinstance(form, str):
+        return f"{name} differs in opset {version}: {form}"
+    if version < until and form is None:
         return f"{name} was written in another way before opset {until}"
     return (
         _attribute_refusal(node, schema, version)
         or _split_refusal(node, version)
-        or _parameter_refusal("input", node.inputs, schema.inputs, schema.min_input)
+        or _parameter_refusal(
+            "input", written_inputs(node, version), schema.inputs, schema.min_input
+        )
         or _parameter_refusal("output", live_outputs(node, schema, results), schema.outputs, 0)
     )
 
 
 def _attribute_refusal(node: Node, schema: OpSchema, version: int) -> str:
     name = type(node.op).__name__
-    for field, value in written(node, schema).items():
+    for field, value in written(node, schema, version).items():
         if field not in schema.attributes:
             return f"{name} has no attribute '{field}' in opset {version}"
         for item in items(value):
@@ -212,15 +218,24 @@ def live_outputs(
     return tuple(outputs)
 
 
-def written(node: Node, schema: OpSchema | None) -> dict[str, Any]:
+def written_inputs(node: Node, version: int) -> tuple[Value | None, ...]:
+    """Return the inputs that a node has in a version of its domain, which has it."""
+    form = older_form(node, version)
+    return node.inputs[: form.inputs] if isinstance(form, Older) else node.inputs
+
+
+def written(node: Node, schema: OpSchema | None, version: int) -> dict[str, Any]:
     """Return the attributes that a file needs: those that differ from the version's defaults.
 
     Bodies are among them. Only the IR knows the number of parts of a Split besides their sizes.
     """
-    op = node.op
-    found: dict[str, Any] = {}
+    op, form = node.op, older_form(node, version)
+    found: dict[str, Any] = dict(form.attributes) if isinstance(form, Older) else {}
+    without = form.without if isinstance(form, Older) else frozenset[str]()
     for field in fields(op):
         value = getattr(op, field.name)
+        if field.name in found or field.name in without:
+            continue
         if value is None or (field.name == "num_outputs" and len(node.inputs) > 1):
             continue
         if field.name in body_names(type(op)) or field.default is MISSING:
