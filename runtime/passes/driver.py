@@ -25,11 +25,14 @@ class Context:
         options: the user's choices.
         evaluate: runs one operator on arrays.
         spent: bytes of constants that folding has made so far.
+        refused: a sentence about every rewrite that the pass now running could have made, but for
+            what it would have lost.
     """
 
     options: Options
     evaluate: Evaluate
     spent: int = 0
+    refused: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,25 @@ class Rewrite:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A change of a graph that would have spoilt numbers.
+
+    Attributes:
+        name: the pass.
+        text: the nodes, and what would have been lost.
+    """
+
+    name: str
+    text: str
+
+
 @dataclass(slots=True)
 class Rewrites:
-    """Every rewrite of a graph in order."""
+    """Every rewrite of a graph in order, and those that were not made."""
 
     log: list[Rewrite] = field(default_factory=list[Rewrite])
+    refused: list[Refused] = field(default_factory=list["Refused"])
 
     def __len__(self) -> int:
         return len(self.log)
@@ -76,7 +93,7 @@ class Rewrites:
 
     def copy(self) -> Rewrites:
         """Return a log that goes on from here by itself."""
-        return Rewrites(list(self.log))
+        return Rewrites(list(self.log), list(self.refused))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -98,3 +115,5 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
             rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
             if limit is not None and len(rewrites) >= limit:
                 break
+        rewrites.refused.extend(Refused(each.name, text) for text in context.refused)
+        context.refused.clear()

@@ -26,6 +26,7 @@ from ..ops.matmul import Gemm
 from ..types import Array, Dim
 from .driver import Context
 from .linear import Linear, as_linear, rebuild, substitute
+from .rounding import Unfit, refusal
 
 #: Functions of one variable that may stand between two layers.
 _ACTIVATIONS = (
@@ -68,7 +69,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if layers is None or found is None:
             continue
         dead, values = found
-        _rebuild(graph, layers, dead, values)
+        try:
+            _rebuild(graph, layers, dead, values)
+        except Unfit as error:
+            context.refused.append(refusal((layers.first.node, node), error))
+            continue
         first, count = layers.first.node, int(dead.sum())
         yield f"{count} zero units of {first.kind} '{first.name}' joined the bias of '{node.name}'"
 
@@ -137,9 +142,6 @@ def _constants(layers: _Layers, context: Context) -> tuple[Array, Array] | None:
 
 def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
     first, second, live = layers.first, layers.second, ~dead
-    axis = 1 if isinstance(first.node.op, Gemm) and not first.node.op.transB else 0
-    bias = np.broadcast_to(first.bias.reshape(-1), first.channels)[live]
-    _exchange(graph, first, first.weight.compress(live, axis), bias)
     of_gemm = isinstance(second.node.op, Gemm)
     axis = 0 if of_gemm and not getattr(second.node.op, "transB", 0) else 1
     lost = second.weight.astype(np.float64).compress(dead, axis)
@@ -148,6 +150,9 @@ def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
     else:
         addend = lost.reshape(*lost.shape[:2], -1).sum(2) @ values
     new = _exchange(graph, second, second.weight.compress(live, axis), second.bias + addend)
+    axis = 1 if isinstance(first.node.op, Gemm) and not first.node.op.transB else 0
+    bias = np.broadcast_to(first.bias.reshape(-1), first.channels)[live]
+    _exchange(graph, first, first.weight.compress(live, axis), bias)
     value = new.inputs[0]
     for _ in range(len(layers.between) + 1):
         if value is None or value.producer is None:
@@ -161,6 +166,7 @@ def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
 
 def _exchange(graph: Graph, linear: Linear, weight: Array, bias: Array) -> Node:
     """Put a layer of other weights in the place of this one."""
-    new = rebuild(graph, linear, weight.astype(np.float64), bias, (linear.node,))
+    wide = weight.astype(np.float64)
+    new = rebuild(graph, linear, wide, bias, (linear.node,), scaled=False)
     substitute(graph, (linear.node,), new)
     return new

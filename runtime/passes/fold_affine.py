@@ -13,6 +13,7 @@ from ..ops.norm import BatchNormalization
 from ..types import Array, TensorType
 from .driver import Context
 from .linear import as_linear, rebuild, substitute
+from .rounding import Unfit, check, refusal, rounded_bias
 
 Affine = tuple[Array, Array]
 
@@ -29,7 +30,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             if producer is None or graph.sole_consumer(source) is not node:
                 continue
             affine = _affine(node, source, other, first)
-            new = affine and _absorb(graph, producer, node, *affine)
+            try:
+                with np.errstate(all="ignore"):
+                    new = affine and _absorb(graph, producer, node, *affine)
+            except Unfit as error:
+                context.refused.append(refusal((producer, node), error))
+                continue
             if new:
                 yield f"{new.kind} '{new.name}' took over {node.kind} '{node.name}'"
                 break
@@ -70,7 +76,8 @@ def _affine(node: Node, source: Value, other: Array, first: bool) -> Affine | No
         return values, zero
     if isinstance(node.op, Sub):
         return (one, -values) if first else (-one, values)
-    return (1 / values, zero) if first and values.all() else None
+    with np.errstate(all="ignore"):
+        return (1 / values, zero) if first and values.all() else None
 
 
 def _absorb(graph: Graph, producer: Node, node: Node, scale: Array, shift: Array) -> Node | None:
@@ -98,10 +105,12 @@ def _rescale(graph: Graph, chain: tuple[Node, ...], scale: Array, shift: Array) 
     old = [v.data for v in norm.inputs[1:3] if v is not None and v.data is not None]
     if len(old) != 2 or len(norm.outputs) != 1 or not {scale.size, shift.size} <= {1, old[0].size}:
         return None
-    made = (old[0] * scale, old[1] * scale + shift)
+    weight = old[0].astype(np.float64) * scale
+    check(weight, old[0].dtype, old[0], "scales")
+    shifts = rounded_bias(old[1].astype(np.float64) * scale + shift, old[1].dtype)
     inputs = list(norm.inputs)
-    for i, data in enumerate(made, 1):
-        inputs[i] = graph.constant(data.astype(old[i - 1].dtype), f"{norm.name}.{i}")
+    for i, data in enumerate((weight.astype(old[0].dtype), shifts), 1):
+        inputs[i] = graph.constant(data, f"{norm.name}.{i}")
     new = graph.insert(norm.op, inputs, name=norm.name, before=chain[-1], origin=chain)
     new.output.type = chain[-1].output.type
     return new

@@ -11,6 +11,7 @@ from ..ops.matmul import Gemm
 from ..ops.norm import BatchNormalization
 from .driver import Context
 from .linear import as_linear, has_rank, rebuild, substitute
+from .rounding import Unfit, refusal
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -33,10 +34,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         scale, shift, mean, var = (data.astype(np.float64) for data in constants)
         if {scale.shape, shift.shape, mean.shape, var.shape} != {(linear.channels,)}:
             continue
-        factor = scale / np.sqrt(var + op.epsilon)
-        bias = (linear.bias - mean) * factor + shift
         chain = (linear.node, norm)
-        new = rebuild(graph, linear, linear.scaled(factor), bias, chain)
+        try:
+            with np.errstate(all="ignore"):
+                factor = scale / np.sqrt(var + op.epsilon)
+                bias = (linear.bias - mean) * factor + shift
+                new = rebuild(graph, linear, linear.scaled(factor), bias, chain)
+        except Unfit as error:
+            context.refused.append(refusal(chain, error))
+            continue
         substitute(graph, chain, new)
         yield f"{new.kind} '{new.name}' took over BatchNormalization '{norm.name}'"
 

@@ -14,6 +14,7 @@ from ..ops.movement import Expand
 from ..ops.shape import Unsqueeze
 from ..types import TensorType
 from .driver import Context
+from .rounding import holds
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -49,7 +50,17 @@ def _is_zero(node: Node) -> bool:
         factors = node.inputs[:2]
     else:
         return False
-    return any(v is not None and v.data is not None and not v.data.any() for v in factors)
+    if not any(v is not None and v.data is not None and not v.data.any() for v in factors):
+        return False
+    return _is_exact(node)
+
+
+def _is_exact(node: Node) -> bool:
+    """Whether a computed addend may be multiplied by the factor that a Gemm has for it."""
+    op, addend = node.op, node.inputs[2] if len(node.inputs) > 2 else None
+    if not isinstance(op, Gemm) or addend is None or addend.data is not None:
+        return True
+    return op.beta in (0, 1) or holds(op.beta, node.output.tensor.dtype)
 
 
 def _bias(graph: Graph, node: Node) -> Value:
@@ -75,7 +86,9 @@ def _times(graph: Graph, node: Node, addend: Value, beta: float) -> Value:
     """Return beta times the addend of a Gemm."""
     dtype = node.output.tensor.dtype
     if addend.data is not None:
-        return graph.constant((addend.data * beta).astype(dtype), f"{node.name}.bias")
+        with np.errstate(over="ignore", under="ignore"):
+            scaled = (addend.data.astype(np.float64) * beta).astype(dtype)
+        return graph.constant(scaled, f"{node.name}.bias")
     factor = graph.constant(np.array(beta, dtype), f"{node.name}.beta")
     scaled = graph.insert(Mul(), [addend, factor], before=node, origin=(node,))
     scaled.output.type = addend.type

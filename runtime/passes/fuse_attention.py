@@ -19,6 +19,7 @@ from ..ops.shape import Reshape, Unsqueeze
 from ..types import Shape, TensorType
 from .driver import Context
 from .match import is_closed, number, pairs
+from .rounding import holds
 
 #: What is added to or put in the place of a score to hide it; a score itself is lost beside it.
 _HIDDEN = -1e30
@@ -107,6 +108,8 @@ def _find(graph: Graph, softmax: Node) -> _Found | None:
     *front, last, before = right.order
     orders = [left.order, (*front, before, last), as_it_is]
     found.scale *= left.factor * right.factor
+    if not holds(found.scale, float32):
+        return None
     found.operands = list(zip((left.source, right.source, found.v), orders, strict=True))
     return found if _fits(found) else None
 

@@ -11,6 +11,7 @@ from ..op import with_attributes
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm
 from ..types import Array, TensorType
+from .rounding import check, rounded_bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,17 @@ class Linear:
             return (by_group * factor).reshape(w.shape)
         return w * (scale[:, None] if getattr(op, "transB", 0) else scale)
 
+    def by_channel(self, weight: Array) -> Array:
+        """Return a weight of this map with its output channels in front, [channels, rest]."""
+        op = self.node.op
+        if isinstance(op, Conv):
+            return weight.reshape(len(weight), -1)
+        if isinstance(op, ConvTranspose):
+            by_group = weight.reshape(op.group, -1, weight.shape[1], int(np.prod(weight.shape[2:])))
+            rows = by_group.shape[0] * by_group.shape[2]
+            return by_group.transpose(0, 2, 1, 3).reshape(rows, -1)
+        return weight if getattr(op, "transB", 0) else weight.T
+
 
 def as_linear(node: Node | None) -> Linear | None:
     """Return `node` as a linear map with constant weights, or None if it is none."""
@@ -74,7 +86,13 @@ def has_rank(value: Value, rank: int) -> bool:
 
 
 def rebuild(
-    graph: Graph, linear: Linear, weight: Array, bias: Array, origin: tuple[Node, ...]
+    graph: Graph,
+    linear: Linear,
+    weight: Array,
+    bias: Array,
+    origin: tuple[Node, ...],
+    *,
+    scaled: bool = True,
 ) -> Node:
     """Insert a copy of `linear.node` with other weights in front of the last of `origin`.
 
@@ -84,8 +102,15 @@ def rebuild(
         weight: float64, cast to the old weight's dtype.
         bias: float64, likewise; for a Gemm it replaces ``beta * C``.
         origin: the nodes that the new one stands for.
+        scaled: whether the weight is the old one, its channels scaled.
+
+    Raises:
+        Unfit: that dtype has no numbers for them; nothing is changed.
     """
     node, dtype = linear.node, linear.weight.dtype
+    old = linear.by_channel(linear.weight) if scaled else None
+    check(linear.by_channel(weight), dtype, old)
+    addend = rounded_bias(bias, dtype)
     op = with_attributes(node.op, beta=1.0) if isinstance(node.op, Gemm) else node.op
     base = node.inputs[1].name if node.inputs[1] else node.name
     new = graph.insert(
@@ -93,7 +118,7 @@ def rebuild(
         [
             node.inputs[0],
             graph.constant(weight.astype(dtype), f"{base}.folded"),
-            graph.constant(bias.astype(dtype), f"{node.name}.bias"),
+            graph.constant(addend, f"{node.name}.bias"),
         ],
         name=node.name,
         before=origin[-1],

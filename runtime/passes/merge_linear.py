@@ -12,6 +12,7 @@ from ..ops.matmul import Gemm
 from ..types import Array
 from .driver import Context
 from .linear import Linear, as_linear, rebuild, substitute
+from .rounding import Unfit, refusal
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -35,7 +36,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         weight, bias = merged
         chain = (first.node, node)
-        new = rebuild(graph, first, weight, bias, chain)
+        try:
+            new = rebuild(graph, first, weight, bias, chain, scaled=False)
+        except Unfit as error:
+            context.refused.append(refusal(chain, error))
+            continue
         substitute(graph, chain, new)
         yield f"{new.kind} '{new.name}' took over {node.kind} '{node.name}'"
 
