@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, make_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar
@@ -37,6 +39,10 @@ class CustomOperator:
 
     function: Callable[..., Any]
     infer: Callable[..., Inferred] | None = None
+
+
+Given = Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]
+_AROUND: ContextVar[Given] = ContextVar("operators", default={})  # noqa: B039 - never changed
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -188,17 +194,27 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
     return infer
 
 
+@contextmanager
+def operators_in(given: Given) -> Iterator[None]:
+    """Let every model that is loaded in the block know these operators."""
+    token = _AROUND.set({**_AROUND.get(), **given})
+    try:
+        yield
+    finally:
+        _AROUND.reset(token)
+
+
 def with_custom(
     known: Mapping[tuple[str, str], type[Op]],
-    given: Mapping[tuple[str, str], CustomOperator | Callable[..., Any]],
+    given: Given,
 ) -> dict[tuple[str, str], type[Op]]:
-    """Return the operators that are known, and those that a user brings.
+    """Return the operators that are known, those of `operators_in`, and those that a user brings.
 
     Raises:
         UsageError: a key is no pair of domain and name.
     """
     operators = dict(known)
-    for key, each in given.items():
+    for key, each in {**_AROUND.get(), **given}.items():
         match key:
             case (str() as domain, str() as name):
                 is_op = isinstance(each, type) and issubclass(each, Op)

@@ -126,6 +126,7 @@ RULES: Mapping[str, Rule] = {
             "accuracy",
             "cost",
             "cumulative",
+            "force",
             "memory",
             "optimise",
             "passes",

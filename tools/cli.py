@@ -15,6 +15,7 @@ import typer
 from .. import __version__
 from .commands import files, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
+from .commands.operators import with_operators
 from .commands.options import Debug
 from .failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
 from .warned import listening
@@ -110,4 +111,4 @@ COMMANDS = (
 for command in COMMANDS:
     # The whole sentence: typer would cut it, however wide the terminal is.
     summary = (command.__doc__ or "").partition("\n")[0]
-    app.command(short_help=summary)(with_data_dir(command))
+    app.command(short_help=summary)(with_operators(with_data_dir(command)))

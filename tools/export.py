@@ -128,6 +128,7 @@ def export(
     shapes: Shapes = (),
     dims: Dims = (),
     external: int | None = None,
+    force: bool = False,
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
     **options: Any,
@@ -144,6 +145,7 @@ def export(
         dims: ``{"batch": 4}`` for symbolic dimensions that are to have this size alone.
         external: constants of at least so many bytes go to ``FILE.data``; where None they do so
             only if the model is larger than 2 GB.
+        force: whether the file that the model is read from may be replaced.
         freeze: arrays for inputs that become constants, by name.
         operators: custom operators; see `tercet.load`.
         **options: further fields of `Options`, such as `stop_at`.
@@ -159,7 +161,7 @@ def export(
         graph = model.graph if optimise else model.imported
         if any(texts):
             graph = _bound(model, graph, *texts, optimise=optimise)
-        found = _write(model, graph, source, file, opset=opset, external=external)
+        found = _write(model, graph, source, file, opset=opset, external=external, force=force)
         if not freeze:
             return found
         folded = _folded(model.imported, graph, freeze)
@@ -177,6 +179,7 @@ def simplify(
     shapes: Shapes = (),
     dims: Dims = (),
     external: int | None = None,
+    force: bool = False,
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
     allow_inconclusive: bool = False,
@@ -195,6 +198,7 @@ def simplify(
         shapes: as for `export`.
         dims: as for `export`.
         external: as for `export`.
+        force: as for `export`.
         freeze: as for `export`; the original is fed these arrays.
         operators: custom operators; see `tercet.load`.
         allow_inconclusive: whether `Exported.exit_code` is 0 for what is inconclusive, too.
@@ -215,6 +219,7 @@ def simplify(
         shapes=shapes,
         dims=dims,
         external=external,
+        force=force,
         freeze=freeze,
         operators=operators,
         **options,
@@ -247,6 +252,7 @@ def extract(
     outputs: Sequence[str] = (),
     opset: int | None = None,
     external: int | None = None,
+    force: bool = False,
     operators: Operators | None = None,
 ) -> Exported:
     """Write the part of a model that computes some tensors from others, unoptimised.
@@ -259,6 +265,7 @@ def extract(
         outputs: tensors that become its outputs; those of the model where empty.
         opset: as for `export`.
         external: as for `export`.
+        force: as for `export`.
         operators: custom operators; see `tercet.load`.
 
     Raises:
@@ -269,7 +276,7 @@ def extract(
     with load(source, stop_at=0, operators=operators) as model:
         graph = model.imported
         part = cut(graph, inputs, outputs)
-        return _write(model, part, source, file, opset=opset, external=external)
+        return _write(model, part, source, file, opset=opset, external=external, force=force)
 
 
 def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
@@ -379,11 +386,14 @@ def _write(
     *,
     opset: int | None,
     external: int | None,
+    force: bool,
 ) -> Exported:
     about = About(version=__version__, metadata=model.source.metadata)
     opsets = None if opset is None else {"": opset}
     least = model.source.opsets
     path = None if file is None else check_model_name(Path(file))
+    if path is not None and not force:
+        check_other_file(source, path)
     if opset is not None:
         graph = _said_in(graph, opset, model)
     before, after = (Counter(node.kind for node in g.walk()) for g in (model.imported, graph))
@@ -416,6 +426,23 @@ def check_model_name(file: Path) -> Path:
     if not file.parent.is_dir():
         raise FileError(ENOENT, f"there is no folder '{file.parent}'", str(file))
     return file
+
+
+def check_other_file(source: Loadable, target: Path) -> None:
+    """Raise UsageError if a model would be written over the file that it is read from.
+
+    Links lead to the same file, and so do two names of one.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return
+    given = Path(os.fsdecode(source))
+    beside = target.with_name(f"{target.name}.data")
+    for written in (target, beside):
+        if written.exists() and given.exists() and written.samefile(given):
+            raise UsageError(
+                f"{written} is the model itself; write to another file, or allow it with "
+                "--force (force=True)"
+            )
 
 
 def model_title(source: Loadable) -> str:

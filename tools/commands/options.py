@@ -119,6 +119,9 @@ Bgr = Annotated[
 Target = Annotated[
     Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Let OUT be the file that the model is read from.")
+]
 Opset = Annotated[
     int | None,
     typer.Option(metavar="N", help="Opset to write; else the file's, or what its nodes need."),

@@ -1,0 +1,268 @@
+"""How commands end: an exit code and one message for every end, as JSON too; warnings likewise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tercet as api
+from tercet.tools.cli import COMMANDS, app
+
+from . import models
+from .conftest import Tercet
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tercet.tools.run.run_model", fail)
+    monkeypatch.setattr("tercet.tools.doctor.diagnose", fail)
+
+
+@pytest.mark.parametrize("command", [["run", "classifier.onnx"], ["doctor"]])
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ZeroDivisionError("by nobody"), 9, ["internal error: ZeroDivisionError: by nobody"]),
+        (KeyError("x"), 9, ["internal error: KeyError", "tercet doctor --json", "--debug"]),
+        (RecursionError("deep"), 9, ["internal error: RecursionError"]),
+        (AssertionError(), 9, ["internal error"]),
+        (ExceptionGroup("several", [ValueError("one")]), 9, ["internal error"]),
+        (KeyboardInterrupt(), 130, ["interrupted"]),
+        (MemoryError("no room"), 6, ["too little memory"]),
+        (api.TimeLimitError("late"), 7, ["late"]),
+        (PermissionError(13, "Permission denied", "x.npz"), 2, ["x.npz: Permission denied"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_error_has_a_code_and_a_message(
+    tercet: Tercet,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    error: BaseException,
+    code: int,
+    words: list[str],
+) -> None:
+    fail_with(monkeypatch, error)
+    done = tercet(*command)
+    assert (done.code, done.out) == (code, "")
+    assert all(word in done.err for word in words), done.err
+    told = tercet(*command, "--json")
+    found = told.json["error"]
+    assert told.code == found["exit_code"] == code
+    assert found["type"] == type(error).__name__
+    assert words[0] in found["message"]
+
+
+def test_the_traceback_of_an_internal_error_is_there_with_debug(
+    tercet: Tercet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(monkeypatch, ZeroDivisionError("by nobody"))
+    done = tercet("run", "classifier.onnx", "--debug")
+    assert done.code == 9
+    assert "Traceback" in done.err
+    assert "ZeroDivisionError" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "kind", "field"),
+    [
+        ("run gone.onnx", 2, "ModelFileError", {"file": "gone.onnx"}),
+        ("run classifier.onnx -i imag=x.npy", 2, "InputError", {}),
+        ("run classifier.onnx --seed -1", 2, "BadParameter", {}),
+        ("run classifier.onnx --bakend numpy", 2, "NoSuchOption", {}),
+        ("frobnicate", 2, "UsageError", {}),
+        ("run unknown.onnx", 3, "UnsupportedError", {}),
+    ],
+)
+def test_errors_are_json(
+    tercet: Tercet, folder: Path, command: str, code: int, kind: str, field: dict[str, str]
+) -> None:
+    models.write(models.unary("Relux", [2]), folder / "unknown.onnx")
+    done = tercet(*command.split(), "--json")
+    found = done.json["error"]
+    assert (done.code, found["exit_code"], found["type"]) == (code, code, kind)
+    assert field.items() <= found.items()
+    assert found["message"]
+    assert done.err
+
+
+def test_warnings_are_printed_once_and_part_of_json(
+    tercet: Tercet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tercet.tools import run
+
+    plain = run.run_model
+
+    def warn(*given: object, **more: object) -> object:
+        for _ in range(2):
+            warnings.warn("this is slow; do that", api.PerformanceWarning, stacklevel=1)
+        return plain(*given, **more)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr("tercet.tools.run.run_model", warn)
+    done = tercet("run", "classifier.onnx", "--repeat", 1)
+    assert done.code == 0
+    assert done.err == "warning: this is slow; do that\n"
+    told = tercet("run", "classifier.onnx", "--repeat", 1, "--json")
+    expected = [{"type": "PerformanceWarning", "message": "this is slow; do that"}]
+    assert told.json["warnings"] == expected
+
+
+# ── as a process of its own ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["inspect classifier.onnx --cost", "inspect classifier.onnx --json", "--help", "doctor -h"],
+)
+def test_a_reader_that_goes_away_is_no_disagreement(folder: Path, command: str) -> None:
+    """The pipe is closed before anything is written."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "tercet", *command.split()],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+# ── help ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_summaries_are_whole() -> None:
+    text = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    for command in COMMANDS:
+        assert (command.__doc__ or "").partition("\n")[0] in text
+    assert "..." not in text.split("Commands:")[1]
+
+
+def test_completion_can_be_installed() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_TERCET_COMPLETE": "complete_bash"}
+    environment |= {"COMP_WORDS": "tercet comp", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tercet"], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.split() == ["compare"]
+
+
+# ── custom operators and files ───────────────────────────────────────────────────────────────────
+
+SWISH = """
+import numpy as np
+
+def swish(x, *, beta=1.0):
+    return x / (1 + np.exp(-beta * x))
+
+OPERATORS = {("my.domain", "Swish"): swish}
+"""
+
+
+@pytest.fixture
+def swish(folder: Path) -> None:
+    from onnx.parser import parse_model
+
+    models.write(
+        parse_model(
+            '<ir_version: 10, opset_import: ["" : 21, "my.domain" : 1]>\n'
+            "g (float[2] x) => (float[2] y) { s = my.domain.Swish <beta = 2.0> (x)  y = Abs (s) }"
+        ),
+        folder / "swish.onnx",
+    )
+    Path("ops.py").write_text(SWISH, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("swish")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run swish.onnx --repeat 1",
+        "compare swish.onnx -b numpy -b out.npz --repeat 0",
+        "compare swish.onnx --layers -b numpy --other swish.onnx",
+        "bisect swish.onnx",
+        "bisect swish.onnx --precision float16 --tolerance 1",
+        "export swish.onnx other.onnx",
+        "simplify swish.onnx other.onnx",
+        "extract swish.onnx other.onnx --outputs s",
+        "inspect swish.onnx --passes --placement numpy --capability numpy",
+        "profile swish.onnx --repeat 1 --no-peaks",
+        "bench swish.onnx -b numpy --duration 0.01 --warm-up 0",
+    ],
+)
+def test_every_command_takes_custom_operators(tercet: Tercet, command: str) -> None:
+    assert tercet("run", "swish.onnx", "--operators", "ops.py", "--save", "out.npz").code == 0
+    done = tercet(*command.split(), "--operators", "ops.py")
+    assert done.code == 0, done.err
+    assert tercet(*command.split()).code == 3
+
+
+@pytest.mark.usefixtures("swish")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, ["bad.py", "No such file"]),
+        ("x = 1", ["bad.py", "OPERATORS = {"]),
+        ("OPERATORS = [1]", ["bad.py", "OPERATORS = {"]),
+        ("1 / 0", ["bad.py", "ZeroDivisionError"]),
+        ("def", ["bad.py", "SyntaxError"]),
+        ("OPERATORS = {'Swish': abs}", ["(domain, name)"]),
+        ("OPERATORS = {('my.domain', 'Swish'): 5}", ["Swish"]),
+    ],
+)
+def test_a_wrong_file_of_operators(tercet: Tercet, text: str | None, words: list[str]) -> None:
+    if text is not None:
+        Path("bad.py").write_text(text, encoding="utf-8")
+    done = tercet("run", "swish.onnx", "--operators", "bad.py")
+    assert done.code == 2
+    assert all(word in done.err for word in words), done.err
+
+
+def link(target: str, name: str) -> str:
+    Path(name).symlink_to(target)
+    return name
+
+
+def hard_link(target: str, name: str) -> str:
+    Path(name).hardlink_to(target)
+    return name
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["export", "simplify", "extract"])
+@pytest.mark.parametrize("name", ["itself", "link", "hard link", "folder"])
+def test_a_model_is_not_written_over_itself(tercet: Tercet, command: str, name: str) -> None:
+    file = Path("classifier.onnx")
+    before = file.read_bytes()
+    out = {
+        "itself": lambda: "classifier.onnx",
+        "link": lambda: link("classifier.onnx", "link.onnx"),
+        "hard link": lambda: hard_link("classifier.onnx", "hard.onnx"),
+        "folder": lambda: "../" + Path.cwd().name + "/classifier.onnx",
+    }[name]()
+    done = tercet(command, "classifier.onnx", out)
+    assert done.code == 2
+    assert "--force" in done.err
+    assert file.read_bytes() == before
+    if name == "itself":
+        assert tercet(command, "classifier.onnx", out, "--force").code == 0
+        assert file.read_bytes() != before
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_file_of_another_model_is_replaced(tercet: Tercet) -> None:
+    assert tercet("export", "classifier.onnx", "adder.onnx").code == 0
+    assert json.loads(tercet("inspect", "adder.onnx", "--json").out)["inputs"]
