@@ -179,6 +179,17 @@ class Lookup:
         self.shelves.add(program)
         return shelf, program
 
+    def latest(self, wanted: tuple[str, ...]) -> Program | None:
+        """Return the idle program that gave these tensors last; None where there is none."""
+        return self.shelves.latest(lambda key: isinstance(key, tuple) and key[0] == wanted)
+
+    def last_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the inputs that ran last, as far as they are known."""
+        program = self.shelves.latest(lambda key: True)
+        values = program.graph.inputs if program is not None else ()
+        types = {value.name: value.type for value in values}
+        return {n: t.dims for n, t in types.items() if isinstance(t, TensorType) and t.is_static}
+
     def _fetch(self, feeds: dict[str, Feed], work: Stream | None) -> bool:
         """Bring inputs that may decide on shapes to the host, now and later; False without any."""
         small = {n: f for n, f in feeds.items() if isinstance(f, Lent) and is_deciding(f.type)}

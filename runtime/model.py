@@ -378,7 +378,8 @@ class Model:
     ) -> Placement:
         """Return which backend runs each node, with which kernel, and why.
 
-        Without arguments it describes what ran last; see `prepare` for them.
+        Without `shapes` it describes what gave these outputs last, the model's where None, or
+        would give them for the inputs that ran last; see `prepare` for both.
         """
         return placement_of(self._described(shapes, outputs))
 
@@ -393,8 +394,10 @@ class Model:
     def _described(
         self, shapes: Mapping[str, Sequence[int]] | None, outputs: Iterable[str] | None
     ) -> Program:
-        idle = self._lookup.shelves.idle if shapes is None and outputs is None else []
-        return idle[-1] if idle else self.prepare(shapes, outputs)
+        if shapes is None:
+            last = self._lookup.latest(self._wanted(outputs))
+            return last or self.prepare(self._lookup.last_shapes(), outputs)
+        return self.prepare(shapes, outputs)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────
 

@@ -111,6 +111,12 @@ class Shelves:
             old.close()
         return old is not None
 
+    def latest(self, suits: Callable[[Hashable], bool]) -> Program | None:
+        """Return the idle program that was used last, of those whose keys suit."""
+        with self._lock:
+            shelves = [each for each in self._shelves.values() if each.idle and suits(each.key)]
+            return max(shelves, key=lambda each: each.used).idle[-1] if shelves else None
+
     @property
     def idle(self) -> list[Program]:
         """What is idle now, what was used last at the end."""

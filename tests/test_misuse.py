@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -134,8 +134,8 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (on("placement", "image"), "shapes"),
     (on("memory", outputs=5), "outputs"),
     (on("pipeline", depth=0), "depth"),
-    (lambda m: list(m.map(5)), "batches"),
-    (lambda m: m.bind().run(X), "inputs"),
+    (lambda m: list(m.map(cast("Any", 5))), "batches"),
+    (lambda m: m.bind().run(cast("Any", X)), "inputs"),
     # one operator, arrays on a device
     (call("run_op", "Cnov", X), "did you mean 'Conv'"),
     (call("run_op", 5, X), "operator"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.table import Table
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ..runtime.model import Model
 
 PIPE_WIDTH = 80
+MOST_COLUMNS = 100_000
 QUIET_SECONDS = 1.0
 
 #: Says what is being done; called as often as one likes.
@@ -38,17 +40,37 @@ def silent(text: str) -> None:
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, or `PIPE_WIDTH` columns ($COLUMNS) elsewhere."""
+    """Return a console as wide as the terminal, or `PIPE_WIDTH` columns ($COLUMNS) elsewhere.
+
+    In a pipe tables are as wide as they have to be, so that `grep` finds every name in one piece.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return SafeConsole(file=stream, width=width, highlight=False, emoji=False, markup=False)
+    piped = not (stream.isatty() or "COLUMNS" in os.environ)
+    console = SafeConsole(
+        file=stream,
+        width=PIPE_WIDTH if piped else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
+    console.widens = piped
+    return console
 
 
 class SafeConsole(Console):
     """A console that shows what names contain, but never lets the terminal carry it out.
 
     Every text goes through `render`, whatever table or panel it is in.
+
+    Attributes:
+        widens: whether tables may be wider than the console, instead of breaking names.
     """
+
+    widens = False
+
+    def print(self, *objects: Any, crop: bool | None = None, **style: Any) -> None:
+        """Print as rich does."""
+        super().print(*objects, crop=not self.widens if crop is None else crop, **style)
 
     def on_broken_pipe(self) -> None:
         """Leave it to the command line, which has an exit code for it."""
@@ -62,6 +84,9 @@ class SafeConsole(Console):
             renderable = message(renderable)
         elif isinstance(renderable, Text):
             renderable = _escaped(renderable)
+        elif self.widens and isinstance(renderable, Table):
+            wide = (options or self.options).update(max_width=MOST_COLUMNS)
+            options = wide.update(max_width=Measurement.get(self, wide, renderable).maximum)
         return super().render(renderable, options)
 
 

@@ -121,6 +121,7 @@ def _described(error: BaseException, text: str, code: int) -> dict[str, Any]:
 def _discard_output() -> None:
     """Let what is still to be written go nowhere, so that the end of the process is silent."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
-    except (AttributeError, OSError, ValueError):  # it has no file
+        if sys.__stdout__ is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
+    except (OSError, ValueError):  # it has no file
         return

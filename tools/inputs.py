@@ -71,13 +71,20 @@ class Inputs:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Add to an error inside which dimensions were assumed: 1 does not suit all models."""
+        """Say of an error that dimensions were assumed: a size of 1 does not suit all models.
+
+        The model itself could be read, so these sizes are what contradicts it: wrong usage.
+        """
         try:
             yield
         except (ModelError, DeviceError) as error:
-            if self.assumed:
-                names = ", ".join(self.assumed)
-                error.add_note(f"nobody set {names}, so 1 was assumed; --dim and --shape set it")
+            if not self.assumed:
+                raise
+            names = ", ".join(self.assumed)
+            text = f"dynamic dimensions defaulted to 1: {names}; --dim and --shape set them"
+            if isinstance(error, ModelError):
+                raise InputError(f"{error}\n  {text}") from error
+            error.add_note(text)
             raise
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ class Kept:
 def keep_float32(
     source: Loadable,
     tolerance: float,
-    precision: str = "float16",
+    precision: Precision = "float16",
     backend: str = "numpy",
     inputs: Given = None,
     *,

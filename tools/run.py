@@ -196,14 +196,19 @@ def run_model(
             load=loaded,
             first=first,
             steady=Timing(()),
-            placement=model.placement(),
-            layers=layers_of(model, inputs.arrays) if trace_shapes else (),
+            placement=model.placement(outputs=names),
+            layers=_traced(model, inputs) if trace_shapes else (),
         )
         calls = {backend: lambda: model.run(inputs.arrays, names)}
         interleave(calls, repeat or Repeat(), tell, {backend: first}, samples)
     if run is None:
         raise limit.error()
     return replace(run, steady=Timing(tuple(samples[backend])), stopped=limit.stopped)
+
+
+def _traced(model: Model, inputs: Inputs) -> tuple[Layer, ...]:
+    with inputs.explained():
+        return layers_of(model, inputs.arrays)
 
 
 def layers_of(model: Model, inputs: Mapping[str, Array]) -> tuple[Layer, ...]:
@@ -314,8 +319,11 @@ def _share_text(placement: Placement | None) -> str:
     copies = share.pop("copies", 0)
     if len(share) < 2 and not copies:
         return ""
-    said = ", ".join(f"{counted(nodes, 'node')} on {name}" for name, nodes in share.items())
-    return f"; {said}, {counted(copies, 'copy', 'copies')} between devices"
+    flow = share.pop("host", 0)  # control flow that the host decides on
+    said = [f"{counted(nodes, 'node')} on {name}" for name, nodes in share.items()]
+    said += [counted(flow, "control-flow node")] if flow else []
+    said += [f"{counted(copies, 'copy', 'copies')} between devices"] if copies else []
+    return f"; {', '.join(said)}"
 
 
 def _show_layers(console: Console, layers: Sequence[Layer]) -> None:

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from onnx import helper
 from typer.testing import CliRunner
 
 import tercet as api
@@ -139,6 +140,25 @@ def test_a_reader_that_goes_away_is_no_disagreement(folder: Path, command: str) 
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.usefixtures("folder")
+def test_names_are_whole_in_a_pipe(tercet: Tercet, folder: Path) -> None:
+    """However long they are: grep finds them."""
+    name = "_".join(["a_long_name_of_a_tensor"] * 10)
+    node = helper.make_node("Relu", ["x"], [name], name=f"node_{name}")
+    ends = [models.tensor("x", [2])], [models.tensor(name, [2])]
+    models.write(models.model_of([node], *ends), folder / "long.onnx")
+    for command in (
+        "run long.onnx --repeat 1 --trace-shapes",
+        "compare long.onnx -b numpy -b onnx.reference --repeat 1",
+        "inspect long.onnx --placement numpy --cost --memory",
+        "profile long.onnx --no-peaks --repeat 1",
+    ):
+        done = tercet(*command.split())
+        assert done.code == 0
+        assert name in done.out, done.out
+    assert name in tercet("run", "long.onnx", "--outputs", name[:-1]).err
 
 
 # ── help ─────────────────────────────────────────────────────────────────────────────────────────

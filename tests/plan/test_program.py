@@ -367,3 +367,20 @@ def test_sizes_that_come_in_as_inputs_are_known_to_a_device() -> None:
         model.prepare({"x": (12,), "shape": (2,)})
     model.close()
     assert device.allocated == 0
+
+
+def test_placement_is_that_of_the_outputs_that_are_named() -> None:
+    """What ran last gave an intermediate tensor alone; the placement is of the whole model."""
+    source = parse_model("""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[n, 3] x) => (float[n, 3] y) { a = Exp (x)  b = Neg (a)  y = Softmax (b) }
+    """)
+    with tercet.load(source) as model:
+        x = np.zeros((5, 3), np.float32)
+        model.run({"x": x}, outputs=["a"])
+        whole = model.placement()
+        assert whole.rows[-1].operators.endswith("Softmax")
+        assert "float32[5,3]" in whole.rows[-1].outputs[0]
+        assert [row.operators for row in model.placement(outputs=["a"])] == ["Exp"]
+        model.run({"x": x})
+        assert model.placement() == whole

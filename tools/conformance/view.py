@@ -7,7 +7,13 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from ..console import counted, facts, grid, open_console
@@ -22,10 +28,15 @@ def progress_bar() -> Iterator[Tell]:
     if not console.is_terminal:
         yield lambda done, of: None
         return
-    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("cases", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+        def tell(done: int, of: int) -> None:
+            if not bar.tasks:  # how many cases there are is known now, and not before
+                bar.add_task("cases", total=of)
+            bar.update(bar.tasks[0].id, completed=done, total=of)
+
+        yield tell
 
 
 def show_report(console: Console, report: Report) -> None:
