@@ -11,8 +11,9 @@ from threading import local
 from time import monotonic
 from typing import ParamSpec, TypeVar
 
+from .arguments import seconds as limit_of
 from .budget import Budget
-from .errors import LimitError, TimeLimitError, UsageError, out_of_memory
+from .errors import LimitError, TimeLimitError, out_of_memory
 from .host import allowance
 
 P = ParamSpec("P")
@@ -46,9 +47,8 @@ class bounded:
     __slots__ = ("_before", "_budget", "_seconds")
 
     def __init__(self, seconds: float | None = None, budget: Budget | None = None) -> None:
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"timeout={seconds:g} s; it has to be more than 0")
-        self._seconds, self._budget = seconds, budget
+        self._seconds = None if seconds is None else limit_of("timeout", seconds)
+        self._budget = budget
         self._before = _BOUNDS.end, _BOUNDS.seconds, _BOUNDS.budget
 
     def __enter__(self) -> None:

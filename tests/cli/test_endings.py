@@ -83,7 +83,7 @@ def test_the_traceback_of_an_internal_error_is_there_with_debug(
         ("run classifier.onnx --seed -1", 2, "BadParameter", {}),
         ("run classifier.onnx --bakend numpy", 2, "NoSuchOption", {}),
         ("frobnicate", 2, "UsageError", {}),
-        ("run unknown.onnx", 3, "UnsupportedError", {}),
+        ("run unknown.onnx", 3, "UnknownOperators", {}),
     ],
 )
 def test_errors_are_json(
@@ -158,7 +158,6 @@ def test_names_are_whole_in_a_pipe(tercet: Tercet, folder: Path) -> None:
         done = tercet(*command.split())
         assert done.code == 0
         assert name in done.out, done.out
-    assert name in tercet("run", "long.onnx", "--outputs", name[:-1]).err
 
 
 # ── help ─────────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +226,8 @@ def test_every_command_takes_custom_operators(tercet: Tercet, command: str) -> N
     assert tercet("run", "swish.onnx", "--operators", "ops.py", "--save", "out.npz").code == 0
     done = tercet(*command.split(), "--operators", "ops.py")
     assert done.code == 0, done.err
-    assert tercet(*command.split()).code == 3
+    if not command.startswith("inspect"):  # which describes what it does not know
+        assert tercet(*command.split()).code == 3
 
 
 @pytest.mark.usefixtures("swish")
