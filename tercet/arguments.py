@@ -124,6 +124,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(
         (
             "accuracy",
+            "allow_inconclusive",
             "cost",
             "cumulative",
             "force",
