@@ -227,7 +227,7 @@ class Site:
     Attributes:
         nodes: the claimed nodes in topological order.
         inputs: the values that it reads and that are no constants, each once.
-        outputs: the values that it computes and that somebody outside reads.
+        outputs: the values that it computes and that somebody outside reads, and `Claim.always`.
         formats: the physical format of each input and output.
         weights: the constants on the claim's device.
         pitches: `View.pitch` of those that have gaps; multiples of 16 bytes.
@@ -322,12 +322,14 @@ class Claim:
         formats: physical formats of what goes in and out.
         in_place: pairs (output, input) that may share memory, if the input dies here: the step
             must then read each element of the input before it writes the same element.
+        always: outputs that the step writes, and has to have memory for, even if nobody reads them.
     """
 
     nodes: tuple[Node, ...]
     build: Callable[[Site], Step | Decline]
     formats: Formats = field(default_factory=Formats)
     in_place: tuple[tuple[Value, Value], ...] = ()
+    always: tuple[Value, ...] = ()
 
 
 class Backend(Protocol):

@@ -233,7 +233,7 @@ class Layout:
         if backend is None or claim is None:
             raise ValueError("only views run without a backend")
         reads = reads_of(assigned.nodes)
-        results = results_of(self.graph, assigned.nodes)
+        results = tuple(dict.fromkeys((*results_of(self.graph, assigned.nodes), *claim.always)))
         formats = {v: claim.formats.wants.get(v, Format.PLAIN) for v in reads}
         formats |= {v: claim.formats.gives.get(v, Format.PLAIN) for v in results}
         if claim.formats.follows and reads:

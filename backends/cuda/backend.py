@@ -145,6 +145,8 @@ def recipe_of(
     if y.value not in results:
         if registered.outputs == 1:
             return "its first output is not read"
+        if registered.tail:
+            extra["tail"] = tail_of((), y, head.output)
         return registered.make(head.op, None, *map(tensor, head.inputs), **extra)
     if group.pool is not None:
         if setting.asked and "tensor_cores" not in setting.asked:

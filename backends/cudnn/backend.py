@@ -81,7 +81,8 @@ class CudnnBackend:
                 yield Decline(found.nodes[0], duel.lost)
                 continue
             build = partial(self._build, found, options.tune, duel)
-            yield Claim(found.nodes, build, found.formats)
+            always = tuple(found.gives.values())
+            yield Claim(found.nodes, build, found.formats, always=always)
         if arena is not None:
             self.device.compiler.announce("")
 

@@ -65,7 +65,8 @@ def _claim(chain: Chain, options: Options) -> Claim | Decline:
     if kind in BUILDERS:
         built = BUILDERS[kind]
         build = partial(_build, built.function, chain, options)
-        return Claim(chain.nodes, build, in_place=in_place(chain) if built.in_place else ())
+        pairs = in_place(chain) if built.in_place else ()
+        return Claim(chain.nodes, build, in_place=pairs, always=(chain.output,))
     if kind in ELEMENTWISE:
         return elementwise_claim(chain)
     if issubclass(kind, Custom):
