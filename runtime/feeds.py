@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -287,11 +287,35 @@ def as_texts(data: Array) -> Array:
     return data
 
 
-def own(value: HostValue, feeds: Mapping[str, HostValue]) -> HostValue:
-    """Return a result that shares no memory with what the caller gave, nor with the model."""
-    if isinstance(value, list):
-        return [own(element, feeds) for element in value]
-    if not isinstance(value, np.ndarray):
-        return value
-    mine = value.flags.owndata and value.flags.writeable
-    return value if mine and not any(value is fed for fed in feeds.values()) else value.copy()
+class Owned:
+    """Makes results the caller's own: no two share memory, nor with what he gave, nor the model.
+
+    Args:
+        feeds: what the caller gave.
+    """
+
+    def __init__(self, feeds: Iterable[HostValue]) -> None:
+        # Ids suffice: what they belong to lives at least as long.
+        self._taken = {id(data) for value in feeds for data in _arrays_in(value)}
+
+    def __call__(self, value: HostValue) -> HostValue:
+        """Return a result, copied as far as need be."""
+        if isinstance(value, list):
+            return [self(element) for element in value]
+        if isinstance(value, dict):
+            return {key: self(element) for key, element in value.items()}
+        if not isinstance(value, np.ndarray):
+            return value
+        is_new = value.flags.owndata and value.flags.writeable and id(value) not in self._taken
+        self._taken.add(id(value))
+        return value if is_new else value.copy()
+
+
+def _arrays_in(value: Any) -> Iterator[Array]:
+    """Yield the arrays that a value consists of."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, list | dict):
+        held = cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)
+        for element in held:
+            yield from _arrays_in(element)

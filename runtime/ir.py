@@ -22,7 +22,7 @@ class Value:
         name: unique in its graph.
         type: dtype and shape as far as inputs and operators prove them; None where nothing is.
         declared: what the file says of it: a hint, which `hints` compares and nobody relies on.
-        data: the elements of a constant, else None.
+        data: the elements of a constant, which nobody can write to, else None.
         producer: the node that computes it, or None for inputs, captures and constants.
         consumers: the nodes that read it, with the number of times each does.
     """
@@ -39,12 +39,20 @@ class Value:
         declared: ValueType | None = None,
     ) -> None:
         self.name, self.declared = name, declared
-        self.type: ValueType | None = constant_type(data) if data is not None else type
-        self.data, self.producer = data, producer
+        self.type: ValueType | None = type
+        self.data: Array | None = None
+        self.producer = producer
         self.consumers: dict[Node, int] = {}
+        if data is not None:
+            self.fix(data)
 
     def __repr__(self) -> str:
         return printable(f"%{self.name}: {self.type or '?'}")
+
+    def fix(self, data: Array) -> None:
+        """Become a constant with these elements, which nobody can write to from here."""
+        self.type = type_ = constant_type(data)
+        self.data = type_.value
 
     def twin(self, name: str) -> Value:
         """Return another value of this type and these elements, if any, without a producer."""
@@ -267,12 +275,12 @@ class Graph:
         """Give a constant other elements."""
         if value.data is None:
             raise ValueError(f"'{value.name}' is no constant")
-        value.data, value.type = data, constant_type(data)
+        value.fix(data)
 
     def freeze(self, value: Value, data: Array) -> None:
         """Turn an input into a constant with these elements."""
         self.inputs = tuple(each for each in self.inputs if each is not value)
-        value.data, value.type = data, constant_type(data)
+        value.fix(data)
 
     def set_inputs(self, node: Node, inputs: Sequence[Value | None]) -> None:
         """Make `node` read other values."""
@@ -308,7 +316,8 @@ class Graph:
     def settle(self, node: Node, results: Sequence[Array]) -> None:
         """Turn the outputs of `node` into constants with these elements, and remove the node."""
         for value, data in zip(node.outputs, results, strict=True):
-            value.data, value.type, value.producer = data, constant_type(data), None
+            value.producer = None
+            value.fix(data)
         self._unwire(node)
         self._nodes.remove(node)
         self._node_names.discard(node.name)
@@ -419,7 +428,7 @@ class Graph:
             if value.data is None:
                 copy.inputs += (formal,)
             else:
-                formal.data, formal.type = value.data, constant_type(value.data)
+                formal.fix(value.data)
         copy.captures = ()
         return copy
 

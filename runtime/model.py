@@ -14,7 +14,7 @@ from .border import Border, Place
 from .bound import Bound
 from .budget import budget_of
 from .errors import InputError, UsageError, did_you_mean
-from .feeds import Feed, TensorInfo, own
+from .feeds import Feed, Owned, TensorInfo
 from .guard import bounded
 from .hints import Doubts
 from .host import HOST
@@ -223,7 +223,8 @@ class Model:
         if self.options.precision in NARROW:
             self._watch.look(results, here, self._lookup.graph_for(wanted))
         if not program.is_plan:
-            results = {name: own(value, here) for name, value in results.items()}
+            own = Owned(here.values())
+            results = {name: own(value) for name, value in results.items()}
         return self._border.there(results, work) if on_device else results
 
     def _wanted(self, outputs: Iterable[str] | None) -> tuple[str, ...]:

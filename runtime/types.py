@@ -141,7 +141,10 @@ HostValue = Array | list[Any] | dict[Any, Any] | None
 
 
 def constant_type(data: Array) -> TensorType:
-    """Return the type of a constant with these elements."""
+    """Return the type of a constant with these elements, of which it has a view to read alone."""
+    if data.flags.writeable:
+        data = data.view()
+        data.flags.writeable = False
     return TensorType(data.dtype, data.shape, data)
 
 
