@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from .backend import Format, Stream
@@ -18,6 +19,11 @@ from .resources import Keys, Resources, is_deciding
 from .shelves import Shelf, Shelves
 from .symbols import ambiguous, loosened, sizes_of
 from .types import TensorType, ValueType, type_of
+from .weights import arrays_of
+
+
+#: Names of results, and symbols that stand for more than one size.
+_Wanted = tuple[tuple[str, ...], frozenset[str]]
 
 
 class Lookup:
@@ -45,7 +51,7 @@ class Lookup:
     ) -> None:
         self._imported, self._file = graph, file
         self._border, self._resources = border, resources
-        self._graphs: dict[tuple[tuple[str, ...], frozenset[str]], Graph] = {}
+        self._graphs: OrderedDict[_Wanted, Graph] = OrderedDict()
         self._warned: set[str] = set()
         self._keys = Keys()
         self._on_closed = closed
@@ -69,16 +75,31 @@ class Lookup:
     def graph_for(self, wanted: tuple[str, ...], unknown: frozenset[str] = frozenset()) -> Graph:
         """Return the graph that gives these tensors, after the passes, before shapes are bound.
 
+        Beside that of all results, as many are kept as plans.
+
         Args:
             wanted: names of the results.
             unknown: symbols that stand for more than one size.
         """
         key = wanted, unknown
-        if key not in self._graphs:
-            graph = loosened(self._imported, unknown) if unknown else self._imported
-            values = {n: graph.outputs.get(n) or graph.values[n] for n in wanted}
-            self._graphs[key] = self._optimise(graph.extract(values), Rewrites())
-        return self._graphs[key]
+        with self._resources.lock:
+            if key not in self._graphs:
+                graph = loosened(self._imported, unknown) if unknown else self._imported
+                values = {n: graph.outputs.get(n) or graph.values[n] for n in wanted}
+                self._graphs[key] = self._optimise(graph.extract(values), Rewrites())
+            self._graphs.move_to_end(key)
+            if len(self._graphs) > self._resources.options.max_plans + 1:
+                default = self.default, frozenset[str]()
+                self._drop(next(each for each in self._graphs if each != default))
+            return self._graphs[key]
+
+    def _drop(self, key: _Wanted) -> None:
+        """Let go of a graph, and of the weights that it alone has."""
+        alone = arrays_of(self._graphs.pop(key))
+        for kept in (self._imported, *self._graphs.values()):
+            alone -= arrays_of(kept)
+        for store in self._resources.stores.values():
+            store.forget(alone)
 
     def _build(
         self, wanted: tuple[str, ...], types: Mapping[str, ValueType | None], ends: Ends

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 from threading import RLock
 
 from .backend import Device, View
 from .budget import Budget
-from .ir import Value
+from .ir import Graph, Value
 from .types import Array
+
+
+#: The ids of the arrays that something is made of, and what it is packed for.
+_Key = tuple[tuple[int, ...], Hashable]
 
 
 class WeightStore:
@@ -25,8 +29,8 @@ class WeightStore:
     def __init__(self, device: Device, budget: Budget | None = None) -> None:
         self.device = device
         self._budget = budget
-        self._taken = 0
-        self._views: dict[Hashable, View] = {}
+        self._taken: dict[_Key, int] = {}
+        self._views: dict[_Key, View] = {}
         self._sources: dict[int, Array] = {}
         self._lock = RLock()
 
@@ -49,23 +53,35 @@ class WeightStore:
             if key not in self._views:
                 self._sources.update((id(data), data) for data in arrays)
                 packed = pack(*arrays)
-                self._take(packed, arrays)
+                self._take(key, packed, arrays)
                 self._views[key] = self.device.upload(packed)
             return self._views[key]
 
-    def _take(self, packed: Array, arrays: list[Array]) -> None:
+    def _take(self, key: _Key, packed: Array, arrays: list[Array]) -> None:
         """Take from the budget what is stored beside the model's own arrays."""
         is_own = any(packed is data for data in arrays) and packed.flags.c_contiguous
         if self._budget is not None and not is_own:
             self._budget.take(packed.nbytes, "packed constants")
-            self._taken += packed.nbytes
+            self._taken[key] = packed.nbytes
+
+    def _give(self, key: _Key) -> None:
+        if self._budget is not None:
+            self._budget.give(self._taken.pop(key, 0))
+
+    def forget(self, arrays: Set[int]) -> None:
+        """Drop what is made of arrays with these ids; plans that still use it keep it alive."""
+        with self._lock:
+            for key in [key for key in self._views if not arrays.isdisjoint(key[0])]:
+                self._give(key)
+                del self._views[key]
+            for number in arrays & self._sources.keys():
+                del self._sources[number]
 
     def close(self) -> None:
         """Give the memory back."""
         with self._lock:
-            if self._budget is not None:
-                self._budget.give(self._taken)
-            self._taken = 0
+            for key in list(self._taken):
+                self._give(key)
             for view in self._views.values():
                 view.buffer.close()
             self._views.clear()
@@ -80,3 +96,10 @@ def _data(value: Value) -> Array:
     if value.data is None:
         raise TypeError(f"'{value.name}' is no constant")
     return value.data
+
+
+def arrays_of(graph: Graph) -> set[int]:
+    """Return the ids of the arrays that are a graph's constants, those of bodies included."""
+    bodies = (body for node in graph.walk() for body in node.op.graphs())
+    values = (value for each in (graph, *bodies) for value in each.values.values())
+    return {id(value.data) for value in values if value.data is not None}

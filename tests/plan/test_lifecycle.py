@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from tercet.backends import open_backends
+from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
 from tercet.runtime.model import Model
-from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 from tercet.tools.lifecycle import STEADY, trace_lifecycle
 
@@ -49,3 +54,27 @@ def test_copies_are_of_the_inputs_and_results() -> None:
     events = trace_lifecycle(lambda: model_of(chain(4), FakeBackend(FakeDevice())), {"x": x})
     steady = [event for event in events if event.run == 2]
     assert [event.nbytes for event in steady] == [x.nbytes, 0, x.nbytes]
+
+
+def test_sets_of_outputs_are_bounded() -> None:
+    """Graphs of other results, and the weights that were folded for them, go as plans do."""
+    graph, count = Graph("branches"), 20
+    x = graph.add_input("x", TensorType(float32, (1, 64)))
+    for number in range(count):
+        weight = graph.constant(np.full((64, 64), number, np.float32))
+        factor = graph.constant(np.full(64, 2, np.float32))
+        product = graph.insert(Gemm(), [x, weight]).output
+        graph.insert(Mul(), [product, factor], [f"y{number}"])
+    infer(graph)
+    graph.set_outputs({"y0": graph.values["y0"]})
+    (backend,) = open_backends("numpy", Options())
+    options = Options(max_plans=2)
+    with Model(graph, [backend], options, evaluate) as model:
+        for _ in range(2):
+            for number in range(count):
+                name = f"y{number}"
+                result = model.run({"x": np.ones((1, 64), np.float32)}, outputs=[name])
+                np.testing.assert_array_equal(result[name], np.full((1, 64), 128 * number))
+        assert len(model._lookup._graphs) == options.max_plans + 1
+        (store,) = model._resources.stores.values()
+        assert store.nbytes <= (options.max_plans + 1) * (64 * 64 + 64) * 4
