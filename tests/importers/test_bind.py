@@ -16,6 +16,7 @@ from tercet.runtime.hints import shown
 from tercet.runtime.ir import Graph, Node
 from tercet.runtime.op import Op
 from tercet.runtime.types import TensorType
+from tercet.runtime.verify import verify
 
 from .export import to_model
 
@@ -27,7 +28,7 @@ def model(text: str, opset: int = 21, ir: int = 10) -> ModelProto:
 
 def graph_of(text: str, opset: int = 21, ir: int = 10) -> Graph:
     graph = load(model(text, opset, ir)).graph
-    graph.verify()
+    verify(graph)
     return graph
 
 
@@ -252,7 +253,7 @@ def test_names_made_up_for_functions_take_nobody_elses() -> None:
     proto = model(text.replace('"f/t"', "ft"))
     proto.graph.node[1].output[0] = proto.graph.node[2].input[0] = "f/t"
     graph = load(proto).graph
-    graph.verify()
+    verify(graph)
     assert {"f/t", "f/t.1"} <= set(graph.values)
 
 
@@ -275,8 +276,8 @@ def test_bodies_are_closed_over_nothing() -> None:
     graph = graph_of(BRANCHES)
     node = graph.nodes[-1]
     yes, no = branches(node)
-    yes.verify()
-    no.verify()
+    verify(yes)
+    verify(no)
     assert [v.name for v in yes.captures] == ["h"]
     assert {v.name for v in no.captures} == {"c", "x", "h"}
     bodies = [v.name for body in node.op.graphs() for v in body.captures]

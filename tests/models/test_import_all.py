@@ -8,20 +8,22 @@ from onnx import shape_inference
 
 from tercet.importers.onnx import load
 from tercet.runtime.dtypes import TO_ONNX
+from tercet.runtime.hints import shown
 from tercet.runtime.op import OPERATORS
 from tercet.runtime.types import TensorType
+from tercet.runtime.verify import verify
 
 LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
 
 
 def assert_imports(path: Path) -> None:
     graph = load(path).graph
-    graph.verify()
+    verify(graph)
     assert not [node.kind for node in graph.walk() if OPERATORS.get(key(node.kind)) is None]
     assert all(value.type is not None for node in graph.walk() for value in node.outputs)
     inferred = shape_inference.infer_shapes(onnx.load(path, load_external_data=False))
     for info in inferred.graph.output:
-        type_, theirs = graph.outputs[info.name].type, info.type.tensor_type
+        type_, theirs = shown(graph.outputs[info.name]), info.type.tensor_type
         assert isinstance(type_, TensorType)
         assert TO_ONNX[type_.dtype] == theirs.elem_type
         if not theirs.HasField("shape"):

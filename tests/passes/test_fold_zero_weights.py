@@ -25,6 +25,7 @@ from tercet.runtime.passes import (
 )
 from tercet.runtime.passes.driver import Context
 from tercet.runtime.types import Dim, TensorType
+from tercet.runtime.verify import verify
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -37,7 +38,7 @@ def left_out(graph: Graph) -> tuple[Graph, list[str]]:
     """Return the graph without the products, and what was done."""
     copy, context = graph.clone(), Context(Options(finite=True), evaluate)
     said = [*fold_zero_weights.run(copy, context), *drop_zero_units.run(copy, context)]
-    copy.verify()
+    verify(copy)
     infer(copy)
     return copy, said
 

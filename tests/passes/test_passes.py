@@ -5,14 +5,18 @@ Results are compared with a run of the untouched graph in float64 through the nu
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import float32
+from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv, ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub
+from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub, Sum
 from tercet.runtime.ops.matmul import Gemm
 from tercet.runtime.ops.movement import Concat, Slice, Tile, Transpose
 from tercet.runtime.ops.norm import Dropout
@@ -20,8 +24,9 @@ from tercet.runtime.ops.pool import AveragePool
 from tercet.runtime.ops.random import RandomNormal
 from tercet.runtime.ops.shape import ConstantOfShape, Identity, Reshape, Shape
 from tercet.runtime.options import Options
-from tercet.runtime.passes import AFTER_SHAPES, Rewrites, optimise
+from tercet.runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
 from tercet.runtime.types import Dim, TensorType
+from tercet.runtime.verify import verify
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
@@ -336,3 +341,26 @@ def test_duplicate_constants_count_by_content(last: int) -> None:
 
     convolutions = ["Conv"] * (1 + last)
     assert kinds(optimised(make(build, (1, 3, 4, 4)))[0]) == [*convolutions, "Add"]
+
+
+def test_a_node_with_thousands_of_inputs() -> None:
+    """Merging what it reads looks at those who read, not at everything that they read besides."""
+    graph, count = Graph("fan"), 3000
+    x = graph.add_input("x", TensorType(float32, (2,)))
+    reads = [graph.insert(Relu(), [x]).output for _ in range(count)]
+    graph.set_outputs({"y": graph.insert(Sum(), reads).output, "z": reads[-1]})
+    infer(graph)
+    looked = 0
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        nonlocal looked
+        looked += event in ("call", "c_call")
+
+    sys.setprofile(look)
+    try:
+        optimise(graph, BEFORE_SHAPES, Options(), evaluate, Rewrites())
+    finally:
+        sys.setprofile(None)
+    verify(graph)
+    assert len(graph.nodes) == 2
+    assert looked < 100 * count

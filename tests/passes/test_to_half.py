@@ -21,6 +21,7 @@ from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
 from tercet.runtime.types import Array, TensorType
+from tercet.runtime.verify import verify
 
 from .graphs import Build, apply, kinds, make, normal
 
@@ -33,7 +34,7 @@ def halved(graph: Graph, precision: str = "float16", stop_at: int | None = None)
     copy = graph.clone()
     options = Options(precision=precision, stop_at=stop_at)  # type: ignore[arg-type]  # any text
     optimise(copy, BEFORE_SHAPES, options, evaluate, Rewrites())
-    copy.verify()
+    verify(copy)
     infer(copy)
     return copy
 

@@ -2,9 +2,12 @@
 
 from itertools import pairwise
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tercet.runtime import arena
 from tercet.runtime.arena import Block, aligned, pack, peak
 
 blocks = st.lists(
@@ -56,3 +59,17 @@ def test_a_skip_link_holds_its_buffer() -> None:
 
 def test_nothing_needs_nothing() -> None:
     assert pack([]) == 0
+
+
+@pytest.mark.parametrize("count", [30, 1000])
+def test_lists_and_arrays_place_alike(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of blocks are placed by arrays, to the byte as few are by lists."""
+    rng = np.random.default_rng(count)
+    first, length = rng.integers(0, count, count), rng.choice([0, 1, 2, 5, count], count)
+    sizes = 256 * rng.choice([0, 1, 1, 3, 10, 50], count)
+    found: list[list[int]] = []
+    for most in (0, 1 << 60):
+        monkeypatch.setattr(arena, "MANY", most)
+        blocks = [Block(*map(int, each)) for each in zip(sizes, first, first + length, strict=True)]
+        found.append([pack(blocks), *(block.offset for block in blocks)])
+    assert found[0] == found[1]

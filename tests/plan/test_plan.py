@@ -19,6 +19,7 @@ from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.types import Dim, TensorType
+from tercet.runtime.verify import verify
 
 from ..threads import together
 from .fakes import FakeBackend, FakeDevice
@@ -35,7 +36,7 @@ def apply(graph: Graph, op, *inputs: Value, name: str | None = None) -> Value:
 
 def model_of(graph: Graph, *backends: Backend, **options: Any) -> Model:
     infer(graph)
-    graph.verify()
+    verify(graph)
     return Model(graph, backends, Options(**options), lambda op, arrays, outputs: None)
 
 

@@ -21,6 +21,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
+from tercet.runtime.verify import verify
 
 from ..threads import together
 from .fakes import FakeBackend
@@ -50,7 +51,7 @@ def expected(x: Array, length: int = 3) -> Array:
 
 def model_of(graph: Graph, device: LazyDevice, *others: Backend, **options: Any) -> Model:
     infer(graph)
-    graph.verify()
+    verify(graph)
     backends = (FakeBackend(device), *others)
     return Model(graph, backends, Options(**options), lambda op, arrays, outputs: None)
 
