@@ -21,7 +21,6 @@ from .symbols import ambiguous, loosened, sizes_of
 from .types import TensorType, ValueType, type_of
 from .weights import arrays_of
 
-
 #: Names of results, and symbols that stand for more than one size.
 _Wanted = tuple[tuple[str, ...], frozenset[str]]
 

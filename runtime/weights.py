@@ -10,7 +10,6 @@ from .budget import Budget
 from .ir import Graph, Value
 from .types import Array
 
-
 #: The ids of the arrays that something is made of, and what it is packed for.
 _Key = tuple[tuple[int, ...], Hashable]
 
