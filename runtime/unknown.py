@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import UnsupportedError
 from .op import Inferred, Op
+from .text import printable
 from .types import ValueType
 
 #: Who runs an unknown operator, and why.
@@ -87,5 +88,10 @@ class Opaque(Op):
 
 
 def stand_in(domain: str, name: str) -> type[Op]:
-    """Return an operator that takes and gives anything, and that nobody runs."""
-    return type(name, (Opaque,), {"domain": domain, "__doc__": "Unknown."})
+    """Return an operator that takes and gives anything, and that nobody runs.
+
+    Args:
+        domain: the file's.
+        name: the file's; Python's types have names without control characters.
+    """
+    return type(printable(name), (Opaque,), {"domain": domain, "__doc__": "Unknown."})

@@ -187,6 +187,13 @@ def test_what_a_model_says_of_itself_prints_safely() -> None:
         assert model.inputs[0].name == named("x")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\x1b[2J", "\u202e", "", "a" * 60_000])
+def test_operators_may_be_called_anything(name: str) -> None:
+    for domain in ("", "nowhere"):
+        with pytest.raises(TercetError, match="node 'last"):
+            tercet.load(hostile(name, domain))
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
