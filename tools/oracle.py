@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.numpy import NumpyBackend, evaluate
+from ..runtime.constraints import float64_for_float32
 from ..runtime.dtypes import DType, bfloat16, float16, float32, float64
 from ..runtime.infer import infer
 from ..runtime.ir import Graph
@@ -42,9 +43,9 @@ class Oracle:
 
     def __init__(self, graph: Graph, change: Change | None = None) -> None:
         self._change = change
-        self._model = Model(
-            in_float64(graph, change), [NumpyBackend()], Options(stop_at=0, max_plans=1), evaluate
-        )
+        wide, options = in_float64(graph, change), Options(stop_at=0, max_plans=1)
+        with float64_for_float32():
+            self._model = Model(wide, [NumpyBackend()], options, evaluate)
 
     def run(self, inputs: Mapping[str, Any], outputs: list[str] | None = None) -> dict[str, Any]:
         """Run on the model's own inputs.
@@ -53,7 +54,8 @@ class Oracle:
         float64, too.
         """
         feeds = {name: self._wide(value) for name, value in inputs.items()}
-        return self._model.run(feeds, outputs)
+        with float64_for_float32():
+            return self._model.run(feeds, outputs)
 
     def _wide(self, value: HostValue) -> HostValue:
         if isinstance(value, list):
@@ -80,7 +82,8 @@ def in_float64(graph: Graph, change: Change | None = None) -> Graph:
             if changes:
                 each.set_op(node, with_attributes(node.op, **changes))
         _widen_results(each)
-    infer(copy)
+    with float64_for_float32():
+        infer(copy)
     return copy
 
 
@@ -94,6 +97,7 @@ def _widen_results(graph: Graph) -> None:
         for value in node.outputs:
             if isinstance(value.type, TensorType) and value.type.dtype == float64:
                 cast = graph.insert(Cast(to=float64), [value], before=follower)
+                value.declared = None
                 graph.redirect(value, cast.output)
                 graph.set_inputs(cast, [value])
 

@@ -18,6 +18,8 @@ from .agreement import Word
 
 #: What is allowed, by the farthest that a sample has moved.
 SLACK = 3.0
+#: The same for the differences of a slice taken together, by the average of the samples.
+_TOGETHER = 2.0
 #: A difference may be this share of the greatest magnitude of an output, and of each slice of it,
 #: and still count as agreement. Beyond, rounding may explain it, but nothing proves it right.
 CAP = {"float32": 2.0**-11, "tf32": 2.0**-5, "float16": 2.0**-5, "bfloat16": 2.0**-5}
@@ -155,16 +157,14 @@ class Spread:
 
         Args:
             apart: the differences.
-            whole: whether only the tensor as a whole is looked at, of which noise may move more
-                than it does on average: where it makes steps, it makes few.
+            whole: whether only the tensor as a whole is looked at.
         """
-        limit = 2.0 if whole else 1.0
         square = apart * apart
         for axes in [None] if whole else [None, *slices(apart.shape, 4)]:
             found = np.sqrt(_mean(square, axes))
             usual = np.sqrt(_mean(self.square, axes)) + self._tiny
             over = found / usual
-            if float(np.max(over, initial=0.0)) > limit:
+            if float(np.max(over, initial=0.0)) > _TOGETHER:
                 where = "the tensor" if axes is None else _slice_text(axes, over)
                 return f"{where} is off by more than rounding explains, taken as a whole"
         return ""

@@ -236,7 +236,7 @@ class _Shake:
 
     def _shake_inputs(self, graph: Graph, node: Node) -> None:
         quantizing = node.kind in _QUANTIZING
-        growth = max(1.0, sqrt(terms(node)) / 4)
+        growth = _growth(node)
         if node.kind in _BASIC:
             return
         inputs = list(node.inputs)
@@ -255,12 +255,15 @@ class _Shake:
         after = graph.nodes.index(node) + 1
         follower = graph.nodes[after] if after < len(graph.nodes) else None
         floor = 1.0 if _plain(node) in _BOUNDED else 0.0
+        growth = _growth(node)
         narrow = node.op.domain == "ai.onnx.ml" or node.kind == "DynamicQuantizeLinear"
         for value in node.outputs:
             name = self._name(value) or self._fixed_point(node, value)
             if not name:
                 continue
-            op = self._op(amount=self._amount(name), bits=0 if narrow else BITS[name], floor=floor)
+            coarse = name not in ("float32", "float64")
+            amount = self._amount(name) * (1.0 if coarse else growth)
+            op = self._op(amount=amount, bits=0 if narrow else BITS[name], floor=floor)
             gated = node.kind in _GATED and node.inputs[0]
             reads = [value, node.inputs[0]] if gated else [value]
             noisy = graph.insert(op, reads, before=follower)
@@ -291,6 +294,14 @@ def coarsest(graph: Graph, precision: str) -> str:
     names = {_NAMES.get(each.dtype, "") for each in types if isinstance(each, TensorType)} - {""}
     names = {precision if name == "float32" else name for name in names}
     return min(names, key=lambda name: BITS[name], default="float64")
+
+
+def _growth(node: Node) -> float:
+    """Return how much further than one operation a node rounds: sums of many terms do.
+
+    Products of matrices are summed in blocks, reductions by some one after the other.
+    """
+    return max(1.0, sqrt(terms(node)) / (4 if node.op.dense else 2))
 
 
 def terms(node: Node) -> int:

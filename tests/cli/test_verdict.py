@@ -155,6 +155,7 @@ def test_no_false_accept_and_no_false_alarm(name: str) -> None:
     pytest.importorskip("onnxruntime")
     proto, feeds = CASES[name]()
     proof = prove(name, "", proto, feeds)
+    assert not proof.failed
     assert proof.honest >= 6
     assert proof.planted >= 10
     assert not proof.accepted
