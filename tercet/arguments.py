@@ -76,6 +76,15 @@ def _operators(name: str, value: Any) -> Any:
     return rules.mapping(expected, key=rules.anything)(name, value)
 
 
+def model(name: str, value: Any) -> Any:
+    """Take a path, bytes, a message, a text in ONNX's language, or an object of an exporter."""
+    if isinstance(value, bytes | os.PathLike):
+        return cast("object", value)
+    from .importers.onnx.read import in_memory
+
+    return in_memory(value)
+
+
 def _dtype(name: str, value: Any) -> np.dtype[Any]:
     try:
         return np.dtype(value)
@@ -89,6 +98,7 @@ _ARRAYS = rules.mapping("a dict of arrays by name")
 #: By name of an argument.
 RULES: Mapping[str, Rule] = {
     **OPTION_RULES,
+    "source": model,
     "backend": _backends,
     "fallback": rules.optional(_backends),
     "operators": rules.optional(_operators),

@@ -18,6 +18,7 @@ from ..api import Loadable, Operators, load
 from ..backends.numpy import blas
 from ..importers.onnx.embed import self_contained
 from ..importers.onnx.external import external_data_dir
+from ..importers.onnx.texts import FORMATS, format_of
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ..runtime.types import Array, HostValue
 from .console import counted
@@ -201,7 +202,9 @@ def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
     if isinstance(source, ModelProto):
         return source.SerializeToString()
     if isinstance(source, bytes):
-        return source
+        return source if format_of(source) is None else self_contained(source).SerializeToString()
+    if Path(source).suffix.lower() in FORMATS:
+        return self_contained(source).SerializeToString()
     return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
 
 

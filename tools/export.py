@@ -20,6 +20,7 @@ from ..importers.onnx.expand import expanded
 from ..importers.onnx.export import About
 from ..importers.onnx.export import export as to_proto
 from ..importers.onnx.save import save
+from ..importers.onnx.texts import FORMATS
 from ..runtime.arguments import dims as dim_texts
 from ..runtime.arguments import shapes as shape_texts
 from ..runtime.arguments import words
@@ -421,8 +422,8 @@ def _said_in(graph: Graph, opset: int, model: Model) -> Graph:
 
 def check_model_name(file: Path) -> Path:
     """Return the name of a model that is to be written; raises UsageError if it is not one."""
-    if file.suffix.lower() != ".onnx":
-        raise UsageError(f"{file}: models are written to .onnx files")
+    if file.suffix.lower() not in (".onnx", *FORMATS):
+        raise UsageError(f"{file}: models are written to .onnx files, as texts to .onnxtxt files")
     if not file.parent.is_dir():
         raise FileError(ENOENT, f"there is no folder '{file.parent}'", str(file))
     return file

@@ -15,9 +15,9 @@ from typing import Any
 from onnx import ModelProto
 
 from ..api import Loadable, Operators, load
+from ..arguments import model as model_rule
 from ..arguments import public
 from ..backends.numpy import evaluate
-from ..runtime.arguments import anything
 from ..runtime.arguments import dims as dim_texts
 from ..runtime.arguments import shapes as shape_texts
 from ..runtime.errors import ModelError, UsageError
@@ -182,7 +182,7 @@ class Inspection:
         return [asdict(row) for row in self.operators]
 
 
-@public(file=anything)
+@public(file=model_rule)
 def inspect(
     file: Loadable,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
@@ -14,6 +15,7 @@ from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
 from .limits import Limits
 from .signatures import describe, missing_bytes
 from .source import Source
+from .texts import format_of, is_language, object_proto, parsed
 
 #: The newest IR version whose meaning tercet knows.
 IR_VERSION = 14
@@ -27,7 +29,8 @@ def read(
     """Return the parsed file, and where it comes from.
 
     Args:
-        model: a path, the bytes of a file, or a parsed model.
+        model: a path, the bytes of a file, a parsed model, a text in ONNX's language, or an object
+            of an exporter; see `object_proto`.
         limits: what the model may ask for.
         data_dir: the folder of its external data, where that is not its own.
 
@@ -37,10 +40,10 @@ def read(
         UsageError: `model` is of another type.
     """
     folder = external_data_dir() if data_dir is None else Path(data_dir)
-    if isinstance(model, ModelProto):
-        source, proto = Source(None, limits, folder), model
+    source, held = Source(None, limits, folder), in_memory(model)
+    if isinstance(held, ModelProto):
+        proto = held
     elif isinstance(model, bytes):
-        source = Source(None, limits, folder)
         proto = _decode(model, source)
     else:
         source = Source(_path(model), limits, folder)
@@ -49,12 +52,22 @@ def read(
     return proto, source
 
 
+def in_memory(model: Any) -> Any:
+    """Return a message for what stands for one, such as a text; everything else as it is."""
+    proto = object_proto(model)
+    if proto is None and isinstance(model, str) and is_language(model):
+        proto = parsed(model.encode(), "onnxtxt", Source())
+    return model if proto is None else proto
+
+
 def _path(model: str | os.PathLike[str]) -> str:
     try:
         return os.fsdecode(model)
     except TypeError as error:
         found = type(model).__name__
-        raise UsageError(f"a model is a path, bytes or an onnx.ModelProto, not {found}") from error
+        raise UsageError(
+            f"a model is a path, bytes, an onnx.ModelProto or torch.onnx.ONNXProgram, not {found}"
+        ) from error
 
 
 def _contents(source: Source) -> bytes:
@@ -81,6 +94,8 @@ def _contents(source: Source) -> bytes:
 def _decode(data: bytes, source: Source) -> ModelProto:
     if not data:
         raise source.error("is empty")
+    if form := format_of(data):
+        return parsed(data, form, source)
     try:
         proto = ModelProto.FromString(data)
     except DecodeError as error:

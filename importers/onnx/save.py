@@ -15,6 +15,7 @@ from ...runtime.ir import Graph
 from ...runtime.types import Array
 from .encode import Store, embedded, packed, packed_size, tensor_head
 from .export import MOST_BYTES, About, constant_bytes, export
+from .texts import FORMATS, text_of
 
 #: Where a model is too large for one file, constants of fewer bytes than these stay in it.
 SMALL = 1 << 10
@@ -35,7 +36,8 @@ def save(
 
     Args:
         graph: with types inferred; stays as it is.
-        file: its path; the constants beside it, if there are any, are in ``NAME.data``.
+        file: its path; the constants beside it, if there are any, are in ``NAME.data``. Endings
+            such as ``.onnxtxt``, ``.textproto`` and ``.json`` make it a text.
         opsets: see `export`.
         at_least: see `export`.
         about: see `export`.
@@ -62,8 +64,9 @@ def save(
         beside = path.with_name(f"{path.name}.data")
         with replacing(beside) as stream:
             model = written(_Beside(stream, beside.name, external))
+    form = FORMATS.get(path.suffix.lower())
     with replacing(path) as stream:
-        stream.write(model.SerializeToString())
+        stream.write(model.SerializeToString() if form is None else text_of(model, form))
     return model
 
 

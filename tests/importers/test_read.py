@@ -163,7 +163,7 @@ def test_a_link_to_a_model_is_followed_but_finds_no_data_elsewhere(tmp_path: Pat
     path = weights_beside(tmp_path / "real", bytes(4), 1, [1])
     link = tmp_path / "link.onnx"
     link.symlink_to(path)
-    with pytest.raises(ModelError, match="is not there; it belongs into"):
+    with pytest.raises(ModelError, match="is not there; expected in"):
         load(link)
 
 
