@@ -6,14 +6,21 @@ of asks `need`. Neither needs signals, so that limits hold in every thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import local
 from time import monotonic
 from typing import ParamSpec, TypeVar
 
 from .arguments import seconds as limit_of
 from .budget import Budget
-from .errors import LimitError, TimeLimitError, out_of_memory
+from .errors import (
+    FAILURES,
+    DeviceError,
+    LimitError,
+    TimeLimitError,
+    out_of_memory,
+)
 from .host import allowance
 
 P = ParamSpec("P")
@@ -41,7 +48,7 @@ class bounded:
     Raises:
         TimeLimitError: from within the block, soon after the time is up.
         DeviceOutOfMemory: for a MemoryError from within the block.
-        UsageError: the time is not more than 0.
+        UsageError: the time is no number of seconds above 0.
     """
 
     __slots__ = ("_before", "_budget", "_seconds")
@@ -68,6 +75,24 @@ class bounded:
         bounds.end, bounds.seconds, bounds.budget = self._before
         if isinstance(error, MemoryError):
             raise out_of_memory("the model", error) from error
+
+
+@contextmanager
+def planning(step: str) -> Iterator[None]:
+    """Name the step that cannot be planned, in whatever error a block ends with.
+
+    Raises:
+        LimitError: the step wants more memory than there may be.
+        DeviceError: numbers of the model, such as sizes beyond 64 bits, that make no plan.
+    """
+    try:
+        yield
+    except LimitError as error:
+        raise LimitError(f"{step}: {error}") from error
+    except MemoryError as error:
+        raise out_of_memory(step, error) from error
+    except FAILURES as error:
+        raise DeviceError(f"{step} cannot be planned: {error}") from error
 
 
 def is_timed() -> bool:

@@ -10,7 +10,7 @@ from .arena import Block
 from .backend import Backend, Claim, Decline, Device, Format, Site, Step, Stream, extent
 from .errors import ModelError
 from .exchange import HOST_ENDS, Ends
-from .guard import check_time
+from .guard import check_time, planning
 from .host import HOST
 from .ir import Graph, Node, Value
 from .options import Options
@@ -333,7 +333,8 @@ def _build(layout: Layout, bars: Bars) -> bool:
     """
     for row in layout.rows:
         check_time()
-        declined = layout.build(row)
+        with planning(f"step '{row.title}'"):
+            declined = layout.build(row)
         if declined is None:
             continue
         if any(slot.pitch for slot in (*row.inputs, *row.outputs)):

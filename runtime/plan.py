@@ -15,7 +15,7 @@ from .backend import Backend, Buffer, Device, Forking, Run, Stream, View
 from .budget import Budget, budget_of
 from .errors import DeviceError, LimitError
 from .exchange import HOST_ENDS, Ends
-from .guard import check_time, is_timed
+from .guard import check_time, is_timed, planning
 from .host import HOST, array
 from .ir import Graph
 from .lanes import assign, bound, is_capturable, sequence, side_by_side, stretches
@@ -126,7 +126,8 @@ class Plan:
         self._workspaces = self._allocate_workspaces()
         for row in self.rows:
             check_time()
-            row.run = self._bind(row)
+            with planning(f"step '{row.title}'"):
+                row.run = self._bind(row)
         self.memory = self._measure(stores)
         self.inputs = {n: self._view(s) for n, s in layout.inputs.items()}
         self.outputs = {n: self._view(s) for n, s in layout.outputs.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...runtime.guard import need
 from ...runtime.types import Array
 
 #: Leaves times targets of the rows that go down together.
@@ -91,6 +92,7 @@ class Forest:
             return "a tree whose branches meet in a circle"
         if reached < len(nodes.feature):
             return "nodes that no root leads to"
+        need(2 * len(nodes.feature) * targets * 8, "the weights of the leaves")
         dense = np.zeros((2, len(nodes.feature), targets))
         for leaf, parts in weights.items():
             for target, weight in parts:

@@ -79,6 +79,8 @@ def both_classes(scores: Array, transform: str, probabilities: bool) -> Array:
 @kernel(ArrayFeatureExtractor)
 def array_feature_extractor(op: ArrayFeatureExtractor, x: Array, y: Array) -> Array:
     """Take columns of the last axis."""
+    if y.size and not 0 <= y.min() <= y.max() < x.shape[-1]:
+        raise ValueError(f"y has columns {y.min()} to {y.max()}; x has {x.shape[-1]}")
     found = np.take(x, y.reshape(-1), -1)
     return found[np.newaxis] if x.ndim == 1 else found
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...runtime.backend import Site
 from ...runtime.dtypes import int64
+from ...runtime.guard import need
 from ...runtime.ops import movement
 from ...runtime.ops import shape as ops
 from ...runtime.options import Options
@@ -167,6 +169,8 @@ def pad(
         inner = zip(grown, trimmed.shape, strict=True)
         out[tuple(slice(a, a + count) for (a, _), count in inner)] = trimmed
     else:
+        sizes = (a + size + b for (a, b), size in zip(grown, trimmed.shape, strict=True))
+        need(prod(sizes) * data.itemsize, "the padded tensor")
         np.copyto(out, np.pad(trimmed, grown, _PAD_MODES[op.mode]))
 
 

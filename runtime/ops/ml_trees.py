@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from ..errors import ShapeError
 from ..op import Op, Tensor, op
 from ..types import TensorType
 from .ml import DOMAIN, Floats, Ints, Strings, classified, need_lengths, one_of, table_of
-from .shapes import dim, need_choice, need_rank, same_dtype
+from .shapes import MAX_SIZE, dim, need_choice, need_rank, same_dtype
 
 
 @op
@@ -46,6 +46,7 @@ class TreeEnsemble(Op):
         same_dtype(x, TensorType(self.leaf_weights.array.dtype))
         same_dtype(x, TensorType(self.nodes_splits.array.dtype))
         self._need_parallel()
+        need_features(self.nodes_featureids, x)
         targets = 1 if self.n_targets is None else self.n_targets
         if targets < 1:
             raise ShapeError(f"n_targets={targets}; it must be 1 or more")
@@ -64,6 +65,15 @@ class TreeEnsemble(Op):
             self.nodes_splits.array.ravel(),
         )
         need_lengths("leaf_*", self.leaf_targetids, self.leaf_weights.array.ravel())
+
+
+def need_features(features: Iterable[int], x: TensorType) -> None:
+    """Raise ShapeError for a node that looks at a column that `x` does not have."""
+    columns = x.shape[-1] if x.shape else None
+    most = columns if isinstance(columns, int) else MAX_SIZE
+    wrong = next((feature for feature in features if not 0 <= feature < most), None)
+    if wrong is not None:
+        raise ShapeError(f"nodes_featureids has {wrong}; x has {columns or '?'} columns")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -88,6 +98,12 @@ class NodeLists(Op):
     nodes_values: Floats | None = None
     nodes_values_as_tensor: Tensor | None = None
     post_transform: str = "NONE"
+
+    @property
+    def features(self) -> Iterator[int]:
+        """The columns that nodes look at; leaves look at none, whatever their number is."""
+        nodes = zip(self.nodes_modes or (), self.nodes_featureids or (), strict=False)
+        return (feature for mode, feature in nodes if mode != "LEAF")
 
     @property
     def node_lists(self) -> tuple[Sized | None, ...]:
@@ -125,6 +141,7 @@ class TreeEnsembleClassifier(NodeLists):
         ints, strings = self.classlabels_int64s, self.classlabels_strings
         classes = one_of(ints, strings, "classlabels_int64s and classlabels_strings")
         need_lengths("nodes_*", *self.node_lists)
+        need_features(self.features, x)
         weights = self.class_weights_as_tensor
         need_lengths(
             "class_*",
@@ -154,6 +171,7 @@ class TreeEnsembleRegressor(NodeLists):
     def infer(self, x: TensorType) -> TensorType:
         need_choice(self.aggregate_function, "aggregate_function", "SUM", "AVERAGE", "MIN", "MAX")
         need_lengths("nodes_*", *self.node_lists)
+        need_features(self.features, x)
         weights = self.target_weights_as_tensor
         need_lengths(
             "target_*",

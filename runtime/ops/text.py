@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ..dtypes import bool_, float32, int64, string
 from ..errors import ShapeError
 from ..op import Op, op
@@ -106,8 +108,24 @@ class TfIdfVectorizer(Op):
         need_rank(x, (1, 2), "x")
         if not self.ngram_indexes or not 0 <= min(self.ngram_indexes) <= self._last < MAX_SIZE:
             raise ShapeError("ngram_indexes is empty, or has impossible elements")
+        self._need_pool()
         batch = None if x.shape is None else x.shape[:-1]
         return TensorType(float32, None if batch is None else (*batch, self._last + 1))
+
+    def _need_pool(self) -> None:
+        """Refuse lengths and places that no n-gram of the pool can have."""
+        if not 1 <= self.min_gram_length <= self.max_gram_length:
+            raise ShapeError(
+                f"min_gram_length={self.min_gram_length}, max_gram_length={self.max_gram_length}; "
+                f"the first is 1 or more, the second not less"
+            )
+        if self.max_skip_count < 0:
+            raise ShapeError(f"max_skip_count={self.max_skip_count}; it must be 0 or more")
+        size = len(self.pool_strings or self.pool_int64s or ())
+        if any(a > b for a, b in pairwise((0, *self.ngram_counts, size))):
+            raise ShapeError(
+                f"ngram_counts={self.ngram_counts} do not rise from 0 to {size}, the pool's length"
+            )
 
     @property
     def _last(self) -> int:
