@@ -49,7 +49,7 @@ class FileError(UsageError, OSError):
     def __str__(self) -> str:
         if self.filename is None or self.strerror is None:
             return super().__str__()
-        return f"{os.fsdecode(self.filename)}: {self.strerror}"
+        return message(f"{os.fsdecode(self.filename)}: {self.strerror}")
 
 
 class InputError(TercetError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from types import TracebackType
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from .hints import Doubts
 from .host import HOST
 from .ir import Graph
 from .lookup import Lookup
+from .notebook import one_line
 from .options import Options
 from .overflow import NARROW, Watch
 from .passes import Evaluate, Rewrites
@@ -29,6 +31,7 @@ from .plan import Memory
 from .program import Program
 from .resources import Resources
 from .shelves import Shelf
+from .text import printable
 from .weights import WeightStore
 
 
@@ -136,7 +139,16 @@ class Model:
     def __repr__(self) -> str:
         reads = ", ".join(map(str, self.inputs))
         gives = ", ".join(map(str, self.outputs))
-        return f"<tercet.Model {self.backend} ({reads}) -> ({gives})>"
+        return one_line("Model", f"{self.backend} ({reads}) -> ({gives})")
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: every input and output, with its type."""
+        ends = [("input", each) for each in self.inputs] + [("output", o) for o in self.outputs]
+        rows = "".join(
+            f"<tr><td>{k}</td><td>{escape(printable(str(e)))}</td></tr>" for k, e in ends
+        )
+        title = escape(f"{self.source.file or 'model'} on {self.backend}, {self.precision}")
+        return f"<table><caption>{title}</caption>{rows}</table>"
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ from .branches import Branches
 from .errors import Refusal
 from .ir import Node
 from .layout import Row, Slot
+from .notebook import shown_as
 from .partition import obstacle
 from .program import Program
 from .repetition import Repetition
@@ -50,6 +51,7 @@ class PlacedRow:
     reason: str
 
 
+@shown_as(lambda found: f"{len(found.rows)} rows, {len(found.copies)} copies between devices")
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Every row of a plan in the order of execution."""

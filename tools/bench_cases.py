@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..runtime.notebook import shown_as
 from .bench_check import Against
 from .console import text_of
 from .measure import Timing
@@ -78,6 +79,7 @@ def percentiles(timing: Timing) -> dict[str, float | int]:
     return {**found, "runs": len(timing.samples)}
 
 
+@shown_as(lambda found: f"{len(found.cases)} cases: {'ok' if found.ok else 'limits exceeded'}")
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What came out of `bench`; print it, or look at `cases`.

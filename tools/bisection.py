@@ -22,6 +22,7 @@ from ..runtime.arguments import instance, optional
 from ..runtime.backend import Backend, Claim, Decline, Device
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.ir import Graph, Node
+from ..runtime.notebook import shown_as
 from ..runtime.options import Options
 from ..runtime.passes import Rewrites
 from ..runtime.passes.driver import Rewrite
@@ -47,6 +48,7 @@ from .threads import use_threads
 from .verdict import Finding, Judge, exit_code, overall
 
 
+@shown_as(lambda f: f"{f.model}: fault {f.fault}; {f.contestant} against {f.reference}")
 @dataclass(frozen=True, slots=True)
 class Bisection:
     """What was found; print it.

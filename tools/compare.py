@@ -14,6 +14,7 @@ from ..api import Loadable, Operators
 from ..arguments import public
 from ..backends.numpy import blas
 from ..runtime.errors import UsageError
+from ..runtime.notebook import shown_as
 from ..runtime.types import Array
 from .agreement import Agreement, Word
 from .console import Say, silent, text_of
@@ -82,6 +83,9 @@ class Result:
         }
 
 
+@shown_as(
+    lambda found: f"{found.model}: {found.verdict}; " + ", ".join(r.name for r in found.results)
+)
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What came out; print it, or look at `results`.

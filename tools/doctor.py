@@ -27,6 +27,7 @@ from ..backends.numpy import blas
 from ..runtime.arguments import number
 from ..runtime.cache import Cache, default_cache
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ..runtime.notebook import shown_as
 from .console import Say, bytes_text, grid, lines, silent, text_of
 from .libraries import SharedLibrary, libraries
 from .peaks import Peaks, all_peaks, show_peaks
@@ -62,6 +63,7 @@ class Check:
     purpose: str = ""
 
 
+@shown_as(lambda found: "backends that can run: " + ", ".join(b.name for b in found.backends if b))
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What is here.

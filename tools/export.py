@@ -28,6 +28,7 @@ from ..runtime.errors import FileError, InputError, UsageError, did_you_mean
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph, Value
 from ..runtime.model import Model, TensorInfo
+from ..runtime.notebook import shown_as
 from ..runtime.passes import AFTER_SHAPES, Rewrites
 from ..runtime.passes import optimise as run_passes
 from ..runtime.types import Array, Dim, TensorType, ValueType
@@ -37,6 +38,7 @@ from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shap
 from .verdict import Judge, exit_code, overall
 
 
+@shown_as(lambda f: f"{f.file or 'in memory'}, from {f.model}: {f.nodes[1]} of {f.nodes[0]} nodes")
 @dataclass(frozen=True, slots=True)
 class Exported:
     """What was written.

@@ -24,6 +24,7 @@ from ..runtime.errors import ModelError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
 from ..runtime.model import Model, Source, TensorInfo
+from ..runtime.notebook import shown_as
 from ..runtime.passes import AFTER_SHAPES, optimise
 from ..runtime.passes.driver import Rewrite
 from ..runtime.placement import Placement
@@ -83,6 +84,7 @@ class Passes:
         }
 
 
+@shown_as(lambda f: f"{f.model}: {f.nbytes} bytes, {sum(r.nodes for r in f.operators)} nodes")
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """What `inspect` found out.

@@ -19,6 +19,7 @@ from ..api import Loadable, Operators, load
 from ..arguments import public
 from ..runtime.errors import InputError, TercetError
 from ..runtime.ir import Graph, Node
+from ..runtime.notebook import shown_as
 from ..runtime.options import Options
 from ..runtime.types import Array, HostValue
 from .agreement import Word
@@ -103,6 +104,7 @@ class Layer:
         }
 
 
+@shown_as(lambda f: f"{f.model}: {f.verdict}; {f.contestant} against {f.reference}")
 @dataclass(frozen=True, slots=True)
 class Layers:
     """What came out, in the order of execution; print it, or look at `first` and `worst`.

@@ -24,6 +24,7 @@ from ..runtime.dtypes import FLOATS, bfloat16, float16, float32
 from ..runtime.errors import UsageError
 from ..runtime.files import write_text
 from ..runtime.ir import Graph, Node
+from ..runtime.notebook import shown_as
 from ..runtime.options import Options, Precision
 from ..runtime.types import Array, TensorType
 from .console import Say, silent, text_of
@@ -40,6 +41,9 @@ from .verdict import flat
 HALVES: Final = ("float16", "bfloat16")
 
 
+@shown_as(
+    lambda found: f"{found.model}: {len(found.keep)} of {len(found.candidates)} nodes stay float32"
+)
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What was found; print it.

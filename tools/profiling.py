@@ -16,6 +16,7 @@ from ..api import Loadable, Operators, load
 from ..arguments import public
 from ..runtime.host import HOST
 from ..runtime.model import Model
+from ..runtime.notebook import shown_as
 from ..runtime.program import Program
 from .console import Say, announce_compiling, silent, text_of
 from .deadline import all_or_nothing, time_limit
@@ -30,6 +31,7 @@ from .profile_rows import Row, Share, middle_of, phases_of, rows_of, shape_key, 
 from .threads import use_threads
 
 
+@shown_as(lambda f: f"{f.model} on {f.backend}: {f.total.median * 1e3:.3g} ms, {len(f.rows)} rows")
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What came out of `profile`; print it, or look at `rows`.

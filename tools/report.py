@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -21,6 +22,7 @@ from ..arguments import public
 from ..runtime import arguments as rules
 from ..runtime.errors import InputError, UsageError
 from ..runtime.files import write_text
+from ..runtime.notebook import one_line
 from .console import bytes_text
 from .report_markup import Markup, element, page
 from .report_sections import bench_section, compare_section, layers_section, profile_section
@@ -56,7 +58,7 @@ _KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """A page; `write` saves it.
 
@@ -69,6 +71,16 @@ class Report:
     html: str
     sections: tuple[str, ...]
     figures: int
+
+    def __repr__(self) -> str:
+        return one_line("Report", f"{', '.join(self.sections)}; {self.figures} figures")
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, whose style is not that of the notebook."""
+        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="600"></iframe>'
 
     @public()
     def write(self, file: str | os.PathLike[str]) -> None:

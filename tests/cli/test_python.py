@@ -94,3 +94,22 @@ def test_a_model_in_memory() -> None:
     assert tercet.keep_float32(proto, 1e9).ok
     assert tercet.compare_layers(proto.SerializeToString(), PAIR).ok
     assert tercet.export(proto).nbytes[0] > 0
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_console_shows_one_line_and_a_notebook_the_whole(command: str) -> None:
+    found = CALLS[command]()
+    line, page = repr(found), found._repr_html_()
+    assert line.startswith(f"<tercet.{type(found).__name__} ")
+    assert len(line) < 250
+    assert "\n" not in line
+    assert page.startswith(("<pre", "<iframe"))
+    assert len(page) > len(line)
+
+
+def test_a_notebook_shows_a_model_and_its_placement() -> None:
+    with tercet.load(FILE) as model:
+        assert "image: float32[batch,3,8,8]" in model._repr_html_()
+        assert "<script" not in model._repr_html_()
+        assert len(repr(model.placement())) < 100
+        assert "conv" in model.placement()._repr_html_()  # type: ignore[attr-defined]  # set by a decorator
