@@ -17,6 +17,7 @@ from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
 from .program import Program
 from .resources import Keys, Resources, is_deciding
 from .shelves import Shelf, Shelves
+from .slow import SlowPaths
 from .symbols import ambiguous, loosened, sizes_of
 from .types import TensorType, ValueType, type_of
 from .weights import arrays_of
@@ -54,7 +55,8 @@ class Lookup:
         self._warned: set[str] = set()
         self._keys = Keys()
         self._on_closed = closed
-        self.shelves = Shelves(resources.options.max_plans, self._close)
+        self._slow = SlowPaths(resources.options, file)
+        self.shelves = Shelves(resources.options.max_plans, self._close, self._slow.dropped)
         resources.budget.relieve = self.shelves.relieve
         self.rewrites = Rewrites()
         self.default = tuple(graph.outputs)
@@ -117,11 +119,13 @@ class Lookup:
         optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, log)
         lower(bound)
         try:
-            return Program(bound, resources, ends=ends)
+            program = Program(bound, resources, ends=ends)
         except UnsupportedError as error:
             if self._file:
                 error.add_note(f"model: {self._file}")
             raise
+        self._slow.look(program)
+        return program
 
     def _warn(self, unclear: Mapping[str, str]) -> None:
         """Warn of symbols with several sizes, of each once."""

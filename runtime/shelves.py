@@ -34,11 +34,17 @@ class Shelves:
     Args:
         most: how many idle ones are kept; the one that has rested longest goes first.
         closed: called once, when the last program is closed.
+        dropped: called with `most` when one goes because there are too many.
     """
 
-    def __init__(self, most: int, closed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        most: int,
+        closed: Callable[[], None],
+        dropped: Callable[[int], None] | None = None,
+    ) -> None:
         self._most = most
-        self._on_closed = closed
+        self._on_closed, self._on_dropped = closed, dropped
         self._shelves: dict[Hashable, Shelf] = {}
         self._busy: set[Program] = set()
         self._idle = 0
@@ -89,6 +95,8 @@ class Shelves:
             last = self._closed and not self._busy
         for old in dropped:
             old.close()
+            if not last and self._on_dropped is not None:
+                self._on_dropped(self._most)
         if last:
             self._on_closed()
 

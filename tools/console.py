@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EPIPE
 from threading import Timer
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -109,6 +110,28 @@ def text_of(show: Callable[[Console, Any], None], found: Any) -> str:
     return text.getvalue().rstrip()
 
 
+class Remaining:
+    """Tells from texts such as ``step 3 of 20`` how long a stage is going to take."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._stage, self._begin, self._first = "", 0.0, 0
+
+    def of(self, text: str) -> str:
+        """Return ``, about 12 s left`` if that can be told, else nothing."""
+        match = re.search(r"(\d+) of (\d+)", text)
+        if match is None:
+            return ""
+        done, total = int(match[1]), int(match[2])
+        stage = f"{text[: match.start()]}/{total}"
+        if stage != self._stage or done < self._first:
+            self._stage, self._begin, self._first = stage, self._now(), done
+        if done == self._first or done > total:
+            return ""
+        left = (self._now() - self._begin) / (done - self._first) * (total - done + 1)
+        return f", about {left:.0f} s left"
+
+
 @contextmanager
 def progress() -> Iterator[Say]:
     """Yield what shows the present stage of long work; only a terminal sees it, after a second."""
@@ -122,8 +145,9 @@ def progress() -> Iterator[Say]:
     timer = Timer(QUIET_SECONDS, bar.start)
     timer.daemon = True
     timer.start()
+    remaining = Remaining()
     try:
-        yield lambda text: bar.update(task, description=text)
+        yield lambda text: bar.update(task, description=text + remaining.of(text))
     finally:
         timer.cancel()
         timer.join()

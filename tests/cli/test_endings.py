@@ -286,3 +286,15 @@ def test_a_model_is_not_written_over_itself(tercet: Tercet, command: str, name: 
 def test_the_file_of_another_model_is_replaced(tercet: Tercet) -> None:
     assert tercet("export", "classifier.onnx", "adder.onnx").code == 0
     assert json.loads(tercet("inspect", "adder.onnx", "--json").out)["inputs"]
+
+
+def test_progress_tells_how_long_a_stage_takes() -> None:
+    from tercet.tools.console import Remaining
+
+    seconds = iter(range(0, 1000, 2))
+    remaining = Remaining(lambda: float(next(seconds)))
+    assert remaining.of("numpy: loading") == ""
+    assert remaining.of("numpy: step 1 of 20") == ""  # at 0 s
+    assert remaining.of("numpy: step 2 of 20") == ", about 38 s left"  # 2 s for one of 19 more
+    assert remaining.of("cuda: step 1 of 20") == ""  # another stage begins
+    assert remaining.of("cuda: step 3 of 20") == ", about 18 s left"
