@@ -21,6 +21,7 @@ from .hints import Doubts
 from .host import HOST
 from .ir import Graph
 from .lookup import Lookup
+from .mapped import Mapped, release
 from .notebook import one_line
 from .options import Options
 from .overflow import NARROW, Watch
@@ -46,6 +47,7 @@ class Source:
         producer: the program that wrote it, with its version.
         metadata: the file's own properties.
         warnings: what is odd about the file, but does no harm.
+        mapped: files whose bytes its constants are, and which must not change while it is open.
     """
 
     file: str | None = None
@@ -54,6 +56,7 @@ class Source:
     producer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
+    mapped: tuple[Mapped, ...] = ()
 
 
 class Model:
@@ -82,6 +85,8 @@ class Model:
         self.options = options
         self.backends = tuple(backends)
         self._imported = graph
+        self._outputs = tuple(TensorInfo.of(v, name) for name, v in graph.outputs.items())
+        self._is_released = False
         budget = budget_of(options)
         self._stores = {b.device: WeightStore(b.device) for b in backends}
         self._stores[HOST] = WeightStore(HOST, budget)
@@ -119,7 +124,7 @@ class Model:
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """What `run` gives; what only a run tells is as the file declares it."""
-        return tuple(TensorInfo.of(v, name) for name, v in self._imported.outputs.items())
+        return self._outputs
 
     @property
     def imported(self) -> Graph:
@@ -224,6 +229,8 @@ class Model:
         *,
         on_device: bool,
     ) -> dict[str, Any]:
+        for file in self.source.mapped:
+            file.check()
         shelf, program = self._lookup.take(wanted, feeds, work, on_device=on_device)
         try:
             if work is not None and program.resident is not None:
@@ -417,8 +424,15 @@ class Model:
     def close(self) -> None:
         """Give back all memory of host and device; the model cannot run afterwards."""
         self._lookup.shelves.close()
+        self._release()
+
+    def _release(self) -> None:
+        """Give the files back that are mapped, once the last run is over."""
+        if self._is_released:
+            release(self.source.mapped, self._imported)
 
     def _close_stores(self) -> None:
+        self._is_released = True
         for store in self._stores.values():
             store.close()
         if self._border.exchange is not None:

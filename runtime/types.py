@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -133,6 +134,9 @@ class MapType:
         return f"map({name_of(self.key)}, {self.element or '?'})"
 
 
+#: Views of constants by the id of the array, which each keeps alive.
+_VIEWS: WeakValueDictionary[int, Array] = WeakValueDictionary()
+
 ValueType = TensorType | SequenceType | OptionalType | MapType
 
 #: What a value is while a model runs on the host: an array, the list of a sequence, the dictionary
@@ -141,11 +145,17 @@ HostValue = Array | list[Any] | dict[Any, Any] | None
 
 
 def constant_type(data: Array) -> TensorType:
-    """Return the type of a constant with these elements, of which it has a view to read alone."""
-    if data.flags.writeable:
-        data = data.view()
-        data.flags.writeable = False
-    return TensorType(data.dtype, data.shape, data)
+    """Return the type of a constant with these elements, of which it has a view to read alone.
+
+    Constants of one array have one view: graphs and backends know constants by their arrays.
+    """
+    if not data.flags.writeable:
+        return TensorType(data.dtype, data.shape, data)
+    view = _VIEWS.get(id(data))
+    if view is None or view.base is not data:
+        _VIEWS[id(data)] = view = data.view()
+        view.flags.writeable = False
+    return TensorType(data.dtype, data.shape, view)
 
 
 def dims_type(dims: Shape) -> TensorType:

@@ -57,6 +57,7 @@ def load(
     operators: Operators | None = None,
     freeze: Mapping[str, Any] | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    map_external_data: bool = True,
     timeout: float | None = None,
     **options: Any,
 ) -> Model:
@@ -77,6 +78,9 @@ def load(
             and the model has these inputs no more.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             where None. A model given as bytes or as a `ModelProto` has none.
+        map_external_data: False reads these files at once. Mapped ones cost nothing until they
+            are used, but must stay as they are while the model is open: a run refuses files that
+            have become shorter, and one that does so during the run kills the process (SIGBUS).
         timeout: seconds that reading and optimising may take; None for as long as it takes.
         **options: further fields of `Options`.
 
@@ -92,7 +96,13 @@ def load(
     chosen = Options(precision=precision, **options)
     known = with_custom(OPERATORS, operators or {})
     with bounded(timeout):
-        read = partial(importer.load, source, operators=known, external_data_dir=external_data_dir)
+        read = partial(
+            importer.load,
+            source,
+            operators=known,
+            external_data_dir=external_data_dir,
+            map_external_data=map_external_data,
+        )
         if backend == "numpy" and fallback in (None, "numpy"):
             chain = _backends.open_backends(backend, chosen, fallback)
             found = read()
@@ -109,6 +119,7 @@ def load(
             found.producer,
             found.metadata,
             found.warnings,
+            found.mapped,
         )
         check_kept(found.graph, chosen.keep_float32)
         check_algorithms(found.graph, chosen.algorithms)

@@ -138,6 +138,7 @@ RULES: Mapping[str, Rule] = {
             "cost",
             "cumulative",
             "force",
+            "map_external_data",
             "memory",
             "optimise",
             "passes",

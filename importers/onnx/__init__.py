@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx import ModelProto
 
 from ...runtime import ops as _ops
 from ...runtime.ir import Graph
+from ...runtime.mapped import Mapped
 from ...runtime.op import OPERATORS, Op
 from .bind import bind
 from .gradient import write_out_gradients
@@ -33,6 +34,7 @@ class Imported:
         producer: name and version of the program that wrote it.
         metadata: what that program wanted to be known.
         warnings: what is odd about the file, but does no harm.
+        mapped: the files beside it whose bytes its constants are.
     """
 
     graph: Graph
@@ -42,6 +44,7 @@ class Imported:
     producer: str
     metadata: Mapping[str, str]
     warnings: tuple[str, ...]
+    mapped: tuple[Mapped, ...]
 
 
 def load(
@@ -50,6 +53,7 @@ def load(
     operators: Mapping[tuple[str, str], type[Op]] | None = None,
     limits: Limits | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
+    map_external_data: bool = True,
 ) -> Imported:
     """Read an ONNX model of any opset.
 
@@ -63,6 +67,7 @@ def load(
         limits: what the model may ask for.
         external_data_dir: the only folder that external data may be in; see `external_data_in`
             for the default.
+        map_external_data: False reads external data at once, so that files may change later.
 
     Raises:
         ModelError: the file cannot be read or contradicts the ONNX specification.
@@ -70,6 +75,7 @@ def load(
         LimitError: it asks for more than the limits allow.
     """
     proto, source = read(model, limits or Limits(), external_data_dir)
+    source = replace(source, maps_data=map_external_data)
     raw = parse(proto, source)
     graph, warnings = bind(raw, OPERATORS if operators is None else operators, source)
     write_out_gradients(graph, source)
@@ -81,4 +87,5 @@ def load(
         producer=raw.producer,
         metadata=raw.metadata,
         warnings=warnings,
+        mapped=tuple(source.mapped),
     )

@@ -4,7 +4,9 @@ A location may lead through links, as those of Hugging Face's cache do, as long 
 lies in the model's folder, or in the folder that the model itself lies in once its own links are
 followed. Every component of the path that was found is then opened relative to its parent and
 without following links, and the checks look at what was opened, not at a name that could change in
-between. The data are mapped, so weights that are never read cost nothing.
+between. The data are mapped, so weights that are never read cost nothing; a file that becomes
+shorter afterwards would kill the process that reads on, so a run looks first, and who wants them
+read at once says so.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from weakref import ref
 
 import numpy as np
 from onnx import StringStringEntryProto
 
+from ...runtime.mapped import Mapped
 from ...runtime.types import Array
 from .source import Source
 
@@ -109,9 +113,14 @@ class ExternalData:
             size = self._checked_size(descriptor, location, where)
             if size == 0:
                 return np.empty(0, np.uint8)
+            if not self._source.maps_data:
+                with os.fdopen(descriptor, "rb", closefd=False) as file:
+                    return np.frombuffer(file.read(), np.uint8)
             mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
+        mapped = Mapped(location, self._source.file, size, ref(mapping))
+        self._source.mapped.append(mapped)
         return np.frombuffer(mapping, np.uint8)
 
     def _open(self, folder: Path, parts: tuple[str, ...], location: str, where: str) -> int:

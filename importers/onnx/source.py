@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...runtime.dtypes import BY_ONNX, DType
 from ...runtime.errors import LimitError, ModelError, ModelFileError, UnsupportedError
+from ...runtime.mapped import Mapped
 from .limits import Limits
 
 
@@ -19,11 +20,15 @@ class Source:
         file: its path as the caller gave it, or None for a model given in memory.
         limits: the budgets that it is held to.
         data_dir: the folder of its external data, where that is not its own.
+        maps_data: whether external data are mapped; else they are read.
+        mapped: the files that have been.
     """
 
     file: str | None = None
     limits: Limits = field(default_factory=Limits)
     data_dir: Path | None = None
+    maps_data: bool = True
+    mapped: list[Mapped] = field(default_factory=list[Mapped])
 
     @property
     def folder(self) -> Path | None:
