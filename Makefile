@@ -7,8 +7,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .PHONY: help demo test lint format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
-PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
-SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
+SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 ENV_PYTHON := PYTHONPATH=. $(or $(PYTHON),python3)
 VENV_PYTHON := .venv/bin/python
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
@@ -64,7 +64,7 @@ clean:  ## remove .venv and everything that was built
 	    exec "$$python" -m venv --clear .venv; \
 	  fi; \
 	done; \
-	echo "tercet needs Python 3.11, 3.12 or 3.13 with its venv module (Debian: python3-venv)." >&2; \
+	echo "tercet needs Python 3.11, 3.12, 3.13 or 3.14 with its venv module (Debian: python3-venv)." >&2; \
 	echo "None of these is one: $(PYTHONS). Name yours: make PYTHON=/path/to/python3 ..." >&2; \
 	exit 1
 	@$(PIP_INSTALL) --editable .

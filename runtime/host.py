@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -27,7 +29,7 @@ _CONTROL_GROUPS = (
 @cache
 def memory() -> int:
     """Return the bytes of memory that this process can have: the machine's, or a container's."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    found = [_physical()]
     for path in _CONTROL_GROUPS:
         with suppress(OSError, ValueError):  # ValueError: "max", for no limit
             found.append(int(path.read_text()))
@@ -39,6 +41,18 @@ def memory() -> int:
             if limit != resource.RLIM_INFINITY:
                 found.append(limit)
     return min(found)
+
+
+def _physical() -> int:
+    """Return the bytes of memory in the machine; no limit where the system does not tell."""
+    if hasattr(os, "sysconf"):
+        with suppress(OSError, ValueError):
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sys.platform == "win32":
+        status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its own size, load, then bytes in all
+        if ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+            return status[1]
+    return sys.maxsize
 
 
 def allowance() -> int:

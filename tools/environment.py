@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..runtime.backend import Device
+from .threads import usable_cpus
 
 #: Whose versions matter for what backends measure.
 PACKAGES = (
@@ -37,7 +38,7 @@ def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
     """
     return {
         "tercet": f"{__version__} ({commit or os.environ.get('TERCET_COMMIT') or _commit()})",
-        "CPU": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
+        "CPU": f"{_processor()}, {usable_cpus()} cores",
         "system": platform.platform(terse=True),
         "Python": platform.python_version(),
         **{name: found for name in packages if (found := _version(name))},
