@@ -26,7 +26,7 @@ from ..runtime.ir import Graph
 from ..runtime.model import Model, Source, TensorInfo
 from ..runtime.notebook import shown_as
 from ..runtime.passes import AFTER_SHAPES, optimise
-from ..runtime.passes.driver import Rewrite
+from ..runtime.passes.driver import Refused, Rewrite
 from ..runtime.placement import Placement
 from ..runtime.plan import Memory
 from ..runtime.types import TensorType, ValueType
@@ -58,6 +58,7 @@ class Passes:
         before: constants of the file.
         after: constants that are left.
         texts: the graph before the passes, and after each that changed it.
+        refused: what they left alone, because it would have spoilt constants.
     """
 
     rewrites: tuple[Rewrite, ...]
@@ -66,6 +67,7 @@ class Passes:
     before: Constants
     after: Constants
     texts: tuple[PassText, ...] = field(default=(), repr=False)
+    refused: tuple[Refused, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -73,6 +75,7 @@ class Passes:
         return {
             "counts": dict(self.counts),
             "rewrites": [asdict(rewrite) for rewrite in self.rewrites],
+            "refused": [asdict(refused) for refused in self.refused],
             "operators": {kind: {"before": b, "after": a} for kind, (b, a) in pairs},
             "constants": {"before": asdict(self.before), "after": asdict(self.after)},
             "changes": [
@@ -333,6 +336,7 @@ def _passes(model: Model, types: Mapping[str, ValueType] | None) -> Passes:
         before=constants(model.imported),
         after=constants(model.graph),
         texts=pass_texts(model.imported, model.options, types),
+        refused=tuple(model.rewrites.refused),
     )
 
 

@@ -177,6 +177,8 @@ def _show_passes(console: Console, passes: Passes) -> None:
     table.add_row("bytes of constants", *(f"{c.nbytes:,}" for c in pair))
     table.add_row("parameters", *(f"{c.parameters:,}" for c in pair))
     console.print(table)
+    for refused in passes.refused:
+        console.print(Text(f"{refused.name}: {refused.text}", style="yellow"))
     console.print()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -203,3 +204,19 @@ def test_python_interface_equals_the_command_line(folder: Path) -> None:
         placed = model.placement({"image": (1, 3, 8, 8)})
     found = inspect(Path("classifier.onnx"), placement="numpy")
     assert found.placement == placed
+
+
+def test_what_passes_refuse_is_shown(tercet: Tercet, folder: Path) -> None:
+    """300 · 300 is no number of float16, so the product stays two nodes."""
+    half = onnx.TensorProto.FLOAT16
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], name="conv"),
+        helper.make_node("Mul", ["h", "f"], ["y"], name="scale"),
+    ]
+    constants = {"w": np.full((2, 2, 1, 1), 300, np.float16), "f": np.array([300], np.float16)}
+    ends = [models.tensor(name, [1, 2, 4, 4], half) for name in "xy"]
+    onnx.save(models.model_of(nodes, ends[:1], ends[1:], constants), folder / "great.onnx")
+    out = tercet("inspect", "great.onnx", "--passes").out
+    assert "fold_affine: Conv 'conv' and Mul 'scale' stay apart" in out
+    found = tercet("inspect", "great.onnx", "--passes", "--json").json
+    assert found["passes"]["refused"][0]["name"] == "fold_affine"
