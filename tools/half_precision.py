@@ -9,9 +9,9 @@ models in folders of their own, ``NAME/model.onnx`` with ``inputs.npz`` and perh
 for which PyTorch and their libraries must be installed.
 
 Errors are relative in the L2 norm, from the same model in float64: of float32, of half precision,
-and of PyTorch in that precision (eager, on the CPU, or on the GPU with a backend that has one) where
-the folder has it. `TIMES` PyTorch's error is allowed. A number that is not finite where float64's is
-finite is wrong, whatever else there is. Outputs of integers and strings are not looked at.
+and of PyTorch in that precision (eager, on the CPU, or on the GPU with a backend that has one), if
+the folder has it. `TIMES` PyTorch's error is allowed. Where float64's number is finite, one that is
+not is wrong, whatever else there is. Outputs of integers and strings are not looked at.
 """
 
 from __future__ import annotations

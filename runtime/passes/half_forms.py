@@ -5,6 +5,8 @@
 - a square, for what is in range may leave it once squared
 - a product of two computed matrices, a sum of such products that nothing normalises, but for scores
   on their way to a Softmax, and for means that a Softmax weighs
+- a layer that reads an input as it is and whose result is squared: the spectrum of a recording,
+  which is of any loudness
 - a quotient whose divisor may be near 0, where half precision has 0 already
 - positions and counts that are whole numbers with more digits than the type has
 - whatever a function reads that has no finite value at 0, or none at all below it (Log, Reciprocal,
@@ -74,6 +76,18 @@ _SCORES: frozenset[type[Op]] = frozenset(
 )
 _NORMALISERS: frozenset[type[Op]] = frozenset(
     {norm.Softmax, norm.LogSoftmax, reduce.ReduceMax, ew.Exp, ew.IsNaN}
+)
+#: Layers with weights.
+_LAYERS: frozenset[type[Op]] = frozenset(
+    {conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul}
+)
+#: What only moves elements.
+_PLACES: frozenset[type[Op]] = frozenset(
+    {
+        *(sh.Identity, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze, gather.Gather, ew.Abs),
+        *(movement.Transpose, movement.Expand, movement.Concat, movement.Split, movement.Slice),
+        *(movement.Pad,),
+    }
 )
 #: Greatest number of types whose range is no concern.
 _WIDE = 1e30
@@ -176,6 +190,30 @@ def _source(value: Value | None) -> Value | None:
             break
         value = operands[0]
     return value
+
+
+def is_spectrum(node: Node) -> bool:
+    """Whether a layer reads an input of the graph as it is, and all it gives is squared."""
+    if type(node.op) not in _LAYERS:
+        return False
+    source = node.inputs[0]
+    while source is not None and source.producer is not None:
+        if type(source.producer.op) not in _PLACES:
+            return False
+        source = source.producer.inputs[0]
+    return source is not None and source.data is None and _is_squared(node.output)
+
+
+def _is_squared(value: Value) -> bool:
+    """Whether a value is squared, as it is or in parts."""
+    for reader in value.consumers:
+        if isinstance(reader.op, reduce.ReduceSumSquare | reduce.ReduceL2) or is_square(reader):
+            return True
+        if isinstance(reader.op, ew.Pow) and reader.inputs[0] is value:
+            return True
+        if type(reader.op) in _PLACES and any(map(_is_squared, reader.outputs)):
+            return True
+    return False
 
 
 def is_open_quotient(node: Node, ranges: Ranges) -> bool:

@@ -131,7 +131,7 @@ def _div(node: Node, ranges: Ranges) -> Range:
         return Range(size, *ends, a.counted)
     bound = a.bound / b.distance if b.distance else inf
     if isfinite(a.size) and b.distance:
-        size = a.size / b.distance
+        size = a.size / max(b.distance, min(b.size, b.bound))
     else:  # numerator and denominator grow alike, as they do in a mean
         size = inf if isfinite(b.size) and not isfinite(a.size) else LIKELY
     return Range(size, 0.0 if a.low >= 0 and b.low >= 0 else -bound, bound)
@@ -149,7 +149,8 @@ def _reciprocal(node: Node, ranges: Ranges) -> Range:
     if not x.distance:
         return UNBOUNDED
     bound = 1 / x.distance
-    return Range(bound, -bound if x.high < 0 else 0.0, bound)  # x may be that near to 0
+    low = -bound if x.high < 0 else 0.0
+    return Range(1 / max(x.distance, min(x.size, x.bound)), low, bound, steep=True)
 
 
 def _pow(node: Node, ranges: Ranges) -> Range:

@@ -47,6 +47,7 @@ class Range:
         high: no element is greater.
         counted: whether they count or number something.
         shares: whether they are at least 0, and at most 1 in sum along the last axis.
+        steep: whether the bound may be met whatever the size is, as by 1 / x near 0.
     """
 
     size: float = LIKELY
@@ -54,6 +55,7 @@ class Range:
     high: float = inf
     counted: bool = False
     shares: bool = False
+    steep: bool = False
 
     @property
     def bound(self) -> float:
@@ -63,7 +65,7 @@ class Range:
     @property
     def peak(self) -> float:
         """The greatest magnitude to reckon with."""
-        return min(self.bound, self.size * PEAK)
+        return self.bound if self.steep else min(self.bound, self.size * PEAK)
 
     @property
     def distance(self) -> float:

@@ -52,6 +52,7 @@ from .half_forms import (
     is_open_product,
     is_open_quotient,
     is_slight,
+    is_spectrum,
     is_square,
 )
 from .ranges import Ranges
@@ -149,7 +150,7 @@ class _Narrow:
         ranges, limits = self._ranges, self._limits
         if node in self._fragile or is_square(node) or is_open_quotient(node, ranges):
             return False
-        if is_open_product(node, ranges, limits):
+        if is_open_product(node, ranges, limits) or is_spectrum(node):
             return False
         touched = [*wide, *node.outputs]
         if not all(limits.holds(ranges[value]) for value in touched if value.data is None):

@@ -146,6 +146,23 @@ def correlation(g: Graph, x: Value) -> Value:
     return apply(g, ew.Tanh(), apply(g, ew.Mul(), y, full(1e-5)))
 
 
+def spectrum(g: Graph, x: Value) -> Value:
+    """The power of a recording in whole numbers of 16 bits, by filters as long as its frames."""
+    parts = [apply(g, Conv(strides=(8,)), x, normal(8, 1, 64)) for _ in range(2)]
+    squares = [apply(g, ew.Pow(), part, full(2.0)) for part in parts]
+    return apply(g, ew.Log(), apply(g, ew.Add(), apply(g, ew.Add(), *squares), full(1e-6)))
+
+
+def batch_norm_of_rows(g: Graph, x: Value) -> Value:
+    """Normalise as TensorFlow writes it: x · rsqrt(variance + ε)."""
+    y = apply(g, MatMul(), x, eye(8))
+    apart = apply(g, ew.Sub(), y, apply(g, red.ReduceMean(), y, ints(-1)))
+    variance = apply(g, red.ReduceMean(), apply(g, ew.Mul(), apart, apart), ints(-1))
+    root = apply(g, ew.Sqrt(), apply(g, ew.Add(), variance, full(1e-6)))
+    scaled = apply(g, ew.Mul(), apart, apply(g, ew.Reciprocal(), root))
+    return apply(g, MatMul(), scaled, normal(8, 8))
+
+
 @dataclass(frozen=True)
 class Case:
     """A network, the shape of its input, and how great that is."""
@@ -172,6 +189,8 @@ CASES = {
     "tiny filters": Case(tiny_convolution, (2, 8, 5)),
     "squares": Case(cubes, scale=400.0),
     "odds": Case(near_one, scale=8.0),
+    "spectrum": Case(spectrum, (1, 1, 256), 2e4),
+    "rows": Case(batch_norm_of_rows, scale=300.0),
     "correlation": Case(correlation, scale=10.0),
 }
 
@@ -195,6 +214,10 @@ def test_what_is_narrowed_around_them() -> None:
     after = halved(make(linear_attention, (1, 2048, 8)))
     products = [n.output.tensor.dtype for n in after.nodes if n.kind == "MatMul"]
     assert products == [float16] * 3 + [float32] * 2
+
+
+def test_layers_behind_a_spelled_normalization_are_narrowed() -> None:
+    assert dtypes_of(halved(make(batch_norm_of_rows, (6, 8))), "MatMul") == {float16}
 
 
 def test_scores_and_their_means_are_narrowed() -> None:
