@@ -1,0 +1,43 @@
+"""The table of reliability: it has every row, and its commands lead to tests that are there."""
+
+from pathlib import Path
+
+import pytest
+
+from tercet.tools import reliability
+from tercet.tools.reliability import ROWS, main, markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_it_has_every_row_and_each_leads_somewhere() -> None:
+    assert [row.name for row in ROWS] == [f"R{number:02}" for number in range(1, 25)]
+    for row in ROWS:
+        for word in row.command.split():
+            assert not word.startswith("tests/") or (ROOT / word).exists(), row
+
+
+def test_rows_are_measured_one_by_one_and_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (
+        reliability.Row("R01", "one", lambda: ("1 of 1", True)),
+        reliability.Row("R02", "two", lambda: ("0 of 1", False), note="why"),
+    )
+    monkeypatch.setattr(reliability, "ROWS", rows)
+    output = ("--output", str(tmp_path), "--commit", "abc")
+    assert main(("--only", "R01", *output)) == 0
+    assert "not measured yet" in (tmp_path / "reliability.md").read_text()
+    assert main(("--only", "R02", *output)) == 1
+    page = (tmp_path / "reliability.md").read_text()
+    assert "| R01 | one | 1 of 1 | pass |" in page
+    assert "| R02 | two | 0 of 1; why | FAIL |" in page
+    assert "(abc)" in page
+
+
+def test_a_suite_counts_its_tests() -> None:
+    row = reliability.suite("R00", "nothing", "tests/fuzz/test_reliability.py", "-k", "no_such")
+    figure, passed = row.measure()
+    assert not passed
+    assert "deselected" in figure or "no tests" in figure
+    assert "not measured yet" in markdown({})
