@@ -11,8 +11,8 @@ from secrets import token_hex
 from typing import BinaryIO
 
 #: Flags of a file that must be new. Windows lacks links to follow, and has texts to leave alone.
-_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-_NEW |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_OPTIONAL = [getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY")]
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | sum(_OPTIONAL)
 
 
 @contextmanager

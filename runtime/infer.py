@@ -12,7 +12,6 @@ from .hints import without_shapes
 from .ir import Graph, Node, Value
 from .op import Op, input_kinds, input_names
 from .types import Array, TensorType, ValueType
-from .words import check_words
 
 Types = tuple[ValueType | None, ...]
 
@@ -64,9 +63,8 @@ def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]
 
     Raises:
         ShapeError: a required input is left out, is a sequence in place of a tensor, or is of a
-            dtype that ONNX does not allow; or an attribute is a word that it does not have.
+            dtype that ONNX does not allow.
     """
-    check_words(op)
     kinds, names = input_kinds(type(op)), input_names(type(op))
     for i, found in enumerate(types):
         wanted = min(i, len(kinds) - 1)

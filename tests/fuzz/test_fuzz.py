@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnx
@@ -103,7 +104,7 @@ def test_another_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(seed for seed in seeds() if seed.name == "quantized")
     real = trial.load
 
-    def sabotaged(data: bytes, **options: object) -> object:
+    def sabotaged(data: bytes, **options: Any) -> object:
         model = ModelProto.FromString(data)
         if "stop_at" in options:
             (tensor,) = (t for t in model.graph.initializer if len(t.dims) == 2)

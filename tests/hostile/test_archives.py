@@ -7,6 +7,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,7 +150,8 @@ def test_ordinary_names_are_what_numpy_reads(tmp_path: Path) -> None:
     write_archive(tmp_path / "out.npz", {"a/b": np.arange(3)})
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays.files == ["a/b"]
-    np.savez(tmp_path / "theirs.npz", **{"100%25": np.arange(3)})
+    theirs: Any = {"100%25": np.arange(3)}
+    np.savez(tmp_path / "theirs.npz", **theirs)
     assert list(read_archive(tmp_path / "theirs.npz")) == ["100%25"]
     write_archive(tmp_path / "long.npz", {"x" * 100_000: np.arange(3)})
     assert len(read_archive(tmp_path / "long.npz")) == 1

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,18 +21,16 @@ FLOAT = TensorProto.FLOAT
 SECRET = b"SECRET" * 100
 
 
-def network(*nodes: onnx.NodeProto, constants: object = (), **more: object) -> ModelProto:
+def network(*nodes: onnx.NodeProto, constants: Any = (), **more: Any) -> ModelProto:
     """A model of x: float[2, 3] and y, with these nodes and constants."""
     inputs = [helper.make_tensor_value_info("x", FLOAT, [2, 3])]
     outputs = [helper.make_tensor_value_info("y", FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, list(constants))  # type: ignore[call-overload]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(constants))
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, **more)
 
 
-def node(
-    operator: str, inputs: str = "x", outputs: str = "y", **attributes: object
-) -> onnx.NodeProto:
+def node(operator: str, inputs: str = "x", outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(operator, inputs.split(), outputs.split(), name="culprit", **attributes)
 
 
@@ -64,7 +63,7 @@ def linked(
     return build
 
 
-def plain(*nodes: onnx.NodeProto, constants: object = ()) -> Callable[[Path], ModelProto]:
+def plain(*nodes: onnx.NodeProto, constants: Any = ()) -> Callable[[Path], ModelProto]:
     return lambda folder: network(*nodes, constants=constants)
 
 

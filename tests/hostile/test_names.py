@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +27,7 @@ def named(kind: str) -> str:
     return f"{kind}{PAYLOAD}"
 
 
-def hostile(operator: str = "Relu", domain: str = "", **attributes: object) -> ModelProto:
+def hostile(operator: str = "Relu", domain: str = "", **attributes: Any) -> ModelProto:
     """A model in which everything that can have a name has one of those."""
     x, y, w, b = map(named, "xywb")
     nodes = [

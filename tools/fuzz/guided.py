@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["tercet"]):
     from ...importers import onnx as importer
     from ...runtime.errors import TercetError
     from .structure import damaged
-    from .trial import MAX_BYTES, inputs_for, options
+    from .trial import SECONDS, inputs_for, options
 
 LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-max_len=65536")
 #: Share of the mutants whose structure is changed; of the others libFuzzer changes the bytes.
@@ -38,7 +38,7 @@ def load_and_check(data: bytes) -> None:
 
 def infer_and_rewrite(data: bytes) -> None:
     """Load a model, which folds constants and rewrites the graph."""
-    load(data, max_bytes=MAX_BYTES).close()
+    load(data, **options()).close()
 
 
 def run(data: bytes) -> None:
@@ -46,7 +46,7 @@ def run(data: bytes) -> None:
     with load(data, **options()) as model:
         given = inputs_for(model.inputs, ())
         if given is not None:
-            model.run(given)
+            model.run(given, timeout=SECONDS)
 
 
 HARNESSES: dict[str, Callable[[bytes], None]] = {

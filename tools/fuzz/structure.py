@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -163,7 +164,7 @@ def writes(site: Site) -> Places | None:
 def ends(site: Site) -> Places | None:
     """Inputs or outputs of the graph that are absent, others, or there twice."""
     rng = site.rng
-    side = rng.choice((site.graph.input, site.graph.output))
+    side: Any = rng.choice((site.graph.input, site.graph.output))
     if not side:
         return None
     at = rng.randrange(len(side))

@@ -16,7 +16,6 @@ from ...runtime.errors import InputError, TercetError, TimeLimitError
 from ...runtime.model import TensorInfo
 from ...runtime.op import Op
 from ...runtime.ops.random import Random as RandomOp
-from ...runtime.options import Options
 from ...runtime.text import printable
 from ..agreement import agreement, tolerance_for
 from ..environment import ROOT
@@ -29,7 +28,8 @@ from .structure import Mutant
 MAX_BYTES = 256 << 20
 #: Elements of an input that is drawn.
 MOST_ELEMENTS = 1 << 20
-RUNTIME_SECONDS = 5.0
+#: What reading a mutant may take, and running it likewise.
+SECONDS = 4.0
 #: Outcomes that break the promise.
 BROKEN = ("untyped", "different", "signal", "too long", "too large")
 
@@ -87,7 +87,7 @@ def _try(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
         if given is None:
             return Outcome(mutant.kind, "loaded")
         try:
-            found = model.run(given)
+            found = model.run(given, timeout=SECONDS)
         except TercetError as error:
             return _refused(mutant, "refused in the run", error)
     complaint = _differs(mutant.data, given, found)
@@ -96,8 +96,7 @@ def _try(mutant: Mutant, feeds: Sequence[Any]) -> Outcome:
 
 def options() -> dict[str, Any]:
     """Return what a mutant is loaded with."""
-    timed = {"timeout": RUNTIME_SECONDS} if "timeout" in Options.__dataclass_fields__ else {}
-    return {"max_bytes": MAX_BYTES, **timed}
+    return {"max_bytes": MAX_BYTES, "timeout": SECONDS}
 
 
 def _refused(mutant: Mutant, ended: str, error: TercetError) -> Outcome:
@@ -156,7 +155,7 @@ def _differs(data: bytes, given: Mapping[str, Any], found: Mapping[str, Any]) ->
         if any(_is_random(node.op) for node in plain.graph.walk()):
             return ""
         try:
-            expected = plain.run(given)
+            expected = plain.run(given, timeout=SECONDS)
         except TimeLimitError:
             return ""
         except TercetError as error:
@@ -166,7 +165,7 @@ def _differs(data: bytes, given: Mapping[str, Any], found: Mapping[str, Any]) ->
             tolerance = tolerance_for(wanted.dtype)
             result = agreement(name, wanted, found[name], tolerance)
             if not result.ok:
-                return f"{name}: {result.complaint}"
+                return f"{name}: {result.reason}"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto
 
@@ -26,7 +27,7 @@ WORDS = (
     "../../x",
     "é\x1b[2J",
 )
-SPELLINGS = {
+SPELLINGS: dict[str, Any] = {
     "i": AttributeProto.INT,
     "f": AttributeProto.FLOAT,
     "s": AttributeProto.STRING,
@@ -170,7 +171,8 @@ def change_tensor(tensor: TensorProto, rng: Random) -> None:
 
 
 def _change_elements(tensor: TensorProto, rng: Random) -> None:
-    lists = (tensor.int64_data, tensor.int32_data, tensor.float_data, tensor.double_data)
+    lists: tuple[Any, ...] = tensor.int64_data, tensor.int32_data
+    lists += tensor.float_data, tensor.double_data
     for data in lists:
         if data:
             whole = data in (tensor.int64_data, tensor.int32_data)
