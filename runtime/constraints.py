@@ -321,7 +321,8 @@ def _element_of(found: ValueType | None) -> Element | None:
     while isinstance(found, SequenceType | OptionalType):
         found = found.element
     if isinstance(found, MapType):
-        return found.key, found.element.dtype
+        inner = _element_of(found.element)
+        return None if inner is None or isinstance(inner, tuple) else (found.key, inner)
     return found.dtype if isinstance(found, TensorType) else None
 
 

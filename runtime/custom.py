@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, make_dataclass
 from inspect import Parameter, signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def run_custom(node: Node, inputs: Sequence[HostValue]) -> tuple[HostValue, ...]
     except Exception as error:
         said = f"the operator's function raised {type(error).__name__}: {error}"
         raise OperatorError(f"{where}: {said}") from error
-    results = found if isinstance(found, tuple) else (found,)
+    results: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
     if len(results) != len(node.outputs):
         raise OperatorError(
             f"{where}: the operator's function returned {len(results)} results; "
@@ -99,12 +99,14 @@ def _read_only(value: HostValue) -> HostValue:
 def _result(data: Any, value: Value, where: str) -> HostValue:
     """Return what a function gave for an output; raises OperatorError if that is no such value."""
     if isinstance(data, list):
-        return [_result(each, Value(value.name), where) for each in data]
+        items = cast("list[Any]", data)
+        return [_result(each, Value(value.name), where) for each in items]
     if data is None or isinstance(data, dict):
-        return data
-    if not isinstance(data, np.ndarray | np.generic) or isinstance(data, np.ma.MaskedArray):
-        raise OperatorError(f"{where} is {type(data).__name__}; expected a numpy array")
-    array = np.asarray(data)
+        return cast("dict[Any, Any] | None", data)
+    kind: type[Any] = type(data)
+    if not issubclass(kind, np.ndarray | np.generic) or issubclass(kind, np.ma.MaskedArray):
+        raise OperatorError(f"{where} is {kind.__name__}; expected a numpy array")
+    array: Array = np.asarray(data)
     array = array.astype(object) if array.dtype.kind in "UT" else array
     if array.dtype not in TO_ONNX:
         raise OperatorError(f"{where} is an array of {array.dtype}, which ONNX does not have")
@@ -174,13 +176,14 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
         if definition.infer is None:
             return None
         try:
-            found = definition.infer(*types, **self.given())
+            found: Any = definition.infer(*types, **self.given())
         except TercetError:
             raise
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
             raise ShapeError(f"the operator's shape rule raised {said}") from error
-        for each in found if isinstance(found, tuple) else (found,):
+        results: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+        for each in results:
             if not isinstance(each, ValueType | None):
                 given = type(each).__name__
                 raise ShapeError(f"the operator's shape rule gives {given}; expected a TensorType")

@@ -424,8 +424,8 @@ class _Bodies:
         values = (*inputs, *captured)
         running = self._running
         if running is None or not running.is_general or not isinstance(self.node.op, Loop):
-            self._running = programs.find(values)
-        return list(self._running.run(programs.feeds(values)).values())
+            running = self._running = programs.find(values)
+        return list(running.run(programs.feeds(values)).values())
 
     def _programs_of(self, body: Graph) -> Programs:
         if body not in self._programs:

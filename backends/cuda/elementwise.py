@@ -399,7 +399,7 @@ def _quantization(node: Node) -> str:
     to, ratio = node.output.tensor.dtype, "x / y"
     if node.reads[0].tensor.dtype in SHORT:
         ratio = f"T({C_TYPES[node.reads[0].tensor.dtype]}(x / y))"
-    return f"limit(rint({ratio}) + T(z), T({lowest(to)}), T({greatest(to)}))"
+    return f"saturated(rint({ratio}) + T(z), T({lowest(to)}), T({greatest(to)}))"
 
 
 # ── the kernel ───────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ def narrow(to: DType, compute: DType, *, saturate: bool = True) -> str:
         limits = ml_dtypes.iinfo(to)
         ends = f"{wide}({int(limits.min)}.0), {wide}({int(limits.max)}.0)"
         whole = "int64" if to.itemsize > 1 else "int"
-        body = f"{kind}({whole}(limit(rint(x) + zero, {ends})))"
+        body = f"{kind}({whole}(saturated(rint(x) + zero, {ends})))"
     elif to in FLOAT8S and to != float8e8m0 and saturate:
         body = f"{kind}::saturated(float(x + zero))"
     else:

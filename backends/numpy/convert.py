@@ -92,9 +92,12 @@ def _to_exponent(x: Array, saturate: bool, round_mode: str) -> Array:
 
 
 def round_to_integer(x: Array, to: DType) -> Array:
-    """Return `x` rounded to the nearest integers, halves to even, limited to the range of `to`."""
+    """Return `x` rounded to the nearest integers, halves to even, limited to the range of `to`.
+
+    NaN becomes the least value, see docs/rulings.md.
+    """
     limits = ml_dtypes.iinfo(to)
-    return np.clip(np.rint(x), int(limits.min), int(limits.max)).astype(to)
+    return np.fmin(np.fmax(np.rint(x), int(limits.min)), int(limits.max)).astype(to)
 
 
 def blank(dtype: DType) -> Any:

@@ -305,6 +305,9 @@ def _products() -> Iterator[Sample]:
     yield sample("Einsum", [normal(4, 4)], equation="ii->i")
     yield sample("Det", [normal(3, 5, 5)])
     yield sample("QuantizeLinear", [X, np.abs(normal(12)) + np.float32(0.1)], axis=1)
+    odd = np.array([np.nan, np.inf, -np.inf, 1, -1] * 7, float32)
+    for dtype in (np.int8, np.uint8, np.int16):
+        yield sample("QuantizeLinear", [odd, scalar(0.5), np.array(5, dtype)])
     yield sample("QuantizeLinear", [LINE, scalar(0.5), np.zeros((), float8e4m3fn)])
     yield sample("QuantizeLinear", [LINE.astype(float16), scalar(0.5, float16), np.zeros((), int4)])
     yield sample("DequantizeLinear", [BYTES, scalar(0.5), scalar(128, np.uint8)])

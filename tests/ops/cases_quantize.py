@@ -23,6 +23,13 @@ def quantized(
     return Case("QuantizeLinear", inputs, attributes, constants=(1,), error=0)
 
 
+def odd_numbers(dtype: Any) -> Case:
+    """NaN and infinities, which have no place among integers; see docs/rulings.md."""
+    numbers = np.array([np.nan, np.inf, -np.inf, 1, -1] * 7, FLOAT32)
+    inputs = (numbers, np.array(0.5, FLOAT32), np.array(5, dtype))
+    return Case("QuantizeLinear", inputs, {}, constants=(1, 2), error=0)
+
+
 def dequantized(
     shape: tuple[int, ...], scale: Array, dtype: Any, *, zero: bool = True, **attributes: Any
 ) -> Case:
@@ -104,4 +111,5 @@ MATMUL = [
     integer("MatMulInteger", (3, 5), (5, 4), 7, [1, -2, 3, 0]),
     integer("MatMulInteger", (2, 3, 700), (700, 4), 7, 3),
 ]
-CASES = [*QUANTIZE, *DEQUANTIZE, *CONV, *MATMUL]
+ODD = [odd_numbers(dtype) for dtype in (np.int8, np.uint8, np.int16, np.uint16)]
+CASES = [*QUANTIZE, *ODD, *DEQUANTIZE, *CONV, *MATMUL]

@@ -11,6 +11,13 @@ template <typename T> __device__ __forceinline__ T limit(T x, T least, T most)
     return x > most ? most : x;
 }
 
+// The same for numbers; NaN becomes the least value, as in every integer that is quantized to.
+template <typename T> __device__ __forceinline__ T saturated(T x, T least, T most)
+{
+    x = x > least ? x : least;
+    return x > most ? most : x;
+}
+
 // The remainder with the sign of x.
 template <typename T> __device__ __forceinline__ T remainder_of(T x, T y)
 {
