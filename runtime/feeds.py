@@ -112,7 +112,7 @@ def by_name(infos: Sequence[TensorInfo], given: Any) -> Mapping[str, Any]:
     if len(arrays) != len(infos) or given is None:
         count = "no" if given is None else len(arrays)
         raise InputError(
-            f"inputs: {count} arrays were given; the model takes {len(infos)}, in a dict "
+            f"{count} inputs were given; the model takes {len(infos)}, in a dict "
             f"by name or in a list by position: {', '.join(map(str, infos)) or 'none'}"
         )
     return {info.name: data for info, data in zip(infos, arrays, strict=True)}
