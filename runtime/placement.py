@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .backend import Format
@@ -12,6 +12,7 @@ from .ir import Node
 from .layout import Row, Slot
 from .notebook import shown_as
 from .partition import obstacle
+from .plan import Plan
 from .program import Program
 from .repetition import Repetition
 from .text import printable
@@ -89,26 +90,44 @@ class Placement:
         return "\n".join(lines)
 
 
-def placement_of(program: Program) -> Placement:
-    """Describe a program, and of its bodies and tail what has run so far."""
-    return Placement(tuple(_rows_of(program)))
+def describe(rows: Iterable[Row], refusals: Iterable[Refusal]) -> Iterator[PlacedRow]:
+    """Describe the rows of a plan, with the reasons why others do not run them."""
+    return _placed(rows, _reasons(refusals))
 
 
-def _rows_of(program: Program) -> Iterator[PlacedRow]:
+def _planned(plan: Plan) -> Iterator[PlacedRow]:
+    return describe(plan.rows, plan.refusals)
+
+
+def placement_of(
+    program: Program, described: Callable[[Plan], Iterable[PlacedRow]] = _planned
+) -> Placement:
+    """Describe a program, and of its bodies and tail what has run so far.
+
+    Args:
+        program: what is to be described.
+        described: says what the rows of each of its plans are.
+    """
+    return Placement(tuple(_rows_of(program, described)))
+
+
+def _rows_of(
+    program: Program, described: Callable[[Plan], Iterable[PlacedRow]]
+) -> Iterator[PlacedRow]:
     for stage in program.stages:
         if stage.plan is not None:
-            yield from _placed(stage.plan.rows, _reasons(stage.plan.refusals))
+            yield from described(stage.plan)
         for node in stage.nodes:
             plan = program.plan_of(node)
             if plan is not None:
-                yield from (_describe(row, _reasons(plan.refusals)) for row in plan.rows)
+                yield from described(plan)
                 continue
             yield _alone(node, program.why_on_host(node))
             for body in program.bodies_of(node):
-                yield from _rows_of(body)
+                yield from _rows_of(body, described)
     if program.tail is not None:
         for tail in program.tail:
-            yield from _rows_of(tail)
+            yield from _rows_of(tail, described)
 
 
 def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]:

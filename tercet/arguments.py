@@ -127,6 +127,7 @@ RULES: Mapping[str, Rule] = {
     "title": rules.text,
     "domain": rules.text,
     "operator": rules.word("the ONNX name of an operator, such as 'Conv'"),
+    "target": rules.optional(rules.word("a GPU such as 'sm_90a' or 'sm_86:46'")),
     "placement": rules.optional(_BACKEND),
     "capability": rules.optional(_BACKEND),
     "duration": rules.number(above=0),

@@ -18,6 +18,7 @@ from ..runtime.model import Model
 from ..runtime.options import Options
 from .console import Say, silent
 from .inputs import input_shapes
+from .paper import describe_target, target_of
 
 if TYPE_CHECKING:
     from ..backends.cuda.compile import Target
@@ -90,6 +91,7 @@ def algorithms(
     *,
     shapes: Sequence[str] = (),
     dims: Sequence[str] = (),
+    target: str | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Algorithms:
@@ -99,6 +101,8 @@ def algorithms(
         file: its path.
         shapes: ``name=1x3x224x224``; see `input_shapes`.
         dims: ``symbol=size``; 1 where not given.
+        target: a GPU that need not be here, such as ``sm_86``; that which is, or an H200, where
+            None.
         say: told of each stage.
         **options: fields of `Options`; measured times are shown with `tune`, if there are any.
 
@@ -110,12 +114,12 @@ def algorithms(
     with on_paper(file, options) as (model, chosen):
         found = input_shapes(model.inputs, shapes, dims)
         say("planning")
-        works, target, tuner = _works(nodes_of(model, found), chosen)
+        works, gpu, tuner = _works(nodes_of(model, found), chosen, target)
         known = tuner.results(works, silent) if tuner is not None else []
         results = {result.task: result for result in known}
         return Algorithms(
             model=str(file),
-            target=f"{target.arch}, {target.processors} multiprocessors",
+            target=describe_target(gpu),
             nodes=tuple(_node_row(work, results.get(work.task.signature)) for work in works),
         )
 
@@ -140,7 +144,9 @@ def nodes_of(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Node]:
     return [node for row in rows for node in row.nodes]
 
 
-def _works(nodes: Sequence[Node], options: Options) -> tuple[list[Work], Target, Tuner | None]:
+def _works(
+    nodes: Sequence[Node], options: Options, name: str | None
+) -> tuple[list[Work], Target, Tuner | None]:
     """Return the tasks, the GPU that they are for, and what was measured on it."""
     try:
         from ..backends.cuda.compile import H200
@@ -153,6 +159,9 @@ def _works(nodes: Sequence[Node], options: Options) -> tuple[list[Work], Target,
         raise BackendUnavailable(
             "cuda", f"the CUDA packages for Python are missing ({error})", REMEDY
         ) from None
+    if name is not None:
+        named = target_of(name)
+        return works_of(nodes, Setting(named, options)), named, None
     try:
         device = open_device(options.cache, ordinal=options.device)
     except BackendUnavailable:

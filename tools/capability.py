@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..backends.numpy import evaluate
 from ..runtime.backend import Backend, Claim, Decline, Device, Run, Site, View, Weights
@@ -19,6 +19,10 @@ from ..runtime.model import Model
 from ..runtime.options import Options
 from ..runtime.placement import PlacedRow
 from ..runtime.types import HostValue
+from .paper import paper_rows
+
+if TYPE_CHECKING:
+    from ..backends.cuda.compile import Target
 from ..runtime.unknown import NOBODY, REASON, Opaque
 
 #: Who is said of nodes that are gone after the passes, and of those that a run decides on.
@@ -142,15 +146,23 @@ class _Nothing:
 
 
 def capabilities_of(
-    model: Model, shapes: Mapping[str, tuple[int, ...]] | None = None
+    model: Model,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    target: Target | None = None,
+    behind: Sequence[Backend] = (),
 ) -> tuple[Capability, ...]:
     """Return what becomes of every node of a model on its backends.
 
     Args:
         model: loaded; nothing of it is run.
         shapes: of the inputs.
+        target: a GPU that is not here, in place of the model's backends.
+        behind: with `target`: backends for the nodes that cuda does not run.
     """
     chain, graph = model.backends, model.imported
+    if target is not None:
+        on_paper = paper_rows(model, target, shapes, (*behind, Nobody()))
+        return capabilities(graph, model.graph, on_paper)
     lonely: dict[str, str] = {}
     try:
         rows = _rows(model, (*chain, Nobody()), shapes)

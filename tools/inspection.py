@@ -10,21 +10,23 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
 from ..api import Loadable, Operators, load
 from ..arguments import model as model_rule
 from ..arguments import public
+from ..backends import open_backends
 from ..backends.numpy import evaluate
 from ..runtime.arguments import dims as dim_texts
 from ..runtime.arguments import shapes as shape_texts
-from ..runtime.errors import ModelError, UsageError
+from ..runtime.errors import BackendUnavailable, ModelError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
 from ..runtime.model import Model, Source, TensorInfo
 from ..runtime.notebook import shown_as
+from ..runtime.options import Options
 from ..runtime.passes import AFTER_SHAPES, optimise
 from ..runtime.passes.driver import Refused, Rewrite
 from ..runtime.placement import Placement
@@ -44,7 +46,11 @@ from .cost import (
 from .cost import operators as operator_costs
 from .export import model_title
 from .inputs import Dims, Shapes, input_shapes
+from .paper import describe_target, paper_rows, target_of
 from .pass_texts import PassText, differences_of, pass_texts
+
+if TYPE_CHECKING:
+    from ..backends.cuda.compile import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,7 @@ def inspect(
     memory: bool = False,
     cost: bool = False,
     capability: str | None = None,
+    target: str | None = None,
     fallback: str | None = None,
     precision: str = "float32",
     shapes: Shapes = (),
@@ -214,6 +221,8 @@ def inspect(
         cost: whether to list what every node costs.
         capability: the backend of which it is to be said which operators it runs; it is the same
             one as that of `placement` where both are given.
+        target: a GPU that need not be here, such as ``sm_90a`` or ``sm_86:46`` (46
+            multiprocessors): with `placement` or `capability`, what ``cuda`` would do on it.
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
         shapes: of inputs, by name: ``{"image": (1, 3, 224, 224)}``.
@@ -236,13 +245,18 @@ def inspect(
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
     if not (passes or plan_wanted or capability):
         chosen["stop_at"] = 0
-    held, strange = _open(file, placement or capability or "numpy", chosen)
+    backend = placement or capability or "numpy"
+    gpu = _target(target, backend, memory=memory, capability=capability)
+    if gpu is not None:
+        chosen["fallback"], backend = None, "numpy"
+    held, strange = _open(file, backend, chosen)
     with held as model:
         found = input_shapes(model.inputs, *texts)
         bound, note = _bind(model, found, any(texts))
         if plan_wanted:
             say("planning")
             model.prepare(found)
+        behind = () if gpu is None or fallback is None else open_backends(fallback, model.options)
         if capability:
             say("asking the backends")
         return Inspection(
@@ -259,14 +273,44 @@ def inspect(
             passes=_passes(model, None if bound is None else _types(model, found))
             if passes
             else None,
-            backend=model.backend if plan_wanted or capability else "",
-            placement=model.placement(found) if placement is not None else None,
+            backend=f"cuda on {describe_target(gpu)}"
+            if gpu is not None
+            else model.backend
+            if plan_wanted or capability
+            else "",
+            placement=None
+            if placement is None
+            else model.placement(found)
+            if gpu is None
+            else Placement(paper_rows(model, gpu, found, behind)),
             memory=model.memory(found) if memory else None,
             nodes=nodes(model.imported, bound) if cost else (),
-            capabilities=capabilities_of(model, found) if capability else None,
+            capabilities=capabilities_of(model, found, gpu, behind) if capability else None,
             graph=_drawn(model, bound, found) if passes else bound or model.imported,
             strange=strange,
         )
+
+
+def _target(
+    text: str | None, backend: str, *, memory: bool, capability: str | None
+) -> Target | None:
+    """Return the GPU to plan for in place of the one that is here; None for that one.
+
+    To ask what cuda can run needs no GPU: where there is none, the answer is that for an H200.
+    """
+    if text is None:
+        return target_of("sm_90a") if capability == "cuda" and not _is_here(backend) else None
+    if backend != "cuda" or memory:
+        raise UsageError("target is for the placement or the capability of cuda, without memory")
+    return target_of(text)
+
+
+def _is_here(backend: str) -> bool:
+    try:
+        open_backends(backend, Options())
+    except BackendUnavailable:
+        return False
+    return True
 
 
 def _size(file: Loadable) -> int:

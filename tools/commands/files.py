@@ -193,6 +193,13 @@ def inspect(
         str,
         typer.Option("--backend", "-b", metavar="BACKEND", help="With --algorithms: cuda, cudnn."),
     ] = "cuda",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARCH[:N]",
+            help="Plan for this GPU, with N multiprocessors; none has to be here: sm_80, sm_90a.",
+        ),
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="The memory plan, on numpy or the --placement backend.")
     ] = False,
@@ -225,6 +232,7 @@ def inspect(
             model,
             backend,
             json=json,
+            target=target,
             precision=precision,
             tune=tune,
             conv=conv,
@@ -241,6 +249,7 @@ def inspect(
             memory=memory,
             cost=cost,
             capability=capability,
+            target=target,
             fallback=fallback,
             precision=precision,
             keep_float32=names_of(keep),
@@ -258,7 +267,9 @@ def inspect(
     show(found, lambda console, each: show_inspection(console, each, diff=diff), json=json)
 
 
-def _inspect_algorithms(model: Path, backend: str, *, json: bool, **options: Any) -> None:
+def _inspect_algorithms(
+    model: Path, backend: str, *, json: bool, target: str | None, **options: Any
+) -> None:
     from ..algorithms import algorithms
     from ..algorithms_view import show_algorithms
     from ..console import progress
@@ -266,11 +277,13 @@ def _inspect_algorithms(model: Path, backend: str, *, json: bool, **options: Any
 
     if backend not in ("cuda", "cudnn"):
         raise UsageError(f"--algorithms lists the ways of cuda and of cudnn, not of '{backend}'")
+    if backend == "cudnn" and target is not None:
+        raise UsageError("--target is for cuda; cuDNN says what it can on the GPU that is here")
     if backend == "cudnn":
         with progress() as say:
             lists = engine_lists(model, say=say, **options)
         show(lists, show_engine_lists, json=json)
         return
     with progress() as say:
-        menus = algorithms(model, say=say, **options)
+        menus = algorithms(model, target=target, say=say, **options)
     show(menus, show_algorithms, json=json)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...runtime.errors import UsageError
 from .options import (
     Algorithms,
     Convolution,
@@ -35,6 +36,10 @@ def tune(
     workspace: Annotated[
         int | None, typer.Option(metavar="BYTES", help="Greatest scratch memory of a node.")
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="ARCH[:N]", help="With --show-space: for this GPU, such as sm_86."),
+    ] = None,
     precision: Precision = "float32",
     device: Device = 0,
     conv: Convolution = None,
@@ -59,9 +64,11 @@ def tune(
         "shapes": shapes or (),
         "dims": dims or (),
     }
+    if target is not None and not show_space:
+        raise UsageError("--target belongs to --show-space; only a GPU that is here can be tuned")
     if show_space:
         with progress() as say:
-            listed = list_algorithms(model, say=say, tune=True, **options)
+            listed = list_algorithms(model, target=target, say=say, tune=True, **options)
         show(listed, show_algorithms, json=json)
         return
     with progress() as say:

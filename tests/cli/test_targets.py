@@ -1,0 +1,110 @@
+"""Planning for a GPU that is not there: placements, capabilities and algorithms by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx.parser import parse_model
+
+import tercet as api
+
+from . import models
+from .conftest import Tercet
+
+pytest.importorskip("cuda.bindings", reason="the CUDA packages for Python are not installed")
+
+from tercet.backends.cuda.targets import TARGETS, named_target
+from tercet.tools.paper import paper_rows
+
+from ..kernels.dry import DryCompiler, DryDevice, planned_model
+
+DIGITS = Path(api.__file__).parent / "demo" / "digits.onnx"
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("options", [{}, {"precision": "float16"}], ids=["float32", "float16"])
+def test_kernels_are_those_of_a_plan_for_that_gpu(name: str, options: Any) -> None:
+    target = named_target(name)
+    with api.load(DIGITS, **options) as model:
+        layout = planned_model(model, DryDevice(compiler=DryCompiler(target)))
+        expected = [(row.kind, row.kernel) for row in layout.rows if row.kind == "step"]
+        found = [(row.kind, row.kernel) for row in paper_rows(model, target) if row.kind == "step"]
+    assert expected
+    assert found == expected
+
+
+def test_multiprocessors_can_be_named() -> None:
+    assert named_target("sm_86:46").processors == 46
+    assert named_target("sm_90") == TARGETS["sm_90a"]
+    for wrong in ("sm_33", "h200", "sm_90a:0", "sm_90a:", "", "sm_86:1e3"):
+        with pytest.raises(api.UsageError, match="target '"):
+            named_target(wrong)
+
+
+MIXED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[n, 4] x, bool c) => (float[n, 4] y) {
+  a = Relu (x)
+  z = NonZero (a)
+  t = Cast <to = 1> (z)
+  s = ReduceSum <keepdims = 0> (t)
+  b = If (c) <
+    then_branch = then () => (float[n, 4] p) { p = Exp (a) },
+    else_branch = other () => (float[n, 4] q) { q = Neg (a) }
+  >
+  y = Add (b, s)
+}
+"""
+
+
+def test_control_flow_and_unknown_sizes_end_a_plan() -> None:
+    found = api.inspect(parse_model(MIXED), placement="cuda", target="sm_80", dims={"n": 2})
+    assert found.placement is not None
+    by_operator = {row.operators: row.backend for row in found.placement if row.operators}
+    assert by_operator["Relu"] == "cuda"
+    assert by_operator["If"] == "host"
+    assert found.backend == "cuda on sm_80, 108 multiprocessors"
+
+
+def test_what_nobody_runs_is_named() -> None:
+    proto = parse_model(
+        '<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 3]>\n'
+        "g (float[n, 4] x) => (float[n, 4] y) { a = Relu (x)\n"
+        'y = ai.onnx.ml.Normalizer <norm = "L1"> (a) }'
+    )
+    found = api.inspect(proto, capability="cuda", target="sm_90a")
+    assert found.capabilities is not None
+    assert {each.operator: each.backend for each in found.capabilities}["Relu"] == "cuda"
+    with_numpy = api.inspect(proto, capability="cuda", target="sm_90a", fallback="numpy")
+    assert with_numpy.capabilities is not None
+    assert all(each.ok for each in with_numpy.capabilities)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("inspect classifier.onnx --placement cuda --target sm_90a", 0, "sm_90a, 132"),
+        ("inspect classifier.onnx --capability cuda --target sm_86:46", 0, "sm_86, 46"),
+        ("inspect classifier.onnx --algorithms --target sm_80", 0, "sm_80, 108"),
+        ("tune classifier.onnx --show-space --target sm_89", 0, "sm_89, 142"),
+        ("inspect classifier.onnx --placement cuda --target sm_9", 2, "sm_90a"),
+        ("inspect classifier.onnx --placement numpy --target sm_80", 2, "target"),
+        ("inspect classifier.onnx --placement cuda --memory --target sm_80", 2, "target"),
+        ("inspect classifier.onnx --algorithms -b cudnn --target sm_80", 2, "--target"),
+        ("tune classifier.onnx --target sm_80", 2, "--show-space"),
+    ],
+)
+def test_commands(tercet: Tercet, folder: Path, command: str, code: int, words: str) -> None:
+    models.write(models.classifier(), folder / "classifier.onnx")
+    done = tercet(*command.split())
+    assert done.code == code, done.err
+    assert words in (done.err if code else done.out)
+
+
+def test_a_capability_needs_no_gpu(tercet: Tercet) -> None:
+    done = tercet("inspect", "classifier.onnx", "--capability", "cuda", "--json")
+    here = any(found for found in api.available() if found.name == "cuda")
+    assert done.code == 0
+    assert done.json["backend"] == ("cuda" if here else "cuda on sm_90a, 132 multiprocessors")
