@@ -16,7 +16,7 @@ from .. import __version__
 from .commands import files, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
 from .commands.operators import with_operators
-from .commands.options import Debug
+from .commands.options import PROCESS, Debug
 from .failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
 from .warned import listening
 
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: those after the program's name; the process's own where None.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    PROCESS.is_command = arguments is None
     _let_streams_take_anything()
     try:
         with listening():

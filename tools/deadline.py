@@ -22,6 +22,8 @@ from .console import Say, silent
 
 #: Seconds that a command has to finish with what it has when its time is up.
 GRACE = 10.0
+#: Seconds that work which keeps nothing has to hear of the alarm.
+PROMPT = 0.8
 
 
 class OutOfTime(BaseException):
@@ -61,7 +63,7 @@ class _Watch:
         self._limit, self._say = limit, say
         self._end = None if seconds is None else monotonic() + seconds
         self.active = True
-        self._rung = False
+        self.rung = False
 
     def __call__(self, text: str) -> None:
         if self.active:
@@ -76,14 +78,18 @@ class _Watch:
             self._raise()
 
     def _raise(self) -> None:
-        if not self._rung:
-            self._rung = True
+        if not self.rung:
+            self.rung = True
             raise OutOfTime
 
 
 @contextmanager
 def time_limit(
-    seconds: float | None, say: Say = silent, since: float | None = None
+    seconds: float | None,
+    say: Say = silent,
+    since: float | None = None,
+    *,
+    prompt: bool = False,
 ) -> Iterator[tuple[Limit, Say]]:
     """Let a block run so long and no longer; it ends early, without an error.
 
@@ -91,6 +97,8 @@ def time_limit(
         seconds: more than 0; None for no limit.
         say: told of each stage.
         since: when they began to count, by `time.monotonic`; now where None.
+        prompt: whether the command line ends the process soon where nothing can interrupt the
+            work, instead of waiting for what it could still show.
 
     Yields:
         The limit, whose `passed` tells afterwards what happened, and what is to be told of each
@@ -103,8 +111,12 @@ def time_limit(
     left = None if seconds is None else max(1e-3, seconds - spent)
     watch = _Watch(limit, say, left)
     able = hasattr(signal, "SIGALRM") and current_thread() is main_thread()
+    ends = prompt and able and WATCHDOG.owns_process
     try:
-        with _alarm(left, watch) if left is not None and able else nullcontext():
+        with (
+            _alarm(left, watch) if left is not None and able else nullcontext(),
+            _ended_promptly(left, watch) if left is not None and ends else nullcontext(),
+        ):
             yield limit, watch
     except OutOfTime:
         limit.passed = True
@@ -128,6 +140,23 @@ def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
 
 
 @contextmanager
+def _ended_promptly(seconds: float, watch: _Watch) -> Iterator[None]:
+    """End the process if the work has not heard of the alarm `PROMPT` seconds after it was due."""
+
+    def look() -> None:
+        if watch.active and not watch.rung:
+            _end_process(seconds)
+
+    timer = Timer(seconds + PROMPT, look)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
 def all_or_nothing(seconds: float | None, say: Say = silent) -> Iterator[Say]:
     """Let a block run so long; raise TimeLimitError if it has not ended by then.
 
@@ -145,9 +174,14 @@ def all_or_nothing(seconds: float | None, say: Say = silent) -> Iterator[Say]:
 
 
 class Watchdog:
-    """Ends the process some time after a command should have ended."""
+    """Ends the process some time after a command should have ended.
+
+    Attributes:
+        owns_process: whether the process is there for the command alone.
+    """
 
     def __init__(self) -> None:
+        self.owns_process = False
         self._timer: Timer | None = None
 
     def arm(self, seconds: float | None) -> float | None:

@@ -181,6 +181,37 @@ def test_what_cannot_be_interrupted_ends_with_the_process(folder: Path) -> None:
     assert "the process ends here" in done.stderr
 
 
+DEAF = """
+import signal, sys
+from tercet.tools import deadline, run
+from tercet.tools.cli import main
+
+deadline.GRACE = 1e6
+
+def deaf(*args, **kwargs):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    signal.sigwait({signal.SIGUSR2})
+
+run.make_inputs = deaf
+sys.argv = ["tercet", "run", "adder.onnx", "--timeout", "0.5"]
+main()
+"""
+
+
+def test_a_run_that_cannot_be_interrupted_ends_promptly(folder: Path) -> None:
+    """It does not wait for `GRACE`, as a run keeps nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", DEAF],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+    assert done.returncode == 7, done.stderr
+    assert "the process ends here" in done.stderr
+
+
 def test_the_watchdog_is_called_off(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[float] = []
     monkeypatch.setattr(deadline, "GRACE", 0.0)

@@ -132,11 +132,21 @@ External = Annotated[
 ]
 
 
+class _Process:
+    """What the process is there for; `is_command` where it is one command and nothing else."""
+
+    is_command = False
+
+
+PROCESS = _Process()
+
+
 def arm_watchdog(seconds: float | None) -> float | None:
     """Have the process ended if a command cannot be interrupted; returns `seconds`."""
     if seconds is not None:
         from ..deadline import WATCHDOG
 
+        WATCHDOG.owns_process = PROCESS.is_command
         WATCHDOG.arm(seconds)
     return seconds
 
