@@ -26,6 +26,8 @@ CAP = {"float32": 2.0**-11, "tf32": 2.0**-5, "float16": 2.0**-5, "bfloat16": 2.0
 _LOCAL = 8.0
 #: Steps that no sample shows at their place may be so many, by those that a sample has.
 _RARE = 0.1
+#: The share of differing decisions that fair samples have to show, where rough ones show all.
+_SEEN = 0.9
 #: Slices of fewer elements have no magnitude of their own.
 _SLICE = 8
 
@@ -261,7 +263,7 @@ def rule_decisions(a: Array, b: Array, evidence: Evidence) -> Ruling:
     count, first = int(differs.sum()), int(differs.argmax())
     fair = _shown(a, b, differs, [evidence.exact, *evidence.fair])
     rough = fair | _shown(a, b, differs, [evidence.exact, *evidence.rough, *evidence.fair])
-    if fair.all() and len(evidence.fair) > 0:
+    if rough.all() and fair.mean() >= _SEEN and len(evidence.fair) > 0:
         values = _values_at(differs, evidence.fair)
         if values <= 2:
             return Ruling("ok", "", 0.0, 1.0, first, final=False)
