@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..api import Loadable, Operators, load
+from ..runtime.types import Array
+from .nested import flat
 from .oracle import Oracle
-from .verdict import flat
 
 
 def exact_outputs(
@@ -37,19 +38,34 @@ def exact_outputs(
 def distance(found: Mapping[str, Any], exact: Mapping[str, Any]) -> float:
     """Return the greatest relative L2 distance of an output from the exact one.
 
-    An output that is zero everywhere gives the distance itself; texts count nothing.
+    An output that is zero everywhere gives the distance itself. NaN and infinities count nothing
+    where both have the same ones.
 
     Returns:
-        Infinity where a shape differs or an output is missing.
+        Infinity where a shape differs, an output is missing, texts differ, or NaN or an infinity
+        stands where the other one has something else.
     """
     ours, right = flat(found), flat(exact)
     worst = 0.0
     for name, data in right.items():
-        if data.dtype == object:
-            continue
         if name not in ours or ours[name].shape != data.shape:
             return float("inf")
-        norm = float(np.linalg.norm(data.ravel()))
-        apart = float(np.linalg.norm(np.subtract(ours[name], data, dtype=np.float64).ravel()))
-        worst = max(worst, apart / norm if norm else apart)
+        worst = max(worst, distance_of(ours[name], data))
     return worst
+
+
+def distance_of(found: Array, exact: Array) -> float:
+    """Return the relative L2 distance of two arrays of one shape; see `distance`."""
+    if exact.dtype == object or found.dtype == object:
+        return 0.0 if np.array_equal(found, exact) else float("inf")
+    same = (found == exact) | ((found != found) & (exact != exact))
+    finite = np.isfinite(found) & np.isfinite(exact)
+    if not (same | finite).all():
+        return float("inf")
+    wide = np.result_type(found, exact, np.float64)
+    norm = float(np.linalg.norm(np.where(finite, exact, 0).astype(wide).ravel()))
+    away = np.subtract(
+        found, exact, dtype=wide, where=finite & ~same, out=np.zeros_like(exact, wide)
+    )
+    apart = float(np.linalg.norm(away.ravel()))
+    return apart / norm if norm else apart

@@ -286,9 +286,12 @@ def _error(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
         if right.dtype not in FLOATS:
             worst = max(worst, 0.0 if np.array_equal(ours, right) else float("inf"))
         elif right.size:
-            apart = np.abs(np.subtract(ours, right, dtype=np.float64))
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(np.subtract(ours, right, dtype=np.float64))
             same = (ours == right) | (np.isnan(ours) & np.isnan(right))
             most = float(np.max(np.where(same, 0.0, apart)))
+            if most != most:
+                return float("inf")
             scale = float(np.max(np.abs(right), where=np.isfinite(right), initial=0.0))
             worst = max(worst, most / scale if scale else most)
-    return worst if worst == worst else float("inf")
+    return worst

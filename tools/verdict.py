@@ -21,6 +21,7 @@ from ..runtime.errors import TercetError, TimeLimitError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
 from ..runtime.types import Array, HostValue, type_of
+from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .nested import flat
@@ -147,8 +148,7 @@ class Judge:
         exact = self.exact.get(name)
         if exact is None or exact.shape != found.shape or exact.dtype == object:
             return None
-        apart, whole = float(np.linalg.norm(distance(found, exact))), float(np.linalg.norm(exact))
-        return apart / whole if whole else apart
+        return distance_of(found, exact)
 
     def outputs(
         self, reference: Mapping[str, HostValue], found: Mapping[str, HostValue]

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet as api
+from tercet.tools import accuracy, precision
 from tercet.tools.agreement import Agreement
 from tercet.tools.compare import compare
 from tercet.tools.planted import planted
@@ -277,6 +278,29 @@ def test_two_equal_boxes_may_change_places() -> None:
     assert judged(case, lambda y: y[order], "where").verdict == "ok"
     assert judged(case, lambda y: y[[0, 1, 3, 2]]).verdict == "MISMATCH"
     assert judged(case, lambda y: y[[0, 1, 3, 2]], "where").verdict == "MISMATCH"
+
+
+RIGHT = np.array([1.0, -2.0, np.inf])
+
+
+@pytest.mark.parametrize(
+    ("found", "distance"),
+    [
+        (RIGHT, 0.0),
+        (np.array([1.0, -2.2, np.inf]), 0.2 / 5**0.5),
+        (np.array([1.0, np.nan, np.inf]), np.inf),
+        (np.array([1.0, -2.0, -np.inf]), np.inf),
+        (np.array([1.0, -2.0, 7.0]), np.inf),
+        (np.array([1.0, -2.0]), np.inf),
+    ],
+)
+def test_no_result_hides_behind_nan(found: np.ndarray, distance: float) -> None:
+    """`bench --assert-error` and `bisect --tolerance` measure what is not finite, too."""
+    assert accuracy.distance({"y": found}, {"y": RIGHT}) == pytest.approx(distance)
+    assert bool(precision._error({"y": found}, {"y": RIGHT}) == 0) == (distance == 0)
+    texts = np.array(["a", "b"], object)
+    assert accuracy.distance({"y": texts[::-1]}, {"y": texts}) == np.inf
+    assert accuracy.distance({"y": texts}, {"y": texts}) == 0
 
 
 def test_simplify_and_bisect_say_the_same(
