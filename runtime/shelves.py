@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
+from weakref import WeakSet
 
 from .errors import UsageError
 from .program import Program
@@ -46,7 +47,8 @@ class Shelves:
         self._most = most
         self._on_closed, self._on_dropped = closed, dropped
         self._shelves: dict[Hashable, Shelf] = {}
-        self._busy: set[Program] = set()
+        # What a caller who was interrupted never gave back is gone from here once it is collected.
+        self._programs: WeakSet[Program] = WeakSet()
         self._idle = 0
         self._now = count(1)
         self._lock = Lock()
@@ -68,20 +70,20 @@ class Shelves:
                 return shelf, None
             program = shelf.idle.pop()
             self._idle -= 1
-            self._busy.add(program)
             return shelf, program
 
     def add(self, program: Program) -> None:
         """Note a new program, which the caller has."""
         with self._lock:
-            self._busy.add(program)
+            self._programs.add(program)
+            self._idle = self._rests()
 
     def give(self, shelf: Shelf, program: Program) -> None:
         """Take a program back from its caller."""
         dropped: list[Program] = []
         with self._lock:
-            self._busy.discard(program)
             if self._closed:
+                self._programs.discard(program)
                 dropped.append(program)
             else:
                 if not shelf.is_placed:
@@ -90,9 +92,11 @@ class Shelves:
                 shelf.idle.append(program)
                 shelf.used = next(self._now)
                 self._idle += 1
+                if self._idle > self._most:
+                    self._idle = self._rests()
                 while self._idle > self._most:
                     dropped.append(self._drop())
-            last = self._closed and not self._busy
+            last = self._closed and not self._programs
         for old in dropped:
             old.close()
             if not last and self._on_dropped is not None:
@@ -100,12 +104,17 @@ class Shelves:
         if last:
             self._on_closed()
 
+    def _rests(self) -> int:
+        """Return how many programs are idle."""
+        return sum(len(shelf.idle) for shelf in self._shelves.values())
+
     def _drop(self) -> Program:
         """Let go of an idle program of the key that was not used for longest."""
         shelves = (shelf for shelf in self._shelves.values() if shelf.idle)
         shelf = min(shelves, key=lambda shelf: shelf.used)
         self._idle -= 1
         program = shelf.idle.pop(0)
+        self._programs.discard(program)
         if not shelf.idle:
             del self._shelves[shelf.key]
             shelf.is_placed = False
@@ -114,6 +123,7 @@ class Shelves:
     def relieve(self) -> bool:
         """Close the idle program that has rested longest; False where there is none."""
         with self._lock:
+            self._idle = self._rests()
             old = self._drop() if self._idle else None
         if old is not None:
             old.close()
@@ -139,7 +149,8 @@ class Shelves:
             idle = [program for shelf in self._shelves.values() for program in shelf.idle]
             self._shelves.clear()
             self._idle = 0
-            busy = bool(self._busy)
+            self._programs.difference_update(idle)
+            busy = bool(self._programs)
         for program in idle:
             program.close()
         if not busy:

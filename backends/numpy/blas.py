@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import cast
+from weakref import WeakSet
 
 import numpy as np
 
@@ -38,18 +38,24 @@ def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 class _Limit:
-    """How many callers want one thread a product, and what to go back to."""
+    """Who wants one thread a product, and what to go back to.
+
+    Whoever was interrupted before leaving is forgotten when it is collected, so that nothing is
+    left behind by exceptions that come at any time, such as KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.callers = 0
+        self.callers: WeakSet[one_thread] = WeakSet()
+        self.holds = False
         self.before = 1
 
     def reset(self) -> None:
         """Forget the callers: their threads are not there in a forked process."""
         self.lock = Lock()
-        if self.callers:
-            self.callers = 0
+        self.callers = WeakSet()
+        if self.holds:
+            self.holds = False
             set_threads(self.before)
 
 
@@ -64,7 +70,7 @@ def threads() -> int | None:
     functions = _functions()
     if functions is None:
         return None
-    return _LIMIT.before if _LIMIT.callers else functions[0]()
+    return _LIMIT.before if _LIMIT.holds else functions[0]()
 
 
 def set_threads(number: int) -> bool:
@@ -73,10 +79,10 @@ def set_threads(number: int) -> bool:
     if functions is None:
         return False
     with _LIMIT.lock:
-        if _LIMIT.callers:
-            _LIMIT.before = number
-        else:
+        _LIMIT.before = number
+        if not _LIMIT.callers:
             functions[1](number)
+            _LIMIT.holds = False
     return True
 
 
@@ -84,26 +90,30 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_LIMIT.reset)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let each product run on its caller's thread alone, for all callers in the process.
+class one_thread:
+    """Let each product run on its caller's thread alone in a block, for all callers in the process.
 
     Does nothing for another BLAS than OpenBLAS.
     """
-    functions = _functions()
-    if functions is None:
-        yield
-        return
-    get, put = functions
-    with _LIMIT.lock:
-        if _LIMIT.callers == 0:
-            _LIMIT.before = get()
-            put(1)
-        _LIMIT.callers += 1
-    try:
-        yield
-    finally:
+
+    def __enter__(self) -> None:
+        functions = _functions()
+        if functions is None:
+            return
+        get, put = functions
         with _LIMIT.lock:
-            _LIMIT.callers -= 1
-            if _LIMIT.callers == 0:
-                put(_LIMIT.before)
+            if not _LIMIT.holds:
+                _LIMIT.before = get()
+                _LIMIT.holds = True
+                put(1)
+            _LIMIT.callers.add(self)
+
+    def __exit__(self, *error: object) -> None:
+        functions = _functions()
+        if functions is None:
+            return
+        with _LIMIT.lock:
+            _LIMIT.callers.discard(self)
+            if not _LIMIT.callers:
+                functions[1](_LIMIT.before)
+                _LIMIT.holds = False

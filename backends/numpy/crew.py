@@ -62,24 +62,25 @@ class _Order:
 
     def __init__(self, worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:
         self.worker, self.jobs, self.queues = worker, jobs, queues
-        self.taken, self.done = Lock(), Lock()
-        self.done.acquire()
+        self.is_wanted = True
         self.error: BaseException | None = None
+        self._working = Lock()
 
     def carry_out(self) -> None:
         """Work, if the caller still wants it."""
-        if not self.taken.acquire(blocking=False):
-            return
-        try:
-            _work(self.worker, self.jobs, self.queues)
-        except BaseException as error:  # the caller raises it
-            self.error = error
-        self.done.release()
+        with self._working:
+            if not self.is_wanted:
+                return
+            try:
+                _work(self.worker, self.jobs, self.queues)
+            except BaseException as error:  # the caller raises it
+                self.error = error
 
     def finish(self) -> None:
-        """Wait for the thread if it has begun, else tell it not to."""
-        if not self.taken.acquire(blocking=False):
-            self.done.acquire()
+        """Wait for the thread if it has begun, else tell it not to; may be called again."""
+        self.is_wanted = False
+        with self._working:
+            pass
 
 
 class _Hand:
@@ -103,6 +104,20 @@ class _Hand:
                         return
 
 
+def _finish(orders: Sequence[_Order]) -> None:
+    """Finish all orders, even if that is interrupted; raises then what did so."""
+    interrupted: BaseException | None = None
+    while True:
+        try:
+            for order in orders:
+                order.finish()
+            break
+        except BaseException as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+
+
 class Crew:
     """All threads of the process; one step at a time has them, others run on their callers."""
 
@@ -122,31 +137,33 @@ class Crew:
         wanted = min(len(jobs), count, size())
         is_shared = wanted > 1 and perf_counter() > self._alone_until
         with blas.one_thread():
-            if not is_shared or not self._lock.acquire(blocking=False):
+            if not is_shared or self._lock.locked():
                 _work(0, jobs, (deque(range(count)),))
                 return
-            try:
+            with self._lock:
                 self._share(jobs, count, wanted)
-            finally:
-                self._lock.release()
 
     def _share(self, jobs: Jobs, count: int, wanted: int) -> None:
         bounds = [count * worker // wanted for worker in range(wanted + 1)]
         queues = [deque(range(bounds[w], bounds[w + 1])) for w in range(wanted)]
         orders = [_Order(worker, jobs, queues) for worker in range(1, wanted)]
-        for hand, order in zip(self._ready(wanted - 1), orders, strict=True):
-            hand.orders.put(order)
-        start = perf_counter()
+        # Whatever interrupts the caller, and wherever: no thread may work for it any longer.
         try:
-            _work(0, jobs, queues)
+            try:
+                for hand, order in zip(self._ready(wanted - 1), orders, strict=True):
+                    hand.orders.put(order)
+                start = perf_counter()
+                _work(0, jobs, queues)
+                own = perf_counter() - start
+                _finish(orders)
+                waited = perf_counter() - start - own
+                self._judge(waited > LATE + own / 2)
+            finally:
+                for queue in queues:
+                    queue.clear()
+                _finish(orders)
         finally:
-            for queue in queues:
-                queue.clear()
-            own = perf_counter() - start
-            for order in orders:
-                order.finish()
-            waited = perf_counter() - start - own
-            self._judge(waited > LATE + own / 2)
+            _finish(orders)
         for order in orders:
             if order.error is not None:
                 raise order.error
