@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from sys import getsizeof
-from threading import Lock
 
 import numpy as np
 
+from . import forks
 from .dtypes import string
 from .errors import LimitError
 from .host import allowance
@@ -35,7 +35,7 @@ class Budget:
         self.limit = limit
         self.relieve: Callable[[], bool] = _nothing_to_give
         self._held = 0
-        self._lock = Lock()
+        self._lock = forks.lock()
 
     @property
     def left(self) -> int:

@@ -20,8 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_bytes, token_hex
-from threading import Lock
 
+from . import forks
 from .errors import PerformanceWarning
 from .files import replacing
 
@@ -31,7 +31,7 @@ _KEY_NAME = "key"
 _KEY_BYTES = 32
 _HAS_OWNERS = hasattr(os, "getuid")
 
-_lock = Lock()
+_lock = forks.lock()
 _keys: dict[Path, bytes] = {}
 _warned: set[Path] = set()
 

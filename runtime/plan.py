@@ -270,6 +270,7 @@ class Plan:
         Returns:
             New arrays by output name.
         """
+        self.device.enter()  # which memory of the host that it pins depends on, too
         for name in self._inputs:
             self.feed(name, feeds[name])
         self.execute()

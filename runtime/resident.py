@@ -47,11 +47,23 @@ class Resident:
             self.start(feeds, stream)
             return {**self.plan.results()}
         results = self._empty(stream)
-        self.start(feeds, stream)
-        for name, result in results.items():
-            self._exchange.copy(result.elements, self._source(name), stream)
+        try:
+            self.start(feeds, stream)
+            for name, result in results.items():
+                self._exchange.copy(result.elements, self._source(name), stream)
+        except BaseException:
+            self._give_up(feeds, stream)
+            raise
         self.finish(feeds, stream)
         return {**results}
+
+    def _give_up(self, feeds: Mapping[str, Feed], stream: Stream) -> None:
+        """Keep what a stream may still read after a run of which it has only been given a part."""
+        try:
+            self.finish(feeds, stream)
+        except DeviceError:  # no event can be had: the caller's arrays are free when all is done
+            with suppress(DeviceError):
+                stream.synchronize()
 
     def start(self, feeds: Mapping[str, Feed], stream: Stream) -> None:
         """Give a run to `stream`, without copies of its results; inputs left out stay as they are.

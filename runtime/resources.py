@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from . import forks
 from .backend import Backend, Device, Interpreter
 from .budget import Budget
 from .dtypes import string
@@ -48,7 +49,7 @@ class Resources:
     evaluate: Evaluate
     budget: Budget
     doubts: Doubts = field(default_factory=Doubts)
-    lock: RLock = field(default_factory=RLock)
+    lock: RLock = field(default_factory=forks.rlock)
 
     @property
     def on_host(self) -> bool:

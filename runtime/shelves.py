@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import count
-from threading import Lock
 from weakref import WeakSet
 
+from . import forks
 from .errors import UsageError
 from .program import Program
 
@@ -51,8 +51,15 @@ class Shelves:
         self._programs: WeakSet[Program] = WeakSet()
         self._idle = 0
         self._now = count(1)
-        self._lock = Lock()
+        self._lock = forks.lock()
         self._closed = False
+        forks.forget_in_child(self._forget)
+
+    def _forget(self) -> None:
+        """Do without the programs that threads had which a forked process lacks."""
+        self._idle = self._rests()
+        idle = [program for shelf in self._shelves.values() for program in shelf.idle]
+        self._programs = WeakSet(idle)
 
     def take(self, key: Hashable) -> tuple[Shelf, Program | None]:
         """Return where programs of this key belong, and an idle one, now the caller's, or None.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Set
-from threading import RLock
 
+from . import forks
 from .backend import Device, View
 from .budget import Budget
 from .ir import Graph, Value
@@ -31,7 +31,7 @@ class WeightStore:
         self._taken: dict[_Key, int] = {}
         self._views: dict[_Key, View] = {}
         self._sources: dict[int, Array] = {}
-        self._lock = RLock()
+        self._lock = forks.rlock()
 
     @property
     def nbytes(self) -> int:

@@ -20,6 +20,7 @@ import cuda.pathfinder
 from cuda.bindings import nvrtc
 from cuda.core import ObjectCode, Program, ProgramOptions
 
+from ...runtime import forks
 from ...runtime.cache import Cache
 from ...runtime.dtypes import (
     INTEGERS,
@@ -246,7 +247,7 @@ class Compiler:
         default_factory=dict[Source, Future[ObjectCode]]
     )
     _pool: ThreadPoolExecutor | None = None
-    _lock: Lock = field(default_factory=Lock)
+    _lock: Lock = field(default_factory=forks.lock)
 
     def submit(self, source: Source) -> Future[ObjectCode]:
         """Return the code that will be there; its `result` raises KernelError where it fails."""

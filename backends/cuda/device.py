@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,9 +25,10 @@ from cuda.core import (
 )
 from cuda.core.graph import GraphBuilder
 
+from ...runtime import forks
 from ...runtime.backend import View
-from ...runtime.errors import BackendUnavailable, DeviceError, DeviceOutOfMemory
-from ...runtime.host import HostBuffer
+from ...runtime.errors import BackendUnavailable, DeviceError, DeviceFault, DeviceOutOfMemory
+from ...runtime.host import HostBuffer, memory
 from ...runtime.types import Array, TensorType
 from .compile import Compiler, target_for
 from .launch import bound
@@ -48,6 +48,7 @@ UNASKED = 48 << 10
 OWN_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 MOST_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LAUNCH = "graph launch"
+_NO_MEMORY = "OUT_OF_MEMORY"
 
 
 class CudaStream:
@@ -107,7 +108,7 @@ class CudaDevice:
     Attributes:
         name: such as ``cuda:0``.
         description: the GPU's name, its architecture and the driver's CUDA version.
-        compiler: makes its kernels.
+        compiler: makes its kernels, those of the folder that was asked for last.
         allocated: bytes of device memory that buffers hold at present.
     """
 
@@ -115,16 +116,25 @@ class CudaDevice:
         about = core.properties
         major, minor = core.compute_capability
         self._core = core
-        self._lock = Lock()
+        self._lock = forks.lock()
+        self._generation = forks.generation()
         self._service = core.create_stream()
         self._memory = _memory_of(core)
         self._pinned = LegacyPinnedMemoryResource()
         self.name = f"cuda:{core.device_id}"
         self.description = f"{core.name}, sm_{major}{minor}, driver CUDA {_driver_version()}"
         shared = about.max_shared_memory_per_block_optin
-        target = target_for(major, minor, about.multiprocessor_count, shared)
-        self.compiler = Compiler(target, cache)
+        self._target = target_for(major, minor, about.multiprocessor_count, shared)
+        self._compilers: dict[Path | None, Compiler] = {}
+        self.use_cache(cache)
         self.allocated = 0
+
+    def use_cache(self, folder: Path | None) -> None:
+        """Keep in this folder what is compiled from now on."""
+        with self._lock:
+            if folder not in self._compilers:
+                self._compilers[folder] = Compiler(self._target, folder)
+            self.compiler = self._compilers[folder]
 
     def __repr__(self) -> str:
         return f"<CudaDevice {self.name}: {self.description}>"
@@ -135,18 +145,38 @@ class CudaDevice:
         """Return new memory, aligned to 512 bytes; see `runtime.backend.Device`."""
         if nbytes == 0:
             return CudaBuffer(None, 0, self._release)
-        self._core.set_current()
-        try:
-            core = self._memory.allocate(nbytes, stream=self._service)
-            self._service.sync()
-        except CUDAError as error:
-            raise self.refusal(nbytes, error) from error
+        self.enter()
+        core = self.obtain(nbytes, self._take)
         self.account(nbytes)
         return CudaBuffer(core, nbytes, self._release)
 
+    def _take(self, nbytes: int) -> Buffer:
+        core = self._memory.allocate(nbytes, stream=self._service)
+        self._service.sync()
+        return core
+
+    def obtain(self, nbytes: int, take: Callable[[int], Buffer]) -> Buffer:
+        """Return what `take` allocates, if need be from what arrays that are gone have left.
+
+        Raises:
+            DeviceOutOfMemory: there is too little; says how much.
+            DeviceError: the device failed otherwise.
+        """
+        try:
+            return take(nbytes)
+        except CUDAError as error:
+            if _NO_MEMORY not in str(error):
+                raise self.refusal(nbytes, error) from error
+        try:
+            self._service.sync()
+            self.exchange.trim()
+            return take(nbytes)
+        except CUDAError as error:
+            raise self.refusal(nbytes, error) from error
+
     def refusal(self, nbytes: int, error: Exception) -> DeviceError:
         """Return what to raise where an allocation failed with an error of cuda.core."""
-        if "OUT_OF_MEMORY" not in str(error):
+        if _NO_MEMORY not in str(error):
             return failure(f"allocating {nbytes} bytes failed with {error}")
         free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
         return DeviceOutOfMemory(
@@ -160,6 +190,8 @@ class CudaDevice:
             self.allocated += nbytes
 
     def _release(self, core: Buffer, nbytes: int) -> None:
+        if self.is_lost:
+            return
         with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
             core.close(self._service)
             self._service.sync()
@@ -169,9 +201,17 @@ class CudaDevice:
         """Return pinned host memory."""
         if nbytes == 0:
             return HostBuffer(0)
-        self._core.set_current()
-        with translated(f"pinning {nbytes} bytes of host memory"):
+        self.enter()
+        try:
             return PinnedBuffer(self._pinned.allocate(nbytes))
+        except CUDAError as error:
+            text = f"pinning {nbytes} bytes of host memory failed with {error}"
+            if _NO_MEMORY not in str(error):
+                raise failure(text) from error
+            raise DeviceOutOfMemory(
+                f"{text}; {memory()} bytes of the host are there for models, and the system may "
+                "allow fewer to be pinned: see `ulimit -l`"
+            ) from error
 
     def upload(self, data: Array) -> View:
         """Return a new buffer with these elements, complete when it returns."""
@@ -189,7 +229,7 @@ class CudaDevice:
 
     def stream(self) -> CudaStream:
         """Return a new stream, independent of the default one."""
-        self._core.set_current()
+        self.enter()
         with translated("creating a stream"):
             return CudaStream(self._core.create_stream())
 
@@ -297,9 +337,24 @@ class CudaDevice:
         return CudaDecisions(self) if version >= DECIDING else None
 
     def enter(self) -> Device:
-        """Make it the thread's current device, and return it as cuda.core knows it."""
+        """Make it the thread's current device, and return it as cuda.core knows it.
+
+        Raises:
+            DeviceFault: the process was forked from the one that opened the device.
+        """
+        if self.is_lost:
+            raise DeviceFault(
+                f"{self.name} was opened before this process was forked, and CUDA does not outlive "
+                "a fork: start such processes with multiprocessing's 'spawn' or 'forkserver', or "
+                "load the first model on the GPU after the fork"
+            )
         self._core.set_current()
         return self._core
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process was forked from the one that opened the device."""
+        return self._generation != forks.generation()
 
 
 def _memory_of(core: Device) -> MemoryResource:
@@ -311,15 +366,15 @@ def _memory_of(core: Device) -> MemoryResource:
 
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
-_opened: dict[tuple[int, Path | None], CudaDevice] = {}
-_opening = Lock()
+_opened: dict[int, CudaDevice] = {}
+_opening = forks.lock()
 
 
 def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> CudaDevice:
     """Return the device of this number; the same object every time.
 
     Args:
-        cache: folder for compiled kernels.
+        cache: folder for compiled kernels, see `CudaDevice.use_cache`.
         backend: who asks, for the error.
         ordinal: the GPU's number among those that CUDA shows.
 
@@ -327,12 +382,14 @@ def open_device(cache: Path | None, backend: str = "cuda", ordinal: int = 0) -> 
         BackendUnavailable: there is no driver, no NVRTC or no GPU that can run the kernels.
     """
     with _opening:
-        key = (ordinal, cache)
-        if key not in _opened:
+        if ordinal not in _opened:
             _check_driver(backend)
             _check_nvrtc(backend)
-            _opened[key] = CudaDevice(_core_device(backend, ordinal), cache)
-        return _opened[key]
+            _opened[ordinal] = CudaDevice(_core_device(backend, ordinal), cache)
+        device = _opened[ordinal]
+        device.enter()  # raises if the process was forked since
+        device.use_cache(cache)
+        return device
 
 
 def _check_driver(backend: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from cuda.core import (
 )
 from cuda.core.utils import StridedMemoryView
 
+from ...runtime import forks
 from ...runtime.backend import Format, View
 from ...runtime.dlpack import ON_CUDA, Seen, place_name, place_of, see
 from ...runtime.errors import InputError, UsageError
@@ -40,14 +42,15 @@ _NOT_CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 class CudaEvent:
     """A point in the order of a stream; see `runtime.exchange.Event`."""
 
-    __slots__ = ("_handle",)
+    __slots__ = ("_generation", "_handle")
 
     def __init__(self) -> None:
+        self._generation = forks.generation()
         flags = int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._handle = check("cuEventCreate", driver.cuEventCreate(flags))
 
     def __del__(self) -> None:
-        if hasattr(self, "_handle"):
+        if hasattr(self, "_handle") and self._generation == forks.generation():
             driver.cuEventDestroy(self._handle)
 
     def record(self, stream: CudaStream) -> None:
@@ -96,6 +99,7 @@ class CudaExchange:
         self.device = device
         self._memory = _memory_of(device)
         self._streams: OrderedDict[int, CudaStream] = OrderedDict()
+        self._lock = forks.lock()
 
     # ── streams ──────────────────────────────────────────────────────────────────────────────
 
@@ -110,13 +114,14 @@ class CudaExchange:
         """
         self.device.enter()
         handle = _handle_of(given)
-        stream = self._streams.get(handle)
-        if stream is None:
-            core = _DEFAULTS.get(handle)
-            stream = _CallersStream(Stream.from_handle(handle) if core is None else core, given)
-            self._streams[handle] = stream
-            while len(self._streams) > _MOST_STREAMS:
-                self._streams.popitem(last=False)
+        with self._lock:
+            stream = self._streams.get(handle)
+            if stream is None:
+                core = _DEFAULTS.get(handle)
+                stream = _CallersStream(Stream.from_handle(handle) if core is None else core, given)
+                self._streams[handle] = stream
+                while len(self._streams) > _MOST_STREAMS:
+                    self._streams.popitem(last=False)  # whoever works in its order has it as well
         if handle > 2 and check("cuStreamIsCapturing", driver.cuStreamIsCapturing(handle)) != (
             _NOT_CAPTURING
         ):
@@ -208,13 +213,13 @@ class CudaExchange:
         nbytes = type_.nbytes
         core = None
         if nbytes:
-            try:
-                core = self._memory.allocate(nbytes, stream=stream.core)
-            except CUDAError as error:
-                raise self.device.refusal(nbytes, error) from error
+            take = partial(self._memory.allocate, stream=stream.core)
+            core = self.device.obtain(nbytes, take)
             self.device.account(nbytes)
 
         def release(core: Buffer, nbytes: int) -> None:
+            if self.device.is_lost:
+                return
             self.device.enter()  # whatever thread lets go of it
             with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
                 core.close(stream.core)

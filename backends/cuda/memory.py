@@ -9,6 +9,7 @@ import numpy as np
 from cuda.bindings import driver
 from cuda.core import Buffer, Device
 
+from ...runtime import forks
 from ...runtime.backend import View
 from ...runtime.host import HostBuffer
 
@@ -24,7 +25,7 @@ class CudaBuffer:
             they let go of it.
     """
 
-    __slots__ = ("_release", "core", "is_shared", "nbytes", "pointer")
+    __slots__ = ("_generation", "_release", "core", "is_shared", "nbytes", "pointer")
 
     def __init__(
         self, core: Buffer | None, nbytes: int, release: Callable[[Buffer, int], None]
@@ -32,6 +33,7 @@ class CudaBuffer:
         self.core, self.nbytes, self._release = core, nbytes, release
         self.pointer = int(core.handle) if core is not None else 0
         self.is_shared = False
+        self._generation = forks.generation()
 
     def __del__(self) -> None:
         if not is_finalizing():  # the driver takes everything back by itself then
@@ -43,7 +45,7 @@ class CudaBuffer:
         self.core, self.nbytes, self.pointer = None, 0, 0
         if core is None:
             return
-        if self.is_shared:
+        if self.is_shared and self._generation == forks.generation():
             Device(core.device_id).set_current()
             driver.cuCtxSynchronize()
         self._release(core, nbytes)
@@ -52,16 +54,17 @@ class CudaBuffer:
 class PinnedBuffer(HostBuffer):
     """Host memory that the device reads and writes by itself."""
 
-    __slots__ = ("_core",)
+    __slots__ = ("_core", "_generation")
 
     def __init__(self, core: Buffer) -> None:
+        self._generation = forks.generation()
         self._core: Buffer | None = core
         self.memory = np.from_dlpack(core).view(np.uint8)
 
     def close(self) -> None:
         super().close()
         core, self._core = self._core, None
-        if core is not None:
+        if core is not None and self._generation == forks.generation():
             core.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -15,23 +16,22 @@ from ...runtime.errors import DeviceError, DeviceFault
 CUDAError: type[Exception] = cuda_utils.CUDAError
 NVRTCError: type[Exception] = cuda_utils.NVRTCError
 
-#: Statuses that every later call of the process gets as well.
-FAULTS = (
-    "CUDA_ERROR_ILLEGAL_ADDRESS",
-    "CUDA_ERROR_LAUNCH_TIMEOUT",
-    "CUDA_ERROR_ASSERT",
-    "CUDA_ERROR_HARDWARE_STACK_ERROR",
-    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
-    "CUDA_ERROR_MISALIGNED_ADDRESS",
-    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
-    "CUDA_ERROR_INVALID_PC",
-    "CUDA_ERROR_LAUNCH_FAILED",
+#: Words of the statuses after which the process has lost the device: kernels that broke the
+#: context, hardware that failed, contexts and servers that are gone, and what has no name.
+#: Whoever gets a status of another name may go on.
+_FINAL = re.compile(
+    r"ILLEGAL_(ADDRESS|INSTRUCTION)|INVALID_(PC|ADDRESS_SPACE)|MISALIGNED_ADDRESS|HARDWARE|_STACK_"
+    r"|_ASSERT$|LAUNCH_(FAILED|TIMEOUT)|_ECC_|NVLINK|CONTAINED|EXTERNAL_DEVICE|_MPS_(CLIENT|CONN|RPC)"
+    r"|(CONTEXT|DEVICE)_(IS_DESTROYED|UNAVAILABLE)|TENSOR_MEMORY_LEAK|DEINITIALIZED|_UNKNOWN$"
 )
+#: Statuses that every later call of the process gets as well, or that only another device mends.
+FAULTS = frozenset(status.name for status in driver.CUresult if _FINAL.search(status.name))
 
 
 def failure(text: str) -> DeviceError:
     """Return the error of this text, which names a status: a DeviceFault where that is final."""
-    return DeviceFault(text) if any(fault in text for fault in FAULTS) else DeviceError(text)
+    named = re.findall(r"CUDA_ERROR_\w+", text)
+    return DeviceFault(text) if FAULTS.intersection(named) else DeviceError(text)
 
 
 def check(call: str, answer: tuple[Any, ...]) -> Any:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from threading import Lock
 from typing import Any, Protocol
 
+from ...runtime import forks
 from ...runtime.errors import DeviceOutOfMemory
 from ...runtime.options import Options
 from ..cuda.records import Records
@@ -204,7 +204,7 @@ class Chooser:
         self.session = session
         self._records = Records(folder)
         self._known: dict[tuple[Task, str, bool], Choice | str] = {}  # a text: why there is none
-        self._lock = Lock()
+        self._lock = forks.lock()
 
     def choose(self, task: Task, judge: Judge, *, tune: bool = False) -> Choice:
         """Return the engine for a task.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import cast
 from weakref import WeakSet
 
 import numpy as np
+
+from ...runtime import forks
 
 _NAMES = tuple(
     f"{library}_{{}}_num_threads{suffix}"
@@ -45,14 +45,14 @@ class _Limit:
     """
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self.lock = forks.lock()
         self.callers: WeakSet[one_thread] = WeakSet()
         self.holds = False
         self.before = 1
+        forks.forget_in_child(self.reset)
 
     def reset(self) -> None:
         """Forget the callers: their threads are not there in a forked process."""
-        self.lock = Lock()
         self.callers = WeakSet()
         if self.holds:
             self.holds = False
@@ -84,10 +84,6 @@ def set_threads(number: int) -> bool:
             functions[1](number)
             _LIMIT.holds = False
     return True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_LIMIT.reset)
 
 
 class one_thread:

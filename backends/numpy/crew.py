@@ -7,7 +7,6 @@ on who does what: a block's calls are the same on every thread.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -16,6 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
+from ...runtime import forks
 from . import blas
 
 #: Calls without arguments, made one after the other.
@@ -64,7 +64,7 @@ class _Order:
         self.worker, self.jobs, self.queues = worker, jobs, queues
         self.is_wanted = True
         self.error: BaseException | None = None
-        self._working = Lock()
+        self._working = Lock()  # of one step, which ends with its process
 
     def carry_out(self) -> None:
         """Work, if the caller still wants it."""
@@ -122,10 +122,11 @@ class Crew:
     """All threads of the process; one step at a time has them, others run on their callers."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = forks.lock()
         self._hands: list[_Hand] = []
         self._alone_until = 0.0
         self._rest = SHORTEST_REST
+        forks.forget_in_child(self.forget)
 
     def play(self, jobs: Jobs) -> None:
         """Do all blocks.
@@ -184,10 +185,7 @@ class Crew:
 
     def forget(self) -> None:
         """Be without threads again: a forked process has none of its parent's."""
-        self._lock = Lock()
         self._hands = []
 
 
 CREW = Crew()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CREW.forget)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from ...runtime import forks
 from ...runtime.cache import Cache
 from ...runtime.errors import DeviceError
 from .section import Ints, Section
@@ -121,7 +121,7 @@ class Engines:
         self._gpu = gpu
         self._store = store
         self._known: dict[str, Engine] = {}
-        self._lock = Lock()
+        self._lock = forks.lock()
         self._builder = trt.Builder(vendor.logger)
         self._runtime = trt.Runtime(vendor.logger)
         self._parser = trt.OnnxParser(self._network(), vendor.logger)

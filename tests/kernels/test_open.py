@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,9 +67,13 @@ def test_no_gpu(driver: SimpleNamespace) -> None:
 def test_one_gpu_of_several(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.cuDeviceGetCount = lambda: (OK, 2)
     monkeypatch.setattr(opening, "_core_device", lambda backend, ordinal: ordinal)
-    monkeypatch.setattr(opening, "CudaDevice", lambda core, cache: SimpleNamespace(ordinal=core))
+    opened: Any = lambda core, cache: SimpleNamespace(  # noqa: E731 - one line says it
+        ordinal=core, enter=lambda: None, use_cache=lambda folder: None
+    )
+    monkeypatch.setattr(opening, "CudaDevice", opened)
     devices: list[Any] = [
-        open_backends("cuda", Options(device=number))[0].device for number in (0, 1, 1)
+        open_backends("cuda", Options(device=number, cache=Path(cache)))[0].device
+        for number, cache in ((0, "a"), (1, "a"), (1, "b"))
     ]
     first, second, again = devices
     assert (first.ordinal, second.ordinal) == (0, 1)

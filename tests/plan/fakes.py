@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ class FakeBuffer:
 
     def close(self) -> None:
         if self.nbytes:
-            self.device.allocated -= self.nbytes
+            with self.device.lock:
+                self.device.allocated -= self.nbytes
             self.nbytes, self.memory = 0, np.empty(0, np.uint8)
 
 
@@ -45,9 +47,10 @@ class FakeStream:
     """A stream with a clock: how much of the work of each stream is done when its own begins."""
 
     def __init__(self, device: FakeDevice) -> None:
-        self.device, self.number, self.waits = device, len(device.streams), 0
-        self.clock: dict[int, int] = dict(device.settled)
-        device.streams.append(self)
+        with device.lock:
+            self.device, self.number, self.waits = device, len(device.streams), 0
+            self.clock: dict[int, int] = dict(device.settled)
+            device.streams.append(self)
 
     def mark(self) -> dict[int, int]:
         return dict(self.clock)
@@ -57,11 +60,16 @@ class FakeStream:
             self.clock[number] = max(self.clock.get(number, 0), time)
 
     def synchronize(self) -> None:
-        self.waits += 1
-        self.device.settled.update(self.clock)
+        with self.device.lock:
+            self.waits += 1
+            self.device.settled.update(self.clock)
 
     def touch(self, reads: Sequence[View], writes: Sequence[View]) -> None:
         """Note what the next piece of work reads and writes."""
+        with self.device.lock:
+            self._touch(reads, writes)
+
+    def _touch(self, reads: Sequence[View], writes: Sequence[View]) -> None:
         self.wait(self.device.settled)
         now = self.clock.get(self.number, 0) + 1
         done = np.array([self.clock.get(i, 0) for i in range(len(self.device.streams))])
@@ -96,18 +104,21 @@ class FakeDevice:
     pinned: list[HostBuffer] = field(default_factory=list)
     streams: list[FakeStream] = field(default_factory=list)
     settled: dict[int, int] = field(default_factory=dict)
+    lock: RLock = field(default_factory=RLock)
 
     __hash__ = object.__hash__
 
     def enter(self) -> None:
-        self.entered += 1
+        with self.lock:
+            self.entered += 1
 
     def allocate(self, nbytes: int) -> FakeBuffer:
-        if self.allocated + nbytes > self.limit:
-            free = self.limit - self.allocated
-            raise DeviceOutOfMemory(f"{self.name}: {nbytes} bytes asked for, {free} free")
-        self.allocated += nbytes
-        self.allocations += 1
+        with self.lock:
+            if self.allocated + nbytes > self.limit:
+                free = self.limit - self.allocated
+                raise DeviceOutOfMemory(f"{self.name}: {nbytes} bytes asked for, {free} free")
+            self.allocated += nbytes
+            self.allocations += 1
         return FakeBuffer(self, nbytes)
 
     def staging(self, nbytes: int) -> HostBuffer:
@@ -150,7 +161,8 @@ class FakeDevice:
         self.recordings += 1
 
         def replay(stream: Stream) -> None:
-            self.replays += 1
+            with self.lock:
+                self.replays += 1
             run(stream)
 
         return replay
