@@ -130,8 +130,7 @@ def test_no_thread_works_for_a_caller_that_was_interrupted(monkeypatch: pytest.M
             assert blas.threads() == 2
             if not was_interrupted:
                 break
-        else:
-            pytest.fail("it never ends")
+        assert 30 < at < 1999
 
 
 def weights(name: str, *shape: int) -> onnx.TensorProto:

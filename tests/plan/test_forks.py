@@ -109,7 +109,7 @@ def run(source: str) -> str:
     root = Path(tercet.__file__).parent.parent
     environment = {"PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "2"}
     child = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source],
+        [sys.executable, "-W", "ignore", "-c", source],
         env=os.environ | environment,
         capture_output=True,
         text=True,
