@@ -18,6 +18,7 @@ from ..types import Shape, TensorType
 from .match import number
 from .ranges import (
     DOUBT,
+    GREAT,
     LIKELY,
     UNBOUNDED,
     UNKNOWN,
@@ -266,7 +267,7 @@ def layer(x: Range, weight: Value, channels: int, bias: Range | None, factor: fl
     data = weight.data
     wide = data if data.dtype.kind == "f" and data.itemsize > 2 else data.astype(np.float32)
     gain = norm_of(wide) / sqrt(max(channels, 1)) * abs(factor)
-    promised = times(x.size, gain)
+    promised = times(min(x.size, GREAT), gain)
     size = promised / DOUBT if promised > LIKELY * DOUBT else promised * DOUBT
     size = size if promised > LIKELY * DOUBT else min(size, LIKELY)
     size = max(size, bias.size) if bias is not None else size

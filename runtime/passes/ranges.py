@@ -33,6 +33,9 @@ LIKELY = 4.0
 PEAK = 32.0
 #: Factor by which a layer's weights may promise more or less than training made of them.
 DOUBT = 16.0
+#: What a layer takes for the size of its input where nothing bounds that: more than float16 holds,
+#: and so little that it takes but a few layers for training to have made ordinary sizes of it.
+GREAT = 2.0**14
 #: Elements along an axis of unknown size.
 UNKNOWN = 4096
 

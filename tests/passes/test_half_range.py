@@ -220,6 +220,21 @@ def test_layers_behind_a_spelled_normalization_are_narrowed() -> None:
     assert dtypes_of(halved(make(batch_norm_of_rows, (6, 8))), "MatMul") == {float16}
 
 
+def test_an_input_without_bound_does_not_hold_a_whole_network() -> None:
+    """What is fitted to its data gives ordinary sizes again after a few layers."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, ew.Exp(), x)
+        for _ in range(6):
+            y = apply(g, ew.Relu(), apply(g, MatMul(), y, normal(8, 8) / np.float32(3)))
+        return y
+
+    after = halved(make(build, (6, 8)))
+    found = [n.output.tensor.dtype for n in after.nodes if n.kind == "MatMul"]
+    assert found[0] == float32
+    assert found[3:] == [float16] * 3
+
+
 def test_scores_and_their_means_are_narrowed() -> None:
     def build(g: Graph, x: Value) -> Value:
         q, k, v = (apply(g, MatMul(), x, normal(8, 8)) for _ in range(3))
