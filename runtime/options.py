@@ -58,7 +58,7 @@ class Options:
     Attributes:
         precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
             a GPU and changes nothing on numpy, which has none; float16 and bfloat16 compute in half
-            precision what bears it (see `passes.to_half`) and give float32.
+            precision the operations that tolerate it (see `passes.to_half`) and give float32.
         keep_float32: names of the file's nodes that stay float32 whatever the precision is;
             ``tercet bisect --tolerance`` finds them.
         stop_at: number of graph rewrites after which the passes stop; None for no limit.

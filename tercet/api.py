@@ -71,7 +71,7 @@ def load(
             one they are an error.
         precision: arithmetic of float32 tensors; float32 means no TF32 anywhere, tf32 allows it on
             a GPU and changes nothing on numpy, which has none; float16 and bfloat16 compute in half
-            precision what bears it.
+            precision the operations that tolerate it.
         operators: operators that ONNX does not have, by domain and name: functions on arrays, see
             `CustomOperator`. They run on the numpy backend.
         freeze: arrays for inputs that are the same in every run, by name: they become constants,

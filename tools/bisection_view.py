@@ -46,7 +46,7 @@ def _verdict(found: Bisection) -> tuple[str, str]:
     if found.rewrite is not None:
         number, total = found.rewrite.number, len(found.rewrites)
         said = f"rewrite {number} of {total} ({found.rewrite.name}): {found.rewrite.text}"
-        return f"FIRST WRONG: {said}", "bold red"
+        return f"first diverging step: {said}", "bold red"
     if found.nodes:
         return f"WRONG on {found.contestant}: {', '.join(found.nodes)}", "bold red"
     return f"WRONG on {found.contestant}, but only as a whole", "bold red"

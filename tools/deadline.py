@@ -53,7 +53,7 @@ class Limit:
 
     def error(self) -> TimeLimitError:
         """Return the error where nothing of the work can be used."""
-        return TimeLimitError(f"{self.stopped}; nothing is known yet, a longer --timeout helps")
+        return TimeLimitError(f"{self.stopped}; no results yet; give a longer timeout")
 
 
 class _Watch:

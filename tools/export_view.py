@@ -59,7 +59,11 @@ def _show_check(console: Console, found: Exported) -> None:
     if found.ok:
         worst = max((result.max_abs for result in found.agreements), default=0.0)
         outputs = counted(len(found.agreements), "output")
-        said = f"{outputs} as before" if worst == 0 else f"{outputs} within rounding: {worst:.1e}"
+        said = (
+            f"{outputs} equal to the original"
+            if worst == 0
+            else f"{outputs} within rounding: {worst:.1e}"
+        )
         console.print(Text(said, "bold green"))
     elif found.verdict == "inconclusive":
         said = "inconclusive: what was written may compute something else"

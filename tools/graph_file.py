@@ -96,7 +96,7 @@ def _svg(picture: Markup) -> str:
 
 
 def _html(picture: Markup, title: str) -> str:
-    note = "Redder boxes multiply more. The pointer shows names, types and constants."
+    note = "Redder boxes multiply more. Hover for names, types and constants."
     whole = f"{STYLE}body {{ max-width: none; }} .scroll {{ max-height: none; }}"
     return page(title, whole, element("h1", title), figure("graph", "Graph", picture, note))
 

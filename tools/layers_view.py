@@ -101,7 +101,7 @@ def _show_verdict(console: Console, found: Layers) -> None:
         agree = f"no mismatch found on {found.contestant}"
         console.print(Text(agree, "bold green" if whole else "bold yellow"))
         return
-    console.print(Text(f"FIRST WRONG: {first.name} ({first.operators})", "bold red"))
+    console.print(Text(f"first diverging step: {first.name} ({first.operators})", "bold red"))
     for finding in first.findings:
         if not finding.ok:
             said = f"{finding.agreement.output}: {finding.agreement.reason}"

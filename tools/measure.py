@@ -68,7 +68,7 @@ class Repeat:
 
     def __post_init__(self) -> None:
         if self.exactly is not None and self.exactly < 0:
-            raise UsageError(f"repeat={self.exactly}; a number of runs is 0 or more")
+            raise UsageError(f"repeat={self.exactly}: expected a whole number >= 0")
 
     def wants(self, samples: list[float]) -> bool:
         """Whether another run is due after these."""

@@ -25,11 +25,11 @@ def show_kept(console: Console, found: Kept) -> None:
         },
     )
     console.print()
-    table = grid("in float32", "error")
-    table.add_row("none of them", f"{found.error_half:.1e}")
+    table = grid("nodes kept in float32", "error")
+    table.add_row("none", f"{found.error_half:.1e}")
     if found.keep and len(found.keep) < len(found.candidates):
         table.add_row(f"{len(found.keep)} of them", f"{found.error:.1e}")
-    table.add_row("all of them", f"{found.error_float32:.1e}")
+    table.add_row("all", f"{found.error_float32:.1e}")
     console.print(table)
     console.print()
     if found.alone:
@@ -59,7 +59,7 @@ def _show_verdict(console: Console, found: Kept) -> None:
         said = "the tolerance cannot be kept: float32 itself is further off"
         console.print(Text(said, "bold red"))
     elif not found.keep:
-        said = f"nothing needs to stay float32: --precision {found.precision} keeps the tolerance"
+        said = f"all nodes meet the tolerance in {found.precision}"
         console.print(Text(said, "bold green"))
     else:
         few = "" if found.stopped else ", of which none can be spared"

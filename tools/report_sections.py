@@ -117,7 +117,7 @@ def layers_section(found: Sequence[Found]) -> Markup:
     }
     note = (
         "Relative L2 distance from the reference, one column a step in the order of execution; "
-        "framed where it is more than rounding. The pointer shows the step."
+        "framed where it is more than rounding. Hover for the step."
     )
     picture = figure("heat", "Error by layer", heat_map(lines, "error by layer"), note)
     return _section("layers", "Layers", picture, [_layers(one) for one in found])
@@ -284,7 +284,7 @@ def _largest(arenas: Sequence[Found]) -> list[Found]:
 
 
 def _arena(arena: Found) -> Markup:
-    note = "Tensors by row, from left to right, and by address. The pointer shows which is which."
+    note = "Tensors by row, from left to right, and by address. Hover for names."
     title = f"Arena on {arena['device']}, {bytes_text(arena['nbytes'])}"
     return figure("arena", title, arena_map(arena, f"arena of {arena['device']}"), note)
 

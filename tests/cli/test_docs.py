@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import numpy_helper
+from onnx.parser import parse_model
 from PIL import Image
 
 import tercet as api
@@ -88,6 +89,46 @@ def test_examples_run(tercet: Tercet, command: str) -> None:
     else:
         assert done.code == 0, done.err
         assert done.out
+
+
+#: Calls in Python, as docs/cli.md has them in the text.
+CALLS = [
+    call for call in re.findall(r"`(tercet\.[a-z_0-9]+\([^`]*\)[^`]*)`", TEXT) if "..." not in call
+]
+
+
+def _run_python(text: str) -> dict[str, Any]:
+    """Execute a piece of Python; on a backend that cannot run here, on numpy."""
+    for found in api.available():
+        if not found:
+            text = text.replace(f'"{found.name}"', '"numpy"')
+    names: dict[str, Any] = {"tercet": api, "np": np}
+    exec(text, names)
+    return names
+
+
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_in_python_run(call: str) -> None:
+    if call.startswith("tercet.bench("):
+        call = call.replace(")", ", duration=0.05, warm_up=0)")
+    assert _run_python(f"found = {call}")["found"] is not None
+
+
+def test_the_readme_s_python_runs(folder: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, second = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    source = '<ir_version: 10, opset_import: ["" : 21, "my.domain" : 1]>\n'
+    plain = "g (float[1, 3, 224, 224] image) => (float[1, 3] y) { relu_1 = Relu (image) "
+    plain += "m = GlobalMaxPool (relu_1)  y = Flatten (m) }"
+    models.write(parse_model(source + plain), folder / "model.onnx")
+    names = _run_python(first)
+    assert names["scores"].shape == (1, 3)
+    assert set(names["inside"]) == {"relu_1"}
+    custom = "g (float[2] x) => (float[2] y) { y = my.domain.Swish <beta = 2.0> (x) }"
+    models.write(parse_model(source + custom), folder / "model.onnx")
+    with _run_python(first.split("\n\n")[0] + "\n\n" + second)["model"] as model:
+        assert model(np.zeros(2, np.float32))[0].tolist() == [0, 0]
 
 
 def test_every_command_and_option_is_named() -> None:

@@ -55,7 +55,7 @@ def test_simplify_lists_what_is_folded(tercet: Tercet, masked: str) -> None:
     done = tercet("simplify", masked, "out.onnx", *FREEZE)
     assert done.code == 0
     assert "folded into it  exp, neg" in done.out
-    assert "1 output as before" in done.out
+    assert "1 output equal to the original" in done.out
     written = onnx.load("out.onnx")
     assert [value.name for value in written.graph.input] == ["x"]
     assert [node.op_type for node in written.graph.node] == ["Mul", "Reshape"]

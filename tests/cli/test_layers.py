@@ -49,7 +49,7 @@ def test_two_backends(tercet: Tercet) -> None:
 def test_two_files(tercet: Tercet, edited: Path) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited)
     assert done.code == 1
-    assert "FIRST WRONG: fc (Gemm)" in done.out
+    assert "first diverging step: fc (Gemm)" in done.out
     found = tercet(
         "compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited, "--json"
     ).json
@@ -60,7 +60,7 @@ def test_two_files(tercet: Tercet, edited: Path) -> None:
 
 def test_a_wrong_kernel(tercet: Tercet, faulty: str) -> None:
     arguments = "compare", "classifier.onnx", "--layers", "-b", "numpy", "-b", faulty
-    assert "FIRST WRONG: conv" in tercet(*arguments).out
+    assert "first diverging step: conv" in tercet(*arguments).out
     done = tercet(*arguments, "--cumulative", "--no-optimise", "--twice", "--json").json
     assert done["mode"] == "cumulative"
     assert done["layers"][done["first"] - 1]["nodes"] == ["conv"]
@@ -79,7 +79,7 @@ def test_layers_of_several_contestants(tercet: Tercet, faulty: str) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", *three)
     assert done.code == 1
     assert "no mismatch found on onnxruntime" in done.out
-    assert "FIRST WRONG: conv" in done.out
+    assert "first diverging step: conv" in done.out
     found = tercet("compare", "classifier.onnx", "--layers", *three, "--json").json
     assert found["contestant"] == "onnxruntime"
     assert found["first"] is None

@@ -123,6 +123,6 @@ def test_saved_tensors_node_by_node(tercet: Tercet) -> None:
     np.savez("t.npz", **tensors)
     done = tercet("compare", "classifier.onnx", *whole)
     assert done.code == 1
-    assert "FIRST WRONG: pool (MaxPool)" in done.out
+    assert "first diverging step: pool (MaxPool)" in done.out
     alone = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "-b", "t.npz")
     assert alone.code == 2

@@ -187,7 +187,7 @@ def inspect(
     ] = None,
     algorithms: Annotated[
         bool,
-        typer.Option("--algorithms", help="The ways to run each node on --backend, and why not."),
+        typer.Option("--algorithms", help="The algorithms of each node on --backend, and why not."),
     ] = False,
     backend: Annotated[
         str,

@@ -28,7 +28,7 @@ def doctor(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what is here, what is missing, and how to install it."""
+    """Check the environment: what is installed, what is missing, and how to get it."""
     from ..console import progress
     from ..deadline import all_or_nothing
     from ..doctor import diagnose, show_diagnosis
@@ -42,7 +42,7 @@ def doctor(
 
 def conformance(
     backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs the cases.")
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to test.")
     ] = "numpy",
     fallback: Fallback = None,
     pattern: Annotated[
@@ -55,9 +55,7 @@ def conformance(
         list[str] | None,
         typer.Option("--category", metavar="NAME", help="Only this category; repeat it for more."),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="What a case may take at most.")
-    ] = 60,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Maximum time of a case.")] = 60,
     jobs: Annotated[
         int | None,
         typer.Option(metavar="N", help="Processes; else one for each CPU, 8 at most."),
@@ -94,7 +92,9 @@ def conformance(
 def demo(
     backends: Annotated[
         list[str] | None,
-        typer.Option("--backend", "-b", metavar="BACKEND", help="Who reads; else all that can."),
+        typer.Option(
+            "--backend", "-b", metavar="BACKEND", help="Backend to use; else all that can run."
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:

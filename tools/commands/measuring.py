@@ -42,7 +42,7 @@ def profile(
         typer.Argument(metavar="[MODEL]", help="An ONNX file; none with --diff."),
     ] = None,
     backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs it.")
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
     ] = "numpy",
     fallback: Fallback = None,
     precision: Precision = "float32",
@@ -59,7 +59,7 @@ def profile(
     repeat: Repeats = None,
     threads: Threads = None,
     top: Annotated[
-        int, typer.Option(metavar="N", help="Most lines of a table; 0 for all.", min=0)
+        int, typer.Option(metavar="N", help="Maximum number of lines of a table; 0 for all.", min=0)
     ] = 15,
     peaks: Annotated[
         bool, typer.Option("--peaks/--no-peaks", help="Measure the machine's peaks, too.")
@@ -126,7 +126,7 @@ def bench(
             "-b",
             metavar="BACKEND",
             help=(
-                "Who takes part: a backend, onnxruntime or onnx.reference. "
+                "What to measure: a backend, onnxruntime or onnx.reference. "
                 "Without any: every backend that can run here, and onnxruntime."
             ),
         ),
@@ -173,18 +173,19 @@ def bench(
     ] = None,
     assert_p50: Annotated[
         list[str] | None,
-        typer.Option("--assert-p50", metavar="[WHO=]5ms", help="Most that a median may be."),
+        typer.Option("--assert-p50", metavar="[WHO=]5ms", help="Maximum median latency."),
     ] = None,
     assert_ops: Annotated[
-        int | None, typer.Option("--assert-ops", metavar="N", help="Most steps of a plan.")
+        int | None,
+        typer.Option("--assert-ops", metavar="N", help="Maximum steps of a plan."),
     ] = None,
     assert_error: Annotated[
         float | None,
-        typer.Option("--assert-error", metavar="X", help="Most that an error may be."),
+        typer.Option("--assert-error", metavar="X", help="Maximum error."),
     ] = None,
     assert_ratio: Annotated[
         float | None,
-        typer.Option("--assert-ratio", metavar="X", help="Most of median by older median."),
+        typer.Option("--assert-ratio", metavar="X", help="Maximum ratio to the older median."),
     ] = None,
     timeout: Timeout = None,
     json: Json = False,

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Fallback = Annotated[
     str | None,
-    typer.Option(metavar="BACKEND", help="Runs the nodes that the other backend does not."),
+    typer.Option(metavar="BACKEND", help="Backend for the nodes that the first one does not run."),
 ]
 Precision = Annotated[
     str,
-    typer.Option(metavar="KIND", help="For float32 tensors: float32, tf32, float16, bfloat16."),
+    typer.Option(metavar="KIND", help="Compute precision: float32, tf32, float16, bfloat16."),
 ]
 KeepFloat32 = Annotated[
     str,
@@ -32,7 +32,7 @@ KeepFloat32 = Annotated[
 ]
 Tune = Annotated[
     bool,
-    typer.Option("--tune", help="Measure the ways to run each node, once, and take the fastest."),
+    typer.Option("--tune", help="Measure the algorithms of each node, once, and take the fastest."),
 ]
 AllowInconclusive = Annotated[
     bool,
@@ -41,12 +41,12 @@ AllowInconclusive = Annotated[
         help="End with 0, not 8, where rounding may explain a difference but an error might, too.",
     ),
 ]
-Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU that runs it.")]
+Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU to run on.")]
 Convolution = Annotated[
     str | None,
     typer.Option(
         metavar="WAY",
-        help="Way to run every Conv: naive, direct, fft, ...; or several with commas between.",
+        help="Algorithm of every Conv: naive, direct, fft, ...; or several, the first that can.",
     ),
 ]
 Algorithms = Annotated[
@@ -54,7 +54,7 @@ Algorithms = Annotated[
     typer.Option(
         "--algorithm",
         metavar="NODE=WAY",
-        help="Way to run a node, or all of an operator, on cuda; repeat it for more.",
+        help="Algorithm of a node, or of all nodes of an operator; repeat it for more.",
     ),
 ]
 Files = Annotated[
@@ -103,7 +103,8 @@ Repeats = Annotated[
     typer.Option("--repeat", metavar="N", help="Measured runs; else about a second of them."),
 ]
 Threads = Annotated[
-    int | None, typer.Option(metavar="N", help="CPU threads, of each contestant; else numpy's.")
+    int | None,
+    typer.Option(metavar="N", help="CPU threads per backend; else numpy's BLAS setting."),
 ]
 Scale = Annotated[float, typer.Option(metavar="X", help="Divide pixels of pictures by this.")]
 Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Then subtract this from them.")]
@@ -155,12 +156,12 @@ Timeout = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
-        help="End after so long, with what is done by then.",
+        help="Stop after SECONDS and report partial results.",
         callback=arm_watchdog,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error, too.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error as well.")]
 
 
 def exit_code(ok: bool, stopped: str) -> int:

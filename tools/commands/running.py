@@ -47,7 +47,7 @@ from .options import (
 def run(
     model: File,
     backend: Annotated[
-        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Who runs it.")
+        str, typer.Option("--backend", "-b", metavar="BACKEND", help="Backend to run on.")
     ] = "numpy",
     fallback: Fallback = None,
     precision: Precision = "float32",
@@ -130,7 +130,7 @@ def compare(
             "-b",
             metavar="BACKEND",
             help=(
-                "Who takes part, the reference first: a backend, onnxruntime, onnx.reference, an "
+                "What to compare, the reference first: a backend, onnxruntime, onnx.reference, an "
                 ".npz file of outputs or a folder of test data. Without any: every backend that "
                 "can run here, and onnxruntime."
             ),

@@ -34,7 +34,7 @@ def tune(
         bool, typer.Option("--again", help="Measure also what was measured before.")
     ] = False,
     workspace: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="Greatest scratch memory of a node.")
+        int | None, typer.Option(metavar="BYTES", help="Maximum scratch memory of a node.")
     ] = None,
     target: Annotated[
         str | None,
@@ -49,7 +49,7 @@ def tune(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure every way to run each Conv, Gemm and MatMul on the GPU; --tune takes the fastest."""
+    """Measure the algorithms of each Conv, Gemm and MatMul on the GPU; --tune takes the fastest."""
     from ..algorithms import algorithms as list_algorithms
     from ..algorithms_view import show_algorithms, show_report, show_tuned
     from ..console import progress
