@@ -11,6 +11,7 @@ from ...runtime.backend import Claim, Decline, Format, Formats, Site
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.options import Options
 from ...runtime.partition import reads_of, results_of
+from .bounds import as_reason
 from .device import CudaDevice
 from .elementwise import chain_of, elementwise
 from .families import KERNELS
@@ -100,6 +101,7 @@ class CudaBackend:
         return step
 
 
+@as_reason
 def recipe_of(
     group: Group,
     formats: Mapping[Value, Format],

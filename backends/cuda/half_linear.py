@@ -200,7 +200,10 @@ def linear_product(p: Linear, tail: Tail, tile: LinearTile, target: Target) -> L
             *map(np.int32, (n, *tiles, patch, ceil_div(k, STEP))),
         ),
         types=(("T", dtype),),
-        constants=(*tile.constants, ("ACROSS", p.across), *ends_of(p.bias, tail)),
+        constants=(
+            *(*tile.constants, ("ACROSS", p.across), ("CONSTANT", isinstance(p.b, Packed))),
+            *ends_of(p.bias, tail),
+        ),
         code="\n".join((instructions(dtype, tile.bn, tile.bn, in_registers=False), tail.code)),
         shared=tile.shared,
         early=isinstance(p.b, Packed),  # it is read before the kernel in front has ended

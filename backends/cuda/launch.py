@@ -21,6 +21,7 @@ from ...runtime.dtypes import DType, float32, float64, int32, int64
 from ...runtime.ir import Value
 from ...runtime.lanes import sequence
 from ...runtime.types import Array
+from .bounds import check_grid, check_ints
 from .compile import C_TYPES, Source, Target
 from .layout import Ints, strides
 from .memory import pointer
@@ -134,9 +135,12 @@ Operand = Tensor | Packed | Scratch
 
 @dataclass(frozen=True, slots=True)
 class Ints32:
-    """A C++ struct of 32-bit integers, passed by value."""
+    """A C++ struct of 32-bit integers, passed by value; raises TooLarge where one has more."""
 
     values: Ints
+
+    def __post_init__(self) -> None:
+        check_ints(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +219,7 @@ def integers(values: Ints, index: DType) -> Ints32 | Ints64:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch.
+    """One kernel launch; raises TooLarge where CUDA could not make it.
 
     Attributes:
         file: the file in `kernels/`.
@@ -250,6 +254,9 @@ class Launch:
     early: bool = False
     note: str = ""
     pitched: tuple[Tensor, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_grid(self.entry, self.grid)
 
     @property
     def title(self) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from ...runtime.dtypes import float32
 from ...runtime.ops.matmul import Gemm
 from ...runtime.types import Array
+from .bounds import MOST_BLOCKS
 from .half import half_linear
 from .half_product import half_product
 from .half_words import HALVES
@@ -105,10 +106,12 @@ def _tiles(p: Product, tail: Tail, tile: Tile, splits: int = 1) -> Launch:
     count, *distances = p.batch
     split = splits > 1
     nothing: tuple[Argument, ...] = (None, None, None)
+    rows, columns = ceil_div(p.m, tile.bm), ceil_div(p.n, tile.bn)
+    wide = columns > MOST_BLOCKS[1]
     return Launch(
         "gemm.cu",
         "gemm",
-        grid=(ceil_div(p.m, tile.bm), ceil_div(p.n, tile.bn), count * splits),
+        grid=(rows * columns if wide else rows, 1 if wide else columns, count * splits),
         block=tile.threads,
         args=(
             *(p.a, p.b, Scratch(0) if split else p.c, p.table),
@@ -122,7 +125,7 @@ def _tiles(p: Product, tail: Tail, tile: Tile, splits: int = 1) -> Launch:
             *tile.constants,
             *(("VECTOR_A", p.vector_a), ("VECTOR_B", p.vector_b), ("VECTOR_C", p.vector_c)),
             *(("ROWS", p.rows), ("ACROSS", p.across)),
-            *(("BIAS", p.bias is not None and not split), ("SPLIT", split)),
+            *(("BIAS", p.bias is not None and not split), ("SPLIT", split), ("WIDE", wide)),
         ),
         code=tail.code,
         shared=tile.shared,
@@ -180,6 +183,7 @@ def multiply_rows(
     parts, words = 1, 16 // y.dtype.itemsize
     while parts < GEMV_WARPS and n * parts < 32 * setting.target.processors and k >= 512 * parts:
         parts *= 2
+    constant = isinstance(w, Packed) or w.data is not None
     return Launch(
         "gemv.cu",
         "gemv",
@@ -189,7 +193,7 @@ def multiply_rows(
         types=(("T", y.dtype),),
         constants=(
             *(("M", m), ("PARTS", parts), ("VECTOR", words if k % words == 0 else 1)),
-            ("BIAS", bias is not None),
+            *(("BIAS", bias is not None), ("CONSTANT", constant)),
         ),
         code=tail.code,
         early=True,

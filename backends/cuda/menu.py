@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ...runtime.backend import Format
 from ...runtime.errors import did_you_mean
+from .bounds import as_reason
 from .launch import Recipe, Tensor, launches_of
 from .registry import Answer, Setting
 from .tail import Tail
@@ -144,7 +145,7 @@ class Menu(Generic[T]):
         return self._served(task.within(formats), way, formats, variant)
 
     def _served(self, task: T, way: Way[T], formats: Formats, variant: str) -> Offer:
-        answer = way.make(task, variant)
+        answer = as_reason(way.make)(task, variant)
         if isinstance(answer, str):
             return Offer(way.name, formats, reason=answer, variant=variant)
         limit, needed = task.setting.options.workspace, workspace_of(answer)

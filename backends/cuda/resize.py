@@ -12,6 +12,7 @@ from ...runtime.dtypes import FLOATS, INTEGERS, DType, bfloat16, float16, float3
 from ...runtime.ops.resampling import Axis, axes_of, nearest, positions_of, taps_of
 from ...runtime.ops.resize import AffineGrid, GridSample, Resize
 from ...runtime.types import Array
+from .bounds import MOST_TABLE, TooLarge
 from .elementwise import ANY, SMALL_FLOATS
 from .launch import (
     Ints32,
@@ -65,6 +66,8 @@ def resize(
 
 
 def _pass(op: Resize, axis: Axis, crops: bool) -> _Pass:
+    if axis.new > MOST_TABLE:
+        raise TooLarge(f"an axis of {axis.new} elements, each of which would have a row of a table")
     # Nearest falls as it does in float32, where 3 / 0.6 is 5.
     dtype = float32 if op.mode == "nearest" else float64
     positions = positions_of(op.coordinate_transformation_mode, axis, dtype)

@@ -328,7 +328,7 @@ def _packed_matrices(
     return Launch(
         "split_pack.cu",
         "split_pack",
-        grid=(ceil_div(rows, 32), steps, count),
+        grid=(ceil_div(rows, 32) * steps, 1, count),
         block=256,
         args=(
             *(b, Scratch(0), *map(np.int32, (n, k, rows)), np.int64(of_b)),

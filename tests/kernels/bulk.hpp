@@ -87,7 +87,6 @@ inline void bulk_store_4d(const TensorMap* map, u32 from, int x, int y, int z, i
     copy_box(from, *map, x, y, z, n, true);
 }
 inline void bulk_stored() {}
-template <typename S> void settle(S&) {}
 
 // ── products ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -159,6 +159,7 @@ inline void multiply_16x8x32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 inline void products_begin() {}
 inline void products_commit() {}
 template <int N> void products_wait() {}
+template <typename S> void settle(S&) {}
 inline void show_to_products() {}
 
 // Where a tile begins, in sixteens of bytes. It is a multiple of 1024 bytes; what is added to it is the

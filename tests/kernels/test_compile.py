@@ -61,6 +61,7 @@ def gemm_sources() -> list[Source]:
         for j, (rows, vector, across) in enumerate(kinds):
             split = (i + j) % 2 == 0  # both of them, though not with everything
             constants = {"ROWS": rows, "VECTOR_A": vector, "ACROSS": across, "SPLIT": split}
+            constants["WIDE"] = i % 3 == 0
             constants |= {"VECTOR_B": 4, "VECTOR_C": 4 if i % 2 else 1, "BIAS": not split}
             found.append(
                 Source(

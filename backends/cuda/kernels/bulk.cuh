@@ -72,16 +72,3 @@ template <int STRIP> __device__ __forceinline__ uint64 described_across(u32 addr
 {
     return described(address) + ((uint64)((STRIP >> 4) - 1) << 16);
 }
-
-// Says that sums of wgmma are used from here on, not before.
-template <int COUNT> __device__ __forceinline__ void settle(float (&sums)[COUNT][4])
-{
-#pragma unroll
-    for (int i = 0; i < COUNT * 4; ++i) asm volatile("" : "+f"((&sums[0][0])[i]) :: "memory");
-}
-
-template <int BLOCKS, int COUNT> __device__ __forceinline__ void settle(float (&sums)[BLOCKS][COUNT][4])
-{
-#pragma unroll
-    for (int i = 0; i < BLOCKS; ++i) settle(sums[i]);
-}

@@ -14,7 +14,8 @@
 // Compile-time: BM BN BK TM TN STAGES SLICES; VECTOR_A and VECTOR_B, the elements of one copy (1, 2, 4);
 // ROWS: 0 matrix, 1 pixels (1x1 windows), 2 windows; ACROSS: whether the threads of a warp load
 // along m, because neighbours in memory are pixels, and not channels; BIAS; SPLIT; VECTOR_C, the
-// elements of one store. A batch is one of several products, or a group of a convolution.
+// elements of one store; WIDE: whether all tiles lie along x, for more than a grid has along y. A
+// batch is one of several products, or a group of a convolution.
 
 #include "copy.cuh"
 
@@ -210,7 +211,9 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
      long long batch_c, int splits, Image image)
 {
     extern __shared__ __align__(16) T shared[];
-    const int m0 = blockIdx.x * BM, n0 = blockIdx.y * BN;
+    const int tiles = (m + BM - 1) / BM;
+    const int m0 = (WIDE ? blockIdx.x % tiles : blockIdx.x) * BM;
+    const int n0 = (WIDE ? blockIdx.x / tiles : blockIdx.y) * BN;
     const int batch = blockIdx.z / splits, split = blockIdx.z - batch * splits;
     a += batch * batch_a;
     b += batch * batch_b;

@@ -4,7 +4,7 @@
 // thread, and every word meets all rows. `x` is small and stays in the L1 cache.
 //
 // Compile-time: M rows; PARTS, the warps that share one n (few outputs would leave the memory
-// idle otherwise); VECTOR, the elements of one load; BIAS.
+// idle otherwise); VECTOR, the elements of one load; BIAS; CONSTANT, whether `w` never changes.
 
 #include "early.cuh"
 
@@ -14,11 +14,24 @@ struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
-__device__ __forceinline__ Words words(const T* from)
+// Constants may take the path for data that never change, which no wait holds back.
+__device__ __forceinline__ Words weights_at(const T* from)
 {
     Words found;
     if constexpr (sizeof(Words) == 16) {
-        *(float4*)found.at = __ldg((const float4*)from);
+        *(float4*)found.at = CONSTANT ? __ldg((const float4*)from) : *(const float4*)from;
+    } else {
+        found.at[0] = from[0];
+    }
+    return found;
+}
+
+// The kernel in front may still write these when this one begins, so no load may pass the wait.
+__device__ __forceinline__ Words values_at(const T* from)
+{
+    Words found;
+    if constexpr (sizeof(Words) == 16) {
+        *(float4*)found.at = *(const float4*)from;
     } else {
         found.at[0] = from[0];
     }
@@ -37,10 +50,10 @@ gemv(const T* w, const T* x, T* y, const T* bias, const T* z0, const T* z1, int 
         constexpr int STEP = 32 * PARTS * VECTOR;
 #pragma unroll 8
         for (int at = (part * 32 + lane) * VECTOR; at < k; at += STEP) {
-            const Words weights = words(row + at);
+            const Words weights = weights_at(row + at);
 #pragma unroll
             for (int m = 0; m < M; ++m) {
-                const Words values = words(x + (long long)m * k + at);
+                const Words values = values_at(x + (long long)m * k + at);
 #pragma unroll
                 for (int q = 0; q < VECTOR; ++q) sums[m] += float(weights.at[q]) * float(values.at[q]);
             }

@@ -140,6 +140,7 @@ mma(const T* a, const T* b, void* c, const Window* table, const T* bias, const T
     }
 #if WGMMA_CODE
     products_wait<0>();
+    settle(sums);
 #endif
     copy_wait<0>();
     __syncthreads();

@@ -264,6 +264,7 @@ mma_integer(const T* a, const U* b, Y* y, const Window* table, const int* b_sums
     }
 #if WGMMA_CODE
     products_wait<0>();
+    settle(sums);
 #endif
     copy_wait<0>();
     __syncthreads();

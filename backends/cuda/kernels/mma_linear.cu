@@ -12,8 +12,8 @@
 // columns, all in swizzled order.
 //
 // Compile-time: GROUPS; BLOCKS, of 64 rows that a group has; BN; STAGES; TURNS; PLACES, for the results
-// of so many tiles; ACROSS; FEW and MANY, registers of a thread that copies and of one that multiplies;
-// BIAS, Z0 and Z1 as in mma.cu, of which one at most lies like the result; and the products of wgmma.
+// of so many tiles; ACROSS; CONSTANT, whether `b` never changes; FEW and MANY, registers of a thread that
+// copies and of one that multiplies; BIAS, Z0 and Z1 as in mma.cu, of which one at most lies like the result; and the products of wgmma.
 
 #include "early.cuh"
 #include "tensor_cores.cuh"
@@ -201,9 +201,11 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         registers_down<FEW>();
-        if (threadIdx.x == CONSUMERS)  // constants: without waiting
+        if (CONSTANT && threadIdx.x == CONSUMERS)  // without waiting
             fetch<false>(&b, tiles_b, barriers.of_b, work);
         begin_early();
+        if (!CONSTANT && threadIdx.x == CONSUMERS)
+            fetch<false>(&b, tiles_b, barriers.of_b, work);
         if (threadIdx.x == CONSUMERS + 32)
             fetch<true>(&a, tiles_a, barriers.of_a, work);
         if (threadIdx.x == CONSUMERS + 64)

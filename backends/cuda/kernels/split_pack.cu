@@ -23,7 +23,8 @@ split_pack(const float* b, float* packed, int n, int k, int rows, long long of_m
            int of_term)
 {
     __shared__ float tile[32][33];
-    const int n0 = blockIdx.x * 32, k0 = blockIdx.y * 32;
+    const int tiles = (rows + 31) / 32, number = blockIdx.x / tiles;
+    const int n0 = int(blockIdx.x % tiles) * 32, k0 = number * 32;
     begin_early();
     b += blockIdx.z * of_matrix;
 #pragma unroll
@@ -44,7 +45,7 @@ split_pack(const float* b, float* packed, int n, int k, int rows, long long of_m
         high.at[q] = rounded(value);
         low.at[q] = fabsf(value) < INFINITY ? rounded(value - high.at[q]) : 0.0f;
     }
-    const long long step = (long long)blockIdx.z * gridDim.y + blockIdx.y;
+    const long long step = (long long)blockIdx.z * (gridDim.x / tiles) + number;
     float* to = packed + (step * PARTS * rows + n0 + row) * 32 + (chunk ^ (row & 7)) * 4;
     *(Four*)to = high;
     if (PARTS == 2) *(Four*)(to + (long long)rows * 32) = low;

@@ -169,6 +169,7 @@ struct Steps {
         }
         multiply_great(sums, parts, tile + BYTES_A, more);
         products_wait<0>();
+        settle(sums);
         end(totals, own);
     }
 
@@ -192,6 +193,7 @@ struct Steps {
         multiply_great(sums, parts, tile_b, more);
         if (!last) read(following);
         products_wait<0>();
+        settle(sums);
         end(totals, own);
     }
 

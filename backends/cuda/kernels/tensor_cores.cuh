@@ -150,6 +150,17 @@ template <int N> __device__ __forceinline__ void products_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
+// Says that sums of wgmma are used from here on, not before: to be called behind `products_wait`.
+__device__ __forceinline__ void settle(float& sum) { asm volatile("" : "+f"(sum) :: "memory"); }
+__device__ __forceinline__ void settle(int& sum) { asm volatile("" : "+r"(sum) :: "memory"); }
+__device__ __forceinline__ void settle(u32& sum) { asm volatile("" : "+r"(sum) :: "memory"); }
+
+template <typename S, int COUNT> __device__ __forceinline__ void settle(S (&sums)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) settle(sums[i]);
+}
+
 // Makes what this thread wrote to shared memory visible to wgmma.
 __device__ __forceinline__ void show_to_products()
 {
@@ -159,6 +170,7 @@ __device__ __forceinline__ void show_to_products()
 // Waits for all blocks of the cluster.
 __device__ __forceinline__ void cluster_wait()
 {
+    __syncwarp();  // the barrier counts warps whose threads arrive together
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 

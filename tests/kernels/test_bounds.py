@@ -1,0 +1,124 @@
+"""Sizes at the ends of what CUDA launches and kernels count to: a recipe, or a reason."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tercet.backends.cuda as cuda
+from tercet.backends.cuda.bounds import MOST_BLOCKS, TooLarge
+from tercet.backends.cuda.launch import Ints32, Launch
+from tercet.runtime.errors import TercetError
+from tercet.runtime.infer import infer
+from tercet.runtime.ir import Graph
+from tercet.runtime.op import OPERATORS
+from tercet.runtime.types import TensorType
+
+from .dry import launches, planned
+
+KERNELS = Path(cuda.__file__).with_name("kernels")
+SIZES = (65536, 2**22 + 1, 2**31 - 1, 2**31, 2**31 + 8, 3 * 10**9)
+#: Operators with the shapes of what they read for a size n; arrays are constants.
+SHAPES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "MatMul right": (lambda n: [(3, 16), (16, n)], {}),
+    "MatMul left": (lambda n: [(n, 16), (16, 3)], {}),
+    "MatMul terms": (lambda n: [(1, n), (n, 64)], {}),
+    "MatMul stack": (lambda n: [(n, 4, 4), (n, 4, 4)], {}),
+    "Gemm": (lambda n: [(n, 4), (4, 4)], {}),
+    "BatchNormalization": (lambda n: [(1, 1, 2, n), *[(1,)] * 4], {}),
+    "Transpose": (lambda n: [(2, 3, n)], {"perm": (2, 0, 1)}),
+    "TopK": (lambda n: [(n, 2), np.array([1])], {}),
+    "MaxPool": (lambda n: [(1, 1, 1, n)], {"kernel_shape": (1, 2)}),
+    "Conv": (lambda n: [(1, 1, 1, n), np.ones((1, 1, 1, 3))], {}),
+    "ConvTranspose": (lambda n: [(1, 1, 1, n), np.ones((1, 1, 1, 3))], {}),
+    "Softmax": (lambda n: [(n, 4)], {}),
+    "LayerNormalization": (lambda n: [(2, n), (n,)], {}),
+    "InstanceNormalization": (lambda n: [(1, 2, n), (2,), (2,)], {}),
+    "ReduceSum": (lambda n: [(3, n), np.array([1])], {}),
+    "ArgMax": (lambda n: [(n, 3)], {"axis": 1}),
+    "Resize": (lambda n: [(1, n), None, None, np.array([1, n // 2])], {}),
+    "Gather": (lambda n: [(n,), np.array([1, 2])], {}),
+    "Pad": (lambda n: [(n,), np.array([1, 1])], {}),
+    "CumSum": (lambda n: [(n, 2), np.array(0)], {}),
+    "Attention queries": (lambda n: [(1, 1, n, 8), (1, 1, 8, 8), (1, 1, 8, 8)], {}),
+    "Attention heads": (lambda n: [(n, 1, 8, 8), (n, 1, 8, 8), (n, 1, 8, 8)], {}),
+    "LRN": (lambda n: [(1, n, 1, 1)], {"size": 3}),
+    "DepthToSpace": (lambda n: [(1, 4, 1, n)], {"blocksize": 2}),
+    "Add": (lambda n: [(n,), (1,)], {}),
+}
+
+
+def graph_of(name: str, size: int, dtype: Any) -> Graph:
+    operator = name.split()[0]
+    shapes, attributes = SHAPES[name]
+    graph = Graph(name)
+    values = [
+        None
+        if shape is None
+        else graph.constant(shape.astype(dtype) if shape.dtype == np.float64 else shape)
+        if isinstance(shape, np.ndarray)
+        else graph.add_input(f"x{i}", TensorType(np.dtype(dtype), shape))
+        for i, shape in enumerate(shapes(size))
+    ]
+    node = graph.insert(OPERATORS["", operator](**attributes), values, 1 + (operator == "TopK"))
+    graph.set_outputs({value.name: value for value in node.outputs})
+    infer(graph)
+    return graph
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("name", SHAPES)
+def test_grids_are_legal(name: str, dtype: Any) -> None:
+    for size in SIZES:
+        with suppress(TercetError):
+            for launch in launches(planned(graph_of(name, size, dtype))):
+                pairs = zip(launch.grid, MOST_BLOCKS, strict=True)
+                assert all(blocks <= most for blocks, most in pairs), size
+
+
+def test_wide_products_have_all_tiles_along_x() -> None:
+    (launch,) = launches(planned(graph_of("MatMul right", 2**23, np.float32)))[-1:]
+    assert launch.entry != "gemm" or dict(launch.constants)["WIDE"] == (launch.grid[1] == 1)
+
+
+def test_what_is_too_large_says_so() -> None:
+    with pytest.raises(TooLarge, match="32 bits"):
+        Ints32((1, 2**31))
+    with pytest.raises(TooLarge, match="a grid of 1 x 65536 x 1 blocks"):
+        Launch("a.cu", "a", (1, 65536, 1), 32, ())
+
+
+def test_what_begins_early_waits() -> None:
+    """A kernel that is launched early waits for the one in front: others rely on its end."""
+    early: set[str] = set()
+    for source in Path(cuda.__file__).parent.glob("*.py"):
+        for call in re.split(r"\bLaunch\(", source.read_text("utf-8"))[1:]:
+            head = call.split("\n    )")[0]
+            if re.search(r"\bearly=(?!False)", head):
+                early |= set(re.findall(r'"(\w+\.cu)"', head))
+    assert len(early) > 10
+    for name in early:
+        assert "begin_early();" in (KERNELS / name).read_text("utf-8"), name
+
+
+def test_blocks_of_a_cluster_have_one_item_each() -> None:
+    """The kernel's loaders count on it."""
+    found: list[Launch] = []
+    for m, n, k in itertools.product((32, 128, 512), (64, 256), (1024, 8192)):
+        graph = Graph("g")
+        x = graph.add_input("x", TensorType(np.dtype(np.float32), (m, k)))
+        w = graph.constant(np.ones((k, n), np.float32))
+        graph.set_outputs({"y": graph.insert(OPERATORS["", "MatMul"](), [x, w]).output})
+        infer(graph)
+        found += [one for one in launches(planned(graph)) if one.file == "split_wgmma.cu"]
+    clusters = [launch for launch in found if launch.cluster != (1, 1, 1)]
+    assert clusters
+    for launch in clusters:
+        work = next(argument for argument in launch.args if isinstance(argument, Ints32))
+        assert work.values[6] == launch.grid[0]
