@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +24,7 @@ from .runtime.backend import Format
 from .runtime.custom import CustomOperator, with_custom
 from .runtime.dlpack import place_of
 from .runtime.dtypes import TO_ONNX
-from .runtime.errors import InputError, UsageError, did_you_mean
+from .runtime.errors import InputError, ModelWarning, UsageError, did_you_mean
 from .runtime.feeds import as_array, as_texts
 from .runtime.freeze import freeze_inputs
 from .runtime.guard import bounded, inherited
@@ -121,6 +122,9 @@ def load(
             found.warnings,
             found.mapped,
         )
+        for text in found.warnings:
+            model = f"{found.file}: " if found.file else ""
+            warnings.warn(f"{model}{text}", ModelWarning, stacklevel=3)
         check_kept(found.graph, chosen.keep_float32)
         check_algorithms(found.graph, chosen.algorithms)
         graph = freeze_inputs(found.graph, freeze) if freeze else found.graph

@@ -68,6 +68,7 @@ def _show_facts(console: Console, found: Inspection) -> None:
             "producer": source.producer,
             "format": f"IR version {source.ir_version}, opset {opsets}",
             "metadata": "\n".join(printable(f"{k} = {v}") for k, v in source.metadata.items()),
+            "warnings": "\n".join(map(printable, source.warnings)),
             "inputs": "\n".join(map(str, found.inputs)),
             "outputs": "\n".join(map(str, found.outputs)),
             "parameters": f"{held.parameters:,}" + (f" ({by_dtype})" if by_dtype else ""),

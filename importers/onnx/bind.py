@@ -54,7 +54,7 @@ def bind(model: RawModel, operators: Operators, source: Source) -> tuple[Graph, 
         raise binder.unknown() or error from None
     if (unknown := binder.unknown()) is not None:
         raise unknown
-    return graph, tuple(binder.warnings)
+    return graph, tuple(dict.fromkeys(binder.warnings))
 
 
 class _Binder:
