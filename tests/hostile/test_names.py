@@ -140,7 +140,7 @@ def test_every_command_shows_names_and_obeys_none(
     lines = [command.format("hostile.onnx") for command in FILES]
     for name, model in BROKEN.items():
         (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
-        lines += [f"{command} {name}.onnx" for command in ("inspect", "run")]
+        lines += [f"{command} {name}.onnx" for command in ("inspect", "run --json")]
     if "LC_ALL" in environment:
         lines = lines[:8] + lines[-6:]
     text = finish(tmp_path, lines, **environment)
@@ -183,7 +183,8 @@ def test_warnings_print_safely() -> None:
 def test_what_a_model_says_of_itself_prints_safely() -> None:
     with tercet.load(hostile(), backend="numpy") as model:
         model.run({named("x"): np.ones((2, 4), np.float32)})
-        for text in (str(model.inputs[0]), str(model.placement()), repr(model.inputs)):
+        said = [str(model.inputs[0]), str(model.placement()), repr(model.inputs), repr(model)]
+        for text in (*said, model._repr_html_(), model.placement()._repr_html_()):  # type: ignore[attr-defined]
             assert all(line.isprintable() for line in text.split("\n"))
         assert model.inputs[0].name == named("x")
 
