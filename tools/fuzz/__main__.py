@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from ..console import open_console
 from ..environment import environment
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, help="processes; one per CPU by default")
     parser.add_argument("--models", type=Path, action="append", default=[], help="more seeds")
     parser.add_argument("--output", type=Path, help="folder for fuzz.md and fuzz.json")
+    parser.add_argument("--every", type=int, default=1000, help="write after so many")
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     parser.add_argument("--only", type=int, help="try one mutant here, with its traceback")
     parser.add_argument("--save", type=Path, help="with --only: write the mutant's file")
@@ -38,22 +40,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[int, Outcome] = {}
     numbers = range(given.first, given.first + given.mutants)
     console, until = open_console(), monotonic() + given.seconds
+    about = environment(("numpy", "onnx"), given.commit)
+    command = f"python -m tercet.tools.fuzz {' '.join(arguments or sys.argv[1:])}".rstrip()
+
+    def result() -> dict[str, Any]:
+        return summary(campaign, found, about, command)
+
     for number, outcome in run_campaign(campaign, numbers, workers_for(given.jobs), until):
         found[number] = outcome
         if outcome.ended in BROKEN:
             console.print(f"{number}: {outcome.ended}: {outcome.error} {outcome.message}")
-        if len(found) % 1000 == 0:
+        if len(found) % given.every == 0:
             console.print(f"{len(found)} of {given.mutants}", style="dim")
-    # said in full, as the page has to say how it was made
-    command = f"python -m tercet.tools.fuzz {' '.join(arguments or sys.argv[1:])}".rstrip()
-    result = summary(campaign, found, environment(("numpy", "onnx"), given.commit), command)
-    for name, count in {**result["ends"], **result["places"]}.items():
+            if given.output:
+                write(result(), given.output)
+    last = result()
+    for name, count in {**last["ends"], **last["places"]}.items():
         console.print(f"{name:20} {count}")
-    if result["named"] is not None:
-        console.print(f"{'name the place':20} {result['named']:.2%}")
+    if last["named"] is not None:
+        console.print(f"{'name the place':20} {last['named']:.2%}")
     if given.output:
-        write(result, given.output)
-    return 0 if passes(result) else 1
+        write(last, given.output)
+    return 0 if passes(last) else 1
 
 
 def _one(campaign: Campaign, number: int, file: Path | None) -> int:

@@ -21,12 +21,12 @@ from .structure import Mutant, damaged
 from .trial import Outcome, try_mutant
 
 _CONTEXT = get_context("spawn")
-_START_SECONDS = 300.0
+_START_SECONDS = 3600.0
 PATIENCE = 6
 #: A process that takes more is ended before the machine suffers.
 ADDRESS_SPACE = 6 << 30
 #: Mutants that a process tries before another one takes its place.
-SERVICE = 2000
+SERVICE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
