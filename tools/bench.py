@@ -24,13 +24,23 @@ import numpy as np
 from ..api import Loadable, Operators, load
 from ..arguments import public
 from ..backends.numpy import blas
-from ..runtime.arguments import instance, mapping, number, optional, path, refused, whole, words
+from ..runtime.arguments import instance, number, optional, whole, words
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ..runtime.model import Model, TensorInfo
 from ..runtime.options import Options
 from .accuracy import distance, exact_outputs
+from .bench_arguments import (
+    latencies_rule,
+    limits_of,
+    models_of,
+    saved_rule,
+    several,
+    sizes_rule,
+    sources_rule,
+    streams_rule,
+)
 from .bench_cases import Bench, Case
-from .bench_check import Limits, against, complaints, latency_limits, read_bench, slower
+from .bench_check import Limits, against, complaints, read_bench, slower
 from .console import Say, silent
 from .contestants import (
     ONNXRUNTIME,
@@ -50,7 +60,6 @@ from .measure import Repeat, Timing, interleave, timed
 from .threads import use_threads
 
 LEAST, MOST = 5, 100_000
-MOST_STREAMS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,47 +93,14 @@ class Schedule:
             raise UsageError("a duration is more than 0 seconds, a warm-up 0 or more")
 
 
-def _sources(name: str, value: Any) -> Any:
-    """Take a model, or a list of them."""
-    if isinstance(value, list | tuple) and not value:
-        raise refused(name, value, "a model or a list of models")
-    return value
-
-
-def _sizes(name: str, value: Any) -> tuple[int, ...]:
-    """Take one number, or several."""
-    several = value if isinstance(value, list | tuple) else (value,)
-    return tuple(whole(1)(name, each) for each in several)
-
-
-def _streams(name: str, value: Any) -> tuple[int, ...]:
-    """Take one number of callers, or several."""
-    sizes = _sizes(name, value)
-    if not sizes or max(sizes) > MOST_STREAMS:
-        raise refused(name, value, f"numbers from 1 to {MOST_STREAMS}")
-    return sizes
-
-
-def _saved(name: str, value: Any) -> Any:
-    """Take a benchmark that was saved, or the file of one."""
-    return value if isinstance(value, Mapping) else path(name, value)
-
-
-def _latencies(name: str, value: Any) -> Any:
-    """Take latencies as texts, or seconds by contestant."""
-    if isinstance(value, Mapping):
-        return mapping("seconds by contestant", value=number(above=0))(name, value)
-    return words("latencies, such as '5ms' or 'cudnn=300us'")(name, value)
-
-
 @public(
-    sources=_sources,
-    batch=_sizes,
-    streams=_streams,
+    sources=sources_rule,
+    batch=sizes_rule,
+    streams=streams_rule,
     precision=words("precisions"),
-    compare=optional(_saved),
-    old=optional(_saved),
-    assert_p50=optional(_latencies),
+    compare=optional(saved_rule),
+    old=optional(saved_rule),
+    assert_p50=optional(latencies_rule),
     schedule=optional(instance(Schedule)),
     limits=optional(instance(Limits)),
     assert_ops=optional(whole(0)),
@@ -211,9 +187,9 @@ def bench(
     names = tuple(contestants) if contestants is not None else default_names()
     check_names(names)
     given = asked(inputs, seed, shapes, dims)
-    parts = _tuple(batch) or (None,), _tuple(precision), _tuple(streams)
+    parts = several(batch) or (None,), several(precision), several(streams)
     chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline)
-    kept = limits or Limits(_p50(assert_p50), assert_ops, assert_error, assert_ratio)
+    kept = limits or Limits(limits_of(assert_p50), assert_ops, assert_error, assert_ratio)
     old = compare if old is None else old
     # Each caller at a time has a plan of its own.
     options.setdefault("max_plans", max(Options().max_plans, *chosen.streams))
@@ -223,7 +199,7 @@ def bench(
     before = None if old is None else read_bench(old)
     cases: list[Case] = []
     with use_threads(threads), time_limit(timeout, say) as (limit, series.say):
-        for source in _models(sources):
+        for source in models_of(sources):
             for case in series.measure(source, given):
                 cases.append(case)
     if limit.passed and not cases:
@@ -231,20 +207,6 @@ def bench(
     since = () if before is None else against(before, cases)
     wrong = (*complaints(cases, kept), *slower(since, kept))
     return Bench(tuple(cases), series.skipped, series.environment(), wrong, since, limit.stopped)
-
-
-def _p50(given: str | Sequence[str] | Mapping[str, float] | None) -> Mapping[str, float]:
-    if given is None or isinstance(given, Mapping):
-        return given or {}
-    return latency_limits((given,) if isinstance(given, str) else given)
-
-
-def _tuple(given: Any) -> tuple[Any, ...]:
-    return (given,) if isinstance(given, str | int) else tuple(given)
-
-
-def _models(given: Any) -> Sequence[Loadable]:
-    return given if isinstance(given, list | tuple) else [given]
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
 import tercet
 from tercet.tools.bench import Schedule
@@ -113,3 +114,48 @@ def test_a_notebook_shows_a_model_and_its_placement() -> None:
         assert "<script" not in model._repr_html_()
         assert len(repr(model.placement())) < 100
         assert "conv" in model.placement()._repr_html_()  # type: ignore[attr-defined]  # set by a decorator
+
+
+def swish(x: np.ndarray, *, beta: float = 1.0) -> np.ndarray:
+    return x / (1 + np.exp(-beta * x))
+
+
+SWISH = """
+<ir_version: 10, opset_import: ["" : 21, "my.domain" : 1]>
+g (float[n] x) => (float[n] y) { s = my.domain.Swish <beta = 2.0> (x)  y = Abs (s) }
+"""
+#: Tools on a model with an operator that only `operators=` defines, and inputs in every form.
+WITH_OPERATORS: dict[str, Callable[..., Any]] = {
+    "load": lambda model, **more: tercet.load(model, **more),
+    "compare": lambda model, **more: tercet.compare(
+        model, ["numpy", "saved.npz"], [np.ones(4, np.float32)], repeat=0, **more
+    ),
+    "compare_layers": lambda model, **more: tercet.compare_layers(
+        model, ["numpy"], {"x": np.ones(4, np.float32)}, other=model, **more
+    ),
+    "bisect": lambda model, **more: tercet.bisect(model, dims={"n": 4}, **more),
+    "keep_float32": lambda model, **more: tercet.keep_float32(
+        model, 1.0, shapes={"x": (4,)}, **more
+    ),
+    "profile": lambda model, **more: tercet.profile(
+        model, repeat=1, peaks=False, shapes=["x=4"], **more
+    ),
+    "bench": lambda model, **more: tercet.bench(
+        model, "numpy", np.ones(4, np.float32), duration=0.01, warm_up=0, **more
+    ),
+    "inspect": lambda model, **more: tercet.inspect(model, cost=True, **more),
+    "export": lambda model, **more: tercet.export(model, **more),
+    "simplify": lambda model, **more: tercet.simplify(model, dim={"n": 4}, **more),
+    "extract": lambda model, **more: tercet.extract(model, outputs=["s"], **more),
+}
+
+
+@pytest.mark.parametrize("tool", WITH_OPERATORS)
+def test_custom_operators_reach_every_tool(tool: str) -> None:
+    model, known = parse_model(SWISH), {("my.domain", "Swish"): swish}
+    np.savez("saved.npz", y=np.abs(swish(np.ones(4, np.float32), beta=2.0)))
+    found = WITH_OPERATORS[tool](model, operators=known)
+    assert getattr(found, "ok", True)
+    if tool != "inspect":  # which describes what it does not know
+        with pytest.raises(tercet.UnsupportedError, match="Swish"):
+            WITH_OPERATORS[tool](model)
