@@ -67,8 +67,8 @@ class Options:
         fold_total: bytes of all constants together that folding may create.
         finite: whether all numbers that the model meets are finite; then a product with weights
             that are zero may be left out, which hands on no NaN and no infinity any more.
-        max_bytes: memory of the host that a plan, or one result, may take; what the machine has
-            where None.
+        max_bytes: memory of the host that the model may take, its plans, results and packed
+            weights together; 7/8 of what the machine, or its container, has where None.
         workspace: greatest scratch memory of one step in bytes; None for no limit.
         tune: measure the ways to run convolutions and products, the backend's own and those of
             vendor libraries, and take the fastest instead of trusting estimates; what was measured
