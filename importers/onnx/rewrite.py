@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...runtime import dtypes
+from ...runtime.constraints import check_inputs
 from ...runtime.dtypes import DType
-from ...runtime.errors import ModelError, UnsupportedError
+from ...runtime.errors import ModelError, ShapeError, UnsupportedError
+from ...runtime.op import Op
 from ...runtime.types import Array, TensorType, ValueType
 from .raw import RawNode, items
 
@@ -129,6 +131,14 @@ def scalar_like(value: float, name: str, site: Site) -> tuple[list[RawNode], str
     scalar = site.constant(np.array(value, np.float32), "value")
     cast = site.fresh("value")
     return [made("CastLike", (scalar, name), cast)], cast
+
+
+def need_dtypes(op: Op, node: RawNode, site: Site) -> None:
+    """Refuse inputs that the operator does not take, where the one that it becomes would."""
+    try:
+        check_inputs(op, [site.type_of(name) for name in node.inputs])
+    except ShapeError as error:
+        raise site.error(str(error), node) from error
 
 
 def need_inputs(node: RawNode, count: int, site: Site) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...runtime import dtypes
-from ...runtime.dtypes import TO_ONNX, float32, name_of
+from ...runtime.dtypes import TO_ONNX, float32
+from ...runtime.ops.norm import Dropout
 from ...runtime.types import TensorType
 from .raw import RawGraph, RawNode, items
 from .rewrite import (
@@ -24,6 +25,7 @@ from .rewrite import (
     dtype_of,
     integer,
     made,
+    need_dtypes,
     need_inputs,
     number,
     rank_of,
@@ -302,9 +304,7 @@ def resize(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     node = without(node, *names, **others).change(op="Resize")
     x = node.inputs[0]
     type_ = site.type_of(scales)
-    if isinstance(type_, TensorType) and type_.dtype != float32:
-        raise site.error(f"has scales of {name_of(type_.dtype)}; expected float32", node)
-    known = type_.known if isinstance(type_, TensorType) else None
+    known = type_.known if isinstance(type_, TensorType) and type_.dtype == float32 else None
     shrinks = known is None or bool((known < 1).any())
     grows = known is None or bool((known > 1).any())
     if mode != "nearest" or not (shrinks and grows):
@@ -434,6 +434,7 @@ def group_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNo
 def dropout(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     """Without training it passes its input on; `ratio` and `is_test` spoke of training."""
     (x,) = need_inputs(node, 1, site)[:1]
+    need_dtypes(Dropout(), node, site)
     node = without(node, "consumed_inputs", "is_test", "ratio")
     if len(node.outputs) < 2 or not site.is_read(node.outputs[1]):
         return [node.change(op="Identity", attributes={}, outputs=node.outputs[:1])]
