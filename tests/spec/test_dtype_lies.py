@@ -28,7 +28,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::tercet.TercetWarning")
 SAMPLES = int(os.environ.get("TERCET_SAMPLES", "1"))
 DTYPES = [dtype for dtype in BY_ONNX.values() if dtype not in FLOAT6S]
 #: Operators that take more than their schema, and why.
-WIDER = {"Upsample": "Resize, which it becomes, takes bfloat16"}
+WIDER = {
+    "Identity": "sequences of the short dtypes, which If, Loop and Optional may give",
+    "Upsample": "Resize, which it becomes, takes bfloat16",
+}
 #: One of each kind, where not every dtype is tried.
 FEW = [BY_ONNX[number] for number in (1, 7, 8, 9, 14)]
 
