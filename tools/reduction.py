@@ -145,7 +145,7 @@ found = bisect(
     **{options},
 )
 print(found)
-sys.exit(0 if found.ok else 1)
+sys.exit(found.exit_code)
 """
 
 
