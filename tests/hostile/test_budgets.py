@@ -52,13 +52,13 @@ def test_petabytes(operator: str, known: str) -> None:
             "{", f"{{ n = Constant <value_ints = [{P}]> () ", 1
         )
         feeds = []
-    before, start = peak(), time.perf_counter()
+    before, start = peak(), time.process_time()
     with (
         loaded(text) as model,
         pytest.raises((tercet.LimitError, tercet.DeviceOutOfMemory), match=r"\d{15,} bytes"),
     ):
         model(*feeds)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert peak() - before < 100 << 20
 
 
