@@ -5,12 +5,14 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo test lint style types check quick-test format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 ENV_PYTHON := PYTHONPATH=. $(or $(PYTHON),python3)
 VENV_PYTHON := .venv/bin/python
+QUICK_TESTS := tests/test_api.py tests/test_layers.py tests/passes tests/plan/test_plan.py \
+  tests/plan/test_program.py tests/numpy/test_fusion.py
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
 
 help:  ## list these targets
@@ -22,14 +24,25 @@ demo: .venv/core.stamp  ## recognise handwritten digits on every backend this ma
 test: .venv/dev.stamp  ## run the tests (no GPU needed)
 	$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
-# Types are checked on a copy laid out as users install it, because only there every import resolves.
-lint: .venv/dev.stamp  ## check style, format and types
+lint: .venv/dev.stamp style types  ## check style, format and types
+
+style: .venv/dev.stamp
 	$(VENV_PYTHON) -m ruff check
 	$(VENV_PYTHON) -m ruff format --check
+
+# Types are checked on a copy laid out as users install it, because only there every import resolves.
+types: .venv/dev.stamp
 	@rm -rf build/typed && mkdir -p build/typed && cp -R tercet build/typed
 	@cp -R runtime importers backends tools build/typed/tercet
 	$(VENV_PYTHON) -m pyright --pythonpath $(VENV_PYTHON) \
 	  | sed -E 's!build/typed/(tercet/(runtime|importers|backends|tools)/)?!\2/!; s!//+!/!'
+
+# pyright takes a minute of one core; the tests have the other one meanwhile.
+check: .venv/dev.stamp  ## check style and types, and run the tests that say most in a minute
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync style types quick-test
+
+quick-test: .venv/dev.stamp
+	$(VENV_PYTHON) -m pytest -q -m "not gpu and not slow" $(QUICK_TESTS)
 
 format: .venv/dev.stamp  ## format the code and mend what ruff can mend
 	$(VENV_PYTHON) -m ruff check --fix

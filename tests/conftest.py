@@ -1,7 +1,8 @@
 """What every test may ask for: the optional large models, and a GPU if there is one."""
 
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -66,3 +67,28 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
         pytest.exit(why_no_gpu(), returncode=pytest.ExitCode.USAGE_ERROR)
     for item in on_gpu:
         item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+
+
+@pytest.fixture(autouse=True)
+def place_on_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let GPU tests of several processes run side by side, and one marked `alone` by itself.
+
+    The gate is held while somebody waits for the others to finish, so that nobody begins meanwhile.
+    """
+    if not request.node.get_closest_marker("gpu"):
+        yield
+        return
+    import fcntl
+
+    folder = Path(tempfile.gettempdir())
+    is_alone = request.node.get_closest_marker("alone") is not None
+    names = (f"tercet-tests-{os.getuid()}.{part}" for part in ("gate", "gpu"))
+    gate, gpu = (os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600) for name in names)
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(gpu, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
+    finally:
+        os.close(gpu)
+        os.close(gate)

@@ -85,6 +85,7 @@ def test_a_model_survives_a_refused_allocation(
     assert device.allocated == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", MODELS)
 def test_close_returns_every_byte(name: str, device) -> None:
     from cuda.bindings import driver

@@ -217,6 +217,7 @@ def test_what_does_not_fit_is_refused(device) -> None:
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.alone
 def test_the_host_does_not_wait(device, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver
 
@@ -391,6 +392,7 @@ def test_a_bad_batch_and_an_early_end_free_everything(device) -> None:
     assert device.allocated == 0 or device.allocated <= allocated
 
 
+@pytest.mark.alone
 def test_three_stages_overlap() -> None:
     """B11: eight batches take at most 1.15 times their longest stage and the others once."""
     with tercet.load(balanced_model(), "cuda") as model:

@@ -9,7 +9,7 @@ from tercet.tools.bench import Schedule, bench
 from tercet.tools.light_models import light_inputs, light_model
 from tercet.tools.profiling import profile
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 def large_convolutions() -> tuple[bytes, dict[str, np.ndarray]]:

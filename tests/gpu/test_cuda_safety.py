@@ -26,7 +26,7 @@ from tercet.tools.light_models import light_inputs, light_model
 
 from ..kernels.dry import normal
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 Array = np.ndarray[Any, Any]
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

@@ -93,6 +93,7 @@ def test_tf32_changes_formats_and_stays_near(
         assert len(reformats) <= 4, "the formats of neighbours agree"
 
 
+@pytest.mark.alone
 def test_close_returns_every_byte() -> None:
     import cuda.bindings.driver as driver
 

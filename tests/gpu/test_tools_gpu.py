@@ -38,7 +38,7 @@ from ..faults.faulty import (
 )
 from ..faults.networks import NETWORKS, inputs_of, network
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 BACKENDS = ("cuda", "cudnn")
 BATCH = 32
