@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, parser
 
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
 import tercet
 from tercet.backends import open_backends
 from tercet.importers.onnx import load

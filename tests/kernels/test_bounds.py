@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
 import tercet.backends.cuda as cuda
 from tercet.backends.cuda.bounds import MOST_BLOCKS, TooLarge
 from tercet.backends.cuda.launch import Ints32, Launch

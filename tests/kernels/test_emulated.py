@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cuda import matmul
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import DType, float16, float32, float64
@@ -16,7 +17,7 @@ from tercet.runtime.model import Model
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Mul, Relu, Tanh
-from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.types import Array, TensorType
 
@@ -74,3 +75,20 @@ def test_tails(kind: str, dtype: DType, emulated: CudaBackend) -> None:
     compare(found, emulated)
     with Model(found.graph.clone(), [emulated], OPTIONS, evaluate) as model:
         assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+
+
+def test_products_too_wide_for_a_grid(
+    emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tiles lie along x then, in the order in which they were."""
+    monkeypatch.setattr(matmul, "MOST_BLOCKS", (1, 1, 1))
+    graph = Graph("wide")
+    a = graph.add_input("a", TensorType(float32, (70, 20)))
+    b = graph.add_input("b", TensorType(float32, (20, 300)))
+    graph.set_outputs({"y": graph.insert(MatMul(), [a, b]).output})
+    infer(graph)
+    given = normal(70, 20), normal(20, 300)
+    with Model(graph, [emulated], OPTIONS, evaluate) as model:
+        assert "gemm" in str(model.placement())
+        (y,) = model(*given)
+    np.testing.assert_allclose(y, given[0] @ given[1], 1e-4, 1e-4)
