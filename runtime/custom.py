@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, make_dataclass
@@ -198,7 +198,7 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
 
 
 @contextmanager
-def operators_in(given: Given) -> Iterator[None]:
+def operators_in(given: Given) -> Generator[None]:
     """Let every model that is loaded in the block know these operators."""
     token = _AROUND.set({**_AROUND.get(), **given})
     try:

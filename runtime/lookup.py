@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from .backend import Format, Stream
 from .border import Border
@@ -205,7 +206,7 @@ class Lookup:
 
     def latest(self, wanted: tuple[str, ...]) -> Program | None:
         """Return the idle program that gave these tensors last; None where there is none."""
-        return self.shelves.latest(lambda key: isinstance(key, tuple) and key[0] == wanted)
+        return self.shelves.latest(lambda key: cast("tuple[object, ...]", key)[0] == wanted)
 
     def last_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the inputs that ran last, as far as they are known."""

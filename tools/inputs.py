@@ -107,7 +107,7 @@ class Inputs:
 
 #: What Python's callers give as inputs: arrays by name or by position, an .npz file or a folder
 #: of ONNX test data, what the command line's options say, or nothing.
-Given = Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str] | Wanted | None
+Given = Mapping[str, Any] | Sequence[Any] | Array | str | os.PathLike[str] | Wanted | None
 
 
 def asked(

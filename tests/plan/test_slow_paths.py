@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import onnx
@@ -37,7 +38,7 @@ def quantized(rows: int) -> onnx.ModelProto:
         for name, shape in (("x", ["n", rows]), ("y", ["n", 1024]))
     ]
     held = [numpy_helper.from_array(data, name) for name, data in arrays.items()]
-    graph = helper.make_graph(nodes, "g", *ends, held)
+    graph = helper.make_graph(nodes, "g", ends[0], ends[1], held)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
@@ -68,7 +69,7 @@ def test_a_plan_per_run(calls: int, max_plans: int, told: int) -> None:
         ({"fold_bytes": 1 << 20, "skip": ("fold_constants",)}, 0),
     ],
 )
-def test_weights_that_every_run_converts(options: dict[str, int], told: int) -> None:
+def test_weights_that_every_run_converts(options: dict[str, Any], told: int) -> None:
     with tercet.load(quantized(512), **options) as model:
         found = heard(2, model, 1, 512)
     assert len(found) == told
@@ -77,7 +78,7 @@ def test_weights_that_every_run_converts(options: dict[str, int], told: int) -> 
         assert "2 MiB" in text
         assert "fold_bytes=2097152" in text
     if told:
-        remedy = {"fold_bytes": 2097152, "fold_total": 2097152}
+        remedy: dict[str, Any] = {"fold_bytes": 2097152, "fold_total": 2097152}
         with tercet.load(quantized(512), **{**options, **remedy}) as model:
             assert not heard(2, model, 1, 512)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -339,7 +339,7 @@ def bisect(
             kept = find_kept(
                 model,
                 tolerance,
-                precision,
+                cast("Any", precision),  # which the function checks
                 (backends or ["numpy"])[0],
                 wanted,
                 fallback=fallback,
