@@ -268,8 +268,10 @@ def layer(x: Range, weight: Value, channels: int, bias: Range | None, factor: fl
     wide = data if data.dtype.kind == "f" and data.itemsize > 2 else data.astype(np.float32)
     gain = norm_of(wide) / sqrt(max(channels, 1)) * abs(factor)
     promised = times(min(x.size, GREAT), gain)
-    size = promised / DOUBT if promised > LIKELY * DOUBT else promised * DOUBT
-    size = size if promised > LIKELY * DOUBT else min(size, LIKELY)
+    if promised <= LIKELY * DOUBT:
+        size = min(promised * DOUBT, LIKELY)
+    else:  # weights of such a norm are not those of a network that keeps its sizes
+        size = promised / DOUBT if gain <= DOUBT else promised
     size = max(size, bias.size) if bias is not None else size
     if size == LIKELY or not isfinite(x.bound):
         return Range(size)

@@ -163,6 +163,14 @@ def batch_norm_of_rows(g: Graph, x: Value) -> Value:
     return apply(g, MatMul(), scaled, normal(8, 8))
 
 
+def growing(g: Graph, x: Value) -> Value:
+    """Layers that were trained without any care for sizes; a normalization comes at the end."""
+    y = x
+    for _ in range(3):
+        y = apply(g, ew.Relu(), apply(g, MatMul(), y, 30 * normal(8, 8)))
+    return apply(g, LayerNormalization(), y, full(1, 8))
+
+
 @dataclass(frozen=True)
 class Case:
     """A network, the shape of its input, and how great that is."""
@@ -190,6 +198,7 @@ CASES = {
     "squares": Case(cubes, scale=400.0),
     "odds": Case(near_one, scale=8.0),
     "spectrum": Case(spectrum, (1, 1, 256), 2e4),
+    "growing": Case(growing, scale=10.0),
     "rows": Case(batch_norm_of_rows, scale=300.0),
     "correlation": Case(correlation, scale=10.0),
 }
