@@ -221,7 +221,7 @@ def with_custom(
         match key:
             case (str() as domain, str() as name):
                 is_op = isinstance(each, type) and issubclass(each, Op)
-                made = each if is_op else declare(domain, name, each)
+                made = cast("type[Op]", each) if is_op else declare(domain, name, each)
                 operators["" if domain == "ai.onnx" else domain, name] = made
             case _:
                 raise UsageError(f"operators: {key!r} is no pair (domain, name)")

@@ -87,7 +87,7 @@ def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
     for node, proto in _pairs(graph, model.graph):
         schema = _schema(node) if node in lacking else None
         function = _function(proto, node, schema) if schema else None
-        if function is None:
+        if function is None or schema is None:
             continue
         function.domain, function.name = _DOMAIN, f"{proto.op_type}.{len(model.functions)}"
         _write_defaults(proto, function, schema)

@@ -15,7 +15,7 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from weakref import ref
@@ -200,7 +200,7 @@ def external_data_dir() -> Path | None:
 
 
 @contextmanager
-def external_data_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+def external_data_in(folder: str | os.PathLike[str] | None) -> Generator[None]:
     """Look for the external data of all models in a folder; where None, as without it."""
     before = _Given.folder
     _Given.folder = before if folder is None else Path(folder)

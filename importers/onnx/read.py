@@ -40,13 +40,14 @@ def read(
         UsageError: `model` is of another type.
     """
     folder = external_data_dir() if data_dir is None else Path(data_dir)
-    source, held = Source(None, limits, folder), in_memory(model)
+    held: Any = in_memory(model)
+    source = Source(None, limits, folder)
     if isinstance(held, ModelProto):
         proto = held
     elif isinstance(model, bytes):
         proto = _decode(model, source)
     else:
-        source = Source(_path(model), limits, folder)
+        source = Source(_path(held), limits, folder)
         proto = _decode(_contents(source), source)
     _check(proto, source)
     return proto, source

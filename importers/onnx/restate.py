@@ -136,24 +136,24 @@ def _split(graph: Graph, node: Node) -> bool:
     """Parts of unequal sizes need these sizes."""
     op = node.op
     assert isinstance(op, Split)
-    types = [value.type for value in node.outputs]
+    x, types = node.inputs[0], [value.type for value in node.outputs]
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         return False
-    sizes = [t.shape[op.axis] if isinstance(t, TensorType) and t.shape else None for t in types]
+    shapes = [t.shape if isinstance(t, TensorType) else None for t in types]
+    sizes = [None if shape is None else (*shape,)[op.axis] for shape in shapes]
     exact = [size for size in sizes if isinstance(size, int)]
     if len(exact) < len(sizes) or len(set(exact)) == 1:
         return False
-    return _replace(graph, node, op, (node.inputs[0], _constant(graph, exact, "split")))
+    return _replace(graph, node, op, (x, _constant(graph, exact, "split")))
 
 
 def _reduction(graph: Graph, node: Node) -> bool:
     """A reduction over no axes does to each element what it does to one that is alone."""
-    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    x, axes = (*node.inputs, None)[:2]
     if not getattr(node.op, "noop_with_empty_axes", 0) or (axes is not None and _elements(axes)):
         return False
     if axes is not None and axes.data is None:
         return False
-    x = node.inputs[0]
     match type(node.op).__name__:
         case "ReduceL1" | "ReduceL2":
             return _replace(graph, node, OPERATORS["", "Abs"](), (x,))

@@ -16,6 +16,7 @@ from onnx import ModelProto, serialization
 
 from ...runtime.dtypes import string
 from ...runtime.errors import TercetError, UnsupportedError
+from ...runtime.types import Array
 from .parse import parse
 from .raw import RawGraph, RawNode
 from .source import Source
@@ -128,8 +129,9 @@ def _plain(value: Any) -> Any:
             attributes = {name: _plain(each) for name, each in value.attributes.items()}
             return value.op, value.domain, value.inputs, value.outputs, attributes
         case np.ndarray():
-            is_text = value.dtype == string
-            return value.dtype, value.shape, value.tolist() if is_text else value.tobytes()
+            array = cast("Array", value)
+            is_text = array.dtype == string
+            return array.dtype, array.shape, array.tolist() if is_text else array.tobytes()
         case tuple():
             return tuple(map(_plain, cast("tuple[Any, ...]", value)))
         case _:
