@@ -76,7 +76,7 @@ def run_custom(node: Node, inputs: Sequence[HostValue]) -> tuple[HostValue, ...]
     except Exception as error:
         said = f"the operator's function raised {type(error).__name__}: {error}"
         raise OperatorError(f"{where}: {said}") from error
-    results: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+    results = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
     if len(results) != len(node.outputs):
         raise OperatorError(
             f"{where}: the operator's function returned {len(results)} results; "
@@ -182,7 +182,7 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
             raise ShapeError(f"the operator's shape rule raised {said}") from error
-        results: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+        results = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
         for each in results:
             if not isinstance(each, ValueType | None):
                 given = type(each).__name__

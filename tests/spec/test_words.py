@@ -128,7 +128,7 @@ def test_words(key: tuple[str, str, str]) -> None:
 def test_they_are_the_schemas_words(key: tuple[str, str, str]) -> None:
     domain, name, attribute = key
     schema = onnx.defs.get_schema(name, domain=domain)
-    text = schema.attributes[attribute].description + schema.doc
+    text = schema.attributes[attribute].description + (schema.doc or "")
     missing = [word for word in WORDS[key].split() if word not in text]
     assert missing == [word for word in missing if attribute == "activations"]
 
