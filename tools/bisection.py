@@ -341,7 +341,8 @@ def _wrong(findings: Iterable[Finding]) -> bool:
 
 def _worse(first: list[Finding], second: list[Finding]) -> list[Finding]:
     """Return the findings with the worse verdict, the second ones where both have the same."""
-    one, two = (overall([f.agreement.verdict for f in each]) for each in (first, second))
+    one = overall([finding.agreement.verdict for finding in first])
+    two = overall([finding.agreement.verdict for finding in second])
     return second if overall((one, two)) == two else first
 
 

@@ -71,10 +71,7 @@ class Finding:
 
 def overall(words: Sequence[Word]) -> Word:
     """Return the worst of several verdicts; ``ok`` where there is none."""
-    found: Word = "ok"
-    for word in words:
-        found = max(found, word, key=WORDS.index)
-    return found
+    return WORDS[max((WORDS.index(word) for word in words), default=0)]
 
 
 def exit_code(word: Word, stopped: str = "", *, allow_inconclusive: bool = False) -> int:
@@ -123,6 +120,16 @@ class Judge:
         if self._exact is None:
             self._exact = _attempt(partial(_in_float64, self._graph, self._feeds))
         return self._exact
+
+    def samples(self, name: str, kind: str, count: int) -> list[Array]:
+        """Return an output in float64 with noise.
+
+        Args:
+            name: the output.
+            kind: `shaken.ROUGH` or `shaken.FAIR`.
+            count: how many; there are fewer where the graph does not run so.
+        """
+        return [found[name] for found in self._some(kind, count) if name in found]
 
     def _some(self, kind: str, count: int) -> list[Arrays]:
         """Return so many samples, as far as they can be had."""
@@ -215,7 +222,7 @@ class Judge:
         return ruling
 
     def _with_samples(self, name: str, a: Array, b: Array, plain: Agreement, count: int) -> Ruling:
-        rough = [s[name] for s in self._some(ROUGH, count) if name in s]
+        rough = self.samples(name, ROUGH, count)
         if a.shape != b.shape:
             return self._of_two_shapes(name, a, b, plain, rough)
         alike = [data for data in (self.exact[name], *rough) if data.shape == a.shape]
@@ -236,7 +243,7 @@ class Judge:
         ruling = rule(evidence)
         if ruling.word != "inconclusive":
             return ruling
-        fair = [s[name] for s in self._some(FAIR, count) if name in s]
+        fair = self.samples(name, FAIR, count)
         return rule(replace(evidence, fair=[data for data in fair if data.shape == a.shape]))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ Case = tuple[onnx.ModelProto, Arrays]
 
 
 def model(
-    nodes: list[tuple[object, ...]],
+    nodes: Sequence[tuple[object, ...]],
     inputs: Arrays,
     constants: Arrays,
     outputs: dict[str, int],
