@@ -16,7 +16,7 @@ import numpy as np
 
 from ...runtime.dtypes import DType, float32, float64
 from ...runtime.types import Array
-from . import blas
+from . import blas, margins
 
 #: Rows and columns that leave nothing over in any of OpenBLAS's kernels.
 ROWS, COLUMNS = 4, 16
@@ -32,12 +32,12 @@ SMALL = 10**6
 def sums(dtype: DType) -> DType:
     """Return the dtype in which products of numbers of `dtype` are summed.
 
-    float32 for half floats and float32, but float64 where BLAS adds float32 in several orders even
-    within its tiles, as OpenBLAS does on processors with AVX2 and no AVX-512. Others as they are.
+    float32 for half floats and float32, but float64 where there is no way to make BLAS even for
+    float32. Others as they are.
     """
     if dtype.kind in "iubc" or dtype == float64:
         return dtype
-    return float32 if _is_even(float32, ((24, 64, 48), (4, 64, 32))) else float64
+    return float32 if _is_even_inside() or _is_even_between_margins() else float64
 
 
 def is_small(m: int, k: int, n: int) -> bool:
@@ -49,7 +49,7 @@ def multiply(a: Array, b: Array) -> Array:
     """Return a @ b, as `numpy.matmul` has it, of matrices of one dtype, or stacks of them."""
     if (wide := sums(a.dtype)) != a.dtype:
         return multiply(a.astype(wide), b.astype(wide)).astype(a.dtype)
-    if _grain(a, b) == (1, 1):
+    if _grain(a, b) == (1, 1) and not _needs_margins(a, b):
         return np.matmul(a, b)
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = np.empty((*lead, a.shape[-2], b.shape[-1]), a.dtype)
@@ -74,6 +74,8 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
         return recorded(a[np.newaxis], b, out[..., np.newaxis, :])
     if a.dtype != out.dtype or b.dtype != out.dtype:
         return partial(_multiply_widened, a, b, out)
+    if _needs_margins(a, b):
+        return margins.recorded(a, b, out, is_fixed=is_fixed)
     rows, columns = _grain(a, b)
     if rows == columns == 1:
         return partial(np.matmul, a, b, out=out, dtype=out.dtype)
@@ -81,7 +83,8 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
     if is_vector and rows == 1:
         return _by_vector(a, b, out, columns, WHOLE if is_fixed else 0)
     if is_vector and columns == 1:
-        return _by_vector(*(x.swapaxes(-1, -2) for x in (b, a, out)), rows, 0)
+        vector, matrix, product = (x.swapaxes(-1, -2) for x in (b, a, out))
+        return _by_vector(vector, matrix, product, rows, 0)
     if not is_vector and _has_one_order(a.dtype):
         return _turned(a, b, out)
     return partial(_multiply_padded, a, b, out, rows, columns)
@@ -106,6 +109,13 @@ def _grain(a: Array, b: Array) -> tuple[int, int]:
     else:
         found = 1, DOTS if b_is_turned else COLUMNS
     return (1, 1) if m % found[0] == n % found[1] == 0 else found
+
+
+def _needs_margins(a: Array, b: Array) -> bool:
+    """Return whether a product is even only between margins."""
+    if a.dtype != float32 or not min(a.shape[-1], a.shape[-2] - 1, b.shape[-1] - 1) > 0:
+        return False
+    return not _is_even_inside() and _is_even_between_margins()
 
 
 def _multiply_widened(a: Array, b: Array, out: Array) -> None:
@@ -183,7 +193,30 @@ def _has_even_vectors(dtype: DType) -> bool:
 
 
 @cache
-def _is_even(dtype: DType, sizes: tuple[tuple[int, int, int], ...]) -> bool:
+def _is_even_inside() -> bool:
+    """Return whether all whole tiles of float32 are added in one order."""
+    return _is_even(float32, ((24, 64, 48), (4, 64, 32)))
+
+
+@cache
+def _is_even_between_margins() -> bool:
+    """Return whether float32 is even where OpenBLAS has kernels that add in two orders."""
+    sizes = ((2, 64, 19), (7, 64, 33), (24, 64, 49), (31, 400, 75), (33, 64, 649))
+    return _has_even_vectors(float32) and _is_even(float32, sizes, _multiply_between_margins)
+
+
+def _multiply_between_margins(a: Array, b: Array) -> Array:
+    out = np.empty((a.shape[-2], b.shape[-1]), a.dtype)
+    margins.recorded(a, b, out)()
+    return out
+
+
+@cache
+def _is_even(
+    dtype: DType,
+    sizes: tuple[tuple[int, int, int], ...],
+    multiply: Callable[[Array, Array], Array] = np.matmul,
+) -> bool:
     """Try whether equal rows and equal columns give equal results, for sizes [m, k, n].
 
     Both matrices are stored by columns: there are no kernels for small ones of these.
@@ -192,8 +225,8 @@ def _is_even(dtype: DType, sizes: tuple[tuple[int, int, int], ...]) -> bool:
         for m, k, n in sizes:
             a = np.sin(np.arange(k * m, dtype=dtype)).reshape(k, m).T
             b = np.cos(np.arange(n * k, dtype=dtype)).reshape(n, k).T
-            by_row = np.repeat(a[:1].T, m, 1).T @ b
-            by_column = a @ np.repeat(b[:, :1].T, n, 0).T
+            by_row = multiply(np.repeat(a[:1].T, m, 1).T, b)
+            by_column = multiply(a, np.repeat(b[:, :1].T, n, 0).T)
             if (by_row != by_row[:1]).any() or (by_column != by_column[:, :1]).any():
                 return False
     return True

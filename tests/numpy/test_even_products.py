@@ -6,17 +6,20 @@ import os
 import subprocess
 import sys
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import blas, products
+from tercet.backends.numpy import blas, margins, products
 
 #: What numpy's OpenBLAS can take itself to run on; each has kernels of its own.
 CORES = ("Haswell", "Zen", "SkylakeX", "Nehalem")
 SIZES = (1, 2, 3, 5, 7, 12, 16, 24, 33, 49, 100, 196, 250, 1000)
 DEPTHS = (1, 3, 8, 27, 64, 147, 385, 1000)
 MOST = 1_500_000
+#: Sizes [m, k, n] around those that BLAS packs as a whole.
+PACKED = ((13, 20, 321), (12, 330, 641), (647, 20, 329), (12_289, 3, 20), (20, 3, 12_289))
 
 
 def laid(data: np.ndarray, order: str) -> np.ndarray:
@@ -27,9 +30,8 @@ def uneven(dtype: str, most: int = MOST) -> list[str]:
     """Return which products are not even."""
     random = np.random.default_rng(7)
     found: list[str] = []
-    for m, k, n in product(SIZES, DEPTHS, SIZES):
-        if m * k * n > most:
-            continue
+    sizes = (size for size in product(SIZES, DEPTHS, SIZES) if prod(size) <= most)
+    for m, k, n in (*sizes, *PACKED):
         a = random.standard_normal((m, k)).astype(dtype)
         b = random.standard_normal((k, n)).astype(dtype)
         for order in ("CC", "CF", "FC"):
@@ -50,6 +52,25 @@ def test_equal_rows_and_columns_give_equal_results(core: str) -> None:
         [sys.executable, __file__], env=os.environ | environment, capture_output=True, text=True
     )
     assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("is_fixed", (False, True))
+@pytest.mark.parametrize("stacks", ((), (3,), (2, 1)))
+@pytest.mark.parametrize(
+    ("m", "k", "n"), ((2, 5, 9), (7, 4, 40), (30, 8, 7), (50, 9, 700), (700, 9, 50), (64, 20, 700))
+)
+def test_products_between_margins(
+    m: int, k: int, n: int, stacks: tuple[int, ...], is_fixed: bool
+) -> None:
+    random = np.random.default_rng(8)
+    a = random.standard_normal((*stacks, m, k)).astype("float32")
+    b = random.standard_normal((*stacks, k, n)).astype("float32")
+    out = np.full((*stacks, m, n), np.nan, "float32")
+    call = margins.recorded(a, b, out, is_fixed=is_fixed)
+    for _ in range(2):
+        call()
+        np.testing.assert_allclose(out, a.astype("float64") @ b, rtol=1e-5, atol=1e-5)
+        a *= 2
 
 
 if __name__ == "__main__":
