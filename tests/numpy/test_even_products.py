@@ -54,10 +54,10 @@ def test_equal_rows_and_columns_give_equal_results(core: str) -> None:
     assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("is_fixed", (False, True))
-@pytest.mark.parametrize("stacks", ((), (3,), (2, 1)))
+@pytest.mark.parametrize("is_fixed", [False, True])
+@pytest.mark.parametrize("stacks", [(), (3,), (2, 1)])
 @pytest.mark.parametrize(
-    ("m", "k", "n"), ((2, 5, 9), (7, 4, 40), (30, 8, 7), (50, 9, 700), (700, 9, 50), (64, 20, 700))
+    ("m", "k", "n"), [(2, 5, 9), (7, 4, 40), (30, 8, 7), (50, 9, 700), (700, 9, 50), (64, 20, 700)]
 )
 def test_products_between_margins(
     m: int, k: int, n: int, stacks: tuple[int, ...], is_fixed: bool
