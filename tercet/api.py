@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from onnx import ModelProto
 
 from . import backends as _backends
 from .arguments import public
@@ -45,7 +44,7 @@ _ONE = rules.word("the name of a backend, such as 'cuda'")
 
 #: Custom operators: functions on arrays by domain and name.
 Operators = Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]
-Loadable = str | os.PathLike[str] | bytes | ModelProto
+Loadable = importer.Loadable
 
 
 @public()
@@ -65,7 +64,8 @@ def load(
     """Load an ONNX model for one backend.
 
     Args:
-        source: a path, the file's bytes, or a `ModelProto`.
+        source: a path, the file's bytes, a text in ONNX's language, a `ModelProto`, or what stands
+            for one: a ``torch.onnx.ONNXProgram`` or an ``onnx_ir.Model``.
         backend: ``numpy``, ``cuda``, ``cudnn``, or one that another package adds; a list is a
             backend with those that follow as its fallback.
         fallback: backend, or several in order, for the nodes that `backend` does not run; without

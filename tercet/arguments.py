@@ -99,6 +99,7 @@ _ARRAYS = rules.mapping("a dict of arrays by name")
 RULES: Mapping[str, Rule] = {
     **OPTION_RULES,
     "source": model,
+    "other": rules.optional(model),
     "backend": _backends,
     "fallback": rules.optional(_backends),
     "operators": rules.optional(_operators),

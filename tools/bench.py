@@ -55,7 +55,17 @@ from .deadline import OutOfTime, time_limit
 from .device_time import device_times
 from .environment import PACKAGES, device_environment
 from .export import model_title
-from .inputs import Dims, Given, Inputs, Shapes, Wanted, asked, given_inputs, make_inputs
+from .inputs import (
+    Asked,
+    Dims,
+    Given,
+    Inputs,
+    Shapes,
+    Wanted,
+    asked,
+    given_inputs,
+    make_inputs,
+)
 from .measure import Repeat, Timing, interleave, timed
 from .threads import use_threads
 
@@ -241,9 +251,7 @@ class _Series:
         threads = str(blas.threads() or "?")
         return {**self._about, "threads": threads}
 
-    def measure(
-        self, source: Loadable, inputs: Mapping[str, Any] | Sequence[Any] | Wanted
-    ) -> Iterator[Case]:
+    def measure(self, source: Loadable, inputs: Asked) -> Iterator[Case]:
         """Yield the cases of one model."""
         operators = self._settings.operators
         with load(source, stop_at=0, operators=operators) as model:
@@ -443,7 +451,7 @@ def _batch(feeds: Inputs) -> int:
 
 def _feeds(
     infos: Sequence[TensorInfo],
-    inputs: Mapping[str, Any] | Sequence[Any] | Wanted,
+    inputs: Asked,
     batch: int | None,
 ) -> Inputs:
     if not isinstance(inputs, Wanted):

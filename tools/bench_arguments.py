@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..api import Loadable
+from ..arguments import model
 from ..runtime.arguments import mapping, number, path, refused, whole, words
 from .bench_check import latency_limits
 
@@ -14,9 +15,11 @@ MOST_STREAMS = 1024
 
 def sources_rule(name: str, value: Any) -> Any:
     """Take a model, or a list of them."""
-    if isinstance(value, list | tuple) and not value:
+    if not isinstance(value, list | tuple):
+        return model(name, value)
+    if not value:
         raise refused(name, value, "a model or a list of models")
-    return value
+    return [model(name, each) for each in value]
 
 
 def sizes_rule(name: str, value: Any) -> tuple[int, ...]:

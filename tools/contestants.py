@@ -201,11 +201,11 @@ def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
         return model.SerializeToString()
     if isinstance(source, ModelProto):
         return source.SerializeToString()
-    if isinstance(source, bytes):
-        return source if format_of(source) is None else self_contained(source).SerializeToString()
-    if Path(source).suffix.lower() in FORMATS:
-        return self_contained(source).SerializeToString()
-    return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
+    if isinstance(source, bytes) and format_of(source) is None:
+        return source
+    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() not in FORMATS:
+        return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
+    return self_contained(source).SerializeToString()
 
 
 class _Reference:

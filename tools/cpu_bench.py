@@ -23,7 +23,7 @@ from onnx import ModelProto
 
 from ..backends.numpy import blas
 from ..runtime.errors import TercetError, did_you_mean
-from ..runtime.types import Array
+from ..runtime.types import Array, HostValue
 from .accuracy import distance, exact_outputs
 from .agreement import RELATIVE
 from .bench_models import NAMES, bench_inputs, bench_model
@@ -88,7 +88,7 @@ def _exact(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return dict(islice(exact_outputs(model, feeds).items(), 1))
 
 
-def _call(contestant: Contestant, feeds: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
+def _call(contestant: Contestant, feeds: Mapping[str, Array]) -> Callable[[], dict[str, HostValue]]:
     return partial(contestant.run, feeds)
 
 

@@ -31,7 +31,7 @@ from ..backends import open_backends
 from ..runtime.dtypes import FLOATS
 from ..runtime.errors import InputError, PrecisionWarning, TercetError
 from ..runtime.model import Model
-from ..runtime.options import Options
+from ..runtime.options import Options, Precision
 from ..runtime.types import TensorType
 from .environment import device_environment
 from .exported_networks import NETWORKS, export
@@ -123,10 +123,10 @@ def samples(folder: Path) -> Iterator[Sample]:
         raise InputError(f"{folder} has no models with inputs beside them")
 
 
-def measure(sample: Sample, precision: str, backend: str) -> Result:
+def measure(sample: Sample, precision: Precision, backend: str) -> Result:
     """Run a model in float64, float32 and half precision."""
     begin = time.perf_counter()
-    options = {} if backend == "numpy" else {"fallback": "numpy"}
+    options: dict[str, Any] = {} if backend == "numpy" else {"fallback": "numpy"}
     try:
         with load(sample.file, backend, **options) as model:
             feeds = _feeds(sample, model)

@@ -108,11 +108,11 @@ class Inputs:
 #: What Python's callers give as inputs: arrays by name or by position, an .npz file or a folder
 #: of ONNX test data, what the command line's options say, or nothing.
 Given = Mapping[str, Any] | Sequence[Any] | Array | str | os.PathLike[str] | Wanted | None
+#: What `asked` makes of it: arrays by name or by position, or where they come from.
+Asked = Mapping[str, Any] | Sequence[Any] | Array | Wanted
 
 
-def asked(
-    given: Given, seed: int = 0, shapes: Shapes = (), dims: Dims = ()
-) -> Mapping[str, Any] | Sequence[Any] | Wanted:
+def asked(given: Given, seed: int = 0, shapes: Shapes = (), dims: Dims = ()) -> Asked:
     """Return what a caller wants as inputs: arrays, or where they come from.
 
     Args:
@@ -136,7 +136,7 @@ def asked(
     return given
 
 
-def given_inputs(infos: Infos, given: Mapping[str, Any] | Sequence[Any] | Wanted) -> Inputs:
+def given_inputs(infos: Infos, given: Asked) -> Inputs:
     """Return arrays for every input of a model.
 
     Args:

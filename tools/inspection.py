@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onnx import ModelProto
-
 from ..api import Loadable, Operators, load
 from ..arguments import model as model_rule
 from ..arguments import public
 from ..backends import open_backends
 from ..backends.numpy import evaluate
+from ..importers.onnx.read import in_memory
 from ..runtime.arguments import dims as dim_texts
 from ..runtime.arguments import shapes as shape_texts
 from ..runtime.errors import BackendUnavailable, ModelError, UsageError
@@ -317,7 +316,9 @@ def _size(file: Loadable) -> int:
     """Return the bytes of a model's file, or of what was given in its place."""
     if isinstance(file, bytes):
         return len(file)
-    return file.ByteSize() if isinstance(file, ModelProto) else os.stat(file).st_size
+    if isinstance(file, str | os.PathLike):
+        return os.stat(file).st_size
+    return in_memory(file).ByteSize()
 
 
 def _open(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from ..api import Loadable
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
@@ -16,7 +15,7 @@ from ..runtime.types import Array, HostValue
 from .agreement import Agreement, missing
 from .console import Say
 from .contestants import Contestant, Settings, open_contestant
-from .inputs import Inputs, Wanted, given_inputs, make_inputs
+from .inputs import Asked, Inputs, Wanted, given_inputs, make_inputs
 from .measure import Repeat, interleave, timed
 from .nested import flat
 from .saved import Saved, inputs_beside, is_saved, open_saved, read_comparison
@@ -70,7 +69,7 @@ class Race:
 
     def feed(
         self,
-        given: Mapping[str, Any] | Sequence[Any] | Wanted,
+        given: Asked,
         names: Sequence[str],
         load: Path | None,
     ) -> None:

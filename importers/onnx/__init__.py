@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from onnx import ModelProto
-
 from ...runtime import ops as _ops
 from ...runtime.ir import Graph
 from ...runtime.mapped import Mapped
@@ -17,8 +15,9 @@ from .gradient import write_out_gradients
 from .limits import Limits
 from .parse import parse
 from .read import read
+from .texts import Loadable
 
-__all__ = ["Imported", "Limits", "load"]
+__all__ = ["Imported", "Limits", "Loadable", "load"]
 assert _ops  # importing it declares the operators
 
 
@@ -48,7 +47,7 @@ class Imported:
 
 
 def load(
-    model: str | os.PathLike[str] | bytes | ModelProto,
+    model: Loadable,
     *,
     operators: Mapping[tuple[str, str], type[Op]] | None = None,
     limits: Limits | None = None,
@@ -62,7 +61,7 @@ def load(
     Initializers that are listed as inputs, too, become constants.
 
     Args:
-        model: a path, the bytes of a file, or a parsed model.
+        model: a path, the bytes of a file, a parsed model, or what stands for one; see `Loadable`.
         operators: the operators to know, by domain and name; tercet's own where None.
         limits: what the model may ask for.
         external_data_dir: the only folder that external data may be in; see `external_data_in`

@@ -11,10 +11,11 @@ from ...runtime.dtypes import bits_of
 from .external import ExternalData
 from .limits import Limits
 from .read import read
+from .texts import Loadable
 
 
 def self_contained(
-    model: str | os.PathLike[str] | bytes | ModelProto,
+    model: Loadable,
     external_data_dir: str | os.PathLike[str] | None = None,
 ) -> ModelProto:
     """Return a copy of a model whose tensors are all in it; see `load` for arguments and errors."""

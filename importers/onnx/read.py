@@ -15,14 +15,14 @@ from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
 from .limits import Limits
 from .signatures import describe, missing_bytes
 from .source import Source
-from .texts import format_of, is_language, object_proto, parsed
+from .texts import Loadable, format_of, is_language, object_proto, parsed
 
 #: The newest IR version whose meaning tercet knows.
 IR_VERSION = 14
 
 
 def read(
-    model: str | os.PathLike[str] | bytes | ModelProto,
+    model: Loadable,
     limits: Limits,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[ModelProto, Source]:

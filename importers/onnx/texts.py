@@ -6,8 +6,10 @@ protobuf has two forms of text for every message: its own and JSON.
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
 
 import numpy as np
 import onnx.parser
@@ -20,6 +22,34 @@ from ...runtime.types import Array
 from .parse import parse
 from .raw import RawGraph, RawNode
 from .source import Source
+
+
+class ExportedProgram(Protocol):
+    """``torch.onnx.ONNXProgram``, which ``torch.onnx.export(..., dynamo=True)`` returns."""
+
+    @property
+    def model_proto(self) -> ModelProto:
+        """The model as a message."""
+        ...
+
+
+class IRModel(Protocol):
+    """``onnx_ir.Model``, as far as its members tell it from everything else."""
+
+    @property
+    def ir_version(self) -> int:
+        """The version of the file format."""
+        ...
+
+    @property
+    def opset_imports(self) -> Mapping[str, int]:
+        """The version of each domain."""
+        ...
+
+
+#: What a model can be given as: a path, a file's bytes, a text in ONNX's language, a message, or
+#: an object of an exporter.
+Loadable = str | os.PathLike[str] | bytes | ModelProto | ExportedProgram | IRModel
 
 #: What each ending of a file stands for; a file of another name is protobuf's binary form.
 FORMATS: dict[str, str] = {

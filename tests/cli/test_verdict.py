@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,18 +25,20 @@ from .conftest import Tercet
 
 Arrays = dict[str, np.ndarray]
 Case = tuple[onnx.ModelProto, Arrays]
+#: An operator, its inputs, its outputs, and perhaps attributes.
+Node = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 
 
 def model(
-    nodes: Sequence[tuple[object, ...]],
+    nodes: Sequence[Node],
     inputs: Arrays,
     constants: Arrays,
     outputs: dict[str, int],
     opset: int = 21,
 ) -> Case:
-    """A model of (operator, inputs, outputs, attributes) with inputs that fit it."""
+    """A model of these nodes, with inputs that fit it."""
     made = [
-        helper.make_node(str(op), str(reads).split(), str(gives).split(), **dict(*rest))
+        helper.make_node(op, reads.split(), gives.split(), **dict(*rest))
         for op, reads, gives, *rest in nodes
     ]
     kinds = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
@@ -75,13 +78,14 @@ def cancelling() -> Case:
     x = numbers(8, 16)
     big, third = np.float32(3e4), np.float32(1 / 3)
     rest = np.asarray(np.float32(np.float64(big) * np.float64(third)))
-    return model(nodes, {"x": x}, {"big": big[None], "third": third[None], "rest": rest}, {"y": 1})
+    constants = {"big": np.array([big]), "third": np.array([third]), "rest": rest}
+    return model(nodes, {"x": x}, constants, {"y": 1})
 
 
 def quantized() -> Case:
     """Two layers between QuantizeLinear and DequantizeLinear, as exporters write them."""
-    constants = {"s": np.float32(0.031)[None][0:1].reshape(()), "z": np.int8(0).reshape(())}
-    nodes: list[tuple[object, ...]] = []
+    constants = {"s": np.array(0.031, np.float32), "z": np.array(0, np.int8)}
+    nodes: list[Node] = []
     for i in range(2):
         constants[f"w{i}"] = numbers(24, 24, seed=i, scale=0.2)
         nodes += [
@@ -113,7 +117,7 @@ def counting() -> Case:
         ("ArgMax", "l", "best", {"axis": -1, "keepdims": 0}),
         ("TopK", "l k", "top where"),
     ]
-    constants = {"w": numbers(16, 64, seed=1), "t": np.float32(1)[None], "k": np.array([5])}
+    constants = {"w": numbers(16, 64, seed=1), "t": np.array([1], np.float32), "k": np.array([5])}
     outputs = {"count": 7, "best": 7, "top": 1, "where": 7}
     return model(nodes, {"x": numbers(8, 16)}, constants, outputs)
 
@@ -214,7 +218,7 @@ def test_where_all_is_noise_nothing_is_ok(error: str) -> None:
 def test_inconclusive_says_why_everywhere(folder: Path, tercet: Tercet) -> None:
     proto, feeds = amplifying()
     onnx.save(proto, folder / "m.onnx")
-    np.savez("in.npz", **feeds)
+    np.savez("in.npz", x=feeds["x"])
     with api.load(proto, stop_at=0) as loaded:
         right = loaded.run(feeds)["y"]
     np.savez("off.npz", y=right + np.float32(0.02) * np.sign(right))

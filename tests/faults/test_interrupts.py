@@ -130,7 +130,9 @@ def test_no_thread_works_for_a_caller_that_was_interrupted(monkeypatch: pytest.M
             assert blas.threads() == 2
             if not was_interrupted:
                 break
-        assert 30 < at < 1999
+        else:
+            pytest.fail("it is interrupted wherever it is looked at")
+        assert at > 30
 
 
 def weights(name: str, *shape: int) -> onnx.TensorProto:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, helper
 
 #: From the true dims of a tensor to those that the file declares.
-Lie = Callable[[Sequence[int]], list[int | str]]
+Lie = Callable[[Sequence[int]], Sequence[int | str]]
 
 LIES: dict[str, Lie] = {
     "greater": lambda dims: [3 * d + 2 for d in dims] or [5],
@@ -78,8 +78,8 @@ def in_branch(model: ModelProto) -> ModelProto:
     outputs = [info.name for info in model.graph.output]
     for info in model.graph.output:
         body.output.add(name=info.name).type.CopyFrom(info.type)
-    branches = {"then_branch": body, "else_branch": body}
-    made.graph.node.append(helper.make_node("If", ["choice"], outputs, **branches))
+    node = helper.make_node("If", ["choice"], outputs, then_branch=body, else_branch=body)
+    made.graph.node.append(node)
     return made
 
 

@@ -61,12 +61,13 @@ def hostile(operator: str = "Relu", domain: str = "", **attributes: Any) -> Mode
     return model
 
 
+UNKNOWN_ATTRIBUTE: dict[str, Any] = {named("attribute"): 1}
 #: Models with a mistake in each place whose message has a name in it.
 BROKEN = {
     "operator": hostile(named("Relux")),
     "domain": hostile("Relu", named("domain")),
     "undeclared": hostile("Relu", named("other")),
-    "attribute": hostile(**{named("attribute"): 1}),
+    "attribute": hostile(**UNKNOWN_ATTRIBUTE),
     "value": hostile("Flatten", axis=named("axis")),
     "shape": hostile("Transpose", perm=[5, 6]),
     "dtype": hostile("Not"),

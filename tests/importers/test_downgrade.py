@@ -155,6 +155,8 @@ def test_forms_that_an_older_opset_lacks(name: str) -> None:
     assert {node.op_type for node in older.graph.node} == kinds
     found = onnxruntime.InferenceSession(older.SerializeToString()).run(None, {"x": x})
     for got, want in zip(found, expected, strict=True):
+        assert isinstance(got, np.ndarray)
+        assert isinstance(want, np.ndarray)
         np.testing.assert_allclose(got, want, 1e-6)
 
 

@@ -134,6 +134,7 @@ def test_names_of_sizes_are_not_relied_on(name: str, skip: tuple[str, ...]) -> N
         assert isinstance(warning.message, tercet.ModelWarning)
         assert "dimension '" in str(warning.message)
     for value, wanted in zip(found.values(), expected, strict=True):
+        assert isinstance(wanted, np.ndarray)
         np.testing.assert_allclose(value, wanted, 1e-6)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -122,9 +123,32 @@ def test_what_torch_returns(model: ModelProto, tmp_path: Path) -> None:
     assert tercet.export(program, tmp_path / "m.onnx").file
 
 
+@pytest.mark.parametrize("form", ["a text", "a program"])
+def test_every_contestant_and_list_takes_them(model: ModelProto, form: str) -> None:
+    source = TEXT if form == "a text" else Program(model)
+    runs: dict[str, Any] = {"duration": 0.01, "warm_up": 0.0}
+    everybody = ["numpy", "onnxruntime", "onnx.reference"]
+    for given in (source, [source, source]):
+        found = tercet.bench(given, everybody, {"x": X}, **runs)
+        assert {case.model for case in found.cases} == {"model"}
+        assert {case.contestant for case in found.cases} == set(everybody)
+    layers = tercet.compare_layers(source, ["numpy", "onnxruntime"], {"x": X}, other=source)
+    assert (layers.model, layers.other) == ("model", "model")
+    assert tercet.inspect(source).nbytes == parser.parse_model(TEXT).ByteSize()
+
+
+class Model:
+    """What onnx_ir's models are known by."""
+
+    __module__ = "onnx_ir._core"
+
+    def __init__(self) -> None:
+        self.ir_version, self.opset_imports = 8, {"": 17}
+
+
 def test_a_model_of_onnx_ir(model: ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     package, serde = ModuleType("onnx_ir"), ModuleType("onnx_ir.serde")
-    held = type("Model", (), {"__module__": "onnx_ir._core"})()
+    held = Model()
     vars(serde)["serialize_model"] = lambda given: model if given is held else None
     for module in (package, serde):
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -139,6 +163,6 @@ def test_real_objects_of_onnx_ir(model: ModelProto) -> None:
 
 
 @pytest.mark.parametrize("source", [3, None, [TEXT], object()])
-def test_anything_else_is_refused(source: object) -> None:
+def test_anything_else_is_refused(source: Any) -> None:
     with pytest.raises(tercet.UsageError, match="a model is a path, bytes"):
         tercet.load(source)

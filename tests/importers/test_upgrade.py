@@ -436,7 +436,7 @@ def test_a_rank_that_only_a_run_tells(
     operator: str, small: tuple[int, ...], axis: int, declared: list[int] | None
 ) -> None:
     """Second operands are aligned with the true axes, whatever rank the file declares."""
-    attributes = {} if operator == "PRelu" else {"broadcast": 1, "axis": axis}
+    attributes: dict[str, Any] = {} if operator == "PRelu" else {"broadcast": 1, "axis": axis}
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["a"]),
         helper.make_node(operator, ["a", "b"], ["y"], **attributes),

@@ -1,5 +1,7 @@
 """Every type that ONNX can declare, through a file and back, and as inputs and results."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -104,9 +106,10 @@ def test_a_type_without_values_is_unsupported_not_damage(kind):
         load(passing(type_))
 
 
-def classifier(labels: str, classes: list) -> onnx.ModelProto:
+def classifier(labels: str, classes: list[int] | list[str]) -> onnx.ModelProto:
     """Return the end of every classifier of skl2onnx."""
-    node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", **{labels: classes})
+    attributes: dict[str, Any] = {labels: classes}
+    node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
     key = TensorProto.STRING if "strings" in labels else TensorProto.INT64
     number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, len(classes)])

@@ -1,6 +1,7 @@
 """Operators of the domain com.microsoft, held against onnxruntime, which defines them."""
 
 import random
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,7 +36,7 @@ PATTERNS += [
 LETTERS = "aabbc  ,.\tdogéü日xyz_19A\n"
 
 
-def model(name: str, inputs: list[Array], result: int, **attributes: object) -> onnx.ModelProto:
+def model(name: str, inputs: list[Array], result: int, **attributes: Any) -> onnx.ModelProto:
     names = [f"x{i}" for i in range(len(inputs))]
     node = helper.make_node(name, names, ["y"], domain=DOMAIN, **attributes)
     infos = [
@@ -53,6 +54,7 @@ def both(proto: onnx.ModelProto, inputs: list[Array]) -> tuple[Array, Array]:
     """Return the result of tercet and that of onnxruntime."""
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     (expected,) = session.run(None, {f"x{i}": x for i, x in enumerate(inputs)})
+    assert isinstance(expected, np.ndarray)
     with tercet.load(proto) as loaded:
         (found,) = loaded(*inputs)
     return found, expected

@@ -26,6 +26,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
 from tercet.runtime.passes.linear import as_linear
 from tercet.runtime.types import Array, Dim, TensorType
+from tercet.runtime.verify import verify
 
 from .graphs import apply, kinds
 
@@ -82,7 +83,7 @@ def compute(graph: Graph, x: Array, *, exact: bool = False) -> Array:
 def folded(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
     copy, log = graph.clone(), Rewrites()
     optimise(copy, BEFORE_SHAPES, Options(**options), evaluate, log)
-    copy.verify()
+    verify(copy)
     infer(copy)
     return copy, log
 

@@ -24,8 +24,8 @@ def test_without_the_pass(options: dict[str, Any]) -> None:
 
 def test_sizes_that_only_a_run_tells() -> None:
     """In a loop whose sequence grows, each iteration writes the formula out for its own sizes."""
-    scores = [helper.make_tensor_value_info(n, 1, [None] * 4) for n in ("s", "t")]
-    double = helper.make_graph([helper.make_node("Add", ["s", "s"], ["t"])], "m", *zip(scores))
+    s, t = (helper.make_tensor_value_info(name, 1, [None] * 4) for name in ("s", "t"))
+    double = helper.make_graph([helper.make_node("Add", ["s", "s"], ["t"])], "m", [s], [t])
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["k"], ["k2"]),
@@ -60,7 +60,7 @@ def test_sizes_that_only_a_run_tells() -> None:
     for _ in range(3):
         e = np.exp(2 * 4**-0.5 * expected @ expected.swapaxes(2, 3))
         expected = np.concatenate([expected, e / e.sum(-1, keepdims=True) @ expected], 2)
-    for options in ({}, {"stop_at": 0}):
-        with tercet.load(helper.make_model(graph, opset_imports=opsets), **options) as loaded:
+    for stop_at in (None, 0):
+        with tercet.load(helper.make_model(graph, opset_imports=opsets), stop_at=stop_at) as loaded:
             (found,) = loaded(np.array(3), x)
         np.testing.assert_allclose(found, expected, 1e-5, 1e-6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ def with_gaps(x: Any) -> Any:
 
 def from_sklearn() -> Iterator[tuple[str, Callable[[], Made]]]:
     """Yield names and makers of pipelines of numbers."""
-    from skl2onnx import to_onnx
     from sklearn import (
         calibration,
         decomposition,
@@ -61,7 +61,10 @@ def from_sklearn() -> Iterator[tuple[str, Callable[[], Made]]]:
         tree,
     )
 
+    to_onnx = import_module("skl2onnx").to_onnx
     logistic = linear_model.LogisticRegression
+    # scikit-learn has no types; those that its defaults suggest are too narrow.
+    isolation: dict[str, Any] = {"n_estimators": 4, "max_samples": 16, "random_state": 0}
     models = {
         "logistic": logistic(),
         "logistic_labels": logistic(),
@@ -73,7 +76,7 @@ def from_sklearn() -> Iterator[tuple[str, Callable[[], Made]]]:
             impute.SimpleImputer(strategy="median", add_indicator=True),
             ensemble.ExtraTreesClassifier(n_estimators=3, max_depth=3, random_state=0),
         ),
-        "isolation": ensemble.IsolationForest(n_estimators=4, max_samples=16, random_state=0),
+        "isolation": ensemble.IsolationForest(**isolation),
         "voting": ensemble.VotingClassifier(
             [("a", logistic()), ("b", naive_bayes.GaussianNB())],
             voting="soft",
@@ -119,20 +122,19 @@ def from_sklearn() -> Iterator[tuple[str, Callable[[], Made]]]:
 
 def from_texts() -> Iterator[tuple[str, Callable[[], Made]]]:
     """Yield names and makers of pipelines of texts and categories."""
-    from skl2onnx import convert_sklearn
-    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
     from sklearn import compose, feature_extraction, linear_model, pipeline, preprocessing
     from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
+    convert_sklearn = import_module("skl2onnx").convert_sklearn
+    types = import_module("skl2onnx.common.data_types")
     column = np.array(TEXTS, object).reshape(-1, 1)
     logistic = linear_model.LogisticRegression
 
     def text(model: Any) -> Callable[[], Made]:
         def make() -> Made:
             model.fit(TEXTS, CLASSES)
-            return convert_sklearn(model, initial_types=[("t", StringTensorType([None, 1]))]), {
-                "t": column
-            }
+            kinds = [("t", types.StringTensorType([None, 1]))]
+            return convert_sklearn(model, initial_types=kinds), {"t": column}
 
         return make
 
@@ -148,9 +150,7 @@ def from_texts() -> Iterator[tuple[str, Callable[[], Made]]]:
     yield "text_characters", text(CountVectorizer(analyzer="char", lowercase=False))
 
     def mixed() -> Made:
-        import pandas
-
-        frame = pandas.DataFrame(
+        frame = import_module("pandas").DataFrame(
             {"n": np.arange(7.0, dtype=np.float32), "k": list("abcabca"), "t": TEXTS}
         )
         model = pipeline.make_pipeline(
@@ -162,36 +162,33 @@ def from_texts() -> Iterator[tuple[str, Callable[[], Made]]]:
             logistic(),
         )  # fmt: skip
         model.fit(frame, CLASSES.astype(str))
-        types = [
-            ("n", FloatTensorType([None, 1])),
-            ("k", StringTensorType([None, 1])),
-            ("t", StringTensorType([None, 1])),
+        kinds = [
+            ("n", types.FloatTensorType([None, 1])),
+            ("k", types.StringTensorType([None, 1])),
+            ("t", types.StringTensorType([None, 1])),
         ]
         feeds = {"n": frame[["n"]].values, "k": frame[["k"]].values.astype(object), "t": column}
-        return convert_sklearn(model, initial_types=types), feeds
+        return convert_sklearn(model, initial_types=kinds), feeds
 
     yield "text_columns", mixed
 
     def hashed() -> Made:
         model = feature_extraction.FeatureHasher(8, input_type="string").fit(column)
-        return convert_sklearn(model, initial_types=[("t", StringTensorType([None, 1]))]), {
-            "t": column
-        }
+        kinds = [("t", types.StringTensorType([None, 1]))]
+        return convert_sklearn(model, initial_types=kinds), {"t": column}
 
     yield "text_hashes", hashed
 
 
 def from_boosters() -> Iterator[tuple[str, Callable[[], Made]]]:
     """Yield names and makers of gradient boosting."""
-    import catboost
-    import lightgbm
-    import xgboost
-    from onnxmltools import convert_lightgbm, convert_xgboost
-    from onnxmltools.convert.common.data_types import FloatTensorType
-
+    packages = ("catboost", "lightgbm", "xgboost", "onnxmltools")
+    catboost, lightgbm, xgboost, onnxmltools = map(import_module, packages)
+    convert_lightgbm, convert_xgboost = onnxmltools.convert_lightgbm, onnxmltools.convert_xgboost
+    types = import_module("onnxmltools.convert.common.data_types")
     x, y = features()
     gaps = with_gaps(x)
-    types = [("X", FloatTensorType([None, 4]))]
+    initial = [("X", types.FloatTensorType([None, 4]))]
     some = {"n_estimators": 3, "max_depth": 3}
     for name, convert, model in (
         ("xgboost", convert_xgboost, xgboost.XGBClassifier(**some)),
@@ -201,7 +198,7 @@ def from_boosters() -> Iterator[tuple[str, Callable[[], Made]]]:
     ):
 
         def make(convert: Any = convert, model: Any = model) -> Made:
-            return convert(model.fit(gaps, y), initial_types=types), {"X": gaps[:ROWS]}
+            return convert(model.fit(gaps, y), initial_types=initial), {"X": gaps[:ROWS]}
 
         yield name, make
 

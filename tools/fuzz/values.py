@@ -83,7 +83,8 @@ def change_attribute(node: NodeProto, rng: Random) -> None:
         case 2:
             found.name = rng.choice(NAMES)
         case 3:
-            found.type = rng.choice((*AttributeProto.AttributeType.values(),))
+            kind = rng.choice(AttributeProto.AttributeType.keys())
+            found.MergeFrom(AttributeProto(type=kind))
         case 4:
             found.ref_attr_name = rng.choice(NAMES)
         case 5:
