@@ -233,10 +233,11 @@ def test_an_older_file(tercet: Tercet) -> None:
 
 def test_distances() -> None:
     right = {"y": np.array([3.0, 4.0]), "z": np.zeros(2), "s": np.array(["a"], object)}
-    near = {"y": np.array([3.0, 4.5]), "z": np.zeros(2), "s": np.array(["b"], object)}
+    near = {**right, "y": np.array([3.0, 4.5])}
     assert distance(right, right) == 0
     assert distance(near, right) == pytest.approx(0.1)
     assert distance({**near, "z": np.ones(2)}, right) == pytest.approx(np.sqrt(2))
+    assert distance({**right, "s": np.array(["b"], object)}, right) == float("inf")
     assert distance({"y": right["y"]}, right) == float("inf")
     assert distance({**right, "y": np.zeros(3)}, right) == float("inf")
 
