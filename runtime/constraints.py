@@ -13,7 +13,7 @@ what ZipMap gives, which nothing else can. tests/spec compares the table with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -233,7 +233,7 @@ _WIDE = ContextVar("wide", default=False)
 
 
 @contextmanager
-def float64_for_float32() -> Iterator[None]:
+def float64_for_float32() -> Generator[None]:
     """Let float64 stand wherever ONNX allows float32, for a model that is run in more digits."""
     token = _WIDE.set(True)
     try:

@@ -103,9 +103,9 @@ def _result(data: Any, value: Value, where: str) -> HostValue:
         return [_result(each, Value(value.name), where) for each in items]
     if data is None or isinstance(data, dict):
         return cast("dict[Any, Any] | None", data)
-    kind: type[Any] = type(data)
-    if not issubclass(kind, np.ndarray | np.generic) or issubclass(kind, np.ma.MaskedArray):
-        raise OperatorError(f"{where} is {kind.__name__}; expected a numpy array")
+    if not isinstance(data, np.ndarray | np.generic) or isinstance(data, np.ma.MaskedArray):
+        kind = cast("type[Any]", type(data)).__name__
+        raise OperatorError(f"{where} is {kind}; expected a numpy array")
     array: Array = np.asarray(data)
     array = array.astype(object) if array.dtype.kind in "UT" else array
     if array.dtype not in TO_ONNX:
@@ -187,7 +187,7 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
             if not isinstance(each, ValueType | None):
                 given = type(each).__name__
                 raise ShapeError(f"the operator's shape rule gives {given}; expected a TensorType")
-        return found
+        return cast("Inferred", found)
 
     own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
     kinds = {p.name: ValueType if p.default is p.empty else ValueType | None for p in inputs}
@@ -220,8 +220,12 @@ def with_custom(
     for key, each in {**_AROUND.get(), **given}.items():
         match key:
             case (str() as domain, str() as name):
-                is_op = isinstance(each, type) and issubclass(each, Op)
-                made = cast("type[Op]", each) if is_op else declare(domain, name, each)
+                is_op = isinstance(each, type) and issubclass(cast("type[Any]", each), Op)
+                made = (
+                    cast("type[Op]", each)
+                    if is_op
+                    else declare(domain, name, cast("CustomOperator | Callable[..., Any]", each))
+                )
                 operators["" if domain == "ai.onnx" else domain, name] = made
             case _:
                 raise UsageError(f"operators: {key!r} is no pair (domain, name)")

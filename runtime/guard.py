@@ -6,7 +6,7 @@ of asks `need`. Neither needs signals, so that limits hold in every thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import local
 from time import monotonic
@@ -78,7 +78,7 @@ class bounded:
 
 
 @contextmanager
-def planning(step: str) -> Iterator[None]:
+def planning(step: str) -> Generator[None]:
     """Name the step that cannot be planned, in whatever error a block ends with.
 
     Raises:

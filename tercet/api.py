@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -110,7 +111,7 @@ def load(
         else:
             # A GPU takes as long to start as a file to be read.
             with ThreadPoolExecutor(1) as aside:
-                reading = aside.submit(inherited(read))
+                reading = aside.submit(copy_context().run, inherited(read))
                 chain = _backends.open_backends(backend, chosen, fallback)
             found = reading.result()
         about = Source(

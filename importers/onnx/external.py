@@ -17,6 +17,7 @@ import os
 import stat
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from weakref import ref
 
@@ -188,23 +189,19 @@ def _open_inside(folder: Path, parts: tuple[str, ...]) -> int:
         os.close(parent)
 
 
-class _Given:
-    """The folder that `external_data_in` names."""
-
-    folder: Path | None = None
+_FOLDER: ContextVar[Path | None] = ContextVar("external_data_dir", default=None)
 
 
 def external_data_dir() -> Path | None:
     """Return the folder that `external_data_in` names, None outside of it."""
-    return _Given.folder
+    return _FOLDER.get()
 
 
 @contextmanager
 def external_data_in(folder: str | os.PathLike[str] | None) -> Generator[None]:
     """Look for the external data of all models in a folder; where None, as without it."""
-    before = _Given.folder
-    _Given.folder = before if folder is None else Path(folder)
+    token = _FOLDER.set(_FOLDER.get() if folder is None else Path(folder))
     try:
         yield
     finally:
-        _Given.folder = before
+        _FOLDER.reset(token)

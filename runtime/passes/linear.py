@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Linear:
         if isinstance(op, Conv):
             return weight.reshape(len(weight), -1)
         if isinstance(op, ConvTranspose):
-            by_group = weight.reshape(op.group, -1, weight.shape[1], int(np.prod(weight.shape[2:])))
+            by_group = weight.reshape(op.group, -1, weight.shape[1], prod(weight.shape[2:]))
             rows = by_group.shape[0] * by_group.shape[2]
             return by_group.transpose(0, 2, 1, 3).reshape(rows, -1)
         return weight if getattr(op, "transB", 0) else weight.T

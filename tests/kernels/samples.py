@@ -369,6 +369,7 @@ def edges(n: int) -> Iterator[Sample]:
     line, columns, square = normal(n), normal(3, n, 5), normal(2, n, n)
     for dtype in (float32, float16, np.dtype(np.int8)):
         yield sample("Add", [line.astype(dtype), np.ones(1, dtype)])
+    for dtype in (float32, float16, np.dtype(np.int32)):
         yield sample("ReduceSum", [columns.astype(dtype), np.array([1])], (1,))
     for axis in (1, 2):
         flipped = np.ascontiguousarray(columns.swapaxes(1, axis))
