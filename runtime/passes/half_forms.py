@@ -229,20 +229,26 @@ def is_slight(bias: Value, node: Node, ranges: Ranges) -> bool:
     return is_bias and ranges[node.output].size > _GREATER * ranges[bias].size
 
 
+def is_outweighed(value: Value, node: Node, ranges: Ranges) -> bool:
+    """Whether a node adds a value to something much greater, beside which it is not missed."""
+    if not isinstance(node.op, ew.Add):
+        return False
+    greatest = max(ranges[v].size for v in node.inputs if v is not None)
+    return greatest >= _GREATER * ranges[value].size
+
+
 def is_beside_greater(node: Node, ranges: Ranges) -> bool:
     """Whether all that a node gives is added to something much greater."""
     value = node.output
-    size = ranges[value].size
     waiting, seen = list(value.consumers), set[Node]()
     while waiting:
         reader = waiting.pop()
         if reader in seen:
             continue
         seen.add(reader)
-        if isinstance(reader.op, ew.Add):
-            if max(ranges[v].size for v in reader.inputs if v is not None) < _GREATER * size:
-                return False
-        elif isinstance(reader.op, sh.Reshape | movement.Transpose | sh.Identity | norm.Dropout):
+        if is_outweighed(value, reader, ranges):
+            continue
+        if isinstance(reader.op, sh.Reshape | movement.Transpose | sh.Identity | norm.Dropout):
             waiting.extend(reader.output.consumers)
         else:
             return False

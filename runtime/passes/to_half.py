@@ -51,6 +51,7 @@ from .half_forms import (
     is_beside_greater,
     is_open_product,
     is_open_quotient,
+    is_outweighed,
     is_slight,
     is_spectrum,
     is_square,
@@ -155,7 +156,11 @@ class _Narrow:
         touched = [*wide, *node.outputs]
         if not all(limits.holds(ranges[value]) for value in touched if value.data is None):
             return False
-        vanishing = any(limits.vanishes(ranges[v]) for v in touched if v.data is None)
+        vanishing = any(
+            limits.vanishes(ranges[v]) and not is_outweighed(v, node, ranges)
+            for v in touched
+            if v.data is None
+        )
         beside = is_beside_greater(node, ranges)
         divisor = node.inputs[1] if isinstance(node.op, elementwise.Div) else None
         return (beside or not vanishing) and all(
