@@ -6,7 +6,7 @@ What a later call measures at the same commit, on the same machine, is added to 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ def earlier(
     about: Mapping[str, str],
     parse: Callable[[dict[str, Any]], T],
     part: str = "results",
+    varying: Collection[str] = VARYING,
 ) -> list[T]:
     """Return the results of a file; none if it is not there, is damaged, or is of something else.
 
@@ -31,18 +32,19 @@ def earlier(
         about: the environment that they have to be of.
         parse: makes a result of its dictionary.
         part: which list of the file.
+        varying: what may differ between the two environments.
     """
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        if _lasting(data["environment"]) != _lasting(about):
+        if _lasting(data["environment"], varying) != _lasting(about, varying):
             return []
         return [parse(entry) for entry in data[part]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
 
 
-def _lasting(about: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in about.items() if name not in VARYING}
+def _lasting(about: Mapping[str, str], varying: Collection[str]) -> dict[str, str]:
+    return {name: text for name, text in about.items() if name not in varying}
 
 
 def to_json(about: Mapping[str, str], **parts: Sequence[Mapping[str, Any]]) -> str:

@@ -21,7 +21,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
@@ -42,7 +42,7 @@ from .environment import environment
 from .light_models import NAMES, light_inputs, light_model
 from .nested import flat
 from .planted import planted
-from .results import earlier, to_json, write
+from .results import VARYING, earlier, to_json, write
 from .rounding import slices
 from .shaken import FAIR
 from .threads import use_threads
@@ -89,7 +89,7 @@ def prove(name: str, inputs: str, source: Loadable, feeds: Arrays) -> Proof:
             if base.shape != right.shape or base.dtype != right.dtype:
                 base = right
             fair = partial(judge.samples, output, FAIR, COUNTS[-1])
-            truth = _Truth(judge.exact.get(output), [right, *near.values()], fair)
+            truth = Truth(judge.exact.get(output), [right, *near.values()], fair)
             for error, wrong in planted(base, others.get(output)):
                 counts["planted"] += 1
                 result = judge.agreement(output, right, wrong)
@@ -123,7 +123,7 @@ _LISTS = (
 )
 
 
-class _Truth:
+class Truth:
     """Knows which changes are none: by the distances of other runs from float64.
 
     Args:
@@ -315,11 +315,13 @@ def main() -> int:
     found: dict[Key, Proof] = {}
     if given.output:
         file = given.output / "verdicts.json"
-        old = earlier(file, about, lambda entry: Proof(**entry))
+        # Each row says which commit it is of.
+        old = earlier(file, about, lambda entry: Proof(**entry), varying={*VARYING, "tercet"})
         found = {(proof.model, proof.inputs): proof for proof in old}
     try:
         chosen = _chosen(known, given.models)
         for proof in _proofs(given.folder, chosen, max(1, given.jobs), end):
+            proof = replace(proof, tercet=about["tercet"])
             found[proof.model, proof.inputs] = proof
             print(*row(proof), f"{proof.seconds:.0f} s", sep="  ", flush=True)
             for text in (*proof.accepted, *proof.alarms, *proof.honest_inconclusive):

@@ -27,6 +27,7 @@ class Proof:
         noise: those of them that are within the noise of float32, though not of honest runs.
         accepted: errors that were called ok.
         failed: why a runtime took no part.
+        tercet: which version and commit this is of.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Proof:
     noise: list[str] = field(default_factory=list[str])
     accepted: list[str] = field(default_factory=list[str])
     failed: list[str] = field(default_factory=list[str])
+    tercet: str = ""
 
 
 _TITLES = (
@@ -55,6 +57,7 @@ _TITLES = (
     "inconclusive",
     "no change",
     "false accepts",
+    "tercet",
 )
 
 
@@ -70,7 +73,7 @@ def row(proof: Proof) -> list[str]:
         len(proof.unchanged) + len(proof.noise),
         len(proof.accepted),
     )
-    return [proof.model, proof.inputs, *map(str, numbers)]
+    return [proof.model, proof.inputs, *map(str, numbers), proof.tercet]
 
 
 def markdown(
@@ -84,19 +87,19 @@ def markdown(
         missing: what was not, by the reason.
     """
     rows = [row(proof) for proof in proofs]
-    sums = [str(sum(int(each[i]) for each in rows)) for i in range(2, len(_TITLES))]
+    sums = [str(sum(int(each[i]) for each in rows)) for i in range(2, len(_TITLES) - 1)]
     lines = [
         "# What the verdict says of honest and of wrong outputs",
         "",
         "Written by `python -m tercet.tools.verdicts FOLDER --output docs/results`, whose module "
         "says what is honest, what is planted, and what is no change. Each cell counts outputs.",
         "",
-        *(f"- {name}: {text}" for name, text in about.items()),
+        *(f"- {name}: {text}" for name, text in about.items() if name != "tercet"),
         "",
         f"| {' | '.join(_TITLES)} |",
         f"|{'---|' * len(_TITLES)}",
         *(f"| {' | '.join(each)} |" for each in rows),
-        f"| all {len(rows)} | | {' | '.join(sums)} |",
+        f"| all {len(rows)} | | {' | '.join(sums)} | |",
     ]
     titles = {
         "accepted": "False accepts",

@@ -12,13 +12,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet as api
-from tercet.tools import accuracy, precision
+from tercet.tools import accuracy, precision, verdicts
 from tercet.tools.agreement import Agreement
 from tercet.tools.compare import compare
 from tercet.tools.planted import planted
 from tercet.tools.report import report
 from tercet.tools.verdict import Judge
-from tercet.tools.verdicts import prove
+from tercet.tools.verdicts import Truth, prove
 
 from . import models
 from .conftest import Tercet
@@ -176,6 +176,31 @@ def test_shared_models(name: str, shared_models: Path) -> None:
     proof = prove(name, "inputs", shared_models / name / "model.onnx", feeds)
     assert not proof.accepted
     assert not proof.alarms
+
+
+@pytest.mark.parametrize(
+    ("off", "unchanged", "noise"), [(1e-7, True, True), (1.2e-5, False, True), (9e-5, False, False)]
+)
+def test_what_is_no_change(off: float, unchanged: bool, noise: bool) -> None:
+    """Honest runtimes may agree better than the noise of their arithmetic; both tell of it."""
+    exact = numbers(4, 64).astype(np.float64)
+    fair = [exact + 1e-5 * numbers(4, 64, seed=seed).clip(-1, 1) for seed in range(4)]
+    right = exact.astype(np.float32)
+    truth = Truth(exact, [right], lambda: fair)
+    wrong = right.copy()
+    wrong[1, 7] += np.float32(off)
+    assert truth.is_unchanged(right, right)
+    assert truth.is_unchanged(right, wrong) == unchanged
+    assert truth.is_noise(wrong) == noise
+
+
+def test_the_page_lists_what_was_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = "light_vgg19", "--seconds", "0", "--output", str(tmp_path)
+    monkeypatch.setattr("sys.argv", ["verdicts", str(tmp_path), *chosen])
+    assert verdicts.main() == 0
+    missing = (tmp_path / "verdicts.md").read_text(encoding="utf-8").partition("## Not run")[2]
+    assert "- time: light_vgg19 (normal)" in missing
+    assert "not asked for: light_bvlc_alexnet (normal)" in missing
 
 
 def judged(case: Case, change: Callable[[np.ndarray], np.ndarray], output: str = "y") -> Agreement:
