@@ -82,6 +82,8 @@ _NAMES_OF_DECIDING = """
     MaxUnpool Mod NonMaxSuppression NonZero Resize RoiAlign Round SVMClassifier Shrink Sign
     ThresholdedRelu TopK TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor Unique
 """
+#: Those of them that do so only where their result is of bytes or of other whole numbers.
+_DECIDING_WHOLE = {"Cast", "CastLike", "Resize"}
 #: Operators that round nothing.
 _EXACT = frozenset(_NAMES_OF_EXACT.split())
 #: Operators by which a little noise may become a step.
@@ -92,7 +94,13 @@ _PRIME = 1_000_003
 
 def decides(graph: Graph) -> bool:
     """Whether a graph rounds, compares or selects, so that a step may hinge on noise."""
-    return any(_plain(node) in _DECIDING for node in graph.walk())
+    return any(_plain(node) in _DECIDING and not _stays_float(node) for node in graph.walk())
+
+
+def _stays_float(node: Node) -> bool:
+    """Whether a node merely rounds although others of its kind make whole numbers."""
+    type_ = node.output.type if _plain(node) in _DECIDING_WHOLE else None
+    return isinstance(type_, TensorType) and type_.dtype in _NAMES
 
 
 class _Noise:
