@@ -17,6 +17,7 @@ from tercet.tools.agreement import Agreement
 from tercet.tools.compare import compare
 from tercet.tools.planted import planted
 from tercet.tools.report import report
+from tercet.tools.shaken import decides
 from tercet.tools.verdict import Judge
 from tercet.tools.verdicts import Truth, prove
 
@@ -208,6 +209,27 @@ def judged(case: Case, change: Callable[[np.ndarray], np.ndarray], output: str =
     with api.load(proto, stop_at=0) as loaded:
         right = loaded.run(feeds)[output]
         return Judge(loaded.imported, feeds).agreement(output, right, change(right.copy()))
+
+
+DECIDING = {
+    "a cast to integers": (("Cast", "x", "y", {"to": 7}), 7, True),
+    "a cast to half": (("Cast", "x", "y", {"to": 10}), 10, False),
+    "resized floats": (("Resize", "x n s", "y", {"mode": "linear"}), 1, False),
+    "nearest floats": (("Resize", "x n s", "y", {"mode": "nearest"}), 1, False),
+    "the greatest": (("ArgMax", "x", "y"), 7, True),
+    "rounded": (("Round", "x", "y"), 1, True),
+    "a product": (("Mul", "x x", "y"), 1, False),
+}
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_what_decides(name: str) -> None:
+    """What only rounds leaves no step behind, whatever else its operator can do."""
+    node, result, expected = DECIDING[name]
+    constants = {"n": np.zeros(0, np.float32), "s": np.array([1, 1, 2, 2], np.float32)}
+    proto, _ = model([node], {"x": numbers(1, 2, 4, 4)}, constants, {"y": result})
+    with api.load(proto, stop_at=0) as loaded:
+        assert decides(loaded.imported) == expected
 
 
 def test_large_rows_do_not_hide_small_ones() -> None:
