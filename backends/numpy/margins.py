@@ -10,7 +10,7 @@ once more, as the inner ones of another matrix.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -41,16 +41,14 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
         out: where the product goes.
         is_fixed: whether `b` never changes.
     """
+    if b.ndim == 2 < a.ndim and a.flags.c_contiguous and out.flags.c_contiguous:
+        a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
     m, n = out.shape[-2:]
     if m <= REST or n < TILE:
         return partial(np.matmul, a, b, out=out)
     if 10 * _cost(n, m) < 9 * _cost(m, n):
         return _turned(a, b, out)
-    tiles, blocks = _outer_tiles(n), list(_parts(n, BLOCK, TILE))
-    if tiles and n <= NARROW:
-        tiles, blocks = list(range(0, n, TILE)), []
-    most = BLOCK // TILE - 2
-    edges = [list(_places(tiles[i : i + most], n)) for i in range(0, len(tiles), most)]
+    blocks, edges = _cut(n)
     inner = [_between_margins(b, places) if is_fixed else None for places in edges]
     padded = _takes_padding(m, a.shape[-1], min(n, BLOCK))
 
@@ -89,6 +87,16 @@ def _cost(m: int, n: int) -> int:
     return rows * (
         margins + (-(-n // TILE) * TILE if n <= NARROW else n + margins * -(-n // BLOCK))
     )
+
+
+@lru_cache(1024)
+def _cut(n: int) -> tuple[list[slice], list[Places]]:
+    """Return the blocks of `n` columns, and the groups of tiles that go between margins."""
+    tiles, blocks = _outer_tiles(n), list(_parts(n, BLOCK, TILE))
+    if tiles and n <= NARROW:
+        tiles, blocks = list(range(0, n, TILE)), []
+    most = BLOCK // TILE - 2
+    return blocks, [list(_places(tiles[i : i + most], n)) for i in range(0, len(tiles), most)]
 
 
 def _parts(size: int, most: int, grain: int) -> Iterator[slice]:
@@ -154,6 +162,9 @@ def _multiply_rows(a: Array, b: Array, out: Array) -> None:
         np.copyto(out, np.matmul(a, b)[..., :m, :])
         return
     whole = m if m % GROUP <= REST else m - m % GROUP
+    if whole == m <= PACKED:
+        np.matmul(a, b, out=out)
+        return
     for part in _parts(whole, PACKED, GROUP):
         np.matmul(a[..., part, :], b, out=out[..., part, :])
     if whole < m:

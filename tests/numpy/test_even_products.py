@@ -55,7 +55,7 @@ def test_equal_rows_and_columns_give_equal_results(core: str) -> None:
 
 
 @pytest.mark.parametrize("is_fixed", [False, True])
-@pytest.mark.parametrize("stacks", [(), (3,), (2, 1)])
+@pytest.mark.parametrize("stacks", [(), (0,), (3,), (2, 1)])
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(2, 5, 9), (7, 4, 40), (30, 8, 7), (50, 9, 700), (700, 9, 50), (64, 20, 700)]
 )
@@ -64,7 +64,7 @@ def test_products_between_margins(
 ) -> None:
     random = np.random.default_rng(8)
     a = random.standard_normal((*stacks, m, k)).astype("float32")
-    b = random.standard_normal((*stacks, k, n)).astype("float32")
+    b = random.standard_normal((k, n) if is_fixed else (*stacks, k, n)).astype("float32")
     out = np.full((*stacks, m, n), np.nan, "float32")
     call = margins.recorded(a, b, out, is_fixed=is_fixed)
     for _ in range(2):
