@@ -4,7 +4,7 @@ BLAS adds the products of an element in an order that depends on where the eleme
 left over at the edges of its tiles goes through other kernels. Results then differ in their last
 bits where they should be equal. Sizes that are multiples of its tiles leave nothing over, so what
 would be left is computed apart, padded with zeros. Which sizes those are depends on the processor;
-it is tried out on first use, in some hundred microseconds.
+it is tried out on first use, in a few milliseconds. Where even whole tiles differ, `margins` helps.
 """
 
 from __future__ import annotations
