@@ -154,7 +154,7 @@ def bytes_of(data: Array | dict[object, object]) -> int:
     repeated = (n for n, stride in zip(data.shape, data.strides, strict=True) if stride == 0)
     nbytes = data.nbytes // max(1, prod(repeated))
     if data.dtype == string and data.size:
-        stored = data[tuple(slice(None if stride else 1) for stride in data.strides)]
+        stored = data[..., *(slice(None if stride else 1) for stride in data.strides)]
         nbytes += sum(map(getsizeof, {id(text): text for text in stored.flat}.values()))
     return nbytes
 

@@ -273,7 +273,7 @@ class Plan:
         self.device.enter()  # which memory of the host that it pins depends on, too
         for name in self._inputs:
             self.feed(name, feeds[name])
-        self.execute()
+        self._execute(self._stream)
         return self.results()
 
     def feed(self, name: str, data: Array) -> None:
@@ -293,8 +293,10 @@ class Plan:
             stream: whose order the work is put in; the plan's own where None. The host waits for
                 the results that lie on it, and for nothing else.
         """
-        stream = stream or self._stream
         self.device.enter()
+        self._execute(stream or self._stream)
+
+    def _execute(self, stream: Stream) -> None:
         if self._check_each:
             self._execute_each(stream)
             return

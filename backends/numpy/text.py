@@ -26,11 +26,12 @@ def string_concat(op: ops.StringConcat, x: Array, y: Array, *, out: Array) -> No
     """Put the texts of `y` behind those of `x`."""
     sizes = (sum(map(getsizeof, data.flat)) * out.size // data.size for data in (x, y) if data.size)
     need(sum(sizes), "the texts of StringConcat")
+    out = np.atleast_1d(out)
     first, second = np.broadcast_to(x, out.shape), np.broadcast_to(y, out.shape)
-    rows = max(1, BLOCK * len(out) // max(1, out.size)) if out.ndim else 1
-    for at in range(0, len(out) if out.ndim else 1, rows):
+    rows = max(1, BLOCK * len(out) // max(1, out.size))
+    for at in range(0, len(out), rows):
         check_time()
-        block = slice(at, at + rows) if out.ndim else ()
+        block = slice(at, at + rows)
         np.add(first[block], second[block], out=out[block])
 
 
