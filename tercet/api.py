@@ -23,7 +23,7 @@ from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.backend import Format
 from .runtime.custom import CustomOperator, with_custom
 from .runtime.dlpack import place_of
-from .runtime.dtypes import TO_ONNX
+from .runtime.dtypes import TO_ONNX, string
 from .runtime.errors import InputError, ModelWarning, UsageError, did_you_mean
 from .runtime.feeds import as_array, as_texts
 from .runtime.freeze import freeze_inputs
@@ -192,10 +192,12 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
 
     Raises:
         BackendUnavailable: the backend cannot run on this machine.
-        UsageError: the backend has no device of its own.
+        UsageError: the backend has no device of its own, or ONNX no such dtype.
         DeviceError: the system has no more memory to lock.
     """
     kind = TensorType(np.dtype(dtype), tuple(shape))
+    if kind.dtype not in TO_ONNX or kind.dtype == string:
+        raise UsageError(f"dtype={kind.dtype}: ONNX has no numbers of this type")
     memory = _cuda_device(backend, "pinned").staging(kind.nbytes).memory
     return memory.view(kind.dtype).reshape(kind.dims)
 
