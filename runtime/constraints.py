@@ -17,12 +17,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
 
 from . import dtypes
 from .dtypes import COMPLEX, FLOAT6S, FLOATS, INTEGERS, DType, name_of
 from .errors import ShapeError
-from .op import OPERATORS, Op, input_names
+from .op import OPERATORS, Op, input_names, per_operator
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 #: The domains that the table speaks of.
@@ -242,7 +241,7 @@ def float64_for_float32() -> Generator[None]:
         _WIDE.reset(token)
 
 
-@cache
+@per_operator
 def signature_of(operator: type[Op]) -> Signature | None:
     """Return the signature of an operator; None for one that is not ONNX's."""
     name = operator.__name__

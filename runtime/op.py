@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import wraps
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -14,6 +15,7 @@ from typing import (
     get_args,
     get_type_hints,
 )
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -148,19 +150,39 @@ class Tensor:
         return f"Tensor({self.array.dtype}{list(self.array.shape)})"
 
 
-@cache
+R = TypeVar("R")
+
+
+def per_operator(function: Callable[[type[Op]], R]) -> Callable[[type[Op]], R]:
+    """Compute a function once for each operator.
+
+    Classes of custom operators, and whatever their functions hold, are forgotten with their models.
+    """
+    known: WeakKeyDictionary[type[Op], R] = WeakKeyDictionary()
+
+    @wraps(function)
+    def call(operator: type[Op]) -> R:
+        found = known.get(operator)
+        if found is None:
+            found = known[operator] = function(operator)
+        return found
+
+    return call
+
+
+@per_operator
 def body_names(operator: type[Op]) -> tuple[str, ...]:
     """Return the names of the attributes that hold a graph."""
     return tuple(f.name for f in fields(operator) if "Graph" in str(f.type))
 
 
-@cache
+@per_operator
 def attributes(operator: type[Op]) -> tuple[str, ...]:
     """Return the names of an operator's attributes."""
     return tuple(f.name for f in fields(operator))
 
 
-@cache
+@per_operator
 def arity(operator: type[Op]) -> tuple[int, int | None]:
     """Return the least and greatest number of inputs; None for no upper bound."""
     parameters = list(inspect.signature(operator.infer).parameters.values())[1:]
@@ -170,13 +192,13 @@ def arity(operator: type[Op]) -> tuple[int, int | None]:
     return least, None if variadic else len(named)
 
 
-@cache
+@per_operator
 def input_names(operator: type[Op]) -> tuple[str, ...]:
     """Return the names of the inputs; the last one stands for all the rest where it is variadic."""
     return tuple(inspect.signature(operator.infer).parameters)[1:]
 
 
-@cache
+@per_operator
 def input_kinds(operator: type[Op]) -> tuple[tuple[type, ...], ...]:
     """Return, input by input, which classes of types `infer` takes; NoneType where optional."""
     hints = get_type_hints(operator.infer)

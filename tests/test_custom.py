@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -194,3 +196,17 @@ def test_what_cannot_be_an_operator() -> None:
         tercet.load(
             model_of("g (float[n] x) => (y) { y = my.domain.Swiss (x) }"), operators={KEY: swish}
         )
+
+
+def test_what_an_operator_holds_is_given_back_with_its_model() -> None:
+    class Swish:
+        def __call__(self, x: Array, *, beta: float = 1.0) -> Array:
+            return swish(x, beta=beta)
+
+    function = Swish()
+    held = weakref.ref(function)
+    with tercet.load(MODEL, operators={KEY: function}) as model:
+        assert model(X)[0].shape == X.shape
+    del model, function
+    gc.collect()
+    assert held() is None

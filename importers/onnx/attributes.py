@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ...runtime.dtypes import BY_ONNX, DType
 from ...runtime.errors import did_you_mean
 from ...runtime.ir import Graph
-from ...runtime.op import Op, Tensor, attributes
+from ...runtime.op import Op, Tensor, attributes, per_operator
 from ...runtime.types import MapType, OptionalType, SequenceType, TensorType, ValueType
 from .raw import items
 
@@ -54,7 +53,7 @@ def _members(hint: Any) -> list[Any]:
 Converter = Callable[[str, Any], Any]
 
 
-@cache
+@per_operator
 def _converters(operator: type[Op]) -> dict[str, Converter]:
     hints = get_type_hints(operator, localns=_NAMES)
     return {name: _converter(hints[name]) for name in attributes(operator)}
