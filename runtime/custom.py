@@ -103,9 +103,9 @@ def _result(data: Any, value: Value, where: str) -> HostValue:
         return [_result(each, Value(value.name), where) for each in items]
     if data is None or isinstance(data, dict):
         return cast("dict[Any, Any] | None", data)
-    kind: Any = type(data)
+    kind = cast("type[object]", type(data))
     if not issubclass(kind, np.ndarray | np.generic) or issubclass(kind, np.ma.MaskedArray):
-        raise OperatorError(f"{where} is {type(data).__name__}; expected a numpy array")
+        raise OperatorError(f"{where} is {kind.__name__}; expected a numpy array")
     array: Array = np.asarray(data)
     array = array.astype(object) if array.dtype.kind in "UT" else array
     if array.dtype not in TO_ONNX:
