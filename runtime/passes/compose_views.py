@@ -86,11 +86,13 @@ class _Form:
         """Put it in the place of the chain; return a sentence about it, and its result."""
         last, value = self.chain[-1], self.chain[0].inputs[0]
         assert value is not None
-        for op, shape in self.steps:
+        turns = [isinstance(op, Transpose) for op, _ in self.steps]
+        for i, (op, shape) in enumerate(self.steps):
             inputs: list[Value | None] = [value]
             if shape is not None:
                 inputs.append(graph.constant(np.array(shape, np.int64), f"{last.name}.shape"))
-            origin = tuple(self.chain)
+            stands_for_all = turns[i] or (not any(turns) and i == 0)
+            origin = tuple(self.chain) if stands_for_all else ()
             node = graph.insert(op, inputs, name=last.name, before=last, origin=origin)
             infer_node(node)
             value = node.output

@@ -139,6 +139,7 @@ def test_light_models_on_numpy(name: str) -> None:
         check(model, make_inputs(model.inputs, Wanted()).arrays)
 
 
+@pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
 @pytest.mark.parametrize("name", SHARED)
 def test_shared_models_on_numpy(name: str, shared_models: Path) -> None:
     folder = shared_models / name

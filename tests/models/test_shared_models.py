@@ -64,6 +64,7 @@ def test_no_model_is_forgotten(index: Mapping[str, Mapping[str, str]]) -> None:
     assert sorted(index) == sorted(NAMES)
 
 
+@pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_shared_model(
     name: str, shared_models: Path, index: Mapping[str, Mapping[str, str]]
