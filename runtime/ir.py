@@ -311,6 +311,7 @@ class Graph:
         if names := self._labels.pop(old, []):
             self._outputs.update(dict.fromkeys(names, new))
             self._labels.setdefault(new, []).extend(names)
+            new.declared = new.declared or old.declared
 
     def replace(self, node: Node, values: Sequence[Value]) -> None:
         """Remove `node` and let everybody read `values` instead of its outputs."""
