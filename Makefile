@@ -22,7 +22,8 @@ demo: .venv/core.stamp  ## recognise handwritten digits on every backend this ma
 	@$(VENV_PYTHON) -m tercet demo
 
 test: .venv/dev.stamp  ## run the tests (no GPU needed)
-	$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+	$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --max-worker-restart 0 \
+	  --dist loadfile
 
 lint: .venv/dev.stamp style types  ## check style, format and types
 

@@ -7,6 +7,7 @@ kernel that never ends, a watchdog of the command line ends together with the pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ from .console import Say, silent
 GRACE = 10.0
 #: Seconds that work which keeps nothing has to hear of the alarm.
 PROMPT = 0.8
+#: Where an alarm waits, as what it interrupts there is what puts everything back.
+_OWN_FILES = frozenset({__file__, contextlib.__file__})
 
 
 class OutOfTime(BaseException):
@@ -74,7 +77,11 @@ class _Watch:
 
     def ring(self, number: int, frame: FrameType | None) -> None:
         """Handle the alarm."""
-        if self.active:
+        if not self.active:
+            return
+        if frame is not None and frame.f_code.co_filename in _OWN_FILES:
+            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+        else:
             self._raise()
 
     def _raise(self) -> None:
@@ -134,9 +141,10 @@ def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
         yield
     finally:
         watch.active = False
-        rest = max(1e-3, left - (monotonic() - begin)) if left else 0
+        signal.setitimer(signal.ITIMER_REAL, 0)  # while it is handled here: the default is death
         signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
-        signal.setitimer(signal.ITIMER_REAL, rest, interval)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (monotonic() - begin)), interval)
 
 
 @contextmanager
@@ -185,9 +193,9 @@ class Watchdog:
         self._timer: Timer | None = None
 
     def arm(self, seconds: float | None) -> float | None:
-        """End the process `GRACE` seconds after so many; returns `seconds`."""
-        if seconds is not None:
-            self.disarm()
+        """End a process of our own `GRACE` seconds after so many; returns `seconds`."""
+        self.disarm()
+        if seconds is not None and self.owns_process:
             self._timer = Timer(seconds + GRACE, _end_process, (seconds,))
             self._timer.daemon = True
             self._timer.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from time import monotonic, sleep
 import pytest
 
 import tercet as api
-from tercet.tools import deadline
+from tercet.tools import cli, deadline, run
 from tercet.tools.deadline import all_or_nothing, time_limit
 from tercet.tools.measure import Repeat
 
@@ -57,6 +58,30 @@ def test_an_alarm_of_somebody_else_is_put_back() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert rung == [signal.SIGALRM]
+
+
+RACE = """
+from tercet.tools.deadline import time_limit
+
+for number in range(1000):
+    with time_limit(0.0015) as (limit, say):
+        while True:
+            say("x")
+    assert limit.passed
+"""
+
+
+def test_an_alarm_that_comes_as_the_work_ends_kills_nobody() -> None:
+    """Where `say` has noticed first that the time is up, the signal is about to come."""
+    done = subprocess.run(
+        [sys.executable, "-c", RACE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_errors_pass() -> None:
@@ -152,7 +177,7 @@ def test_python_gives_what_there_is(folder: Path) -> None:
 
 
 HANGS = """
-import signal
+import signal, sys
 from tercet.tools import deadline
 from tercet.tools.cli import main
 from tercet.tools import run
@@ -164,7 +189,8 @@ def hang(*args, **kwargs):
     signal.sigwait({signal.SIGUSR2})
 
 run.run_model = hang
-main(["run", "adder.onnx", "--timeout", "0.1"])
+sys.argv = ["tercet", "run", "adder.onnx", "--timeout", "0.1"]
+main()
 """
 
 
@@ -212,10 +238,27 @@ def test_a_run_that_cannot_be_interrupted_ends_promptly(folder: Path) -> None:
     assert "the process ends here" in done.stderr
 
 
-def test_the_watchdog_is_called_off(tercet: Tercet, monkeypatch: pytest.MonkeyPatch) -> None:
+def ends_of_process(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ended: list[float] = []
     monkeypatch.setattr(deadline, "GRACE", 0.0)
     monkeypatch.setattr(deadline, "_end_process", ended.append)
-    tercet("run", "adder.onnx", "--repeat", 0, "--timeout", 1.0)
+    return ended
+
+
+def test_the_watchdog_is_called_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = ends_of_process(monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["tercet", "run", "adder.onnx", "--timeout", "1.0"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
     sleep(1.2)
+    assert (end.value.code, ended) == (0, [])
+
+
+def test_only_a_process_of_its_own_is_ended(
+    tercet: Tercet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever calls `main` with arguments has other work in the process."""
+    ended = ends_of_process(monkeypatch)
+    monkeypatch.setattr(run, "run_model", lambda *args, **kwargs: sleep(0.5))
+    tercet("run", "adder.onnx", "--timeout", 0.1)
     assert not ended
