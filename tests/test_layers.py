@@ -18,7 +18,8 @@ ALLOWED = {
     "backends/numpy": ("runtime",),
     "backends/cuda": ("runtime",),
     "backends/cudnn": ("runtime", "backends/cuda"),
-    "backends/tensorrt": ("runtime", "backends/cuda", "importers/onnx"),
+    "backends/regions": ("runtime", "importers/onnx"),
+    "backends/tensorrt": ("runtime", "backends/cuda", "backends/regions"),
 }
 
 

@@ -12,9 +12,9 @@ from ...runtime.errors import UnsupportedError
 from ...runtime.ir import Graph, Node
 from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from ...runtime.options import Options
+from ..regions.regions import Region, is_worthwhile, regions
+from ..regions.section import section
 from .engine import Engines, Refused, Settings
-from .regions import Region, is_worthwhile, regions
-from .section import section
 from .step import EngineStep, Pointer
 
 #: Element types of tensors; those of bytes between Q and DQ alone.

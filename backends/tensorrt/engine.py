@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...runtime import forks
 from ...runtime.cache import Cache
 from ...runtime.errors import DeviceError
-from .section import Ints, Section
+from ..regions.section import Ints, Section
 from .vendor import Library
 
 if TYPE_CHECKING:

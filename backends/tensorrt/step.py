@@ -10,8 +10,8 @@ import numpy as np
 
 from ...runtime.backend import Device, View
 from ...runtime.errors import DeviceError
+from ..regions.section import Section, Tensor
 from .engine import Engine
-from .section import Section, Tensor
 
 if TYPE_CHECKING:
     import tensorrt as trt

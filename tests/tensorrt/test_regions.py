@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.backends.tensorrt.regions import Region, is_worthwhile, regions
+from tercet.backends.regions.regions import Region, is_worthwhile, regions
 from tercet.runtime.dtypes import float32
 from tercet.runtime.ir import Graph, Node, Value
 from tercet.runtime.ops.elementwise import Add, Relu

@@ -1,4 +1,4 @@
-"""A region as a model of its own: what TensorRT reads, and what an engine of it is known by."""
+"""A region as a model of its own: what a compiler reads, and what its engine is known by."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...runtime.partition import reads_of, results_of
 from ...runtime.types import Array, TensorType
 from .regions import Region
 
-#: The opset that models are written in; TensorRT's parser reads all of it.
+#: The opset that models are written in; every compiler here reads all of it.
 OPSET = 20
 
 Ints = tuple[int, ...]

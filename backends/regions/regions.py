@@ -1,4 +1,4 @@
-"""Which nodes go to TensorRT together: the largest convex regions of those that it may take."""
+"""Which nodes go to a compiler together: the largest convex regions of those it may take."""
 
 from __future__ import annotations
 
