@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint style types check quick-test format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
+.PHONY: help demo test lint style types check quick-test docs wheel format fuzz gpu-test gpu-bench gpu-studies gpu-sanitize clean
 
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3)
 SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
@@ -13,6 +13,8 @@ ENV_PYTHON := PYTHONPATH=. $(or $(PYTHON),python3)
 VENV_PYTHON := .venv/bin/python
 QUICK_TESTS := tests/test_api.py tests/test_layers.py tests/passes tests/plan/test_plan.py \
   tests/plan/test_program.py tests/numpy/test_fusion.py
+DOC_TESTS := tests/test_docs.py tests/test_contributing.py tests/test_device_arrays_doc.py \
+  tests/cli/test_docs.py tests/plan/test_toy_backend.py
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
 
 help:  ## list these targets
@@ -45,7 +47,19 @@ check: .venv/dev.stamp  ## check style and types, and run the tests that say mos
 quick-test: .venv/dev.stamp
 	$(VENV_PYTHON) -m pytest -q -m "not gpu and not slow" $(QUICK_TESTS)
 
-format: .venv/dev.stamp  ## format the code and mend what ruff can mend
+docs: .venv/dev.stamp  ## run the examples of the documentation and check its links
+	$(VENV_PYTHON) -m pytest -q $(DOC_TESTS)
+
+# What an earlier build left behind would be packed again.
+wheel: .venv/core.stamp  ## build dist/*.whl, install it into an empty environment and import it
+	rm -rf build/lib build/bdist.* build/wheel dist
+	$(VENV_PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(VENV_PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build/wheel && bin/python -I -c "import tercet; print(tercet.__version__, tercet.__file__)"
+	cd build/wheel && bin/python -I -m tercet doctor
+
+format: .venv/dev.stamp  ## format the code and fix what ruff can fix
 	$(VENV_PYTHON) -m ruff check --fix
 	$(VENV_PYTHON) -m ruff format
 

@@ -1,0 +1,59 @@
+"""Every page: its links lead somewhere, and the files and make targets that it names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in (ROOT, ROOT / ".github", ROOT / "docs")
+    for path in folder.glob("*.md")
+)
+#: Targets of links, those of pictures among them; not `[x](https://…)`.
+_LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([\w-]+))?\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+#: `folder/file.py`, as text names the files of the project; ... and * stand for any.
+_FILE = re.compile(
+    r"`((?:runtime|importers|backends|tools|tercet|tests|docs|examples|\.github)/[\w./-]+?)`"
+)
+#: Files that readers are told to make.
+TO_BE_MADE = {"backends/cuda/kernels/row_energy.cu", "docs/results/tensorrt.md"}
+
+
+def test_there_are_pages() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    here = ROOT / page
+    for path, anchor in _LINK.findall(here.read_text(encoding="utf-8")):
+        target = here.parent / path if path else here
+        assert target.exists(), path
+        if anchor:
+            headings = _HEADING.findall(target.read_text(encoding="utf-8"))
+            assert anchor in {_anchor(heading) for heading in headings}, f"{path}#{anchor}"
+
+
+def _anchor(heading: str) -> str:
+    """The name that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page: str) -> None:
+    named = set(_FILE.findall((ROOT / page).read_text(encoding="utf-8"))) - TO_BE_MADE
+    assert not {path for path in named if not (ROOT / path).exists()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_make_targets_exist(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:`| {4})make ([a-z][a-z-]+)", text))
+    assert named <= targets
