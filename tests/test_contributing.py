@@ -1,0 +1,112 @@
+"""The operator of CONTRIBUTING.md: its pieces, appended to the files that they belong in, work."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+BLOCKS = {
+    kind: [
+        textwrap.dedent(block)
+        for block in re.findall(rf"^ *```{kind}\n(.*?)```", TEXT, re.M | re.S)
+    ]
+    for kind in ("python", "cuda")
+}
+MODULES = ("tercet.runtime.ops.norm", "tercet.backends.numpy.norm", "tercet.backends.cuda.norm")
+
+#: Appends pieces to modules, in a process of its own: operators are registered for good.
+APPEND = """
+import importlib, sys
+import numpy as np
+
+def append(module, piece):
+    target = vars(importlib.import_module(module))
+    target.update(declared)
+    exec(compile(piece, f"CONTRIBUTING.md ({module})", "exec"), target)
+    if "RowEnergy" in target:
+        declared["RowEnergy"] = target["RowEnergy"]
+
+declared = {}
+for module, piece in PIECES:
+    append(module, piece)
+
+from tercet.runtime.ir import Graph
+from tercet.runtime.infer import infer
+from tercet.runtime.types import TensorType
+from tercet.runtime.dtypes import float32
+
+x = np.random.default_rng(0).standard_normal((5, 301), np.float32)
+wanted = (x.astype(np.float64) ** 2).sum(-1, keepdims=True) * 0.5
+graph = Graph("energy")
+value = graph.add_input("x", TensorType(float32, ("rows", 301)))
+graph.set_outputs({"y": graph.insert(declared["RowEnergy"](scale=0.5), [value], ["y"]).output})
+infer(graph)
+assert graph.outputs["y"].type == TensorType(float32, ("rows", 1))
+"""
+
+ON_NUMPY = """
+from tercet.importers.onnx.save import save
+import tercet
+save(graph, "energy.onnx")
+with tercet.load("energy.onnx", backend="numpy") as model:
+    np.testing.assert_allclose(model(x)[0], wanted, rtol=1e-5)
+"""
+
+ON_CUDA = """
+from pathlib import Path
+from tercet.backends.cuda import compile as compiling
+from tercet.backends.cuda.compile import H200
+from tercet.backends.numpy import evaluate
+from tercet.runtime.infer import specialise
+from tercet.runtime.model import Model
+from tests.kernels.cubins import assert_arguments
+from tests.kernels.dry import launches, planned
+from tests.kernels.emulator import COMPILER, open_emulated
+from tests.kernels.samples import OPTIONS
+
+compiling.KERNELS = Path("kernels")
+static = specialise(graph, {"x": TensorType(float32, x.shape)})
+found = launches(planned(static))
+assert [launch.entry for launch in found] == ["row_energy"]
+assert_arguments(found, H200, Path("cache"))
+if COMPILER:
+    with Model(static.clone(), [open_emulated(Path("cache"))], OPTIONS, evaluate) as model:
+        np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=1e-5)
+"""
+
+
+def run(script: str, modules: tuple[str, ...], folder: Path) -> None:
+    """Execute a script behind the pieces for some modules."""
+    pieces = list(zip(modules, BLOCKS["python"], strict=False))
+    text = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nPIECES = {pieces!r}\n{APPEND}{script}"
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_piece_has_its_file() -> None:
+    assert len(BLOCKS["python"]) == len(MODULES)
+    for module in MODULES:
+        assert f"`{module.removeprefix('tercet.').replace('.', '/')}.py`" in TEXT
+
+
+def test_the_operator_runs_on_numpy(tmp_path: Path) -> None:
+    run(ON_NUMPY, MODULES[:2], tmp_path)
+
+
+def test_the_operator_runs_on_cuda(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    shutil.copytree(ROOT / "backends" / "cuda" / "kernels", tmp_path / "kernels")
+    (kernel,) = BLOCKS["cuda"]
+    (name,) = re.findall(r"`backends/cuda/kernels/(\w+\.cu)`", TEXT)
+    (tmp_path / "kernels" / name).write_text(kernel, encoding="utf-8")
+    run(ON_CUDA, MODULES, tmp_path)
