@@ -72,17 +72,16 @@ def test_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     assert found == [package / "__init__.py", package / "runtime" / "__init__.py"]
 
 
-def test_import_is_fast_and_loads_nothing_optional() -> None:
+def test_import_loads_nothing_optional() -> None:
+    """Nor what takes long, which is loaded when it is first used."""
     script = """
-import time
-start = time.perf_counter()
-import tercet
-print(time.perf_counter() - start, *{name.split(".")[0] for name in sys.modules})
+import sys, tercet
+print(len(sys.modules), *{name.split(".")[0] for name in sys.modules})
 """
-    runs = [run(script, folder=ROOT).split() for _ in range(3)]
-    assert min(float(seconds) for seconds, *_ in runs) < 0.5
-    optional = {"cuda", "cudnn", "onnxruntime", "PIL", "rich", "tensorrt", "torch", "typer"}
-    assert not optional & set(runs[0])
+    count, *names = run(script, folder=ROOT).split()
+    optional = {"cuda", "cudnn", "numpy", "onnx", "onnxruntime", "PIL", "rich", "tensorrt", "torch"}
+    assert not {*optional, "typer"} & set(names)
+    assert int(count) < 200
 
 
 @pytest.mark.parametrize(("extra", "major"), [("cuda12", 12), ("cuda13", 13)])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 import pytest
 
@@ -24,16 +24,14 @@ FOREVER = "100000000"
 
 
 def test_work_is_interrupted_wherever_it_is() -> None:
-    begin = monotonic()
     done = []
     with time_limit(0.05) as (limit, say):
         say("counting")
-        for number in range(10**9):
-            done.append(number)
+        while True:
+            done[:] = [*done[-1000:], len(done)]
     assert limit.passed
     assert limit.stopped == "stopped after 0.05 s (counting)"
     assert done
-    assert monotonic() - begin < 5
 
 
 def test_time_that_is_not_up_changes_nothing() -> None:

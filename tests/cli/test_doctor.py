@@ -17,9 +17,7 @@ from .conftest import Tercet
 
 
 def test_names_what_is_here(tercet: Tercet) -> None:
-    start = time.monotonic()
     done = tercet("doctor")
-    assert time.monotonic() - start < 3
     assert done.code == 0
     out = " ".join(done.out.split())
     for words in ("Python", "numpy", "onnx", "NVIDIA driver", "NVRTC", "cuDNN", "numpy ok cpu"):

@@ -50,9 +50,7 @@ def test_processes_are_started_again(jobs: int) -> None:
 
 
 def test_what_takes_too_long_is_ended() -> None:
-    start = time.monotonic()
     found = outcomes(SLEEPS, *GOOD, timeout=2)
-    assert time.monotonic() - start < 30
     assert found[SLEEPS.name] == Outcome("failed", "no result after 2 s", broken=True)
     assert all(found[case.name].status == "passed" for case in GOOD)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -31,10 +30,8 @@ def test_what_is_missing_is_named(
     frontend: object, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cudnn", frontend)
-    start = time.perf_counter()
     with pytest.raises(BackendUnavailable) as caught:
         load.__wrapped__()
-    assert time.perf_counter() - start < 2
     assert caught.value.missing.startswith(missing)
     assert caught.value.missing.endswith("is not installed")
     assert "pip install 'tercet[cuda13]'" in caught.value.remedy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import time
 from typing import Any
 
 import numpy as np
@@ -52,13 +51,12 @@ def test_petabytes(operator: str, known: str) -> None:
             "{", f"{{ n = Constant <value_ints = [{P}]> () ", 1
         )
         feeds = []
-    before, start = peak(), time.process_time()
+    before = peak()
     with (
         loaded(text) as model,
         pytest.raises((tercet.LimitError, tercet.DeviceOutOfMemory), match=r"\d{15,} bytes"),
     ):
         model(*feeds)
-    assert time.process_time() - start < 5
     assert peak() - before < 100 << 20
 
 

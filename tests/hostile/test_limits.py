@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,6 @@ def test_a_run_that_never_ends(text: str, where: str) -> None:
             found.append(error)
 
     with loaded(text) as model:
-        begin = perf_counter()
         if where == "another thread":
             thread = threading.Thread(target=run, args=(model,))
             thread.start()
@@ -63,7 +61,6 @@ def test_a_run_that_never_ends(text: str, where: str) -> None:
             run(model)
         assert isinstance(found[0], tercet.TimeLimitError), found[0]
         assert "not done after 0.2 s" in str(found[0])
-        assert perf_counter() - begin < 20
         model.run({"m": np.array(3), "x": X[0, 0, :1]}, timeout=60)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 
-from tercet.backends.cuda.compile import Compiler, Source, Target
+from tercet.backends.cuda.compile import H200, Compiler, Source, Target
 from tercet.backends.cuda.launch import Launch, sizes
 
 #: The attribute of a kernel that describes one of its parameters.
@@ -15,11 +16,24 @@ _WITH_SIZE = 4
 
 
 def all_compile(sources: Iterable[Source], target: Target, cache: Path) -> None:
-    """Compile sources, in the background and those only that are not in the cache."""
+    """Compile sources, in the background and those only that are not in the cache.
+
+    Every one is compiled for the newest architecture. Which instructions another one has is a
+    matter of the types and the flags of a source, not of its sizes: there one of a kind will do.
+    """
     compiler = Compiler(target, cache)
-    for code in [compiler.submit(source) for source in dict.fromkeys(sources)]:
+    chosen = list(dict.fromkeys(sources))
+    if target != H200:
+        chosen = list({_kind(source): source for source in chosen}.values())
+    for code in [compiler.submit(source) for source in chosen]:
         code.result()
     assert compiler.statistics.pending == 0
+
+
+def _kind(source: Source) -> Hashable:
+    """What two sources have in common that differ in sizes alone."""
+    constants = [(k, v if isinstance(v, bool) else None) for k, v in source.constants]
+    return source.file, source.types, tuple(constants), re.sub(r"\d+", "#", source.code)
 
 
 def assert_arguments(launches: Iterable[Launch], target: Target, cache: Path) -> None:

@@ -13,23 +13,21 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 
 import tercet
 from tercet.importers.onnx import load
 from tercet.importers.onnx.export import export
 from tercet.tools.light_models import NAMES as LIGHT
-from tercet.tools.light_models import light_inputs, light_model
+from tercet.tools.light_models import light_inputs
 from tercet.tools.model_table import check, read_index
 from tercet.tools.oracle import Oracle
 
 from ..importers.same import assert_same
+from .slim import slim_model
 from .test_shared_models import NAMES
 
 Array = np.ndarray[Any, Any]
-
-#: Their classifiers are made slim: what half a gigabyte of weights can show, bvlc_alexnet shows.
-LARGE = ("vgg19", "zfnet512")
 
 
 class OnnxRuntime:
@@ -66,20 +64,10 @@ def test_shared_model(name: str, shared_models: Path) -> None:
     assert not [str(result) for result in results if not result.ok]
 
 
-def slim(proto: ModelProto) -> ModelProto:
-    """Leave 256 of the 4096 units of each inner layer of a classifier."""
-    for tensor in proto.graph.initializer:
-        if 4096 in tensor.dims:
-            data = numpy_helper.to_array(tensor)
-            part = data[tuple(slice(256 if size == 4096 else None) for size in data.shape)]
-            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(part), tensor.name))
-    return proto
-
-
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_model(name: str) -> None:
     """The optimised file is no further from float64 than twice what rounding did before."""
-    proto = slim(light_model(name)) if name in LARGE else light_model(name)
+    proto = slim_model(name)
     feeds = light_inputs(proto)
     with tercet.load(proto) as model:
         (found,) = OnnxRuntime(exported(model)).run(feeds).values()

@@ -13,6 +13,8 @@ import tercet
 from tercet.tools.light_models import NAMES, light_inputs, light_model
 from tercet.tools.oracle import Oracle
 
+from .slim import slim_model
+
 Feeds = dict[str, np.ndarray]
 
 
@@ -34,7 +36,7 @@ def test_shipped_outputs(name: str, backend: str, light_models: Path) -> None:
 def light(request: pytest.FixtureRequest) -> tuple[onnx.ModelProto, Feeds, np.ndarray]:
     """A model, its inputs and onnxruntime's logits, once for all backends."""
     ort = pytest.importorskip("onnxruntime")
-    proto = light_model(request.param)
+    proto = slim_model(request.param)
     feeds = light_inputs(proto)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, feeds)
