@@ -1,4 +1,4 @@
-"""What networks of the literature cost, as `inspect --cost` counts it: rows E27 and E28."""
+"""What networks of the literature cost, as `inspect --cost` counts it."""
 
 from __future__ import annotations
 

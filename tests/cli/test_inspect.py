@@ -73,7 +73,7 @@ def test_passes_placement_and_memory_are_shown(tercet: Tercet) -> None:
 
 
 def test_resnet50(tercet: Tercet) -> None:
-    """Row A20: 53 batch-norms go, and bytes with them. MACs and parameters are the known ones."""
+    """53 batch-norms go, and bytes with them. MACs and parameters are the known ones."""
     found = tercet("inspect", light("resnet50"), "--passes", "--json").json
     assert found["passes"]["operators"]["BatchNormalization"] == {"before": 53, "after": 0}
     assert found["passes"]["constants"]["after"]["parameters"] == 25_530_472

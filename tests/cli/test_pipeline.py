@@ -1,4 +1,4 @@
-"""B07, B11: the table of ways to run a stream of batches."""
+"""The table of ways to run a stream of batches."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_nan_is_counted_and_shown(tercet: Tercet) -> None:
 
 
 def test_trace_shapes_of_vgg16(tercet: Tercet, folder: Path) -> None:
-    """The lecture's list (row C05): 224x224x3 ... 25088, 4096, 4096, 1000."""
+    """The lecture's list: 224x224x3 ... 25088, 4096, 4096, 1000."""
     models.write(models.vgg16(scale=64), folder / "thin.onnx")
     layers = tercet("run", "thin.onnx", "--trace-shapes", "--json", "--repeat", 0).json["layers"]
     assert layers[0]["inputs"] == ["float32[1,3,224,224]"]
@@ -100,7 +100,6 @@ def test_trace_shapes_of_vgg16(tercet: Tercet, folder: Path) -> None:
 
 
 def test_every_hidden_layer_can_be_asked_for(tercet: Tercet, folder: Path) -> None:
-    """Row C06."""
     thin = models.vgg16(scale=64)
     models.write(thin, folder / "thin.onnx")
     names = [node.output[0] for node in thin.graph.node]

@@ -216,7 +216,7 @@ def test_a_choice_says_what_it_is(session: Session, tmp_path: Path) -> None:
 
 
 def test_both_lists_and_the_regret(session: Session, tmp_path: Path) -> None:
-    """Row B13: what the heuristics propose beside what was measured."""
+    """What the heuristics propose beside what was measured."""
     chooser, wanted = Chooser(session, tmp_path), task()
     before = task_row(chooser, wanted, ["conv"])
     assert before.regret is None
@@ -239,7 +239,7 @@ def test_both_lists_and_the_regret(session: Session, tmp_path: Path) -> None:
 def test_a_bad_descriptor_names_call_status_and_configuration(
     session: Session, tmp_path: Path
 ) -> None:
-    """Row A27: the result of a convolution is said to be one row shorter than it is."""
+    """The result of a convolution is said to be one row shorter than it is."""
     from tercet.backends.cudnn.operation import Operand
 
     right = describe(CASE.graph().nodes[0])

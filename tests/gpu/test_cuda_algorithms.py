@@ -45,7 +45,7 @@ def test_ways_against_float64(case: Case, way: str) -> None:
 
 @pytest.mark.parametrize("case", LAYERS, ids=str)
 def test_real_layers(case: Case) -> None:
-    """B12: each way that a layer has is right, whichever is chosen."""
+    """Each way that a layer has is right, whichever is chosen."""
     (backend,) = open_backends("cuda", Options())
     exact = case.exact()
     usable = ways_of(case)
@@ -100,7 +100,7 @@ def run(data: Array, weights: Array, cache: Path, *, tune: bool) -> Array:
 def test_measured_choices(
     shape: tuple[int, ...], dtype: DType, allowed: float, tmp_path: Path
 ) -> None:
-    """B13: a choice is measured once, kept, and right; without `tune` it plays no part."""
+    """A choice is measured once, kept, and right; without `tune` it plays no part."""
     channels = shape[1]
     data, weights = normal(*shape).astype(dtype), normal(channels, channels, 3, 3).astype(dtype)
     plain = run(data, weights, tmp_path, tune=False)

@@ -44,14 +44,14 @@ def random_case(seed: int) -> tuple[list[Any], dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_random_configurations(seed: int) -> None:
-    """D09: shapes follow from inference, results from the kernels."""
+    """Shapes follow from inference, results from the kernels."""
     inputs, attributes = random_case(seed)
     check("Conv", inputs, (1, 2), **attributes)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_naive_kernel(seed: int) -> None:
-    """A23: the textbook's kernel agrees with the tuned one."""
+    """The textbook's kernel agrees with the tuned one."""
     inputs, attributes = random_case(seed)
     check("Conv", inputs, (1, 2), options={"conv": "naive"}, **attributes)
 
@@ -120,5 +120,5 @@ def test_other_ranks(rank: int, groups: int) -> None:
 
 
 def test_an_asymmetric_filter_is_not_flipped() -> None:
-    """D04: ONNX's Conv is a cross-correlation."""
+    """ONNX's Conv is a cross-correlation."""
     check("Conv", [normal(1, 8, 6, 6), np.arange(72, dtype=np.float32).reshape(1, 8, 3, 3)], (1,))

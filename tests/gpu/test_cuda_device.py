@@ -216,7 +216,6 @@ def test_compiled_kernels_are_kept_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
 def test_device_arrays_come_back_exactly(device, dtype: type) -> None:
-    """C11."""
     from tercet.backends.cuda.array import DeviceArray
 
     data = normal(3, 5, 7).astype(dtype)

@@ -117,7 +117,7 @@ def bytes_of(data: Any) -> bytes:
 
 @pytest.mark.parametrize(("theirs", "ours"), TYPES, ids=str)
 def test_every_dtype_goes_there_and_back(theirs: Any, ours: Any, device) -> None:
-    """C11: exact in both directions, and for arrays without elements or axes."""
+    """Exact in both directions, and for arrays without elements or axes."""
     for shape in ((3, 5), (), (0, 4), (1, 1, 7)):
         data = torch.randint(0, 2, shape, device="cuda").to(theirs)
         array = tercet.to_device(data)
@@ -394,7 +394,7 @@ def test_a_bad_batch_and_an_early_end_free_everything(device) -> None:
 
 @pytest.mark.alone
 def test_three_stages_overlap() -> None:
-    """B11: eight batches take at most 1.15 times their longest stage and the others once."""
+    """Eight batches take at most 1.15 times their longest stage and the others once."""
     with tercet.load(balanced_model(), "cuda") as model:
         x = np.random.default_rng(0).standard_normal((8192, 1024), np.float32)
         found = measure_pipeline(model, {"x": x})
@@ -403,7 +403,7 @@ def test_three_stages_overlap() -> None:
 
 
 def test_a_steady_run_is_copy_compute_copy(device) -> None:
-    """A26, B06: memory and weights are the first run's."""
+    """Memory and weights are the first run's."""
     feeds = arrays(0)
     events = trace_lifecycle(lambda: tercet.load(source_of(MLP), "cuda"), feeds, runs=3)
     for run in (2, 3):

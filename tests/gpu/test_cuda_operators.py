@@ -149,7 +149,7 @@ def test_other_elementwise() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 3, 31, 32, 33, 127, 1009, 1 << 20])
 def test_any_number_of_elements(n: int) -> None:
-    """A24: the grid covers every size, also 0 and 1."""
+    """The grid covers every size, also 0 and 1."""
     check("Add", [normal(n), np.array([2.5], np.float32)])
     check("Softmax", [normal(1, n)])
     check("Concat", [normal(n), normal(1), normal(n)], axis=0)
@@ -193,7 +193,7 @@ def test_reductions(kind: str, axes: tuple[int, ...]) -> None:
 
 
 def test_a_long_sum_is_accurate() -> None:
-    """A25: a tree of partial sums, where a running sum would be off by 1e-3."""
+    """A tree of partial sums, where a running sum would be off by 1e-3."""
     x = np.full((1, 1 << 24), np.float32(0.1))
     (got,) = run("cuda", "ReduceSum", [x, np.array([1])], (1,))
     assert abs(float(got[0, 0]) / (float(np.float32(0.1)) * (1 << 24)) - 1) < 1e-6

@@ -97,7 +97,7 @@ def test_a_thousand_runs_over_fifty_shapes_leave_nothing_behind(device: Any) -> 
 def test_a_steady_state_allocates_and_copies_nothing(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B06: over 1,000 runs no memory of device or pinned host, and no weight, is touched again."""
+    """Over 1,000 runs no memory of device or pinned host, and no weight, is touched again."""
     x = normal(1, 3, 32, 32)
     with tercet.load(fully_convolutional(), "cuda") as model:
         want = model(x)
@@ -240,7 +240,7 @@ def test_reductions_beyond_31_bits() -> None:
 
 
 def test_a_sum_of_a_billion_numbers_is_accurate() -> None:
-    """A25: 2^30 float32 numbers."""
+    """Over 2^30 float32 numbers."""
     rng = np.random.default_rng(0)
     a, b = (rng.random((1 << 15, 1), np.float32), rng.random((1, 1 << 15), np.float32))
     text = """
@@ -330,7 +330,7 @@ def test_pooling_beyond_31_bits() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 1 << 20, (1 << 31) + 1])
 def test_saxpy(count: int) -> None:
-    """A24: y = 2.5 x + y over any number of elements."""
+    """saxpy, y = 2.5 x + y, over any number of elements."""
     text = f"""
     g (float[1] x, float[1] y, int64[{4 if count else 0}] where) => (some) {{
       xs = Expand (x, count)

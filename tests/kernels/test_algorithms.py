@@ -83,7 +83,7 @@ def test_an_invalid_name_is_refused_with_a_hint() -> None:
 
 
 def test_what_cannot_be_used_is_refused_by_name() -> None:
-    """B12: 11x11 by Winograd is a typed error with the node, the way and the reason."""
+    """11x11 by Winograd is a typed error with the node, the way and the reason."""
     graph = single("Conv", [normal(1, 8, 20, 20), normal(8, 8, 11, 11)], (1,))
     with pytest.raises(UnsupportedError) as caught:
         planned(graph, conv="winograd_f2")
@@ -257,7 +257,7 @@ def test_a_measured_product_is_taken() -> None:
 
 @pytest.mark.parametrize(("size", "mib"), [(3, 72), (11, 968)])
 def test_the_matrix_of_im2col_is_all_that_explicit_gemm_needs(size: int, mib: int) -> None:
-    """B12, E06: k * k * c * p * q * 4 bytes, 72.0 and 968.0 MiB."""
+    """Of float32: k * k * c * p * q * 4 bytes, 72.0 and 968.0 MiB."""
     how = {"x": (1, 128, 128, 128), "pads": (size // 2,) * 4}
     offer = offered("explicit_gemm", 128, 128, size, size, **how)
     assert offer.workspace == mib << 20 == 128 * size * size * 128 * 128 * 4
@@ -265,7 +265,7 @@ def test_the_matrix_of_im2col_is_all_that_explicit_gemm_needs(size: int, mib: in
 
 @pytest.mark.parametrize("way", ["implicit_gemm", "direct", "winograd_f2", "winograd_f4", "naive"])
 def test_ways_without_a_workspace(way: str) -> None:
-    """B12, D07."""
+    """Direct, implicit and fused algorithms keep nothing in global memory between kernels."""
     assert offered(way, 128, 128, 3, 3, **BIG).workspace == 0
 
 
@@ -291,7 +291,7 @@ def test_spaces_that_32_bits_cannot_count(way: str) -> None:
 
 
 def test_a_limit_of_the_workspace() -> None:
-    """D01: what needs more is refused in words, and without any there is a way all the same."""
+    """What needs more is refused in words, and without any there is a way all the same."""
     how = {"options": {"workspace": 0}, **BIG}
     refused = offered("explicit_gemm", 128, 128, 3, 3, **how)
     assert refused.reason == "workspace over the limit: needs 75497472 bytes, 0 are allowed"
@@ -306,7 +306,7 @@ def test_a_limit_of_the_workspace() -> None:
 
 @pytest.mark.parametrize("out", [2, 4])
 def test_winograd_multiplies_less(out: int) -> None:
-    """E10: 16 multiplications for 36 with F(2x2, 3x3), 36 for 144 with F(4x4, 3x3)."""
+    """16 multiplications for 36 with F(2x2, 3x3), 36 for 144 with F(4x4, 3x3)."""
     points = len(WEIGHTS[out]) ** 2
     assert 9 * out * out / points == {2: 2.25, 4: 4.0}[out]
 

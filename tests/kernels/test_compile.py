@@ -171,7 +171,7 @@ def test_light_models(name: str, cache: Path) -> None:
 def test_a_syntax_error_names_file_and_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C09: compiled at run time, from text, with errors at the source line."""
+    """Compiled at run time, from text, with errors at the source line."""
     (tmp_path / "broken.cu").write_text("// one\n__global__ void f() { int a = ; }\n")
     monkeypatch.setattr(compiling, "KERNELS", tmp_path)
     with pytest.raises(

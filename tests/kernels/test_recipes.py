@@ -137,7 +137,7 @@ def test_ways(graph: Graph, expected: list[str]) -> None:
 
 
 def test_the_naive_convolution_can_be_asked_for() -> None:
-    """A23: one thread per output, beside the tuned kernel."""
+    """One thread per output, beside the tuned kernel."""
     graph = conv(64, 64, 3, 3, x=(1, 64, 56, 56))
     (launch,) = launches(planned(graph, conv="naive"))
     assert (launch.entry, launch.grid, launch.block) == ("conv_naive", (54 * 54 // 2, 1, 1), 128)

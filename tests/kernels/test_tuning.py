@@ -204,7 +204,7 @@ class Announcing(DryCompiler):
 
 
 def test_equal_tasks_are_measured_once(tmp_path: Path) -> None:
-    """B13: the key is the shape, not the node or the model."""
+    """The key is the shape, not the node or the model."""
     clock, said = Clock(), list[str]()
     wanted = works(graph(), graph(), graph(size=21))
     tuner(tmp_path, clock).results(wanted, said.append)

@@ -1,4 +1,4 @@
-"""Zero padding joins the window behind it, and nothing else does (row E15)."""
+"""Zero padding joins the window behind it, and nothing else does."""
 
 from __future__ import annotations
 

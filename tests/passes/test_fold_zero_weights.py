@@ -1,4 +1,4 @@
-"""Products with weights of zero leave their bias, units of zero the next layer (row B22)."""
+"""Products with weights of zero leave their bias, units of zero the next layer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_is_left_is_the_bias(name: str) -> None:
 
 
 def test_the_slide() -> None:
-    """Row B22: 4 x 4 weights of zero; the output is the bias."""
+    """4 x 4 weights of zero; the output is the bias."""
     bias = np.array([0.1762, -0.2388, 0.0012, 0.0019], np.float32)
     graph = make(lambda g, x: apply(g, Gemm(), x, zeros(4, 4), bias), (1, 4))
     after, _ = left_out(graph)

@@ -1,4 +1,4 @@
-"""Transposes move behind elementwise nodes until they meet their inverses (row A21)."""
+"""Transposes move behind elementwise nodes until they meet their inverses."""
 
 from __future__ import annotations
 

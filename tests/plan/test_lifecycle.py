@@ -1,4 +1,4 @@
-"""A26: the six phases of a GPU program once, then nothing but copy, compute, copy."""
+"""The six phases of a GPU program once, then nothing but copy, compute, copy."""
 
 from __future__ import annotations
 

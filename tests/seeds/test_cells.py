@@ -1,4 +1,4 @@
-"""Cells as a search for architectures finds them: many small branches (PNAS; row E31)."""
+"""Cells as a search for architectures finds them: many small branches (PNAS)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lecture on convolutional networks shows on its slides, on every backend (rows A01 to A20).
+"""What a lecture on convolutional networks shows on its slides, on every backend.
 
 Pictures: the classic vertical-edge and sharpening examples; the padded, strided one is from
 Dumoulin and Visin, "A guide to convolution arithmetic for deep learning".
@@ -79,7 +79,7 @@ def reference(node: onnx.NodeProto, **arrays: np.ndarray) -> np.ndarray:
             [[6, 17, 3], [8, 17, 13], [6, 4, 4]],
         ),
     ],
-    ids=["A01 edges", "A02 multiply and sum", "A04 zero padding", "A08 padding and stride"],
+    ids=["edges", "multiply and sum", "zero padding", "padding and stride"],
 )
 def test_convolution_by_hand(
     image: np.ndarray, kernel: np.ndarray, attributes: dict[str, Any], expected: list, backend: str
@@ -98,7 +98,7 @@ def test_convolution_by_hand(
         ({"auto_pad": "SAME_LOWER", "strides": (2, 2)}, 14),
         ({"auto_pad": "VALID", "strides": (2, 2)}, 12),
     ],
-    ids=["A03", "A05", "A06", "A07", "A07 SAME_UPPER", "A07 SAME_LOWER", "A07 VALID"],
+    ids=["plain", "padding", "stride", "padding and stride", "SAME_UPPER", "SAME_LOWER", "VALID"],
 )
 def test_output_size(attributes: dict[str, Any], size: int, backend: str) -> None:
     image, kernel = np.ones((28, 28), np.float32), np.ones((5, 5), np.float32)
@@ -231,7 +231,7 @@ def one_node_model(node: onnx.NodeProto, shape: tuple[int, ...], opset: int) -> 
 
 
 def test_a_kernel_is_not_flipped(backend: str) -> None:
-    """D04: ONNX convolves without flipping (cross-correlation)."""
+    """ONNX convolves without flipping (cross-correlation)."""
     image = np.zeros((3, 3), np.float32)
     image[0, 0] = 1
     kernel = np.arange(4, dtype=np.float32).reshape(2, 2)
@@ -240,7 +240,7 @@ def test_a_kernel_is_not_flipped(backend: str) -> None:
 
 
 def test_one_convolution_takes_three_lines(backend: str) -> None:
-    """D08: what takes 200 lines with the library alone."""
+    """What takes 200 lines with the library alone."""
     x = np.ones((1, 3, 8, 8), np.float32)
     w = np.ones((4, 3, 3, 3), np.float32)
     y = tercet.run_op("Conv", x, w, pads=(1, 1, 1, 1), backend=backend)
@@ -249,6 +249,6 @@ def test_one_convolution_takes_three_lines(backend: str) -> None:
 
 
 def test_vector_addition(backend: str) -> None:
-    """C01: the first kernel of every course."""
+    """The first kernel of every course."""
     a = f32([1, 2, 3, 4])
     np.testing.assert_array_equal(tercet.run_op("Add", a, a, backend=backend), [2, 4, 6, 8])

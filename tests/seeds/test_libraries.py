@@ -1,7 +1,6 @@
 """What is asked of NVIDIA's libraries by those who explain them.
 
-Rows A27, B01, B04, D01 to D03, D05 to D07 and E11; tests/cudnn and tests/gpu have more of D01, D02
-and D07.
+tests/cudnn and tests/gpu have more of cuDNN's convolutions, their algorithms and their workspaces.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_hello_convolution(backend: str) -> None:
-    """B01: 4x1920x1080, 8 filters of 3x3, padding 1, stride 2."""
+    """4x1920x1080, 8 filters of 3x3, padding 1, stride 2."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1, 4, 1920, 1080), np.float32)
     w = rng.standard_normal((8, 4, 3, 3), np.float32)
@@ -40,7 +39,7 @@ def test_hello_convolution(backend: str) -> None:
 
 
 def test_a_shape_that_is_wrong_names_everything() -> None:
-    """A27: what a status and a line number would leave to be found out."""
+    """What a status and a line number would leave to be found out."""
     x, w = np.ones((1, 3, 8, 8), np.float32), np.ones((4, 2, 3, 3), np.float32)
     with pytest.raises(tercet.ModelError) as caught:
         tercet.run_op("Conv", x, w)
@@ -61,7 +60,7 @@ def laplacian(picture: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["disc", "noise"])
 def test_edges_are_the_same_everywhere(kind: str, backend: str) -> None:
-    """D03: bytes in NHWC, bytes in NCHW, no byte off."""
+    """Bytes in NHWC, bytes in NCHW, no byte off."""
     noise = np.random.default_rng(0).integers(0, 256, (45, 67, 3), np.uint8)
     picture = edge.disc(64) if kind == "disc" else noise
     found = edge.find_edges(picture, backend)
@@ -70,7 +69,7 @@ def test_edges_are_the_same_everywhere(kind: str, backend: str) -> None:
 
 
 def test_what_is_of_one_colour_has_no_edges(backend: str) -> None:
-    """D03: the Laplacian sums to zero."""
+    """The Laplacian sums to zero."""
     found = edge.find_edges(np.full((16, 20, 3), 200, np.uint8), backend)
     assert not found[:, 1:-1, 1:-1].any()
 
@@ -100,7 +99,7 @@ def blended(*, apart: bool, last: str = "") -> bytes:
 
 
 def test_beta_is_a_sum(backend: str) -> None:
-    """D05: y = 1 * conv + 1 * z in the epilogue is what a sum of its own gives, bit by bit.
+    """A residual, y = 1 * conv + 1 * z in the epilogue is what a sum of its own gives, bit by bit.
 
     It is where the same kernel makes the sums of both; cuDNN has another engine for each.
     """
@@ -120,7 +119,7 @@ def test_beta_is_a_sum(backend: str) -> None:
 
 
 def test_a_sigmoid_is_in_place(backend: str) -> None:
-    """D06: it takes no kernel of its own, and no buffer."""
+    """It takes no kernel of its own, and no buffer."""
     with tercet.load(blended(apart=False, last="Sigmoid"), backend) as model:
         rows = [row for row in model.placement() if row.kind == "step"]
         memory = model.memory()
@@ -135,13 +134,13 @@ def test_a_sigmoid_is_in_place(backend: str) -> None:
 
 @pytest.mark.parametrize("way", ALGORITHMS)
 def test_every_algorithm_is_described(way: str) -> None:
-    """E11: with its workspace and its error."""
+    """With its workspace and its error."""
     text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     assert re.search(rf"^[^\n]*\*\*{way}\*\*", text, re.MULTILINE)
 
 
 def test_what_a_backend_costs(tmp_path: Path) -> None:
-    """B04: building, latency, and what a shape costs that was not there before."""
+    """Building, latency, and what a shape costs that was not there before."""
     digits = onnx.load(ROOT / "tercet" / "demo" / "digits.onnx")
     row = measure("digits", digits, "numpy", silent, seconds=0.01)
     assert row.cold > row.latency

@@ -1,4 +1,4 @@
-"""Memory: two buffers for a chain, skips, one workspace, equal nodes merged (rows B08 to B23)."""
+"""Memory: two buffers for a chain, skips, one workspace, equal nodes merged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def conv_chain(channels: list[int], size: int) -> bytes:
 
 
 def test_a_chain_takes_two_buffers(backend: str) -> None:
-    """B08: 141.8 MB of outputs in two buffers of 25 MB is the figure of the talk."""
+    """141.8 MB of outputs in two buffers of 25 MB is the figure of the talk."""
     with tercet.load(conv_chain([16] * 7, 64), backend) as model:
         device = [d for d in model.memory().activations if d != "cpu"] or ["cpu"]
         one = 16 * 64 * 64 * 4
@@ -39,7 +39,7 @@ def test_a_chain_takes_two_buffers(backend: str) -> None:
 
 @pytest.mark.parametrize(("name", "limit"), [("resnet50", 10.7e6), ("vgg19", 25.7e6)])
 def test_real_networks_fit(name: str, limit: float, light_models: Path) -> None:
-    """B09: skips break two buffers; the general planner keeps ResNet-50 under 10.7 MB."""
+    """Skips break two buffers; the general planner keeps ResNet-50 under 10.7 MB."""
     with tercet.load(light_models / f"light_{name}.onnx") as model:
         memory = model.memory()
         assert memory.floor["cpu"] <= memory.activations["cpu"] <= limit
@@ -47,7 +47,7 @@ def test_real_networks_fit(name: str, limit: float, light_models: Path) -> None:
 
 
 def test_workspace_is_shared() -> None:
-    """B10: the greatest, not the sum."""
+    """The greatest, not the sum."""
     with tercet.load(conv_chain([8, 16, 32, 32], 32)) as model:
         memory = model.memory()
         scratch = [row.step.scratch for row in model.prepare().rows if row.step]
@@ -57,7 +57,7 @@ def test_workspace_is_shared() -> None:
 
 @pytest.mark.parametrize("operator", ["AveragePool", "Resize"])
 def test_three_equal_branches_become_one(operator: str, backend: str) -> None:
-    """B23: the same downsampling three times is done once."""
+    """The same downsampling three times is done once."""
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
     scales = numpy_helper.from_array(np.array([1, 1, 0.5, 0.5], np.float32), "scales")
     inputs = ["x", "", "scales"] if operator == "Resize" else ["x"]
@@ -81,7 +81,7 @@ def test_three_equal_branches_become_one(operator: str, backend: str) -> None:
 
 
 def test_steady_state_allocates_nothing() -> None:
-    """A26: allocate, allocate, copy in; then only copy, compute, copy."""
+    """Allocate, allocate, copy in; then only copy, compute, copy."""
     import tracemalloc
 
     with tercet.load(conv_chain([8, 16, 16], 64)) as model:

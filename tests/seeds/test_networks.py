@@ -1,4 +1,4 @@
-"""What lectures say of whole networks: work, weights, layouts, early exits (rows A21, C03, E)."""
+"""What lectures say of whole networks: work, weights, layouts, early exits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The studies: what they compute besides times, and their report (rows B12, B19, C02, E05, E10)."""
+"""The studies: what they compute besides times, and their report."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_errors_are_those_of_the_convolution(case: Conv) -> None:
 
 
 def test_the_figures_of_the_talk() -> None:
-    """B12, B19, B20: work, bytes and floors of its convolutions."""
+    """Work, bytes and floors of its convolutions."""
     three, eleven = (Conv((1, 128, 128, 128), 128, kernel) for kernel in (3, 11))
     assert (three.flops / 1e9, eleven.flops / 1e9) == pytest.approx((4.832, 64.961), abs=1e-3)
     floors = [1e6 * floor_seconds(c.flops, c.nbytes) for c in (three, eleven)]
@@ -75,12 +75,12 @@ def test_the_figures_of_the_talk() -> None:
         assert case.flops / 1e9 == pytest.approx(gflop, abs=0.01)
         assert case.nbytes / 1e6 == pytest.approx(134, abs=0.5)
     for images, size, mib in ((1, 64, 2), (32, 256, 1024)):
-        assert 4 * np.prod(Conv((images, 128, size, size), 128, 3).y) == mib << 20  # E13
+        assert 4 * np.prod(Conv((images, 128, size, size), 128, 3).y) == mib << 20
     assert {"naive", "naive_nhwc", "fft", "winograd_f4", "tensor_cores"} <= set(WAYS)
 
 
 def test_sums_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B16: each case runs with sums in float32 and, asked for by name, in float16."""
+    """Each case runs with sums in float32 and, asked for by name, in float16."""
     asked: list[dict[str, object]] = []
 
     class Asked(Paper):
@@ -100,7 +100,7 @@ def test_sums_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_seven_loops() -> None:
-    """A23, E07."""
+    """A convolution as seven nested loops, which teaching begins with."""
     case = Conv((2, 3, 5, 4), 4, 3)
     y = seven_loops(case.image, case.weights)
     assert error(case, y) <= 1e-6
@@ -112,7 +112,7 @@ def on_paper() -> Study:
 
 
 def test_multiplications_of_winograd(on_paper: Study) -> None:
-    """E10: 36 / 16 and 144 / 36 where tiles fit."""
+    """36 / 16 and 144 / 36 where tiles fit."""
     rows = on_paper.tables[0].rows
     saved = {row["case"]: row["saved"] for row in rows}
     assert saved["128x128x128 → 128, 3x3, F2"] == 2.25
@@ -159,7 +159,7 @@ def test_a_gpu_is_needed(
 
 @pytest.mark.gpu
 def test_a_study(tmp_path: Path) -> None:
-    """B20, and that a call writes what it found."""
+    """A call writes what it found."""
     assert folding.__name__ in studies.STUDIES
     assert studies.main(["folding", "kernels", "--output", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "studies.json").read_text("utf-8"))

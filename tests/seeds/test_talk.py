@@ -1,7 +1,4 @@
-"""What a talk and two lectures ask of plans for a GPU, as far as no GPU is needed.
-
-Rows B09, B15, B17, C10, E14, E16, E17, E18 and E20.
-"""
+"""What a talk and two lectures ask of plans for a GPU, as far as no GPU is needed."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def model_of(text: str, **constants: Array) -> tercet.Model:
 
 
 def test_memory_of_dense_blocks() -> None:
-    """B09: all features stay, and yet the plan is near the least that live tensors take."""
+    """All features stay, and yet the plan is near the least that live tensors take."""
     with tercet.load(bench_model("densenet121")) as model:
         memory = model.memory()
     assert memory.activations["cpu"] <= 1.15 * memory.floor["cpu"]
@@ -57,7 +54,7 @@ def test_memory_of_dense_blocks() -> None:
 
 
 def test_an_image_that_comes_and_goes_channels_last() -> None:
-    """B15: bytes in NHWC, to NCHW for ONNX, and back: orders change at the ends alone, visibly."""
+    """Bytes in NHWC, to NCHW for ONNX, and back: orders change at the ends alone, visibly."""
     text = """
     g (uint8[1,32,32,8] image) => (uint8[1,32,32,8] y) {
       number = Cast <to = 1> (image)
@@ -82,7 +79,7 @@ def test_an_image_that_comes_and_goes_channels_last() -> None:
 
 @pytest.mark.parametrize("channels", [64, 67])
 def test_blocks_of_channels(channels: int, backend: str) -> None:
-    """E14: NCHW to NCHWc with c = 32 and back is exact; 67 channels are padded to 96."""
+    """NCHW to NCHWc with c = 32 and back is exact; 67 channels are padded to 96."""
     x = normal(1, channels, 5, 4)
     blocks = -(-channels // 32)
     pads = np.array([0, 0, 0, 0, 0, 32 * blocks - channels, 0, 0])
@@ -126,7 +123,7 @@ def on_tensor_cores(channels: int, group: int, dtype: Any) -> tuple[str, list[st
 def test_why_no_tensor_cores(
     channels: int, group: int, dtype: Any, reason: str, packed: bool
 ) -> None:
-    """B17: channels that fill no words are packed first, or are the reason why not."""
+    """Channels that fill no words are packed first, or are the reason why not."""
     said, kernels = on_tensor_cores(channels, group, dtype)
     assert said == reason
     assert ("pack_image" in kernels) == packed
@@ -136,7 +133,7 @@ def test_why_no_tensor_cores(
 
 
 def test_nothing_is_left_to_the_host() -> None:
-    """C10: pooling, too, runs where the convolutions do."""
+    """Pooling, too, runs where the convolutions do."""
     text = """
     g (float[1,3,16,16] x) => (y) {
       c = Conv <pads = [1, 1, 1, 1]> (x, a)
@@ -154,7 +151,7 @@ def test_nothing_is_left_to_the_host() -> None:
 
 
 def test_residuals_are_added_by_the_convolutions() -> None:
-    """E18: the 16 of ResNet-50."""
+    """The 16 of ResNet-50."""
     with tercet.load(bench_model("resnet50_v15")) as model:
         rows = planned_model(model, DryDevice()).rows
     adding = [row for row in rows if "Add" in {node.kind for node in row.nodes}]
@@ -163,7 +160,7 @@ def test_residuals_are_added_by_the_convolutions() -> None:
 
 
 def test_mobilenet() -> None:
-    """E16: its body, and that layers of different kinds get different kernels."""
+    """Its body, and that layers of different kinds get different kernels."""
     proto = mobilenet_v1()
     graph = load(proto).graph
     types = {value.name: value.tensor.with_shape((1, 3, 224, 224)) for value in graph.inputs}
@@ -191,7 +188,7 @@ def kernels_of(proto: ModelProto, between: tuple[str, ...] = ()) -> int:
 
 
 def test_a_chain_is_one_kernel() -> None:
-    """E20."""
+    """Elementwise nodes are fused, unless a result between them is asked for."""
     feeds = {"x": normal(1000)}
     proto, between = chain_model(feeds)
     assert kernels_of(proto) == 1
@@ -200,7 +197,7 @@ def test_a_chain_is_one_kernel() -> None:
 
 @pytest.mark.parametrize(("dtype", "kernels"), [(np.float32, 2), (np.float16, 1)])
 def test_scale_bias_relu_and_pooling_are_fused(dtype: type, kernels: int) -> None:
-    """E17: scale and bias go into the weights; 16-bit floats pool in the same kernel, too."""
+    """Scale and bias go into the weights; 16-bit floats pool in the same kernel, too."""
     feeds = {"x": normal(4, 32, 64, 64).astype(dtype)}
     assert kernels_of(pooled_model(feeds)) == kernels
     assert kernels_of(pooled_model(feeds), BETWEEN) == 5
@@ -209,7 +206,7 @@ def test_scale_bias_relu_and_pooling_are_fused(dtype: type, kernels: int) -> Non
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "most"), [(np.float32, 1e-5), (np.float16, 5e-3)])
 def test_fused_and_in_steps_are_equal(dtype: type, most: float) -> None:
-    """E17: the same result either way."""
+    """The same result either way."""
     feeds = {"x": normal(4, 32, 64, 64).astype(dtype)}
     with tercet.load(pooled_model(feeds), "cuda") as model:
         fused = model.run(feeds)["y"]

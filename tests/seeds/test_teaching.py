@@ -1,4 +1,4 @@
-"""Kernels that teach: the steps to a fast product, and a first convolution (rows E05, A23, C07)."""
+"""Kernels that teach: the steps to a fast product, and a first convolution."""
 
 from __future__ import annotations
 
