@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ..guard import check_time
 from ..ir import Graph
@@ -25,14 +26,13 @@ class Context:
         options: the user's choices.
         evaluate: runs one operator on arrays.
         spent: bytes of constants that folding has made so far.
-        refused: a sentence about every rewrite that the pass now running could have made, but for
-            what it would have lost.
+        refused: every rewrite that the pass now running could have made, and why it did not.
     """
 
     options: Options
     evaluate: Evaluate
     spent: int = 0
-    refused: list[str] = field(default_factory=list[str])
+    refused: list[Refusal] = field(default_factory=list["Refusal"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,46 @@ class Rewrite:
     text: str
 
 
+class Reason(StrEnum):
+    """Why nodes that a pattern fits stay as they are."""
+
+    SHARED = "shared"  # somebody else reads what would go away
+    RESULT = "result"  # a result of the model would go away
+    SHAPE = "shape"  # sizes do not fit, or are not known
+    TYPE = "type"  # the operator does not exist in this dtype
+    NUMBERS = "numbers"  # constants would overflow, vanish or lose digits
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rewrite that was not made.
+
+    Attributes:
+        reason: its kind.
+        nodes: names of the nodes that stay, in the graph's order.
+        text: a sentence with these nodes and the reason.
+    """
+
+    reason: Reason
+    nodes: tuple[str, ...]
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A change of a graph that would have spoilt numbers.
+    """A rewrite that a pass did not make.
 
     Attributes:
         name: the pass.
-        text: the nodes, and what would have been lost.
+        text: the nodes, and why they stay as they are.
+        reason: its kind.
+        nodes: names of the nodes.
     """
 
     name: str
     text: str
+    reason: Reason = Reason.NUMBERS
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -115,5 +144,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
             rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
             if limit is not None and len(rewrites) >= limit:
                 break
-        rewrites.refused.extend(Refused(each.name, text) for text in context.refused)
+        known = set(rewrites.refused)
+        found = (Refused(each.name, r.text, r.reason, r.nodes) for r in context.refused)
+        rewrites.refused.extend(one for one in found if one not in known)
         context.refused.clear()

@@ -24,9 +24,11 @@ from ..ops.elementwise import (
 )
 from ..ops.matmul import Gemm
 from ..types import Array, Dim
-from .driver import Context
-from .linear import Linear, as_linear, rebuild, substitute
-from .rounding import Unfit, refusal
+from .driver import Context, Reason
+from .editing import stand_in
+from .fusion import refusal
+from .linear import Linear, as_linear, rebuilt
+from .rounding import Unfit
 
 #: Functions of one variable that may stand between two layers.
 _ACTIVATIONS = (
@@ -72,7 +74,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         try:
             _rebuild(graph, layers, dead, values)
         except Unfit as error:
-            context.refused.append(refusal((layers.first.node, node), error))
+            nodes = (layers.first.node, node)
+            context.refused.append(refusal(graph, nodes, Reason.NUMBERS, str(error)))
             continue
         first, count = layers.first.node, int(dead.sum())
         yield f"{count} zero units of {first.kind} '{first.name}' joined the bias of '{node.name}'"
@@ -167,6 +170,5 @@ def _rebuild(graph: Graph, layers: _Layers, dead: Array, values: Array) -> None:
 def _exchange(graph: Graph, linear: Linear, weight: Array, bias: Array) -> Node:
     """Put a layer of other weights in the place of this one."""
     wide = weight.astype(np.float64)
-    new = rebuild(graph, linear, wide, bias, (linear.node,), scaled=False)
-    substitute(graph, (linear.node,), new)
-    return new
+    new = rebuilt(graph, linear, wide, bias, scaled=False)
+    return stand_in(graph, {linear.node}, linear.node, new.op, new.inputs)

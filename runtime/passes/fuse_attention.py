@@ -18,7 +18,9 @@ from ..ops.norm import Softmax
 from ..ops.shape import Reshape, Unsqueeze
 from ..types import Shape, TensorType
 from .driver import Context
-from .match import is_closed, number, pairs
+from .editing import number
+from .fusion import obstacle
+from .pattern import pairs
 from .rounding import holds
 
 #: What is added to or put in the place of a score to hide it; a score itself is lost beside it.
@@ -78,7 +80,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if node not in graph or not isinstance(node.op, Softmax):
             continue
         found = _find(graph, node)
-        if found is None or not is_closed(graph, found.nodes, found.top):
+        if found is None or obstacle(graph, found.nodes, found.top):
             continue
         count = len(found.nodes)
         new = _rewrite(graph, found)

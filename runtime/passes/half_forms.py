@@ -30,7 +30,7 @@ from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce,
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from ..types import Array
-from .match import number
+from .editing import number
 from .ranges import Range, Ranges, norm_of
 
 #: How far from 0 a divisor must be proved to be.

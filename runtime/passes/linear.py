@@ -7,12 +7,17 @@ from math import prod
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir import Graph, Node
 from ..op import with_attributes
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm
-from ..types import Array, TensorType
+from ..types import Array
+from .fusion import Found, Replacement
+from .pattern import Apply
 from .rounding import check, rounded_bias
+
+#: What `as_linear` may know something of.
+LAYER = Apply((Conv, ConvTranspose, Gemm), name="layer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +86,21 @@ def as_linear(node: Node | None) -> Linear | None:
     return Linear(node, weight.data, bias)
 
 
-def has_rank(value: Value, rank: int) -> bool:
-    """Whether `value` is known to be a tensor of this rank."""
-    return isinstance(value.type, TensorType) and value.type.rank == rank
+def layer_of(found: Found) -> Linear | None:
+    """Return the layer in a match of a pattern with `LAYER`."""
+    return as_linear(found.match.made("layer"))
 
 
-def rebuild(
-    graph: Graph,
-    linear: Linear,
-    weight: Array,
-    bias: Array,
-    origin: tuple[Node, ...],
-    *,
-    scaled: bool = True,
-) -> Node:
-    """Insert a copy of `linear.node` with other weights in front of the last of `origin`.
+def rebuilt(
+    graph: Graph, linear: Linear, weight: Array, bias: Array, *, scaled: bool = True
+) -> Replacement:
+    """Return a layer like another one, with other weights, which takes its name.
 
     Args:
-        graph: the graph.
+        graph: the graph, which gets the constants.
         linear: the map to copy.
         weight: float64, cast to the old weight's dtype.
         bias: float64, likewise; for a Gemm it replaces ``beta * C``.
-        origin: the nodes that the new one stands for.
         scaled: whether the weight is the old one, its channels scaled.
 
     Raises:
@@ -114,24 +112,6 @@ def rebuild(
     addend = rounded_bias(bias, dtype)
     op = with_attributes(node.op, beta=1.0) if isinstance(node.op, Gemm) else node.op
     base = node.inputs[1].name if node.inputs[1] else node.name
-    new = graph.insert(
-        op,
-        [
-            node.inputs[0],
-            graph.constant(weight.astype(dtype), f"{base}.folded"),
-            graph.constant(addend, f"{node.name}.bias"),
-        ],
-        name=node.name,
-        before=origin[-1],
-        origin=origin,
-    )
-    new.output.type = origin[-1].output.type
-    return new
-
-
-def substitute(graph: Graph, old: tuple[Node, ...], new: Node) -> None:
-    """Let `new` take the place and name of the chain `old`, whose last node gives the result."""
-    graph.replace(old[-1], new.outputs)
-    for node in reversed(old[:-1]):
-        graph.remove(node)
-    graph.rename(new, old[0].name)
+    weights = graph.constant(weight.astype(dtype), f"{base}.folded")
+    biases = graph.constant(addend, f"{node.name}.bias")
+    return Replacement(op, (node.inputs[0], weights, biases), named=node)

@@ -18,7 +18,7 @@ from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from ..types import Array, Dim, TensorType
 from .driver import Context
-from .match import pairs
+from .pattern import pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,22 @@ from ..ops.conv import Conv
 from ..ops.matmul import Gemm
 from ..types import Array
 from .driver import Context
-from .linear import Linear, as_linear, rebuild, substitute
-from .rounding import Unfit, refusal
+from .fusion import Found, Fusion, Outcome, fuse
+from .linear import LAYER, Linear, as_linear, layer_of, rebuilt
+from .pattern import Apply
+
+
+def _build(found: Found) -> Outcome:
+    first, second = layer_of(found), as_linear(found.top)
+    if first is None or second is None:
+        return None
+    merged = _merge_gemm(first, second) or _merge_conv(first, second)
+    if merged is None or merged[0].size > first.weight.size + second.weight.size:
+        return None
+    return rebuilt(found.graph, first, *merged, scaled=False)
+
+
+FUSIONS = (Fusion(Apply((Conv, Gemm), LAYER), _build, text="{new} took over {kind} '{anchor}'"),)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -21,28 +35,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     ``(x A + a) B + b = x (A B) + (a B + b)``, computed in float64. The merged weight may have no
     more elements than the two had, or a bottleneck of low rank would be blown up.
     """
-    for node in list(graph.nodes):
-        if node not in graph:
-            continue
-        second = as_linear(node)
-        source = node.inputs[0] if node.inputs else None
-        if second is None or source is None:
-            continue
-        first = as_linear(source.producer)
-        if first is None or graph.sole_consumer(source) is not node:
-            continue
-        merged = _merge_gemm(first, second) or _merge_conv(first, second)
-        if merged is None or merged[0].size > first.weight.size + second.weight.size:
-            continue
-        weight, bias = merged
-        chain = (first.node, node)
-        try:
-            new = rebuild(graph, first, weight, bias, chain, scaled=False)
-        except Unfit as error:
-            context.refused.append(refusal(chain, error))
-            continue
-        substitute(graph, chain, new)
-        yield f"{new.kind} '{new.name}' took over {node.kind} '{node.name}'"
+    return fuse(graph, context, FUSIONS)
 
 
 def _merge_gemm(first: Linear, second: Linear) -> tuple[Array, Array] | None:

@@ -15,7 +15,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split
 from ..types import Array
 from .driver import Context
-from .match import pairs
+from .pattern import pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ..ops import attention, conv, gather, matmul, movement, norm, pool, quantiz
 from ..ops import elementwise as ew
 from ..ops import shape as sh
 from ..types import Shape, TensorType
-from .match import number
+from .editing import number
 from .ranges import (
     DOUBT,
     GREAT,

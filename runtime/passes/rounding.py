@@ -8,7 +8,6 @@ constants would have lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 from typing import Any, cast
 
@@ -16,7 +15,6 @@ import ml_dtypes
 import numpy as np
 
 from ..dtypes import DType, name_of
-from ..ir import Node
 from ..types import Array
 
 #: Relative error of a channel, in units in the last place.
@@ -72,12 +70,6 @@ def holds(factor: float, dtype: DType) -> bool:
     """Whether a number that is no 0 is an ordinary one in this type."""
     limits = cast("Any", ml_dtypes.finfo)(dtype)
     return float(limits.smallest_normal) <= abs(factor) <= float(limits.max)
-
-
-def refusal(chain: Sequence[Node], error: Unfit) -> str:
-    """Return the sentence about nodes that stay as they are."""
-    nodes = " and ".join(f"{node.kind} '{node.name}'" for node in chain)
-    return f"{nodes} stay apart: {error}"
 
 
 def rounded_bias(exact: Array, dtype: DType) -> Array:

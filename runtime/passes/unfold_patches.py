@@ -16,7 +16,8 @@ from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from ..types import Shape, TensorType
 from .driver import Context
-from .match import is_closed, stand_in
+from .editing import stand_in
+from .fusion import obstacle
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -48,7 +49,7 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     turn = None if join is None else graph.sole_consumer(join.output)
     if join is None or turn is None or not isinstance(join.op, Reshape):
         return None
-    if not isinstance(turn.op, Transpose) or not is_closed(graph, {node, join, turn}, turn):
+    if not isinstance(turn.op, Transpose) or obstacle(graph, {node, join, turn}, turn):
         return None
     image, rows = _shape(node.output), _shape(join.output)
     if image is None or rows is None or len(image) != 4 or len(rows) != 3:

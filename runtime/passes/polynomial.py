@@ -1,18 +1,18 @@
-"""Recognising nodes that together compute a formula which ONNX has an operator for."""
+"""Values as polynomials of others, however sums, products and quotients are written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any, cast
 
 import ml_dtypes
 
-from ..dtypes import DType
-from ..ir import Graph, Node, Value
+from ..dtypes import FLOATS, DType
+from ..ir import Node, Value
 from ..op import Op
 from ..ops.elementwise import Add, Div, Mul, Neg, Pow, Sub
-from ..types import TensorType
+from .editing import number
 
 #: A polynomial: the coefficient of each product of powers of the symbols.
 Terms = Mapping[tuple[int, ...], float]
@@ -23,44 +23,19 @@ DEGREE = 4
 DEPTH = 6
 
 
-def number(value: Value | None, rank: int | None = None) -> float | None:
-    """Return the real number in a constant of one element; None for anything else.
-
-    Args:
-        value: what may be such a constant.
-        rank: of the tensor that it is combined with; a constant of more axes would add some.
-    """
-    if value is None or value.data is None or value.data.size != 1:
-        return None
-    if value.data.dtype.kind not in "fiuV" or value.data.ndim > (rank or 0):
-        return None
-    return float(value.data.reshape(-1)[0])
-
-
 def is_near(found: float, wanted: float, dtype: DType) -> bool:
     """Whether a constant of this dtype is meant to be `wanted`."""
+    if dtype not in FLOATS:
+        return found == wanted
     limits = cast("Any", ml_dtypes.finfo)(dtype)
     return abs(found - wanted) <= 4 * float(limits.eps) * abs(wanted)
 
 
-def are_near(found: Terms, wanted: Terms, dtype: DType) -> bool:
+def agree(found: Terms, wanted: Terms, dtype: DType) -> bool:
     """Whether two polynomials are the same but for the rounding of constants."""
     return found.keys() == wanted.keys() and all(
         is_near(found[key], wanted[key], dtype) for key in wanted
     )
-
-
-def rank_of(value: Value) -> int | None:
-    """Return the number of axes, None where it is unknown."""
-    return value.type.rank if isinstance(value.type, TensorType) else None
-
-
-def pairs(node: Node) -> Iterator[tuple[Value, Value]]:
-    """Yield the two inputs of a node in both orders."""
-    a, b = node.inputs
-    if a is not None and b is not None:
-        yield a, b
-        yield b, a
 
 
 class Expansion:
@@ -165,28 +140,3 @@ def sources(value: Value, depth: int = DEPTH) -> Iterator[Value]:
         seen.update(fresh)
         makers = [v.producer for v in fresh if v.producer and type(v.producer.op) in _RULES]
         layer = [v for maker in makers for v in maker.inputs if v is not None]
-
-
-def is_closed(graph: Graph, nodes: Collection[Node], top: Node) -> bool:
-    """Whether nobody but `nodes` reads what they compute, except for the result of `top`."""
-    return all(
-        not graph.is_output(value) and all(reader in nodes for reader in value.consumers)
-        for node in nodes
-        if node is not top
-        for value in node.outputs
-    )
-
-
-def stand_in(
-    graph: Graph, nodes: Collection[Node], top: Node, op: Op, inputs: tuple[Value, ...]
-) -> Node:
-    """Put one node in the place of `nodes`, whose result is that of `top`; return it."""
-    origin = tuple(node for node in graph.nodes if node in nodes)
-    new = graph.insert(op, inputs, name=top.name, before=top, origin=origin)
-    new.output.type = top.output.type
-    graph.replace(top, new.outputs)
-    for node in reversed(origin):
-        if node is not top:
-            graph.remove(node)
-    graph.rename(new, top.name)
-    return new

@@ -1,0 +1,306 @@
+"""Patterns: what nodes that together compute one thing look like, as data.
+
+    X = Var("x")
+    SIGMOID = Apply(Sigmoid, X, name="t")
+    SWISH = Apply(Mul, X, "t")
+
+A pattern is laid on a value and yields every `Match`: the nodes, and by name values and numbers.
+Operands of Add, Mul, ... are tried in both orders. A name that stands twice is one value. A number
+is a constant of one element that adds no axes to what it is combined with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ..ir import Node, Value
+from ..op import Op
+from ..ops.elementwise import Add, And, Div, Equal, Max, Min, Mul, Neg, Or, Xor
+from .editing import dtype_of, number, rank_of
+from .polynomial import Expansion, Terms, agree, sources
+
+#: Operators of two inputs that may be exchanged.
+COMMUTATIVE: frozenset[type[Op]] = frozenset({Add, Mul, Max, Min, And, Or, Xor, Equal})
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a pattern was found.
+
+    Attributes:
+        nodes: all of them.
+        values: by the names in the pattern.
+        numbers: likewise.
+    """
+
+    nodes: frozenset[Node] = frozenset()
+    values: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    numbers: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def get(self, name: str) -> Value | None:
+        """Return a value, or None where an optional part of the pattern is not there."""
+        return self.values.get(name)
+
+    def made(self, name: str) -> Node:
+        """Return the node that computes a value."""
+        node = self.values[name].producer
+        if node is None:
+            raise TypeError(f"no node computes '{name}'")
+        return node
+
+    def bound(self, name: str | None, value: Value) -> Match | None:
+        """Return this with a name for a value; None where the name is another value's."""
+        if name is None:
+            return self
+        known = self.values.get(name)
+        if known is not None:
+            return self if known is value else None
+        return replace(self, values={**self.values, name: value})
+
+    def counted(self, name: str, found: float) -> Match:
+        """Return this with a name for a number."""
+        return replace(self, numbers={**self.numbers, name: found})
+
+
+class Pattern(Protocol):
+    """What a value may look like."""
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        """Yield `match` with what this pattern adds, in every way in which it fits."""
+        ...
+
+
+#: A pattern; a name stands for any value, a number for a constant.
+Spelled = Pattern | str | float
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """Any value; the same one wherever the name stands."""
+
+    name: str
+    where: Callable[[Value], bool] | None = None
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        if value is not None and (self.where is None or self.where(value)):
+            found = match.bound(self.name, value)
+            if found is not None:
+                yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant of one element: this number, or any, which gets the name."""
+
+    wanted: float | str
+    where: Callable[[float], bool] | None = None
+
+    def find(self, value: Value | None, match: Match, rank: int = 0) -> Iterator[Match]:
+        found = number(value, rank)
+        if found is None or (self.where is not None and not self.where(found)):
+            return
+        if isinstance(self.wanted, str):
+            yield match.counted(self.wanted, found)
+        elif found == self.wanted:
+            yield match
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Apply:
+    """The first result of an operator.
+
+    Attributes:
+        kinds: classes of operators, one of which it is; or the operator with its attributes.
+        inputs: patterns of the inputs; those that are left out may be anything.
+        name: for the result.
+        where: a condition on the node.
+        stays: whether the node is looked at only: others may read it, and no match replaces it.
+    """
+
+    kinds: tuple[type[Op], ...] | Op
+    inputs: tuple[Pattern, ...]
+    name: str | None
+    where: Callable[[Node], bool] | None
+    stays: bool
+
+    def __init__(
+        self,
+        kinds: type[Op] | tuple[type[Op], ...] | Op,
+        *inputs: Spelled,
+        name: str | None = None,
+        where: Callable[[Node], bool] | None = None,
+        stays: bool = False,
+    ) -> None:
+        object.__setattr__(self, "kinds", (kinds,) if isinstance(kinds, type) else kinds)
+        object.__setattr__(self, "inputs", tuple(map(spelled, inputs)))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "where", where)
+        object.__setattr__(self, "stays", stays)
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        node = None if value is None else value.producer
+        if value is None or node is None or node.outputs[0] is not value or not self._fits(node):
+            return
+        start = match.bound(self.name, value)
+        if start is None:
+            return
+        if not self.stays:
+            start = replace(start, nodes=start.nodes | {node})
+        rank = max((rank_of(v) or 0 for v in node.reads if v.data is None), default=0)
+        orders = [node.inputs]
+        if type(node.op) in COMMUTATIVE and node.inputs[0] is not node.inputs[1]:
+            orders.append(node.inputs[::-1])
+        for inputs in orders:
+            yield from _each(self.inputs, inputs, start, rank)
+
+    def _fits(self, node: Node) -> bool:
+        if isinstance(self.kinds, tuple):
+            fits = type(node.op) in self.kinds
+        else:
+            fits = node.op == self.kinds
+        fits = fits and len(node.inputs) >= len(self.inputs)
+        return fits and (self.where is None or self.where(node))
+
+
+def _each(
+    patterns: Sequence[Pattern], values: Sequence[Value | None], match: Match, rank: int
+) -> Iterator[Match]:
+    if not patterns:
+        yield match
+        return
+    first = patterns[0]
+    if isinstance(first, Number):
+        ways = first.find(values[0], match, rank)
+    else:
+        ways = first.find(values[0], match)
+    for way in ways:
+        yield from _each(patterns[1:], values[1:], way, rank)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class OneOf:
+    """Any of several patterns; the first ones first."""
+
+    choices: tuple[Pattern, ...]
+    name: str | None
+
+    def __init__(self, *choices: Spelled, name: str | None = None) -> None:
+        object.__setattr__(self, "choices", tuple(map(spelled, choices)))
+        object.__setattr__(self, "name", name)
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        start = None if value is None else match.bound(self.name, value)
+        if start is not None:
+            for choice in self.choices:
+                yield from choice.find(value, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A pattern times a number, in any number of steps, none among them.
+
+    Attributes:
+        pattern: of what is scaled; the longest way to it is looked at first.
+        name: for the number.
+    """
+
+    pattern: Pattern
+    name: str
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        if value is None:
+            return
+        steps = [(value, 1.0, match.nodes)]
+        while (step := scaling(steps[-1][0])) is not None:
+            inner, factor, node = step
+            steps.append((inner, steps[-1][1] * factor, steps[-1][2] | {node}))
+        for inner, factor, nodes in reversed(steps):
+            start = replace(match, nodes=nodes)
+            for found in self.pattern.find(inner, start):
+                yield found.counted(self.name, factor)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Poly:
+    """A polynomial, in whatever order its sums, products, quotients and powers are written.
+
+    Attributes:
+        terms: the coefficient of each product of powers of the symbols; a name for any number.
+        symbols: names of values. The first one is looked for where nothing has that name yet.
+    """
+
+    terms: Mapping[tuple[int, ...], float | str]
+    symbols: tuple[str, ...]
+
+    def __init__(self, terms: Mapping[tuple[int, ...], float | str], *symbols: str) -> None:
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "symbols", symbols)
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        dtype = dtype_of(value)
+        if value is None or dtype is None:
+            return
+        first, *others = self.symbols
+        known = match.get(first)
+        for x in sources(value) if known is None else (known,):
+            symbols = (x, *(match[name] for name in others))
+            expansion = Expansion(symbols, rank_of(x))
+            found = expansion.terms(value)
+            start = None if found is None else match.bound(first, x)
+            if found is None or start is None or found.keys() != self.terms.keys():
+                continue
+            start = replace(start, nodes=start.nodes | expansion.nodes)
+            for key, wanted in self.terms.items():
+                if isinstance(wanted, str):
+                    start = start.counted(wanted, found[key])
+            if agree(found, self._exact(found), dtype):
+                yield start
+
+    def _exact(self, found: Terms) -> Terms:
+        return {
+            key: found[key] if isinstance(wanted, str) else wanted
+            for key, wanted in self.terms.items()
+        }
+
+
+def spelled(pattern: Spelled) -> Pattern:
+    """Return the pattern that a name or a number stands for."""
+    if isinstance(pattern, str):
+        return Var(pattern)
+    return Number(pattern) if isinstance(pattern, int | float) else pattern
+
+
+def perhaps(kind: type[Op] | tuple[type[Op], ...], pattern: Pattern, *others: Spelled) -> Pattern:
+    """Return a pattern that may stand under an operator, which is tried first."""
+    return OneOf(Apply(kind, pattern, *others), pattern)
+
+
+def scaling(value: Value) -> tuple[Value, float, Node] | None:
+    """Return what a value is a multiple of, by which number, and the node that multiplies."""
+    node = value.producer
+    if node is None:
+        return None
+    if isinstance(node.op, Neg) and node.inputs[0] is not None:
+        return node.inputs[0], -1.0, node
+    if isinstance(node.op, Div):
+        x, divisor = node.inputs[0], number(node.inputs[1], rank_of(node.inputs[0]))
+        return None if x is None or not divisor else (x, 1 / divisor, node)
+    if isinstance(node.op, Mul):
+        for x, other in (node.inputs, node.inputs[::-1]):
+            factor = number(other, rank_of(x))
+            if factor is not None and x is not None and x.data is None:
+                return x, factor, node
+    return None
+
+
+def pairs(node: Node) -> Iterator[tuple[Value, Value]]:
+    """Yield the two inputs of a node in both orders."""
+    a, b = node.inputs
+    if a is not None and b is not None:
+        yield a, b
+        yield b, a
