@@ -15,6 +15,8 @@ from ...importers.onnx.encode import tensor_head
 from ...importers.onnx.expand import expanded
 from ...importers.onnx.export import export
 from ...importers.onnx.save import save
+from ...importers.onnx.versions import refusal
+from ...importers.onnx.versions import results_of as live_results
 from ...runtime.infer import infer
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.partition import reads_of, results_of
@@ -44,16 +46,18 @@ class Section:
     """A region as a graph.
 
     Attributes:
-        graph: in operators that `OPSET` has, as far as functions can say the others.
+        graph: in operators that `opset` has, as far as functions can say the others.
         inputs: what it reads, in the order of the step's.
         outputs: what it gives, likewise.
         profiles: shapes by input, where dimensions are symbolic; empty where none is.
+        opset: the version of ai.onnx that it is written in.
     """
 
     graph: Graph
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     profiles: Mapping[str, Profile]
+    opset: int = OPSET
 
     @cached_property
     def digest(self) -> str:
@@ -64,7 +68,7 @@ class Section:
             found.update(np.ascontiguousarray(data).tobytes())
             return tensor_head(name, data)
 
-        model = export(self.graph, opsets={"": OPSET}, store=hashed)
+        model = export(self.graph, opsets={"": self.opset}, store=hashed)
         found.update(model.SerializeToString(deterministic=True))
         found.update(repr(sorted(self.profiles.items())).encode())
         return found.hexdigest()
@@ -72,11 +76,11 @@ class Section:
     def write(self, folder: Path) -> Path:
         """Write it as an ONNX file, constants beside it where they are too large; return it."""
         path = folder / "section.onnx"
-        save(self.graph, path, opsets={"": OPSET})
+        save(self.graph, path, opsets={"": self.opset})
         return path
 
 
-def section(graph: Graph, region: Region, ranges: Ranges) -> Section:
+def section(graph: Graph, region: Region, ranges: Ranges, opset: int = OPSET) -> Section:
     """Return a region of a plan's graph as a model.
 
     Args:
@@ -84,19 +88,37 @@ def section(graph: Graph, region: Region, ranges: Ranges) -> Section:
         region: its nodes.
         ranges: sizes that symbolic dimensions of the model may have; where they name all of a
             region's, and nothing in it depends on a size, its engine serves all of them.
+        opset: the version of ai.onnx to write it in.
 
     Raises:
-        UnsupportedError: a node cannot be written in `OPSET`; names it.
+        UnsupportedError: a node cannot be written in `opset`; names it.
     """
     reads, results = reads_of(region), results_of(graph, region)
     inputs, outputs = _tensors(reads), _tensors(results)
     found = _general(graph, region, reads, results, ranges)
     if found is not None:
         part, profiles = found
-        return Section(expanded(part, OPSET), inputs, outputs, profiles)
+        return Section(expanded(part, opset), inputs, outputs, profiles, opset)
     part = graph.cut(reads, {value.name: value for value in results})
     infer(part)
-    return Section(expanded(part, OPSET), inputs, outputs, {})
+    return Section(expanded(part, opset), inputs, outputs, {}, opset)
+
+
+def written_as(graph: Graph, node: Node, opset: int) -> tuple[Graph, tuple[Node, ...], str]:
+    """Return what a node is written as in an opset: itself, or functions written out.
+
+    Returns:
+        The graph with the nodes, the nodes, and why they cannot be written; empty if they can.
+    """
+    results = results_of(graph, (node,))
+    if not refusal(node, opset, set(results)):
+        return graph, (node,), ""
+    part = graph.cut(reads_of((node,)), {value.name: value for value in results})
+    infer(part)
+    part = expanded(part, opset)
+    found = live_results(part)
+    reasons = (refusal(each, opset, found) for each in part.walk())
+    return part, tuple(part.walk()), next(filter(None, reasons), "")
 
 
 def _tensors(values: Sequence[Value]) -> tuple[Tensor, ...]:

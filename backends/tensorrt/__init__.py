@@ -1,8 +1,7 @@
 """TensorRT engines for the regions that it takes, with the kernels of `cuda` in between.
 
-This backend has not been run: TensorRT's libraries could not be had where it was written. It is
-checked against the signatures of TensorRT 11 (`typings/tensorrt.pyi`) and tested on a double made
-of them; ``python -m tercet.tools.tensorrt_check`` runs all of it where TensorRT is.
+The library is TensorRT or TensorRT-RTX (`products.py` has their differences). Engines have been
+built with the latter's parser and builder; none has been run yet: see docs/tensorrt.md.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     """Return TensorRT, and the cuda kernels on the same device memory for what it leaves.
 
     Raises:
-        BackendUnavailable: there is no TensorRT, or no GPU that the cuda kernels can use.
+        BackendUnavailable: there is no TensorRT, no GPU that the cuda kernels can use, or none that
+            TensorRT runs engines on.
     """
     from .vendor import load
 
@@ -41,14 +41,18 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from .backend import TensorrtBackend
 
     device = open_device(options.cache, "tensorrt", options.device)
-    engines = _engines(device, options.cache / "tensorrt")
+    engines, obstacle = _engines(device, options.cache / "tensorrt")
+    if obstacle:
+        missing = f"{engines.vendor} runs no engines on {device.description}: {obstacle}"
+        raise BackendUnavailable("tensorrt", missing, "use another GPU, or the backend cudnn")
     return TensorrtBackend(device, engines), *cuda
 
 
 @cache
-def _engines(device: CudaDevice, folder: Path) -> Engines:
-    """Return the engines of this process on a GPU, which all models share."""
+def _engines(device: CudaDevice, folder: Path) -> tuple[Engines, str]:
+    """Return the engines of this process on a GPU, which all models share, and why it has none."""
     from .engine import Engines
     from .vendor import load
 
-    return Engines(load(), device.description, Cache(folder))
+    engines = Engines(load(), device.description, Cache(folder))
+    return engines, engines.obstacle()

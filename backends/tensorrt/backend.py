@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from functools import partial
 
-from ...runtime import dtypes
 from ...runtime.backend import Claim, Decline, Device, Site, View
-from ...runtime.dtypes import DType, name_of
 from ...runtime.errors import UnsupportedError
 from ...runtime.ir import Graph, Node
-from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from ...runtime.options import Options
 from ..regions.regions import Region, is_worthwhile, regions
 from ..regions.section import section
-from .engine import Engines, Refused, Settings
+from .build import Refused, Settings
+from .claims import OPSET, refusal
+from .engine import Engines
 from .step import EngineStep, Pointer
-
-#: Element types of tensors; those of bytes between Q and DQ alone.
-DTYPES: frozenset[DType] = frozenset(
-    (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool_)
-)
-QUANTIZED: frozenset[DType] = frozenset((dtypes.int8, dtypes.float8e4m3fn))
-#: Axes that a tensor has at most.
-MOST_AXES = 8
 
 
 class TensorrtBackend:
@@ -47,7 +38,7 @@ class TensorrtBackend:
         taken: set[Node] = set()
         for node in graph.nodes:
             if node in free:
-                reason = self._refusal(node)
+                reason = refusal(graph, node, self._engines.takes, str(self._engines.vendor))
                 if reason and not node.op.view:
                     yield Decline(node, reason)
                 if not reason:
@@ -60,25 +51,6 @@ class TensorrtBackend:
                 if not node.op.view:
                     yield Decline(node, f"its region of {len(region)} is too small for an engine")
 
-    def _refusal(self, node: Node) -> str:
-        """Return why a node belongs to no region; empty where TensorRT's parser may take it."""
-        if node.op.domain:
-            return f"an operator of '{node.op.domain}'"
-        quantizes = isinstance(node.op, QuantizeLinear | DequantizeLinear)
-        allowed = DTYPES | QUANTIZED if quantizes else DTYPES
-        for value in (*node.reads, *node.outputs):
-            if value.tensor.dtype not in allowed:
-                return f"'{value.name}' has dtype {name_of(value.tensor.dtype)}"
-            if len(value.tensor.dims) > MOST_AXES:
-                return f"'{value.name}' has {len(value.tensor.dims)} axes"
-            if 0 in value.tensor.dims and not value.is_constant:
-                return f"'{value.name}' has no elements"
-        operator = type(node.op).__name__
-        if not self._engines.takes(operator):
-            version = self._engines.vendor.version
-            return f"the parser of TensorRT {version} does not know {operator}"
-        return ""
-
     def _build(
         self, graph: Graph, region: Region, options: Options, site: Site
     ) -> EngineStep | Decline:
@@ -88,13 +60,13 @@ class TensorrtBackend:
             level=5 if options.tune else 3,
         )
         try:
-            found = section(graph, region, options.ranges)
+            found = section(graph, region, options.ranges, OPSET)
             engine = self._engines.get(found, settings)
         except UnsupportedError as error:
             return Decline(_named(region, str(error)), str(error))
         except Refused as error:
-            where = f"TensorRT {self._engines.vendor.version}"
-            return Decline(_node(region, error.node), f"{where}: {error.reason}")
+            said = f"{self._engines.vendor}: {error.reason}"
+            return Decline(_node(region, error.node), said)
         if [t.name for t in found.inputs] != [v.name for v in site.inputs]:
             raise ValueError(f"the section reads {found.inputs}, the step {site.inputs}")
         return EngineStep(self.device, self._pointer, found, engine, len(region))

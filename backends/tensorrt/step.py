@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...runtime.backend import Device, View
 from ...runtime.errors import DeviceError
 from ..regions.section import Section, Tensor
-from .engine import Engine
-
-if TYPE_CHECKING:
-    import tensorrt as trt
+from .engine import Context, Engine
 
 #: The address of a view on the GPU.
 Pointer = Callable[[View], int]
@@ -55,32 +52,32 @@ class EngineStep:
     ) -> Callable[[Any], None]:
         """Return what runs the engine on these addresses.
 
-        It has run once before, on zeros: TensorRT puts work off that a recording must not hold.
+        It has run once before, on zeros: the library puts work off that a recording must not hold.
         """
         named = zip((*self.section.inputs, *self.section.outputs), (*inputs, *outputs), strict=True)
         addresses = {tensor.name: self.pointer(view) for tensor, view in named}
         shapes = {tensor.name: tensor.type.dims for tensor in self.section.inputs}
         context = self.engine.context(shapes, addresses)
         if scratch is not None:
-            context.set_device_memory(self.pointer(scratch), scratch.nbytes)
+            context.work_in(self.pointer(scratch), scratch.nbytes)
         self._rehearse(context)
-        self.engine.point(context, addresses)
-        engine = self.engine
+        context.point(addresses)
 
         def run(stream: Any) -> None:
-            engine.run(context, stream.handle)
+            context.run(stream.handle)
 
         return run
 
-    def _rehearse(self, context: trt.IExecutionContext) -> None:
+    def _rehearse(self, context: Context) -> None:
         tensors: Sequence[Tensor] = (*self.section.inputs, *self.section.outputs)
         views = [self.device.upload(np.zeros(t.type.dims, t.type.dtype)) for t in tensors]
         try:
             where = zip(tensors, views, strict=True)
-            self.engine.point(context, {t.name: self.pointer(view) for t, view in where})
+            context.point({t.name: self.pointer(view) for t, view in where})
             stream: Any = self.device.stream()
-            self.engine.run(context, stream.handle)
+            context.run(stream.handle)
             stream.synchronize()
+            context.keep()
         except DeviceError as error:
             raise DeviceError(f"{self.kernel}: first run: {error}") from error
         finally:

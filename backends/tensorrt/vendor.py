@@ -1,106 +1,170 @@
-"""TensorRT itself: finding the package, its version, and what it says while it works."""
+"""The library itself: finding it, its version, and what it says while it works."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import BackendUnavailable
+from .products import PRODUCTS, Product
 
 if TYPE_CHECKING:
     import tensorrt as trt
 
-#: The major version whose calls this package uses.
-MAJOR = 11
-_INSTALL = f"pip install 'tensorrt>={MAJOR},<{MAJOR + 1}'   (needs a GPU that TensorRT supports)"
-_PACKAGES = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
+#: Names what to use: a product's module, or a folder with its Python package or shared libraries.
+VARIABLE = "TERCET_TENSORRT"
+_INSTALL = "pip install 'tercet[tensorrt]', or 'tercet[tensorrt-rtx]' for GeForce and RTX GPUs"
 #: Messages that are kept for an error.
 _KEPT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """TensorRT, loaded into this process.
+    """TensorRT or TensorRT-RTX, loaded into this process.
 
     Attributes:
+        product: which of the two.
         version: such as ``11.4.0.1``.
-        file: where the package is.
+        file: where its package is.
+        module: the package.
         messages: the newest warnings and errors, as it said them.
         logger: what its calls want; writes to `messages`.
     """
 
+    product: Product
     version: str
     file: str
+    module: Any
     messages: deque[str]
     logger: trt.ILogger
 
+    def __str__(self) -> str:
+        return f"{self.product.name} {self.version}"
+
+    @property
+    def trt(self):  # a module: both libraries have the names of one stub
+        """The package, typed as TensorRT's."""
+        if TYPE_CHECKING:
+            import tensorrt
+
+            return tensorrt
+        return self.module
+
     def said(self) -> str:
-        """Return the newest error, else the newest message, and forget all of them."""
+        """Return the first error, else the newest message, and forget all of them."""
         errors = [text for text in self.messages if text.startswith("error: ")]
         newest = [*self.messages][-1:]
         self.messages.clear()
-        return (errors[-1:] or newest or ["no reason given"])[0].removeprefix("error: ")
+        return (errors[:1] or newest or ["no reason given"])[0].removeprefix("error: ")
 
 
 @cache
 def load() -> Library:
-    """Load TensorRT, once a process; needs no GPU.
+    """Load TensorRT, or TensorRT-RTX where there is none, once a process; needs no GPU.
+
+    `VARIABLE` names the one to use, or a folder in which it lies.
 
     Raises:
-        BackendUnavailable: it is not installed, lacks a library, or is of another major version.
+        BackendUnavailable: neither is installed with its libraries, in a version that will do.
     """
-    try:
-        import tensorrt
-    except (ImportError, OSError) as error:
-        missing = f"the package tensorrt is not installed or lacks its libraries ({error})"
-        raise BackendUnavailable("tensorrt", missing, _INSTALL) from error
-    found = _version()
-    if not found.startswith(f"{MAJOR}."):
-        missing = f"TensorRT {MAJOR} is needed, {found or 'an unknown version'} is installed"
-        raise BackendUnavailable("tensorrt", missing, _INSTALL)
-    return opened(found, str(tensorrt.__file__))
-
-
-def opened(found: str, file: str) -> Library:
-    """Return the loaded package with a logger of its own.
-
-    Args:
-        found: its version.
-        file: where it is.
-    """
-    messages: deque[str] = deque(maxlen=_KEPT)
-    return Library(found, file, messages, _logger(messages))
-
-
-def _version() -> str:
-    for name in _PACKAGES:
+    products, folder = _wanted(os.environ.get(VARIABLE, ""))
+    missing: list[str] = []
+    for product in products:
         try:
-            return version(name)
-        except PackageNotFoundError:
+            with _reaching(folder, product):
+                module = _imported(product.modules)
+        except (ImportError, OSError) as error:
+            missing.append(f"the package {product.modules[0]} is not installed ({error})")
             continue
-    return ""
+        found = str(getattr(module, "__version__", "") or "an unknown version")
+        if found.startswith(f"{product.major}."):
+            return opened(product, found, module)
+        missing.append(f"{product.name} {product.major} is needed, {found} is installed")
+    raise BackendUnavailable("tensorrt", "; ".join(missing), _INSTALL)
 
 
-def _logger(messages: deque[str]) -> trt.ILogger:
-    """Return a logger that keeps warnings and errors; TensorRT's own prints them."""
-    import tensorrt as trt
+def opened(product: Product, version: str, module: Any) -> Library:
+    """Return a loaded package with a logger of its own."""
+    messages: deque[str] = deque(maxlen=_KEPT)
+    file = str(getattr(module, "__file__", "") or "")
+    logger = _logger(module, messages)
+    module.init_libnvinfer_plugins(logger, "")  # some operators are plug-ins of the library's own
+    return Library(product, version, file, module, messages, logger)
 
-    severity = trt.ILogger.Severity
+
+def _wanted(named: str) -> tuple[Sequence[Product], Path | None]:
+    """Return the products to look for, and the folder in which they are to be found."""
+    chosen = [product for product in PRODUCTS if named in product.modules]
+    if chosen or not named:
+        return chosen or PRODUCTS, None
+    folder = Path(named)
+    if not folder.is_dir():
+        names = " or ".join(product.modules[0] for product in PRODUCTS)
+        missing = f"{VARIABLE}={named} names no folder"
+        raise BackendUnavailable("tensorrt", missing, f"let it be a folder, {names}")
+    return PRODUCTS, folder
+
+
+@contextmanager
+def _reaching(folder: Path | None, product: Product) -> Iterator[None]:
+    """Let a product be imported from a folder, whose shared libraries are loaded before."""
+    if folder is None:
+        yield
+        return
+    for name in product.files:
+        for file in sorted(folder.glob(f"**/{name}.{product.major}"))[:1]:
+            ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+    packages = (found.parent for m in product.modules for found in folder.glob(f"**/{m}/"))
+    places = [str(folder), *map(str, packages)]
+    sys.path[:0] = places
+    try:
+        yield
+    finally:
+        for place in places:
+            sys.path.remove(place)
+
+
+def _imported(names: Sequence[str]) -> Any:
+    """Return the first of some modules that can be imported.
+
+    Raises:
+        ImportError, OSError: what one said that is there, else the first.
+    """
+    said: list[ImportError | OSError] = []
+    for name in names:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            said.append(error)
+        except (ImportError, OSError) as error:
+            said.insert(0, error)
+    raise said[0]
+
+
+def _logger(module: Any, messages: deque[str]) -> trt.ILogger:
+    """Return a logger that keeps warnings and errors; the library's own prints them."""
+    severity = module.ILogger.Severity
     kinds = {
         severity.INTERNAL_ERROR: "error: ",
         severity.ERROR: "error: ",
         severity.WARNING: "warning: ",
     }
 
-    class Kept(trt.ILogger):
+    class Kept(module.ILogger):
         def __init__(self) -> None:
-            trt.ILogger.__init__(self)
+            module.ILogger.__init__(self)
 
-        def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
-            """Keep a message; TensorRT calls this, from any thread."""
+        def log(self, severity: Any, msg: str) -> None:
+            """Keep a message; the library calls this, from any thread."""
             if severity in kinds:
                 messages.append(kinds[severity] + " ".join(msg.split()))
 

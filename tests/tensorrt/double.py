@@ -1,5 +1,7 @@
 """A stand-in for the package `tensorrt`, made of the signatures in typings/tensorrt.pyi.
 
+`Double(rtx=True)` stands in for `tensorrt_rtx`, with what typings/tensorrt_rtx.pyi adds.
+
 Whatever the real bindings lack, a name, a parameter or a type that no overload takes, fails here,
 too. Every call is recorded. What the calls do is written down in `BEHAVIOUR`: the parser reads the
 model, an engine is the model's bytes, and a run computes it with onnxruntime on the memory at the
@@ -11,6 +13,8 @@ from __future__ import annotations
 import ast
 import ctypes
 import inspect
+import json
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -21,7 +25,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-STUB = Path(__file__).parents[2] / "typings" / "tensorrt.pyi"
+STUBS = Path(__file__).parents[2] / "typings"
+STUB, RTX_STUB = STUBS / "tensorrt.pyi", STUBS / "tensorrt_rtx.pyi"
 #: Python types by the annotation of a parameter; others are classes of the stub, or not checked.
 SCALARS: dict[str, tuple[type, ...]] = {
     "typing.SupportsInt": (int, np.integer),
@@ -63,18 +68,20 @@ class Double:
         unknown: operators that the parser does not know at all.
         failing: calls that answer None or False, as ``Builder.build_serialized_network``.
         builds: how many engines were built.
+        rtx: whether it is TensorRT-RTX.
+        serves: whether the GPU of this machine can run engines.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rtx: bool = False, version: str = "11.4.0") -> None:
+        self.rtx, self.serves, self.__version__ = rtx, True, version
         self.calls: list[tuple[str, str, tuple[Any, ...]]] = []
         self.refuses: set[str] = set()
         self.unknown: set[str] = set()
         self.failing: set[str] = set()
         self.builds = 0
         self._classes: dict[str, Any] = {}
-        for node in ast.parse(STUB.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                self._classes[node.name] = _class(self, node)
+        for name, node in declared(rtx).items():
+            self._classes[name] = _class(self, node)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -82,14 +89,32 @@ class Double:
         except KeyError:
             raise AttributeError(f"the real tensorrt has no '{name}'") from None
 
+    def init_libnvinfer_plugins(self, logger: Any, namespace: str) -> bool:
+        """Register plug-ins, without which the parser refuses operators that need one."""
+        self.calls.append(("", "init_libnvinfer_plugins", (logger, namespace)))
+        return True
+
     def of(self, kind: str, name: str) -> list[tuple[Any, ...]]:
         """Return the arguments of every call of one method."""
         return [arguments for k, n, arguments in self.calls if (k, n) == (kind, name)]
 
 
+def declared(rtx: bool) -> dict[str, ast.ClassDef]:
+    """Return the classes of a library by name, as the stubs declare them."""
+    found: dict[str, ast.ClassDef] = {}
+    for stub in (STUB, RTX_STUB) if rtx else (STUB,):
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                before = [found[name].body for name in (*bases, node.name) if name in found]
+                node.body = [item for body in (*before, node.body) for item in body]
+                found[node.name] = node
+    return found
+
+
 def _class(double: Double, node: ast.ClassDef) -> Any:
     """Return a class with the stub's methods, properties and members, and nothing else."""
-    members: dict[str, Any] = {"__slots__": ("state",), "double": double}
+    members: dict[str, Any] = {"__slots__": ("__weakref__", "state"), "double": double}
     methods: dict[str, Method] = {}
     names: list[str] = []
     for item in node.body:
@@ -107,6 +132,8 @@ def _class(double: Double, node: ast.ClassDef) -> Any:
     for i, name in enumerate(n for n in names if n != "__members__"):
         value = Enumerator(node.name, name, i) if enumeration else _property(name)
         members[name] = value
+    if enumeration:
+        members["__members__"] = {n: members[n] for n in names if n != "__members__"}
     for name, method in methods.items():
         if not enumeration and (not name.startswith("__") or name == "__init__"):
             members[name] = _method(node.name, name, method)
@@ -210,12 +237,33 @@ def _parse(self: Any, path: str) -> bool:
             self.state["errors"] = [error]
             self.state["num_errors"] = 1
             return False
-    self.state["network"].state["model"] = model.SerializeToString()
+    # The network refers to the parser's weights: no engine comes of it once the parser is gone.
+    network = self.state["network"]
+    network.state.update(model=model.SerializeToString(), parser=weakref.ref(self))
+    border = {"input": model.graph.input, "output": model.graph.output}
+    for kind, values in border.items():
+        network.state[f"num_{kind}s"] = len(values)
+        network.state[kind] = [_tensor(network, value) for value in values]
     self.state["num_errors"] = 0
     return True
 
 
-def _build(self: Any, network: Any, config: Any, *_: Any) -> bytes:
+def _tensor(network: Any, value: onnx.ValueInfoProto) -> Any:
+    """Return what a parser makes of an input or output; float64 becomes float32."""
+    made = _made("ITensor")(network)
+    held = value.type.tensor_type
+    dtype = "FLOAT" if held.elem_type == onnx.TensorProto.DOUBLE else _PARSED[held.elem_type]
+    shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in held.shape.dim)
+    made.state.update(name=value.name, dtype=Enumerator("DataType", dtype, 0), shape=shape)
+    return made
+
+
+def _build(self: Any, network: Any, config: Any, *_: Any) -> bytes | None:
+    if "parser" not in network.state:
+        return repr((b"", {})).encode()  # made layer by layer
+    assert network.state["parser"]() is not None, "the parser is gone, and its weights with it"
+    if self.double.rtx:
+        assert config.state.get("capability") is not None, "built for no GPU in particular"
     self.double.builds += 1
     profile = config.state.get("profile")
     shapes = dict(profile.state["shapes"]) if profile is not None else {}
@@ -223,12 +271,16 @@ def _build(self: Any, network: Any, config: Any, *_: Any) -> bytes:
 
 
 def _deserialize(self: Any, data: bytes) -> Any:
+    if not self.double.serves:
+        logger = self.state["logger"]
+        logger.log(self.double.ILogger.Severity.ERROR, "no kernels for this GPU")
+        return None
     try:
         model, shapes = ast.literal_eval(bytes(data).decode())
     except (SyntaxError, ValueError, UnicodeDecodeError):
         return None
     engine = _made("ICudaEngine", "model", "shapes")(self, model, shapes)
-    nodes = len(onnx.load_from_string(model).graph.node)
+    nodes = len(onnx.load_from_string(model).graph.node) if model else 1
     engine.state.update(num_layers=nodes, device_memory_size_v2=256)
     return engine
 
@@ -265,6 +317,15 @@ def _execute(self: Any, stream_handle: int) -> bool:
     return True
 
 
+_PARSED = {
+    onnx.TensorProto.FLOAT: "FLOAT",
+    onnx.TensorProto.FLOAT16: "HALF",
+    onnx.TensorProto.BFLOAT16: "BF16",
+    onnx.TensorProto.INT8: "INT8",
+    onnx.TensorProto.INT32: "INT32",
+    onnx.TensorProto.INT64: "INT64",
+    onnx.TensorProto.BOOL: "BOOL",
+}
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -291,6 +352,18 @@ def _add_profile(self: Any, profile: Any) -> int:
     return 0
 
 
+def _capability(self: Any, capability: Any, index: Any) -> bool:
+    assert self.state["num_compute_capabilities"] > index
+    self.state["capability"] = capability.name
+    return True
+
+
+def _information(self: Any, kind: Any) -> str:
+    assert kind.name == "JSON"
+    nodes = onnx.load_from_string(self.state["owner"].state["model"]).graph.node
+    return json.dumps({"Layers": [node.name for node in nodes], "Bindings": []})
+
+
 BEHAVIOUR: dict[tuple[str, str], Callable[..., Any]] = {
     ("Builder", "__init__"): _keep("logger"),
     ("Builder", "create_network"): _made("INetworkDefinition", "flags"),
@@ -307,6 +380,12 @@ BEHAVIOUR: dict[tuple[str, str], Callable[..., Any]] = {
     ("ParserError", "desc"): lambda self: self.state["desc"],
     ("ParserError", "code"): lambda self: self.double.ErrorCode.UNSUPPORTED_NODE,
     ("Dims", "__init__"): _keep("shape"),
+    ("INetworkDefinition", "add_input"): _made("ITensor"),
+    ("INetworkDefinition", "add_activation"): _made("IActivationLayer"),
+    ("IActivationLayer", "get_output"): _made("ITensor"),
+    ("INetworkDefinition", "get_input"): lambda self, i: self.state["input"][i],
+    ("INetworkDefinition", "get_output"): lambda self, i: self.state["output"][i],
+    ("IBuilderConfig", "set_compute_capability"): _capability,
     ("IBuilderConfig", "create_timing_cache"): _made("ITimingCache", "data"),
     ("IBuilderConfig", "set_timing_cache"): lambda self, cache, _: True,
     ("IBuilderConfig", "get_timing_cache"): _made("ITimingCache"),
@@ -314,6 +393,13 @@ BEHAVIOUR: dict[tuple[str, str], Callable[..., Any]] = {
     ("IOptimizationProfile", "set_shape"): _profile_shape,
     ("ITimingCache", "serialize"): lambda self: b"timings",
     ("ICudaEngine", "create_execution_context"): _made("IExecutionContext", "strategy"),
+    ("ICudaEngine", "create_runtime_config"): _made("IRuntimeConfig"),
+    ("ICudaEngine", "create_engine_inspector"): _made("EngineInspector"),
+    ("EngineInspector", "get_engine_information"): _information,
+    ("IRuntimeConfig", "create_runtime_cache"): _made("IRuntimeCache"),
+    ("IRuntimeConfig", "set_runtime_cache"): lambda self, cache: True,
+    ("IRuntimeCache", "serialize"): lambda self: b"kernels",
+    ("IRuntimeCache", "deserialize"): lambda self, blob: blob == b"kernels",
     ("IExecutionContext", "set_input_shape"): _input_shape,
     ("IExecutionContext", "set_tensor_address"): _address,
     ("IExecutionContext", "set_device_memory"): lambda self, at, n: self.state.update(

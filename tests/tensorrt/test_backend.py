@@ -16,10 +16,11 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.backend import TensorrtBackend
 from tercet.backends.tensorrt.engine import Engines
+from tercet.backends.tensorrt.products import TENSORRT
 from tercet.importers import onnx as importer
 from tercet.runtime.backend import View
 from tercet.runtime.cache import Cache
-from tercet.runtime.errors import BackendUnavailable, DeviceError
+from tercet.runtime.errors import DeviceError
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 from tercet.tools.bench_models import bench_inputs
@@ -62,7 +63,7 @@ def opened(trt: Double, tmp_path: Path) -> Callable[..., Model]:
 
     def load(proto: ModelProto, *, fake: bool = False, **options: Any) -> Model:
         device = Device()
-        engines = Engines(vendor.opened("11.4.0", "nowhere"), "a GPU", Cache(tmp_path))
+        engines = Engines(vendor.opened(TENSORRT, "11.4.0", trt), "a GPU", Cache(tmp_path))
         backend = TensorrtBackend(device, engines, pointer)
         chain = (backend, *([FakeBackend(device)] if fake else ()), NumpyBackend())
         return Model(importer.load(proto).graph, chain, Options(**options), evaluate)
@@ -200,20 +201,3 @@ def test_dtypes_that_engines_lack(opened: Callable[..., Model]) -> None:
         check(model, proto)
         reasons = [row.reason for row in model.placement() if row.kind == "step"]
     assert any("has dtype float64" in reason for reason in reasons)
-
-
-def test_without_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", None)
-    vendor.load.cache_clear()
-    with pytest.raises(BackendUnavailable, match="is not installed or lacks its") as caught:
-        tercet.load(small(), "tensorrt")
-    assert "pip install 'tensorrt>=11,<12'" in str(caught.value)
-
-
-def test_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorrt", Double())
-    monkeypatch.setattr(vendor, "version", lambda name: "10.3.0")
-    vendor.load.cache_clear()
-    with pytest.raises(BackendUnavailable, match=r"TensorRT 11 is needed, 10\.3\.0 is installed"):
-        vendor.load()
-    vendor.load.cache_clear()

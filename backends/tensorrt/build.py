@@ -1,0 +1,242 @@
+"""Building engines: a section through the library's parser and builder, which needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import dtypes
+from ...runtime.cache import Cache
+from ...runtime.dtypes import name_of
+from ..regions.section import Ints, Profile, Section
+from .vendor import Library
+
+if TYPE_CHECKING:
+    import tensorrt as trt
+
+#: Shapes by input.
+Profiles = Mapping[str, Profile]
+#: What the library calls the element types that regions have.
+TYPES: Mapping[str, str] = {
+    name_of(dtypes.float32): "FLOAT",
+    name_of(dtypes.float16): "HALF",
+    name_of(dtypes.bfloat16): "BF16",
+    name_of(dtypes.float8e4m3fn): "FP8",
+    name_of(dtypes.int8): "INT8",
+    name_of(dtypes.uint8): "UINT8",
+    name_of(dtypes.int32): "INT32",
+    name_of(dtypes.int64): "INT64",
+    name_of(dtypes.bool_): "BOOL",
+}
+
+
+class Refused(Exception):
+    """The library's own "no" to a section.
+
+    Attributes:
+        node: the name of the node that it is about, empty where it names none.
+        reason: its words.
+        stage: ``parse`` or ``build``.
+    """
+
+    def __init__(self, node: str, reason: str, stage: str = "build") -> None:
+        super().__init__(reason)
+        self.node, self.reason, self.stage = node, reason, stage
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an engine depends on besides its section.
+
+    Attributes:
+        tf32: whether float32 products may be rounded to TF32.
+        workspace: greatest scratch memory in bytes; None for no limit.
+        level: how long the builder looks for faster kernels, 0 to 5.
+    """
+
+    tf32: bool = False
+    workspace: int | None = None
+    level: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """What goes into an engine and out of it.
+
+    Attributes:
+        types: dtype and shape by input and output.
+        profiles: least, usual and greatest shape by input, where dimensions are symbolic.
+    """
+
+    types: Mapping[str, tuple[str, Ints]]
+    profiles: Profiles
+
+    @classmethod
+    def of(cls, section: Section) -> Border:
+        """Return a section's."""
+        tensors = (*section.inputs, *section.outputs)
+        types = {t.name: (name_of(t.type.dtype), t.type.dims) for t in tensors}
+        return cls(types, section.profiles)
+
+    def difference(self, network: trt.INetworkDefinition) -> str:
+        """Return where a network has another type; empty where it has these.
+
+        Parsers read some dtypes as others, float64 as float32, and would be given wrong bytes.
+        """
+        inputs = (network.get_input(i) for i in range(network.num_inputs))
+        outputs = (network.get_output(i) for i in range(network.num_outputs))
+        for tensor in (*inputs, *outputs):
+            dtype, dims = self.types[tensor.name]
+            found: Any = tensor.dtype
+            if found.name != TYPES.get(dtype):
+                return f"'{tensor.name}' is {dtype}, and is parsed as {found.name}"
+            shape: Ints = tuple(tensor.shape)
+            fits = (n < 0 or n == size for n, size in zip(shape, dims, strict=False))
+            if len(shape) != len(dims) or not all(fits):
+                return f"'{tensor.name}' has shape {dims}, and is parsed as {shape}"
+        return ""
+
+
+class Builder:
+    """Builds engines for one GPU.
+
+    Args:
+        vendor: the library.
+        capability: the compute capability to build for, such as ``8.9``, where the library can;
+            that of this machine's GPU where empty.
+        timings: where timings of kernels are kept, and under which name; nowhere where None.
+    """
+
+    def __init__(
+        self, vendor: Library, capability: str = "", timings: tuple[Cache, str] | None = None
+    ) -> None:
+        self.vendor = vendor
+        self._capability = capability
+        self._timings = timings if vendor.product.keeps_timings() else None
+        self._builder = vendor.trt.Builder(vendor.logger)
+        self._empty = self._network()
+        self._parser = vendor.trt.OnnxParser(self._empty, vendor.logger)
+
+    def takes(self, operator: str) -> bool:
+        """Whether the parser knows an operator of ai.onnx."""
+        known = operator not in self.vendor.product.lacks
+        return known and bool(self._parser.supports_operator(operator))
+
+    def build(self, section: Section, settings: Settings) -> bytes:
+        """Return a serialized engine.
+
+        Raises:
+            Refused: the parser or the builder does not take the section.
+        """
+        with TemporaryDirectory(prefix="tercet-") as folder:
+            return self.build_file(section.write(Path(folder)), Border.of(section), settings)
+
+    def build_file(self, path: Path, border: Border, settings: Settings) -> bytes:
+        """Return a serialized engine of an ONNX file.
+
+        Args:
+            path: the file.
+            border: what goes in and out.
+            settings: of the builder.
+
+        Raises:
+            Refused: the parser or the builder does not take it, or as something else.
+        """
+        network = self._network()
+        parser = self._parse(network, path)
+        if reason := border.difference(network):
+            raise Refused("", reason, "parse")
+        config = self._config(border.profiles, settings)
+        self._recall(config)
+        built: trt.IHostMemory | None = self._builder.build_serialized_network(network, config)
+        del parser  # the network refers to weights that it holds
+        if built is None:
+            raise self._refused("build_serialized_network")
+        self._remember(config)
+        return to_bytes(built)
+
+    def probe(self) -> bytes:
+        """Return an engine that does next to nothing, to learn whether a GPU takes any.
+
+        Raises:
+            Refused: not even that can be built.
+        """
+        trt, network = self.vendor.trt, self._network()
+        x = network.add_input("x", trt.DataType.FLOAT, trt.Dims((1,)))
+        layer = network.add_activation(x, trt.ActivationType.RELU)
+        network.mark_output(layer.get_output(0))
+        config = self._builder.create_builder_config()
+        self._aim(config)
+        built: trt.IHostMemory | None = self._builder.build_serialized_network(network, config)
+        if built is None:
+            raise self._refused("build_serialized_network")
+        return to_bytes(built)
+
+    def _network(self) -> trt.INetworkDefinition:
+        flag = self.vendor.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
+        return self._builder.create_network(1 << int(flag))
+
+    def _refused(self, call: str) -> Refused:
+        return Refused("", f"{call}: {self.vendor.said()}")
+
+    def _parse(self, network: trt.INetworkDefinition, path: Path) -> trt.OnnxParser:
+        parser = self.vendor.trt.OnnxParser(network, self.vendor.logger)
+        if parser.parse_from_file(str(path)):
+            return parser
+        if not parser.num_errors:
+            raise Refused("", f"parse_from_file: {self.vendor.said()}", "parse")
+        first: trt.ParserError = parser.get_error(0)
+        said = f"its parser says {first.code().name}: {first.desc()}"
+        raise Refused(first.node_name(), said, "parse")
+
+    def _config(self, profiles: Profiles, settings: Settings) -> trt.IBuilderConfig:
+        trt = self.vendor.trt
+        config = self._builder.create_builder_config()
+        self._aim(config)
+        if settings.tf32:
+            config.set_flag(trt.BuilderFlag.TF32)
+        else:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        config.builder_optimization_level = settings.level
+        if settings.workspace is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace)
+        if profiles:
+            profile = self._builder.create_optimization_profile()
+            for name, shapes in profiles.items():
+                profile.set_shape(name, *(trt.Dims(shape) for shape in shapes))
+            if config.add_optimization_profile(profile) < 0:
+                raise self._refused("add_optimization_profile")
+        return config
+
+    def _aim(self, config: trt.IBuilderConfig) -> None:
+        product = self.vendor.product
+        if not product.aim(self.vendor.trt, config, self._capability):
+            wanted = self._capability or "this GPU"
+            known = ", ".join(product.capabilities(self.vendor.trt)) or "this machine's alone"
+            said = f"no engines for compute capability {wanted} (it has: {known})"
+            raise Refused("", said)
+
+    def _recall(self, config: trt.IBuilderConfig) -> None:
+        """Give the builder the timings of earlier builds."""
+        if self._timings is not None:
+            store, name = self._timings
+            config.set_timing_cache(config.create_timing_cache(store.read(name) or b""), False)
+
+    def _remember(self, config: trt.IBuilderConfig) -> None:
+        if self._timings is not None:
+            store, name = self._timings
+            store.write(name, to_bytes(config.get_timing_cache().serialize()))
+
+
+def name_for(vendor: Library, gpu: str, kind: str) -> str:
+    """Return the name of what is kept for a version of the library and a GPU."""
+    return f"{sha256(f'{vendor} {gpu}'.encode()).hexdigest()}.{kind}"
+
+
+def to_bytes(memory: Any) -> bytes:
+    """Return a copy of what the library gave."""
+    return bytes(memory)

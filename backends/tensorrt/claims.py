@@ -1,0 +1,157 @@
+"""Which nodes may belong to a region: what the parser and the builder are known to take.
+
+The parser says itself which operators it knows. What it refuses of them by attribute or dtype is
+written down here; docs/results/tensorrt_support.md holds it against the real parser and builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+from ...runtime import dtypes
+from ...runtime.dtypes import DType, name_of
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.op import Op, input_names
+from ...runtime.ops.elementwise import Mod
+from ...runtime.ops.gather import ScatterElements, ScatterND
+from ...runtime.ops.matmul import MatMul
+from ...runtime.ops.norm import BatchNormalization, LayerNormalization
+from ...runtime.ops.pool import AveragePool, LpPool, MaxPool
+from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
+from ...runtime.ops.recurrent import GRU, LSTM, RNN
+from ...runtime.types import TensorType
+from ..regions.section import written_as
+
+#: The opset that regions are written in. It is the first one whose pooling has the windows that the
+#: operators here have; what is newer is written as the functions that the specification gives.
+OPSET = 22
+#: Element types of tensors; those of bytes between Q and DQ alone.
+DTYPES: frozenset[DType] = frozenset(
+    (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool_)
+)
+QUANTIZED: frozenset[DType] = frozenset((dtypes.int8, dtypes.float8e4m3fn))
+#: Axes that a tensor has at most.
+MOST_AXES = 8
+#: Inputs that say what the result looks like; engines have that fixed.
+PARAMETERS = frozenset(
+    (
+        *("axes", "axis", "ends", "output_shape", "pads", "repeats", "roi", "scales", "shape"),
+        *("sizes", "split", "starts", "steps", "training_mode"),
+    )
+)
+
+
+def refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str) -> str:
+    """Return why a node belongs to no region; empty where the library may take it.
+
+    Args:
+        graph: all shapes static.
+        node: one of its nodes.
+        takes: whether the parser knows an operator.
+        vendor: the library, for the reason.
+    """
+    if node.op.domain:
+        return f"an operator of '{node.op.domain}'"
+    within, written, reason = written_as(graph, node, OPSET)
+    if reason:
+        return f"regions are written in opset {OPSET}: {reason}"
+    own = _of_borders(node) or (_of_parameters(node) if written == (node,) else "")
+    return own or next(filter(None, (_refusal(within, n, takes, vendor) for n in written)), "")
+
+
+def _of_borders(node: Node) -> str:
+    for value in (*node.reads, *node.outputs):
+        if len(value.tensor.dims) > MOST_AXES:
+            return f"'{value.name}' has {len(value.tensor.dims)} axes"
+        if 0 in value.tensor.dims and not value.is_constant:
+            return f"'{value.name}' has no elements"
+    return ""
+
+
+def _of_parameters(node: Node) -> str:
+    for name, value in zip(input_names(type(node.op)), node.inputs, strict=False):
+        if name in PARAMETERS and value is not None and not value.is_constant:
+            return f"its input '{name}' is no constant"
+    return ""
+
+
+def _refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str) -> str:
+    operator = type(node.op).__name__
+    if not takes(operator):
+        return f"the parser of {vendor} does not know {operator}"
+    quantizes = isinstance(node.op, QuantizeLinear | DequantizeLinear)
+    for value in (*node.reads, *node.outputs):
+        if isinstance(value.type, TensorType) and not _has(value, quantizes):
+            return f"'{value.name}' has dtype {name_of(value.type.dtype)}"
+    rule = _RULES.get(type(node.op))
+    return rule(node.op, node, graph) if rule else ""
+
+
+def _has(value: Value, quantizes: bool) -> bool:
+    """Whether the library has the dtype of a value."""
+    dtype = value.tensor.dtype
+    if dtype == dtypes.int4:  # packed otherwise here than there, so that none is read or given
+        return quantizes and value.is_constant and prod(value.tensor.dims) % 2 == 0
+    return dtype in (DTYPES | QUANTIZED if quantizes else DTYPES)
+
+
+# ── what the parser refuses of operators that it knows ───────────────────────────────────────────
+
+
+def _pool(op: Any, node: Node, graph: Graph) -> str:
+    if any(each != 1 for each in op.dilations or ()):
+        return f"dilations={op.dilations}: its windows have no gaps"
+    if isinstance(op, LpPool) and op.p not in (1, 2):
+        return f"p={op.p}: it has the norms 1 and 2"
+    if op.ceil_mode and _windows(op, node) != node.output.tensor.dims[2:]:
+        return "ceil_mode=1: it has windows that begin behind the last element"
+    return _first_alone(op, node, graph)
+
+
+def _windows(op: Any, node: Node) -> tuple[int, ...]:
+    """Return how many windows there are where none is left out."""
+    sizes, rank = node.reads[0].tensor.dims[2:], len(op.kernel_shape)
+    steps, pads = op.strides or (1,) * rank, op.pads or (0,) * 2 * rank
+    given = zip(sizes, op.kernel_shape, steps, pads[:rank], pads[rank:], strict=True)
+    return tuple(-(-(n + a + b - k) // step) + 1 for n, k, step, a, b in given)
+
+
+def _recurrence(op: Any, node: Node, graph: Graph) -> str:
+    return "layout=1: it has the layout 0" if op.layout else ""
+
+
+def _first_alone(op: Any, node: Node, graph: Graph) -> str:
+    others = [v for v in node.outputs[1:] if v.consumers or graph.is_output(v)]
+    return f"it gives the first result alone, and '{others[0].name}' is read" if others else ""
+
+
+def _normalization(op: Any, node: Node, graph: Graph) -> str:
+    return "training_mode=1" if op.training_mode else ""
+
+
+def _scatter(op: Any, node: Node, graph: Graph) -> str:
+    return "" if op.reduction == "none" else f"reduction={op.reduction}: it replaces elements alone"
+
+
+def _mod(op: Any, node: Node, graph: Graph) -> str:
+    floats = node.output.tensor.dtype not in (dtypes.int32, dtypes.int64)
+    return "fmod=0 is for integers" if floats and not op.fmod else ""
+
+
+def _product(op: Any, node: Node, graph: Graph) -> str:
+    a, b = (value.tensor.dims for value in node.reads)
+    batched = len(a) == 1 and len(b) > 2 and prod(b[:-2]) != 1
+    return "a vector times several matrices" if batched else ""
+
+
+_RULES: Mapping[type[Op], Callable[[Any, Node, Graph], str]] = {
+    **dict.fromkeys((AveragePool, LpPool, MaxPool), _pool),
+    **dict.fromkeys((ScatterElements, ScatterND), _scatter),
+    BatchNormalization: _normalization,
+    **dict.fromkeys((GRU, LSTM, RNN), _recurrence),
+    LayerNormalization: _first_alone,
+    MatMul: _product,
+    Mod: _mod,
+}
