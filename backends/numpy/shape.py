@@ -64,7 +64,7 @@ def expand(op: movement.Expand, data: Array, wanted: Array, *, out: Array) -> No
 @kernel(movement.Tile)
 def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
     """Repeat along each axis."""
-    pairs = zip(repeats, data.shape, strict=True)
+    pairs = zip(repeats.reshape(-1), data.shape, strict=True)
     split = out.reshape([part for times, count in pairs for part in (int(times), count)])
     np.copyto(split, data.reshape([part for count in data.shape for part in (1, count)]))
 
@@ -116,7 +116,7 @@ def split(op: movement.Split, data: Array, sizes: Array | None = None) -> tuple[
         part = -(-length // count)
         bounds = [min(length, part * i) for i in range(1, count)]
     else:
-        bounds = list(accumulate(int(size) for size in sizes))[:-1]
+        bounds = list(accumulate(int(size) for size in sizes.reshape(-1)))[:-1]
     return tuple(np.split(data, bounds, op.axis))
 
 
@@ -132,10 +132,11 @@ def slice_(
     out: Array,
 ) -> None:
     """Take a stretch of some axes."""
-    along = range(len(starts)) if axes is None else axes.tolist()
-    by = [1] * len(starts) if steps is None else steps.tolist()
+    first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
+    along = range(len(first)) if axes is None else axes.reshape(-1).tolist()
+    by = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
     index = [slice(None)] * data.ndim
-    for axis, start, end, step in zip(along, starts.tolist(), ends.tolist(), by, strict=True):
+    for axis, start, end, step in zip(along, first, last, by, strict=True):
         low, high = movement.bounds_of_slice(start, end, step, data.shape[axis])
         index[axis] = slice(low, None if high < 0 else high, step)
     np.copyto(out, data[tuple(index)])
@@ -152,8 +153,9 @@ def pad(
     out: Array,
 ) -> None:
     """Add elements before and behind, or take some away where `pads` is negative."""
-    amounts = pads.tolist()
-    along = range(data.ndim) if axes is None else [axis % data.ndim for axis in axes.tolist()]
+    amounts = pads.reshape(-1).tolist()
+    axes = np.arange(data.ndim) if axes is None else axes.reshape(-1)
+    along = [axis % data.ndim for axis in axes.tolist()]
     widths = [(0, 0)] * data.ndim
     for i, axis in enumerate(along):
         widths[axis] = (amounts[i], amounts[i + len(amounts) // 2])

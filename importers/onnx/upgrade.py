@@ -15,6 +15,7 @@ import numpy as np
 from ...runtime import dtypes
 from ...runtime.dtypes import TO_ONNX, float32
 from ...runtime.ops.norm import Dropout
+from ...runtime.ops.shapes import MAX_RANK
 from ...runtime.types import TensorType
 from .raw import RawGraph, RawNode, items
 from .rewrite import (
@@ -79,6 +80,11 @@ def align(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     if not broadcast:
         return [node]
     a, b = need_inputs(node, 2, site)[:2]
+    rank = rank_of(a, site)
+    most = MAX_RANK if rank is None else rank
+    if not -most <= axis <= most:
+        known = "the greatest rank there is" if rank is None else f"the rank of '{a}'"
+        raise site.error(f"axis={axis} lies outside of [{-most}, {most}], {known}", node)
     nodes, aligned = _aligned(b, a, axis, site)
     return [*nodes, node.change(inputs=(a, aligned))]
 

@@ -21,6 +21,7 @@ from .shapes import (
     exact_ints_of,
     ints_of,
     need_choice,
+    need_one,
     need_rank,
     normalize_axes,
     normalize_axis,
@@ -250,6 +251,7 @@ class Pad(Op):
     ) -> TensorType:
         need_choice(self.mode, "mode", "constant", "reflect", "edge", "wrap")
         same_dtype(data, constant_value)
+        need_one(constant_value, "constant_value")
         amounts = ints_of(pads, "pads", most=2 * MAX_RANK)
         along = exact_ints_of(axes, "axes")
         if data.shape is None:
@@ -261,9 +263,9 @@ class Pad(Op):
             along = tuple(range(rank))
         if along is None:
             return data.with_shape((None,) * rank)
-        amounts = amounts or (None,) * (2 * len(along))
+        amounts = (None,) * (2 * len(along)) if amounts is None else amounts
         if len(amounts) != 2 * len(along):
-            raise ShapeError(f"{len(amounts)} pads for {len(along)} axes; expected two an axis")
+            raise ShapeError(f"{len(amounts)} pads for {len(along)} axes; expected two per axis")
         shape = list(data.shape)
         for i, axis in enumerate(normalize_axes(along, rank)):
             more = add(amounts[i], amounts[i + len(along)])

@@ -129,6 +129,14 @@ def need_rank(type_: TensorType | None, ranks: int | tuple[int, ...], name: str)
         raise ShapeError(f"{name} must be of rank {wanted}, not {type_}")
 
 
+def need_one(type_: TensorType | None, name: str) -> None:
+    """Raise ShapeError if input `name` is known to be neither a scalar nor of one element."""
+    if type_ is not None and type_.shape is not None:
+        count = product(type_.shape)
+        if isinstance(count, int) and count != 1:
+            raise ShapeError(f"{name} is {type_}; expected one element")
+
+
 def shape_text(shape: Shape | None) -> str:
     """Return a shape as messages show it: ``[n,3,224,?]``."""
     if shape is None:

@@ -195,12 +195,22 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
     "Pad widths": (
         "float[2,6] x",
         "p = Constant <value_ints = [1, 1]> () y = Pad(x, p)",
-        "2 pads for 2 axes; expected two an axis",
+        "2 pads for 2 axes; expected two per axis",
     ),
     "Pad cuts": (
         "float[2,6] x",
         "p = Constant <value_ints = [0, -4, 0, -4]> () y = Pad(x, p)",
         "pads=[0,-4,0,-4] leave nothing of [2,6]",
+    ),
+    "Pad without amounts": (
+        "float[1,1,2,4] x",
+        'n = Constant <value_ints: ints = []> () y = Pad <mode = "reflect"> (x, n)',
+        "0 pads for 4 axes; expected two per axis",
+    ),
+    "Pad with two numbers": (
+        "float[4] x, int64[2] n, float[2] c",
+        "y = Pad (x, n, c)",
+        "constant_value is float32[2]; expected one element",
     ),
     "Slice axes": (
         "float[2,6] x",

@@ -427,6 +427,21 @@ def test_says_why_not(text: str, reason: str) -> None:
         load(model)
 
 
+@pytest.mark.parametrize("axis", [5, -5, -(2**62)])
+@pytest.mark.parametrize("declared", ["float[1,2,3,4]", "float"])
+def test_an_axis_that_a_tensor_cannot_have(axis: int, declared: str) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 4, opset_import: ["" : 6]>
+        old ({declared} x, float[2] s) => (y) {{ y = Add <broadcast = 1, axis = {axis}> (x, s) }}""")
+    if declared == "float":
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+    if declared == "float" and abs(axis) == 5:
+        load(model)  # a run finds out
+    else:
+        with pytest.raises(ModelError, match=rf"axis={axis} lies outside of \[-\d+, \d+\]"):
+            load(model)
+
+
 @pytest.mark.parametrize("declared", [None, [1, 2], [2, 3, 4, 5, 6]], ids=str)
 @pytest.mark.parametrize(
     ("operator", "small", "axis"),

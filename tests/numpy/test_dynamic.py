@@ -137,3 +137,28 @@ def test_sizes_that_change_from_run_to_run() -> None:
                 now["x"] = x
             for got, want in zip(model.run(now).values(), by_onnxruntime(proto, now), strict=True):
                 assert_same(got, want)
+
+
+@pytest.mark.parametrize(
+    ("operator", "numbers"),
+    [
+        ("Slice", [0, 1]),
+        ("Slice", [0, 2, 0, 1]),
+        ("Tile", [2]),
+        ("Split", [3]),
+        ("ReduceSum", [0]),
+        ("Unsqueeze", [0]),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["optimised", "plain"])
+def test_a_number_stands_for_a_list_of_one(
+    operator: str, numbers: list[int], options: dict[str, Any]
+) -> None:
+    found = []
+    for form in (np.array, ints):
+        feeds = {f"n{k}": form(number) for k, number in enumerate(numbers)}
+        nodes = [node(operator, " ".join(("x", *feeds)), "y")]
+        feeds["x"] = np.arange(3, dtype=np.float32)
+        with tercet.load(model_of(nodes, feeds, "y"), **options) as loaded:
+            found.append(loaded.run(feeds))
+    np.testing.assert_equal(*found)

@@ -17,9 +17,9 @@ from ...runtime.model import TensorInfo
 from ...runtime.op import Op
 from ...runtime.ops.random import Random as RandomOp
 from ...runtime.text import printable
-from ..agreement import agreement, tolerance_for
 from ..environment import ROOT
 from ..inputs import input_shapes, random_inputs
+from ..verdict import Judge
 from .seeds import Seed
 from .sites import Places
 from .structure import Mutant
@@ -160,12 +160,9 @@ def _differs(data: bytes, given: Mapping[str, Any], found: Mapping[str, Any]) ->
             return ""
         except TercetError as error:
             return f"runs with rewrites alone: {error}"
-    for name, wanted in expected.items():
-        if isinstance(wanted, np.ndarray) and isinstance(found[name], np.ndarray):
-            tolerance = tolerance_for(wanted.dtype)
-            result = agreement(name, wanted, found[name], tolerance)
-            if not result.ok:
-                return f"{name}: {result.reason}"
+        for result in Judge(plain.imported, given).outputs(expected, found):
+            if result.verdict == "MISMATCH":
+                return f"{result.output}: {result.reason}"
     return ""
 
 
