@@ -432,7 +432,9 @@ def test_says_why_not(text: str, reason: str) -> None:
 def test_an_axis_that_a_tensor_cannot_have(axis: int, declared: str) -> None:
     model = onnx.parser.parse_model(f"""
         <ir_version: 4, opset_import: ["" : 6]>
-        old ({declared} x, float[2] s) => (y) {{ y = Add <broadcast = 1, axis = {axis}> (x, s) }}""")
+        old ({declared} x, float[2] s) => (y) {{
+            y = Add <broadcast = 1, axis = {axis}> (x, s)
+        }}""")
     if declared == "float":
         model.graph.input[0].type.tensor_type.ClearField("shape")
     if declared == "float" and abs(axis) == 5:
