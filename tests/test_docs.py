@@ -57,3 +57,11 @@ def test_make_targets_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = set(re.findall(r"(?:`| {4})make ([a-z][a-z-]+)", text))
     assert named <= targets
+
+
+@pytest.mark.parametrize("folder", ["tests", "docs"])
+def test_nothing_cites_a_table_that_is_not_here(folder: str) -> None:
+    """A code such as a letter and two digits at the head of a text tells a reader nothing."""
+    codes = re.compile(r'("""|\b[Rr]ows? )[A-H]\d{2}\b')
+    files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).glob("*.md")]
+    assert not [file.name for file in files if codes.search(file.read_text(encoding="utf-8"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Set
 from pathlib import Path
 
 from tercet.backends.cuda.compile import H200, Compiler, Source, Target
@@ -15,11 +15,23 @@ _PARAMETER = 0x17
 _WITH_SIZE = 4
 
 
-def all_compile(sources: Iterable[Source], target: Target, cache: Path) -> None:
+def all_compile(
+    sources: Iterable[Source],
+    target: Target,
+    cache: Path,
+    files: Set[str] = frozenset(),
+) -> None:
     """Compile sources, in the background and those only that are not in the cache.
 
     Every one is compiled for the newest architecture. Which instructions another one has is a
     matter of the types and the flags of a source, not of its sizes: there one of a kind will do.
+
+    Args:
+        sources: kernels, in any number of variants.
+        target: the architecture.
+        cache: folder of machine code.
+        files: what the sources must be of. A test module calls them `COMPILES`; test_compile.py
+            adds them up, so that no kernel is left out.
     """
     compiler = Compiler(target, cache)
     chosen = list(dict.fromkeys(sources))
@@ -28,6 +40,7 @@ def all_compile(sources: Iterable[Source], target: Target, cache: Path) -> None:
     for code in [compiler.submit(source) for source in chosen]:
         code.result()
     assert compiler.statistics.pending == 0
+    assert files <= {source.file for source in chosen}
 
 
 def _kind(source: Source) -> Hashable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,25 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda import decisions
 from tercet.backends.cuda.compile import A100, H200, Compiler, Target
-from tercet.backends.cuda.decisions import CudaDecisions, chosen, counted
+from tercet.backends.cuda.decisions import CudaDecisions, chosen, counted, moved
+from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.memory import pointer
 from tercet.backends.numpy import evaluate
 from tercet.importers.onnx import load
 from tercet.runtime import repetition
 from tercet.runtime.backend import View
+from tercet.runtime.dtypes import float16, float32, float64, uint8
+from tercet.runtime.host import HOST, HostBuffer
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
+from tercet.runtime.types import Array, TensorType
 
 from ..plan.flows import FLOWS, Flow
+from .cubins import all_compile, assert_arguments
 from .emulator import emulated, needs_compiler, open_emulated
 
+#: Kernels that this module compiles.
+COMPILES = {"control.cu", "element.cu"}
 COUNTED, SCANNED = (flow for flow in FLOWS if flow.name in ("counted", "scanned"))
 
 
@@ -60,6 +67,23 @@ def test_rounds(flow: Flow, unrolled: int, folder: Path, monkeypatch: pytest.Mon
             for name, data in model.run(feeds).items():
                 np.testing.assert_allclose(data, want[name], rtol=2e-5, atol=1e-6)
         assert model.prepare().is_plan
+
+
+def an_element() -> Iterator[Launch]:
+    """What takes an element of 1 to 8 bytes out of a tensor, and puts it back."""
+    for dtype in (uint8, float16, float32, float64):
+        part, whole = (
+            View(HOST, HostBuffer(256), 0, TensorType(dtype, dims)) for dims in ((3, 1), (3, 5))
+        )
+        for entry in ("take", "put"):
+            yield moved(entry, part, whole, 1, backward=entry == "put")
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_they_compile(target: Target, cache: Path) -> None:
+    launches = [chosen(1), counted(1, 9, first=True), counted(None, 9, first=False), *an_element()]
+    all_compile([launch.source for launch in launches], target, cache, COMPILES)
+    assert_arguments(launches, target, cache)
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

@@ -35,6 +35,9 @@ from .integer_samples import (
 )
 from .samples import Sample, compare, scalar
 
+#: Kernels that this module compiles, in more variants than samples.py has.
+COMPILES = {"mma_integer.cu", "pack_integers.cu"}
+
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -101,7 +104,7 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
     device.compiler.target = target
     for graph in graphs():
         planned(graph, device)
-    all_compile(list(device.compiler.sources), target, cache)
+    all_compile(list(device.compiler.sources), target, cache, COMPILES)
 
 
 def test_arguments_are_what_the_kernels_take(cache: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.compile import A100, H200, Compiler, Target
+from tercet.backends.cuda.compile import A100, H200, Target
 from tercet.backends.cuda.ladder import BLOCKS
 from tercet.backends.cuda.multiplication import MATMUL
 from tercet.backends.numpy import evaluate
@@ -23,9 +23,13 @@ from tercet.runtime.ops.elementwise import Add, Sigmoid
 from tercet.runtime.options import Options
 
 from ..kernels.algorithm_cases import Case, error
+from ..kernels.cubins import all_compile
 from ..kernels.dry import launches, normal, planned, single
 from ..kernels.emulator import needs_compiler, open_emulated
 from ..plan.nets import Net
+
+#: Kernels that this module compiles.
+COMPILES = {"ladder.cu", "naive_nhwc.cu"}
 
 CONV = Case((2, 5, 7, 9), (6, 5, 3, 3), ("naive_nhwc",), {"pads": (1, 0, 1, 2), "strides": (2, 1)})
 
@@ -102,8 +106,7 @@ def test_fours_are_a_reason() -> None:
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
-def test_they_compile(target: Target) -> None:
-    compiler = Compiler(target)
+def test_they_compile(target: Target, tmp_path: Path) -> None:
     found = {
         launch.source: None
         for way in BLOCKS
@@ -113,4 +116,4 @@ def test_they_compile(target: Target) -> None:
     }
     graph = single("Conv", CONV.arrays, (1, 2), **CONV.how)
     found |= {launch.source: None for launch in launches(planned(graph, conv="naive_nhwc"))}
-    assert all(compiler.code(source) for source in found)
+    all_compile(found, target, tmp_path, COMPILES)
