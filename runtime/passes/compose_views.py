@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
-from ..infer import infer, infer_node
+from ..infer import infer
 from ..ir import Graph, Node, Value
 from ..op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from ..types import Dim, Shape, TensorType
+from ..types import Dim, Shape
 from .driver import Context
+from .editing import Builder, drop, shape_of
 
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Longest chain that is followed.
@@ -88,18 +87,13 @@ class _Form:
         assert value is not None
         turns = [isinstance(op, Transpose) for op, _ in self.steps]
         for i, (op, shape) in enumerate(self.steps):
-            inputs: list[Value | None] = [value]
-            if shape is not None:
-                inputs.append(graph.constant(np.array(shape, np.int64), f"{last.name}.shape"))
             stands_for_all = turns[i] or (not any(turns) and i == 0)
             origin = tuple(self.chain) if stands_for_all else ()
-            node = graph.insert(op, inputs, name=last.name, before=last, origin=origin)
-            infer_node(node)
-            value = node.output
+            add = Builder(graph, last, last.name, origin)
+            sizes = () if shape is None else (add.integers(shape, f"{last.name}.shape"),)
+            value = add(op, value, *sizes)
         graph.redirect(last.output, value)
-        for node in reversed(self.chain):
-            if not node.output.consumers and not graph.is_output(node.output):
-                graph.remove(node)
+        drop(graph, last)
         kinds = " and ".join(type(op).__name__ for op, _ in self.steps) or "nothing"
         return f"{len(self.chain)} nodes up to '{last.name}' do what {kinds} does", value
 
@@ -129,16 +123,12 @@ def _spared(graph: Graph, chain: Sequence[Node]) -> int:
 # ── following ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _shape(value: Value | None) -> Shape | None:
-    return value.type.shape if value is not None and isinstance(value.type, TensorType) else None
-
-
 def _follow(chain: Sequence[Node]) -> tuple[_Axes, list[_Factor], _Axes] | None:
     """Return the source's axes, the factors in their final order, and the result's axes.
 
     None where a size that matters is not known.
     """
-    shape = _shape(chain[0].inputs[0])
+    shape = shape_of(chain[0].inputs[0])
     if shape is None or None in shape or 0 in shape:
         return None
     given: _Axes = [[_Factor(dim)] for dim in shape]
@@ -147,7 +137,7 @@ def _follow(chain: Sequence[Node]) -> tuple[_Axes, list[_Factor], _Axes] | None:
         if isinstance(node.op, Transpose):
             axes = [axes[axis] for axis in node.op.order(len(axes))]
             continue
-        wanted = _shape(node.output)
+        wanted = shape_of(node.output)
         flat = [factor for axis in axes for factor in axis]
         regrouped = None if wanted is None else _regroup(flat, wanted, (given, axes))
         if regrouped is None:

@@ -13,6 +13,7 @@ from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.quantize import DequantizeLinear, QuantizeLinear
 from .driver import Context
+from .editing import drop
 
 EXACT = (int8, uint8)
 
@@ -36,10 +37,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             for mover in movers:
                 infer_node(mover)
             source = movers[-1].output
-        graph.redirect(node.output, source)
-        graph.remove(node)
-        if not origin.output.consumers and not graph.is_output(origin.output):
-            graph.remove(origin)
+        graph.replace(node, (source,))
+        drop(graph, origin)
         yield f"QuantizeLinear '{node.name}' undid DequantizeLinear '{origin.name}'"
 
 

@@ -13,7 +13,38 @@ from ..ops.conv import Conv
 from ..ops.movement import Pad
 from ..ops.pool import AveragePool
 from ..types import TensorType
-from .driver import Context
+from .driver import Context, Reason
+from .fusion import Found, Fusion, Outcome, Replacement, fuse
+from .pattern import Apply
+
+
+def _build(found: Found) -> Outcome:
+    node, pad = found.top, found.match.made("pad")
+    added, op = _spatial_zeros(pad), node.op
+    if added is None or not isinstance(op, Conv | AveragePool):
+        return None
+    if isinstance(op, AveragePool):
+        if not _counts_zeros(op):
+            return found.refuse(Reason.NUMBERS, "the window does not count what pads it")
+        if not all(map(lt, added, op.kernel_shape * 2)):
+            return found.refuse(Reason.SHAPE, "a window would lie in the padding alone")
+    pads = op.pads if op.pads and op.auto_pad == "NOTSET" else (0,) * len(added)
+    total = tuple(a + b for a, b in zip(pads, added, strict=True))
+    new = with_attributes(op, pads=total, auto_pad="NOTSET")
+    return Replacement(new, (pad.inputs[0], *node.inputs[1:]))
+
+
+def _is_explicit(node: Node) -> bool:
+    return getattr(node.op, "auto_pad", "") in ("NOTSET", "VALID")
+
+
+FUSIONS = (
+    Fusion(
+        Apply((Conv, AveragePool), Apply(Pad, name="pad"), where=_is_explicit),
+        _build,
+        text="the Pad became part of {new}",
+    ),
+)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -22,27 +53,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     The Pad must add zeros, on spatial axes alone, and its window must read nothing else; one that
     averages must count the zeros, and must not have fewer elements at an edge (`ceil_mode`).
     """
-    for node in list(graph.nodes):
-        op = node.op
-        if not isinstance(op, Conv | AveragePool) or op.auto_pad not in ("NOTSET", "VALID"):
-            continue
-        if isinstance(op, AveragePool) and not _counts_zeros(op):
-            continue
-        pad = node.inputs[0].producer if node.inputs[0] else None
-        if pad is None or graph.sole_consumer(pad.output) is not node:
-            continue
-        added = _spatial_zeros(pad)
-        if added is None:
-            continue
-        if isinstance(op, AveragePool) and not all(map(lt, added, op.kernel_shape * 2)):
-            continue  # a window would lie in the padding alone
-        pads = op.pads if op.pads and op.auto_pad == "NOTSET" else (0,) * len(added)
-        total = tuple(a + b for a, b in zip(pads, added, strict=True))
-        graph.set_op(node, with_attributes(op, pads=total, auto_pad="NOTSET"))
-        graph.set_inputs(node, (pad.inputs[0], *node.inputs[1:]))
-        node.origin = (*pad.origin, *node.origin)
-        graph.remove(pad)
-        yield f"Pad '{pad.name}' became part of {node.kind} '{node.name}'"
+    return fuse(graph, context, FUSIONS)
 
 
 def _counts_zeros(op: AveragePool) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..infer import infer_node, known_elements
+from ..dtypes import DType
+from ..infer import known_elements
 from ..ir import Graph, Node, Value
-from ..op import Op
 from ..ops.attention import FlexAttention
 from ..ops.control import If
 from ..ops.elementwise import Cast, Mul
@@ -16,8 +16,9 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Expand, Transpose
 from ..ops.norm import Softmax
 from ..ops.shape import Reshape, Unsqueeze
-from ..types import Array, TensorType
+from ..types import TensorType
 from .driver import Context
+from .editing import Builder
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -55,55 +56,41 @@ def _is_static(node: Node) -> bool:
     return all(isinstance(v.type, TensorType) and v.type.is_static for v in node.reads)
 
 
-class _Writer:
-    """Inserts nodes in front of one, with their types."""
-
-    def __init__(self, graph: Graph, node: Node) -> None:
-        self.graph = graph
-        self.node = node
-
-    def __call__(self, op: Op, *inputs: Value) -> Value:
-        made = self.graph.insert(op, inputs, before=self.node, origin=(self.node,))
-        infer_node(made)
-        return made.output
-
-    def constant(self, data: Array) -> Value:
-        return self.graph.constant(data, f"{self.node.name}.constant")
-
-    def cast(self, value: Value, dtype: np.dtype) -> Value:
-        return value if value.tensor.dtype == dtype else self(Cast(to=dtype), value)
-
-    def body(self, body: Graph | None, value: Value) -> Value:
-        if body is None:
-            return value
-        (result,) = self.graph.splice(self.node, body, (value,))
-        return result
-
-
 def _write_out(graph: Graph, node: Node, op: FlexAttention) -> None:
     """Scale queries and keys alike, and compute in the softmax's dtype, as the function does."""
-    write = _Writer(graph, node)
+    write = Builder(graph, node, origin=(node,))
     q, k, v = (value for value in node.inputs if value is not None)
     dtype = q.tensor.dtype
     precision = op.precision(dtype)
     scale = q.tensor.dims[3] ** -0.5 if op.scale is None else op.scale
-    root = write.constant(np.array(np.sqrt(np.float32(scale)), dtype))
+    root = write.constant(np.array(np.sqrt(np.float32(scale)), dtype), f"{node.name}.constant")
     heads = q.tensor.dims[1]
     k, v = (_repeated(write, value, heads) for value in (k, v))
     keys = write(Transpose(perm=(0, 1, 3, 2)), write(Mul(), k, root))
-    scores = write.cast(write(MatMul(), write(Mul(), q, root), keys), precision)
-    weights = write(Softmax(axis=-1), write.body(op.score_mod, scores))
-    result = write(MatMul(), write.body(op.prob_mod, weights), write.cast(v, precision))
-    graph.replace(node, (write.cast(result, dtype),))
+    scores = _cast(write, write(MatMul(), write(Mul(), q, root), keys), precision)
+    weights = write(Softmax(axis=-1), _body(write, op.score_mod, scores))
+    result = write(MatMul(), _body(write, op.prob_mod, weights), _cast(write, v, precision))
+    graph.replace(node, (_cast(write, result, dtype),))
 
 
-def _repeated(write: _Writer, value: Value, heads: int) -> Value:
+def _cast(write: Builder, value: Value, dtype: DType) -> Value:
+    return value if value.tensor.dtype == dtype else write(Cast(to=dtype), value)
+
+
+def _body(write: Builder, body: Graph | None, value: Value) -> Value:
+    if body is None:
+        return value
+    (result,) = write.graph.splice(write.before, body, (value,))
+    return result
+
+
+def _repeated(write: Builder, value: Value, heads: int) -> Value:
     """Return keys or values with a head for each one of the queries."""
     batch, have, length, size = value.tensor.dims
     if have == heads:
         return value
     times = heads // have
-    apart = write(Unsqueeze(), value, write.constant(np.array([2])))
-    wide = write.constant(np.array([batch, have, times, length, size]))
-    shape = write.constant(np.array([batch, heads, length, size]))
+    apart = write(Unsqueeze(), value, write.integers([2]))
+    wide = write.integers([batch, have, times, length, size])
+    shape = write.integers([batch, heads, length, size])
     return write(Reshape(), write(Expand(), apart, wide), shape)

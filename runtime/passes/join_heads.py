@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..op import with_attributes
 from ..ops.attention import Attention
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
-from ..types import Dim, Shape, TensorType
+from ..types import Dim
 from .driver import Context
+from .editing import Builder, drop, shape_of
 
 _HEADS_BEHIND = (0, 2, 1, 3)
 #: [batch, length, parts, heads, size] in the order [parts, batch, heads, length, size].
@@ -62,11 +62,7 @@ def _is_plain(graph: Graph, node: Node) -> bool:
         return False
     if any(value.consumers or graph.is_output(value) for value in node.outputs[1:]):
         return False
-    return len(_shape(node.inputs[0]) or ()) == 4
-
-
-def _shape(value: Value | None) -> Shape | None:
-    return value.type.shape if value is not None and isinstance(value.type, TensorType) else None
+    return len(shape_of(node.inputs[0]) or ()) == 4
 
 
 def _rows_of(value: Value | None) -> _Rows | None:
@@ -80,8 +76,8 @@ def _rows_of(value: Value | None) -> _Rows | None:
     split = turn.inputs[0].producer if turn is not None and turn.inputs[0] is not None else None
     if turn is None or split is None or not isinstance(turn.op, Transpose):
         return None
-    by_head, source = _shape(split.output), split.inputs[0]
-    rows = _shape(source)
+    by_head, source = shape_of(split.output), split.inputs[0]
+    rows = shape_of(source)
     if not isinstance(split.op, Reshape) or by_head is None or rows is None or source is None:
         return None
     if len(by_head) != len(order) or turn.op.order(len(order)) != order or len(rows) != 3:
@@ -109,7 +105,7 @@ def _cut(node: Node) -> tuple[Node | None, int, int] | None:
     """Return what comes before one of several parts along the first axis, its number, how many."""
     if isinstance(node.op, Gather):
         source, index = node.inputs
-        shape = _shape(source)
+        shape = shape_of(source)
         if source is None or index is None or index.data is None or index.data.ndim:
             return None
         if not shape or len(shape) != 5 or node.op.axis not in (0, -5):
@@ -120,7 +116,7 @@ def _cut(node: Node) -> tuple[Node | None, int, int] | None:
     if not isinstance(node.op, Squeeze) or node.inputs[0] is None:
         return None
     split = node.inputs[0].producer
-    whole, squeezed = _shape(node.inputs[0]), _shape(node.output)
+    whole, squeezed = shape_of(node.inputs[0]), shape_of(node.output)
     if split is None or split.inputs[0] is None:
         return None
     if not whole or len(whole) != 5 or whole[0] != 1 or squeezed != whole[1:]:
@@ -129,7 +125,7 @@ def _cut(node: Node) -> tuple[Node | None, int, int] | None:
         return _sliced(split)
     if not isinstance(split.op, Split) or split.op.axis not in (0, -5):
         return None
-    if any(_shape(value) != whole for value in split.outputs):
+    if any(shape_of(value) != whole for value in split.outputs):
         return None
     number = split.outputs.index(node.inputs[0])
     return split.inputs[0].producer, number, len(split.outputs)
@@ -138,7 +134,7 @@ def _cut(node: Node) -> tuple[Node | None, int, int] | None:
 def _sliced(node: Node) -> tuple[Node | None, int, int] | None:
     """Return the same for a Slice of one part."""
     source, starts, _, axes = node.inputs[:4] if len(node.inputs) > 3 else (None,) * 4
-    shape = _shape(source)
+    shape = shape_of(source)
     if source is None or starts is None or axes is None or not shape:
         return None
     if starts.data is None or axes.data is None or starts.data.size != 1 or axes.data.size != 1:
@@ -156,7 +152,7 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
     if turn is None or not isinstance(turn.op, Transpose) or turn.op.order(4) != _HEADS_BEHIND:
         return None
     join = graph.sole_consumer(turn.output)
-    by_head, rows = _shape(turn.output), None if join is None else _shape(join.output)
+    by_head, rows = shape_of(turn.output), None if join is None else shape_of(join.output)
     if join is None or not isinstance(join.op, Reshape) or by_head is None or rows is None:
         return None
     if None in rows or rows != (*by_head[:2], _whole(*by_head[2:])):
@@ -170,14 +166,13 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
     inputs = [_part(graph, one, node) for one in rows]
     old = [value for value in node.inputs[:3] if value is not None]
     origin = (node, turn, join)
-    new = graph.insert(op, [*inputs, *node.inputs[3:]], name=node.name, before=node, origin=origin)
-    infer_node(new)
+    new = Builder(graph, node, node.name, origin).node(op, *inputs, *node.inputs[3:])
     graph.replace(join, new.outputs)
     graph.remove(turn)
     graph.remove(node)
     graph.rename(new, node.name)
     for value in old:
-        _drop(graph, value)
+        drop(graph, value.producer)
     return new
 
 
@@ -191,17 +186,5 @@ def _part(graph: Graph, rows: _Rows, before: Node) -> Value:
             return reader.outputs[rows.part]
     producer = rows.source.producer
     name = f"{producer.name if producer else rows.source.name}.parts"
-    split = graph.insert(op, [rows.source], rows.parts, name=name, before=before)
-    infer_node(split)
+    split = Builder(graph, before, name).node(op, rows.source, outputs=rows.parts)
     return split.outputs[rows.part]
-
-
-def _drop(graph: Graph, value: Value) -> None:
-    """Remove what computes a value, as far as nobody reads it any more."""
-    node = value.producer
-    if node is None or any(v.consumers or graph.is_output(v) for v in node.outputs):
-        return
-    sources = [source for source in node.reads if source.data is None]
-    graph.remove(node)
-    for source in sources:
-        _drop(graph, source)

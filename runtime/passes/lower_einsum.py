@@ -9,7 +9,6 @@ from math import prod
 import numpy as np
 
 from ..dtypes import FLOATS
-from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..op import Op
 from ..ops.elementwise import Add
@@ -18,6 +17,7 @@ from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from ..types import Array, Dim, TensorType
 from .driver import Context
+from .editing import Builder
 from .pattern import pairs
 
 
@@ -125,10 +125,10 @@ def _bias(graph: Graph, node: Node, p: _Product, columns: list[int]) -> tuple[No
 
 
 def _rewrite(graph: Graph, node: Node, p: _Product) -> Node:
+    plain = Builder(graph, node)
+
     def add(op: Op, *inputs: Value) -> Value:
-        new = graph.insert(op, inputs, name=f"{node.name}.{type(op).__name__}", before=node)
-        infer_node(new)
-        return new.output
+        return plain(op, *inputs, name=f"{node.name}.{type(op).__name__}")
 
     def ordered(x: Value, letters: str, wanted: str) -> Value:
         if letters == wanted:
@@ -142,7 +142,7 @@ def _rewrite(graph: Graph, node: Node, p: _Product) -> Node:
         if x.data is not None:
             copied = (n or size for n, size in zip(sizes, x.data.shape, strict=False))
             return graph.constant(x.data.reshape(tuple(copied)), x.name)
-        return add(Reshape(), x, graph.constant(np.array(sizes, np.int64), f"{node.name}.sizes"))
+        return add(Reshape(), x, plain.integers(sizes, f"{node.name}.sizes"))
 
     a = ordered(p.a, p.of_a, p.stack + p.rows + p.summed)
     b = ordered(p.b, p.of_b, p.stack + p.summed + p.columns)
@@ -152,8 +152,7 @@ def _rewrite(graph: Graph, node: Node, p: _Product) -> Node:
     if len(p.summed + p.columns) > 2:
         b = shaped(b, prod(terms) if terms and len(terms) > 1 else 0, -1)
     top = node
-    made = graph.insert(MatMul(), [a, b], before=node, origin=(node,))
-    infer_node(made)
+    made = Builder(graph, node, origin=(node,)).node(MatMul(), a, b)
     product = made.output
     if len(p.columns) > 1 and columns is not None:
         bias = _bias(graph, node, p, columns)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..ops.attention import Attention
 from ..ops.elementwise import Add
@@ -15,6 +14,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split
 from ..types import Array
 from .driver import Context
+from .editing import Builder
 from .pattern import pairs
 
 
@@ -90,21 +90,18 @@ def _rewrite(graph: Graph, layers: list[_Layer]) -> Node:
     before = min((one.nodes[0] for one in layers), key=place.__getitem__)
     origin = tuple(node for one in layers for node in one.nodes)
     name = before.name
+    add = Builder(graph, before)
     weight = np.concatenate([one.weight for one in layers], axis=1)
     stored = graph.constant(weight, f"{name}.weights")
-    new = graph.insert(MatMul(), [first.x, stored], name=name, before=before, origin=origin)
-    infer_node(new)
+    new = Builder(graph, before, name, origin).node(MatMul(), first.x, stored)
     value = new.output
     if first.bias is not None:
         biases = [one.bias for one in layers if one.bias is not None]
         bias = graph.constant(np.concatenate(biases), f"{name}.bias")
-        total = graph.insert(Add(), [value, bias], name=f"{name}.sum", before=before)
-        infer_node(total)
-        value = total.output
-    sizes = graph.constant(np.array([one.width for one in layers], np.int64), f"{name}.widths")
+        value = add(Add(), value, bias, name=f"{name}.sum")
+    sizes = add.integers((one.width for one in layers), f"{name}.widths")
     op = Split(axis=-1, num_outputs=len(layers))
-    split = graph.insert(op, [value, sizes], len(layers), name=f"{name}.parts", before=before)
-    infer_node(split)
+    split = add.node(op, value, sizes, outputs=len(layers), name=f"{name}.parts")
     for one, part in zip(layers, split.outputs, strict=True):
         graph.redirect(one.nodes[-1].output, part)
         for node in reversed(one.nodes):

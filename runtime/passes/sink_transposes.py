@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..op import Op, with_attributes
 from ..ops import elementwise
 from ..ops.movement import Concat, Transpose
 from ..types import TensorType
 from .driver import Context
+from .editing import Builder, drop
 
 Order = tuple[int, ...]
 
@@ -73,15 +73,13 @@ def _merge(graph: Graph) -> Iterator[str]:
         if source is None:
             continue
         if both == tuple(range(len(both))):
-            graph.redirect(node.output, source)
-            graph.remove(node)
+            graph.replace(node, (source,))
             yield f"Transpose '{node.name}' is the inverse of '{first.name}'"
         else:
             graph.set_op(node, Transpose(perm=both))
             graph.set_inputs(node, (source,))
             yield f"Transpose '{node.name}' took '{first.name}' over"
-        if not first.output.consumers and not graph.is_output(first.output):
-            graph.remove(first)
+        drop(graph, first)
 
 
 @dataclass(slots=True)
@@ -118,28 +116,20 @@ class _Region:
         made: dict[Node, Node] = {}
         for node in self.nodes:
             inputs = [v and (image.get(v) or self._turned(graph, v)) for v in node.inputs]
-            new = graph.insert(
-                self._op(node.op), inputs, name=node.name, before=node, origin=(node,)
-            )
-            infer_node(new)
+            new = Builder(graph, node, node.name, (node,)).node(self._op(node.op), *inputs)
             image[node.output] = new.output
             made[node] = new
         for value in self.exits:
             if value.producer in made:
-                turned = graph.insert(
-                    Transpose(perm=self.order), [image[value]], before=value.producer
-                )
-                infer_node(turned)
-                graph.redirect(value, turned.output)
+                add = Builder(graph, value.producer)
+                graph.redirect(value, add(Transpose(perm=self.order), image[value]))
         for node in self.inverses:
             source = node.inputs[0]
             result = image.get(source) if source else None
             if result is not None:
-                graph.redirect(node.output, result)
-                graph.remove(node)
+                graph.replace(node, (result,))
         for node in (*reversed(self.nodes), *self.entries):
-            if not node.output.consumers and not graph.is_output(node.output):
-                graph.remove(node)
+            drop(graph, node)
         for node, new in made.items():
             graph.rename(new, node.name)
         return (

@@ -44,6 +44,7 @@ from ..ops import (
 )
 from ..types import TensorType
 from .driver import Context
+from .editing import Builder
 from .half_forms import (
     Limits,
     fits,
@@ -221,8 +222,5 @@ class _Narrow:
 
     def _cast(self, value: Value, to: DType, before: Node) -> Value:
         """Return a value in another type."""
-        cast = self._graph.insert(
-            elementwise.Cast(to=to), [value], name=f"{value.name}.{to.name}", before=before
-        )
-        infer_node(cast)
-        return cast.output
+        add = Builder(self._graph, before, f"{value.name}.{to.name}")
+        return add(elementwise.Cast(to=to), value)

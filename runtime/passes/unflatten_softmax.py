@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ir import Graph
+from ..op import with_attributes
 from ..ops.norm import LogSoftmax, Softmax
 from ..ops.shape import Flatten, Reshape
 from .driver import Context
@@ -21,7 +22,7 @@ def _build(found: Found) -> Outcome:
         return None
     if getattr(flat, "axis", 0) not in (-1, len(before) - 1):
         return None
-    return Replacement(type(rows)(axis=-1), (found["x"],))
+    return Replacement(with_attributes(rows, axis=-1), (found["x"],))
 
 
 _ROWS = Apply(

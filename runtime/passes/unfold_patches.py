@@ -6,17 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..infer import infer_node
 from ..ir import Graph, Node, Value
-from ..op import Op
 from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
-from ..types import Shape, TensorType
+from ..types import Shape
 from .driver import Context
-from .editing import stand_in
+from .editing import Builder, shape_of, stand_in
 from .fusion import obstacle
 
 
@@ -31,16 +29,12 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if node not in graph or not isinstance(node.op, Conv):
             continue
         behind = _behind(graph, node)
-        image = _shape(node.inputs[0])
+        image = shape_of(node.inputs[0])
         if behind is None or image is None or not _fits(node, node.op, image):
             continue
         join, turn = behind
         new = _rewrite(graph, node, image, join, turn)
         yield f"MatMul '{new.name}' computes Conv '{node.name}' from rows of patches"
-
-
-def _shape(value: Value | None) -> Shape | None:
-    return value.type.shape if value is not None and isinstance(value.type, TensorType) else None
 
 
 def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
@@ -51,7 +45,7 @@ def _behind(graph: Graph, node: Node) -> tuple[Node, Node] | None:
         return None
     if not isinstance(turn.op, Transpose) or obstacle(graph, {node, join, turn}, turn):
         return None
-    image, rows = _shape(node.output), _shape(join.output)
+    image, rows = shape_of(node.output), shape_of(join.output)
     if image is None or rows is None or len(image) != 4 or len(rows) != 3:
         return None
     if turn.op.order(3) != (0, 2, 1) or None in rows or rows[:2] != image[:2]:
@@ -89,13 +83,10 @@ def _rewrite(graph: Graph, node: Node, image: Shape, join: Node, turn: Node) -> 
         for size, step in zip(image[2:], (high, wide), strict=True)
     )
 
-    def add(op: Op, *inputs: Value) -> Value:
-        new = graph.insert(op, inputs, name=f"{node.name}.patches", before=node)
-        infer_node(new)
-        return new.output
+    add = Builder(graph, node, f"{node.name}.patches")
 
     def sizes(*numbers: int) -> Value:
-        return graph.constant(np.array(numbers, np.int64), f"{node.name}.sizes")
+        return add.integers(numbers, f"{node.name}.sizes")
 
     cut = add(Reshape(), x, sizes(0, channels, rows, high, columns, wide))
     cut = add(Transpose(perm=(0, 2, 4, 1, 3, 5)), cut)

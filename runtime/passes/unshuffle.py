@@ -8,13 +8,13 @@ from math import gcd, prod
 
 import numpy as np
 
-from ..infer import infer_node
 from ..ir import Graph, Node, Value
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
 from ..types import TensorType
 from .driver import Context
+from .editing import Builder
 
 #: Most nodes from a tensor to what its channels have become.
 DEPTH = 6
@@ -163,13 +163,8 @@ def _channels(walk: _Walk, dims: tuple[int, ...]) -> list[int] | None:
 def _chosen(graph: Graph, node: Node, source: Value, channels: list[int]) -> Node:
     """Insert what takes `channels` of `source`, before a node that did so before."""
     first, step = channels[0], channels[1] - channels[0] if len(channels) > 1 else 1
-    name, origin = node.name, (node,)
+    add = Builder(graph, node, node.name, (node,))
     if step > 0 and channels == list(range(first, first + step * len(channels), step)):
         bounds = (first, channels[-1] + 1, 1, step)
-        numbers = [graph.constant(np.array([n], np.int64), "bound") for n in bounds]
-        new = graph.insert(Slice(), [source, *numbers], name=name, before=node, origin=origin)
-    else:
-        indices = graph.constant(np.array(channels, np.int64), "channels")
-        new = graph.insert(Gather(axis=1), [source, indices], name=name, before=node, origin=origin)
-    infer_node(new)
-    return new
+        return add.node(Slice(), source, *(add.integers([n], "bound") for n in bounds))
+    return add.node(Gather(axis=1), source, add.integers(channels, "channels"))
