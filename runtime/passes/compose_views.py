@@ -11,24 +11,13 @@ from ..ir import Graph, Node, Value
 from ..op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from ..types import Dim, Shape
 from .driver import Context
-from .editing import Builder, drop, shape_of
+from .editing import Builder, drop
+from .factors import Axes, Factor, follow
 
 _RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 #: Longest chain that is followed.
 _LENGTH = 8
-
-
-@dataclass(eq=False, slots=True)
-class _Factor:
-    """A factor of a tensor's axis; every axis is a product of some, the slowest one first."""
-
-    size: Dim
-
-
-#: The axes of a tensor, each as factors of its source's axes.
-_Axes = list[list[_Factor]]
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -102,7 +91,7 @@ def _shortest(graph: Graph, chain: Sequence[Node]) -> _Form | None:
     """Return the form of a chain that leaves fewer nodes, if there is one."""
     if not any(isinstance(node.op, Transpose) for node in chain):
         return None
-    axes = _follow(chain)
+    axes = follow(chain)
     steps = None if axes is None else _steps(*axes)
     if steps is None:
         return None
@@ -120,130 +109,11 @@ def _spared(graph: Graph, chain: Sequence[Node]) -> int:
     return spared
 
 
-# ── following ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _follow(chain: Sequence[Node]) -> tuple[_Axes, list[_Factor], _Axes] | None:
-    """Return the source's axes, the factors in their final order, and the result's axes.
-
-    None where a size that matters is not known.
-    """
-    shape = shape_of(chain[0].inputs[0])
-    if shape is None or None in shape or 0 in shape:
-        return None
-    given: _Axes = [[_Factor(dim)] for dim in shape]
-    axes: _Axes = [list(axis) for axis in given]
-    for node in chain:
-        if isinstance(node.op, Transpose):
-            axes = [axes[axis] for axis in node.op.order(len(axes))]
-            continue
-        wanted = shape_of(node.output)
-        flat = [factor for axis in axes for factor in axis]
-        regrouped = None if wanted is None else _regroup(flat, wanted, (given, axes))
-        if regrouped is None:
-            return None
-        axes = regrouped
-    return given, [factor for axis in axes for factor in axis], axes
-
-
-def _regroup(flat: list[_Factor], shape: Shape, holders: tuple[_Axes, ...]) -> _Axes | None:
-    """Return the factors as axes of these sizes, cut where one is split over several axes.
-
-    Args:
-        flat: all factors in order; changed where one is cut.
-        shape: the sizes; one that is no known product of factors takes what is left.
-        holders: axes elsewhere in which a factor that is cut is replaced by its parts.
-    """
-    if 0 in shape:
-        return None
-    front: _Axes = []
-    behind: _Axes = []
-    for dim in shape:
-        axis = _take(flat, dim, holders, last=False)
-        if axis is None:
-            break
-        front.append(axis)
-    rest = shape[len(front) :]
-    for dim in reversed(rest[1:]):
-        axis = _take(flat, dim, holders, last=True)
-        if axis is None:
-            return None
-        behind.insert(0, axis)
-    if rest:
-        front.append(flat[:])
-        flat.clear()
-    elif front and all(factor.size == 1 for factor in flat):
-        front[-1] += flat
-        flat.clear()
-    return None if flat else [*front, *behind]
-
-
-def _take(
-    flat: list[_Factor], dim: Dim, holders: tuple[_Axes, ...], *, last: bool
-) -> list[_Factor] | None:
-    """Take the factors of an axis of this size off one end of `flat`; None if they are not there.
-
-    An axis of size 1 takes a factor of size 1 if the next one is, and none otherwise.
-    """
-    at = -1 if last else 0
-    if dim == 1:
-        return [flat.pop(at)] if flat and flat[at].size == 1 else []
-    ones = [factor for factor in _run_of_ones(flat, last)]
-    body = flat[: len(flat) - len(ones)] if last else flat[len(ones) :]
-    if not body:
-        return None
-    taken: list[_Factor] = []
-    if isinstance(dim, str) or dim is None:
-        if dim is None or body[at].size != dim:
-            return None
-        taken = [body.pop(at)]
-    else:
-        left = dim
-        while left > 1:
-            size = body[at].size if body else None
-            if not isinstance(size, int):
-                return None
-            if left % size:
-                if size % left:
-                    return None
-                _cut(body, at, left, holders, last=last)
-                size = left
-            taken.insert(len(taken) if not last else 0, body.pop(at))
-            left //= size
-    flat[:] = body
-    return [*taken, *ones] if last else [*ones, *taken]
-
-
-def _run_of_ones(flat: list[_Factor], last: bool) -> list[_Factor]:
-    ones: list[_Factor] = []
-    for factor in reversed(flat) if last else flat:
-        if factor.size != 1:
-            break
-        ones.insert(0 if last else len(ones), factor)
-    return ones
-
-
-def _cut(
-    body: list[_Factor], at: int, size: int, holders: tuple[_Axes, ...], *, last: bool
-) -> None:
-    """Cut a factor in two, of which the one at the end of `body` has this size."""
-    whole = body[at]
-    assert isinstance(whole.size, int)
-    other = whole.size // size
-    parts = [_Factor(other), _Factor(size)] if last else [_Factor(size), _Factor(other)]
-    body[at : len(body) if last else at + 1] = parts
-    for axes in holders:
-        for axis in axes:
-            if whole in axis:
-                place = axis.index(whole)
-                axis[place : place + 1] = parts
-
-
 # ── the shortest form ────────────────────────────────────────────────────────────────────────────
 
 
 def _steps(
-    given: _Axes, order: list[_Factor], wanted: _Axes
+    given: Axes, order: list[Factor], wanted: Axes
 ) -> list[tuple[Op, tuple[int, ...] | None]] | None:
     """Return a Reshape, a Transpose and a Reshape, each where it is needed.
 
@@ -251,7 +121,7 @@ def _steps(
     """
     place = {factor: i for i, factor in enumerate(f for axis in given for f in axis)}
     starts = {id(axis[0]) for axes in (given, wanted) for axis in axes if axis}
-    blocks: list[list[_Factor]] = []
+    blocks: list[list[Factor]] = []
     for factor in order:
         joins = blocks and id(factor) not in starts
         if joins and place[blocks[-1][-1]] + 1 == place[factor]:
@@ -273,7 +143,7 @@ def _steps(
     return steps
 
 
-def _sizes(axes: _Axes) -> tuple[int, ...] | None:
+def _sizes(axes: Axes) -> tuple[int, ...] | None:
     """Return the sizes of axes for a Reshape, -1 for one that is not known."""
     sizes: list[int] = []
     for axis in axes:

@@ -1,0 +1,153 @@
+"""What queries, keys and values are made of: a source whose axes they order, repeat and scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..ir import Graph, Node, Value
+from ..ops.movement import Expand, Transpose
+from .editing import Builder, rank_of, shape_of
+from .factors import Axes, follow
+from .pattern import scaling
+
+Order = tuple[int, ...]
+
+#: Most nodes that are followed.
+_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value as `factor` times a source.
+
+    Attributes:
+        source: what it is made of.
+        order: of the source's axes.
+        factor: a number.
+        repeats: how often each place of the second axis, a head, stands there in a row.
+    """
+
+    source: Value
+    order: Order
+    factor: float = 1.0
+    repeats: int = 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the axes are in the order of the source's."""
+        return self.order == tuple(range(len(self.order)))
+
+    def permuted(self) -> tuple[int | str | None, ...] | None:
+        """Return the sizes of the axes, without repetition; None where they are not known."""
+        shape = shape_of(self.source)
+        if shape is None or len(shape) != len(self.order):
+            return None
+        return tuple(shape[axis] for axis in self.order)
+
+    def swapped(self) -> Operand:
+        """Return the same with the last two axes exchanged."""
+        *front, last, before = self.order
+        return replace(self, order=(*front, before, last))
+
+
+def operand(value: Value, *, scaled: bool = True) -> Operand | None:
+    """Return what a value is made of, as far back as that is a matter of axes; None without one.
+
+    Args:
+        value: of known rank.
+        scaled: whether it may be a multiple of its source.
+    """
+    return max(_operands(value, scaled), key=lambda one: one[0], default=(0, None))[1]
+
+
+def _operands(value: Value, scaled: bool) -> Iterator[tuple[int, Operand]]:
+    """Yield what a value may be said to be made of, with the number of nodes in between."""
+    rank = rank_of(value)
+    chain: list[Node] = []
+    factor, source, count = 1.0, value, 0
+    while rank is not None and count <= _DEPTH:
+        found = _ordered(source, chain, rank)
+        if found is not None:
+            yield count, replace(found, factor=factor)
+        step = scaling(source) if scaled else None
+        node = source.producer
+        count += 1
+        if step is not None:
+            source, factor = step[0], factor * step[1]
+        elif node is not None and (node.op.view or isinstance(node.op, Transpose | Expand)):
+            chain.insert(0, node)
+            source = node.inputs[0] or source
+        else:
+            return
+
+
+def _ordered(source: Value, chain: list[Node], rank: int) -> Operand | None:
+    if rank_of(source) != rank:
+        return None
+    if all(isinstance(node.op, Transpose) for node in chain):
+        order = tuple(range(rank))
+        for node in chain:
+            op = node.op
+            order = (
+                tuple(order[axis] for axis in op.order(rank)) if isinstance(op, Transpose) else ()
+            )
+        return Operand(source, order)
+    followed = follow(chain)
+    return None if followed is None else _whole_axes(source, followed[0], followed[2])
+
+
+def _whole_axes(source: Value, given: Axes, wanted: Axes) -> Operand | None:
+    """Return the operand whose axes are those of its source; the second one may be repeated."""
+    order: list[int] = []
+    repeats = 1
+    for place, axis in enumerate(wanted):
+        own = [factor for factor in axis if not factor.is_repeat]
+        others = axis[len(own) :]
+        if axis[: len(own)] != own or (others and place != 1):
+            return None
+        for factor in others:
+            if not isinstance(factor.size, int):
+                return None
+            repeats *= factor.size
+        if own in given:
+            order.append(given.index(own))
+        elif all(factor.size == 1 for factor in own):
+            order.append(-1)
+        else:
+            return None
+    left = [axis for axis in range(len(given)) if axis not in order]
+    if len(left) != order.count(-1) or any(f.size != 1 for axis in left for f in given[axis]):
+        return None
+    return Operand(source, tuple(left.pop(0) if axis < 0 else axis for axis in order), 1.0, repeats)
+
+
+def in_order(graph: Graph, one: Operand, before: Node) -> Value:
+    """Return the source with its axes in order, by a Transpose that is there or by a new one."""
+    if one.is_plain:
+        return one.source
+    for reader in one.source.consumers:
+        if isinstance(reader.op, Transpose) and reader.op.order(len(one.order)) == one.order:
+            return reader.output
+    return Builder(graph, before)(Transpose(perm=one.order), one.source)
+
+
+def lift(graph: Graph, value: Value, source: Value) -> tuple[Node, Value, float] | None:
+    """Return a view behind a scale, what is scaled, and by how much.
+
+    The view leads to the source of an operand `value`, and nobody else reads what is in between.
+    """
+    is_behind = False
+    for _ in range(2 * _DEPTH):
+        node = value.producer
+        if node is None or graph.sole_consumer(value) is None:
+            return None
+        is_behind = is_behind or value is source
+        if is_behind and (step := scaling(value)) is not None:
+            reader = graph.sole_consumer(value)
+            return None if reader is None else (reader, *step[:2])
+        if is_behind and not (node.op.view or isinstance(node.op, Transpose)):
+            return None
+        inner = scaling(value)
+        value = inner[0] if inner else node.inputs[0] or value
+    return None

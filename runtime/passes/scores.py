@@ -1,0 +1,220 @@
+"""What stands between a product of queries and keys, and the Softmax of the result.
+
+Scores may be scaled, capped, masked and reshaped, in any order. `explain` follows them from the
+Softmax back to the product, and writes all that it finds as one scale, one cap and a list of masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from ..dtypes import DType
+from ..ir import Node, Value
+from ..ops.elementwise import Add, Mul, Sub, Tanh, Where
+from ..ops.matmul import MatMul
+from ..ops.movement import Expand
+from ..ops.shape import Reshape
+from ..types import Array, Shape
+from .editing import Builder, number, shape_of
+from .pattern import pairs, scaling
+
+#: What is added to or put in the place of a score to hide it; a score itself is lost beside it.
+HIDDEN = -1e30
+#: Most nodes that are followed.
+_DEPTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What hides or shifts scores.
+
+    Attributes:
+        value: what is added; or a condition.
+        frame: the shape of the scores there.
+        factor: by which its sum with the scores is multiplied behind it.
+        choice: what a condition stands for, where it is true and where not; None for a sum.
+    """
+
+    value: Value
+    frame: Shape | None
+    factor: float = 1.0
+    choice: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """``cap * tanh(scale * product / cap) + masks``, as far as it is explained.
+
+    Attributes:
+        value: what is not explained yet; in the end the product.
+        nodes: what is.
+        scale: of the product; of everything, until a cap has been found.
+        cap: 0 for none.
+        masks: from the last one to the first.
+        moved: whether they are reshaped in between.
+    """
+
+    value: Value
+    nodes: frozenset[Node] = field(default_factory=frozenset[Node])
+    scale: float = 1.0
+    cap: float = 0.0
+    masks: tuple[Mask, ...] = ()
+    moved: bool = False
+
+    def behind(self, node: Node, value: Value) -> Scores:
+        """Return this with one more node explained."""
+        return replace(self, value=value, nodes=self.nodes | {node})
+
+
+def explain(found: Scores, shape: Shape | None, depth: int = _DEPTH) -> Iterator[Scores]:
+    """Yield every way back to a product of matrices whose result has this shape."""
+    node = found.value.producer
+    if node is None or depth == 0:
+        return
+    if isinstance(node.op, MatMul):
+        if not found.moved or (shape is not None and shape_of(found.value) == shape):
+            yield found
+        return
+    for step in _steps(found, node):
+        yield from explain(step, shape, depth - 1)
+
+
+def _steps(found: Scores, node: Node) -> Iterator[Scores]:
+    """Yield what is left to explain behind one node, in every way to understand it."""
+    step = scaling(found.value)
+    if step is not None:
+        yield replace(found.behind(node, step[0]), scale=found.scale * step[1])
+    elif node.op.view and node.inputs[0] is not None:
+        yield replace(found.behind(node, node.inputs[0]), moved=True)
+    elif isinstance(node.op, Tanh) and node.inputs[0] is not None:
+        # scale * tanh(factor * x): a cap is both, and what is left of `factor` is the scale.
+        if found.scale > 0 and not found.cap:
+            yield replace(found.behind(node, node.inputs[0]), cap=found.scale)
+    elif not found.cap:
+        yield from _masked(found, node)
+
+
+def _masked(found: Scores, node: Node) -> Iterator[Scores]:
+    frame = shape_of(node.output)
+    if isinstance(node.op, Add | Sub):
+        sides = list(pairs(node))[: 1 if isinstance(node.op, Sub) else 2]
+        sign = -1.0 if isinstance(node.op, Sub) else 1.0
+        for scores, value in sides:
+            if scores.data is None and shape_of(scores) == frame and number(value, 5) is None:
+                mask = Mask(value, frame, sign * found.scale)
+                yield replace(found.behind(node, scores), masks=(*found.masks, mask))
+    elif isinstance(node.op, Where):
+        condition, yes, no = node.inputs
+        for scores, hidden, first in ((no, yes, True), (yes, no, False)):
+            fill = number(hidden, 5)
+            if condition is None or scores is None or fill is None or found.scale <= 0:
+                continue
+            fill *= found.scale
+            if shape_of(scores) == frame and fill <= HIDDEN:
+                mask = Mask(condition, frame, 1.0, (fill, 0.0) if first else (0.0, fill))
+                yield replace(found.behind(node, scores), masks=(*found.masks, mask))
+
+
+# ── masks in the frame of the product ────────────────────────────────────────────────────────────
+
+
+def fitted(mask: Mask, scores: Shape) -> Shape | None:
+    """Return the shape of a mask for scores of another shape, with as many axes.
+
+    None where it does not tell how to broadcast it, or would add rows, heads or samples.
+    """
+    shape, frame = shape_of(mask.value), mask.frame
+    if shape is None or frame is None or len(shape) > len(frame):
+        return None
+    if frame == scores:
+        broadcasts = all(
+            a == 1 or (a is not None and a == b)
+            for a, b in zip(shape, scores[len(scores) - len(shape) :], strict=True)
+        )
+        return shape if broadcasts else None
+    full = (1,) * (len(frame) - len(shape)) + shape
+    result: list[int] = []
+    for inner, outer in _groups(frame, scores):
+        sizes = [full[i] for i in inner]
+        if all(size == 1 for size in sizes):
+            result += [1 for _ in outer]
+        else:
+            result += [n for i in outer if isinstance(n := scores[i], int)]
+        if any(size not in (1, frame[i]) for size, i in zip(sizes, inner, strict=True)):
+            return None
+    return tuple(result) if len(result) == len(scores) else None
+
+
+def _groups(first: Shape, second: Shape) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the axes of two shapes of equal order that hold the same elements."""
+    if not all(isinstance(size, int) and size > 0 for size in (*first, *second)):
+        return
+    i = j = 0
+    while i < len(first) and j < len(second):
+        one, two = [i], [j]
+        while (a := _product(first, one)) != (b := _product(second, two)):
+            if a < b:
+                one.append(one[-1] + 1)
+            else:
+                two.append(two[-1] + 1)
+            if one[-1] >= len(first) or two[-1] >= len(second):
+                return
+        i, j = one[-1] + 1, two[-1] + 1
+        if i == len(first) or j == len(second):
+            one += range(i, len(first))
+            two += range(j, len(second))
+        yield one, two
+
+
+def _product(shape: Shape, axes: list[int]) -> int:
+    return prod(size for i in axes if isinstance(size := shape[i], int))
+
+
+def written(mask: Mask, scores: Shape, add: Builder, dtype: DType) -> Value:
+    """Return what is added to scores of this shape, for which the mask is `fitted`."""
+    value = mask.value if mask.frame == scores else _reshaped(mask, scores, add)
+    if mask.choice is not None:
+        yes, no = (add.constant(np.array(x, dtype), "fill") for x in mask.choice)
+        return add(Where(), value, yes, no)
+    if mask.factor == 1:
+        return value
+    if value.data is not None:
+        with np.errstate(all="ignore"):
+            return add.constant((value.data * mask.factor).astype(value.data.dtype), value.name)
+    return add(Mul(), value, add.constant(np.array(mask.factor, value.tensor.dtype), "factor"))
+
+
+def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
+    """Return a mask in another frame; within axes that are joined it is broadcast first."""
+    value, frame = mask.value, mask.frame or ()
+    full = (1,) * (len(frame) - len(value.tensor.dims)) + value.tensor.dims
+    sizes = [size for size in fitted(mask, scores) or () if isinstance(size, int)]
+    wide = list(full)
+    for inner, _ in _groups(frame, scores):
+        if any(full[i] != 1 for i in inner):
+            for i in inner:
+                wide[i] = size if isinstance(size := frame[i], int) else 1
+    if value.data is not None:
+        data: Array = np.broadcast_to(value.data.reshape(full), wide).reshape(sizes)
+        return add.constant(data, value.name)
+    if tuple(wide) != full:
+        value = add(Expand(), value, add.integers(wide, "sizes"))
+    return add(Reshape(), value, add.integers(sizes, "sizes"))
+
+
+def total(values: list[Value], add: Builder, limit: int) -> Value:
+    """Return the sum of masks; that of constants is a constant of at most so many bytes."""
+    first, *rest = values
+    for value in rest:
+        if first.data is not None and value.data is not None:
+            shape = np.broadcast_shapes(first.data.shape, value.data.shape)
+            if prod(shape) * first.data.itemsize <= limit:
+                with np.errstate(all="ignore"):
+                    first = add.constant(first.data + value.data, first.name)
+                continue
+        first = add(Add(), first, value)
+    return first
