@@ -19,7 +19,13 @@ from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.host import HOST
 from ..runtime.options import Options
 
-_OWN = {"numpy": ".numpy", "cuda": ".cuda", "cudnn": ".cudnn", "tensorrt": ".tensorrt"}
+_OWN = {
+    "numpy": ".numpy",
+    "cuda": ".cuda",
+    "cudnn": ".cudnn",
+    "tensorrt": ".tensorrt",
+    "openvino": ".openvino",
+}
 
 Opener = Callable[[Options], tuple[Backend, ...]]
 

@@ -19,6 +19,7 @@ ALLOWED = {
     "backends/cuda": ("runtime",),
     "backends/cudnn": ("runtime", "backends/cuda"),
     "backends/regions": ("runtime", "importers/onnx"),
+    "backends/openvino": ("runtime", "backends/numpy", "backends/regions"),
     "backends/tensorrt": ("runtime", "backends/cuda", "backends/regions"),
 }
 

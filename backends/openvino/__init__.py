@@ -1,0 +1,39 @@
+"""OpenVINO's CPU plugin for the regions that it takes, numpy in between, in the same memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ...runtime.backend import Backend
+from ...runtime.cache import Cache
+from ...runtime.options import Options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .compiler import Compiler
+
+
+def open_backends(options: Options) -> tuple[Backend, ...]:
+    """Return OpenVINO, and numpy for what it leaves.
+
+    Raises:
+        BackendUnavailable: the package is not installed, is too old, or has no CPU plugin.
+    """
+    from .vendor import load
+
+    load()
+    from ..numpy import open_backends as open_numpy
+    from .backend import OpenvinoBackend
+
+    return OpenvinoBackend(_compiler(options.cache / "openvino")), *open_numpy(options)
+
+
+@cache
+def _compiler(folder: Path) -> Compiler:
+    """Return the compiler of this process, whose compiled regions all models share."""
+    from .compiler import Compiler
+    from .vendor import load
+
+    return Compiler(load(), Cache(folder))

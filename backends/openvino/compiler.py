@@ -1,0 +1,216 @@
+"""Compiled regions: made once per section, threads, OpenVINO and CPU, kept on disk and shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ...runtime import forks
+from ...runtime.cache import Cache
+from ...runtime.errors import DeviceError
+from ...runtime.types import Array
+from ..numpy import blas
+from ..regions.section import Section
+from .vendor import DEVICE, Library, gist
+
+#: What every region is compiled with: float32 stays float32, and nothing is traded for speed.
+PROPERTIES: Mapping[str, Any] = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "EXECUTION_MODE_HINT": "ACCURACY",
+    "PERFORMANCE_HINT": "LATENCY",
+    "NUM_STREAMS": 1,
+    "ENABLE_CPU_PINNING": False,
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    "KV_CACHE_PRECISION": "f32",
+}
+#: Counted up whenever entries of older versions must not be used any more.
+_EDITION = 1
+
+
+class Refused(Exception):
+    """A section that is not to be run by OpenVINO.
+
+    Attributes:
+        node: the name of the node that it is about, empty where none is named.
+        reason: why.
+    """
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(reason)
+        self.node, self.reason = node, reason
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Engine:
+    """A compiled region.
+
+    Attributes:
+        vendor: OpenVINO.
+        core: the ``CompiledModel``.
+        key: what it is known by.
+        layers: how many layers it executes.
+    """
+
+    vendor: Library
+    core: Any
+    key: str
+    layers: int
+
+    def request(self, arrays: Mapping[str, Array]) -> Callable[[], object]:
+        """Return what runs it on these arrays, in place.
+
+        Args:
+            arrays: by name of input and output; kept, and read and written by every call.
+        """
+        request = self.core.create_infer_request()
+        shared = {name: self._shared(data) for name, data in arrays.items()}
+        for port in (*self.core.inputs, *self.core.outputs):
+            request.set_tensor(port, next(shared[n] for n in port.get_names() if n in shared))
+        return lambda: request.infer(share_outputs=True)
+
+    def _shared(self, data: Array) -> Any:
+        """Return a tensor that is an array's own memory, be it read-only."""
+        if not data.flags.writeable:
+            data = writeable(data)
+        return self.vendor.api.Tensor(data, shared_memory=True)
+
+
+class Compiler:
+    """All compiled regions of this process.
+
+    Args:
+        vendor: OpenVINO.
+        store: where they are kept for later processes.
+    """
+
+    def __init__(self, vendor: Library, store: Cache) -> None:
+        self.vendor = vendor
+        self.store = store
+        self._known: WeakValueDictionary[str, Engine] = WeakValueDictionary()
+        self._lock = forks.lock()
+
+    def digest(self, *parts: object) -> str:
+        """Return what entries of the cache are known by: the parts, this OpenVINO and this CPU."""
+        mine = (_EDITION, self.vendor.version, self.vendor.cpu, sorted(PROPERTIES.items()))
+        return sha256(repr((mine, parts)).encode()).hexdigest()
+
+    def get(self, section: Section, approve: Callable[[Engine], None]) -> Engine:
+        """Return the engine of a section: that of this process, of the disk, or a new one.
+
+        Args:
+            section: the region.
+            approve: called with a new engine before it is kept; may raise `Refused`.
+
+        Raises:
+            Refused: OpenVINO does not take the section.
+        """
+        threads = blas.threads()
+        key = self.digest("engine", threads, section.digest)
+        with self._lock:
+            engine = self._known.get(key) or self._stored(key, threads)
+        if engine is None:
+            engine = self.compile(section, key)
+            approve(engine)
+            self.store.write(f"{key}.blob", self._exported(engine))
+        with self._lock:
+            return self._known.setdefault(key, engine)
+
+    def compile(self, section: Section, key: str = "") -> Engine:
+        """Compile a section.
+
+        Raises:
+            Refused: OpenVINO's reader of ONNX or its plugin does not take it.
+        """
+        core = self.vendor.core
+        with TemporaryDirectory(prefix="tercet-") as folder:
+            path = section.write(Path(folder))
+            try:
+                model = core.read_model(str(path))
+                if section.profiles:
+                    model.reshape({name: self._bounds(*p) for name, p in section.profiles.items()})
+                refused = _left_out(model, core.query_model(model, DEVICE))
+                if refused:
+                    raise Refused("", f"its CPU plugin does not take {', '.join(refused)}")
+                made = core.compile_model(model, DEVICE, _properties(blas.threads()))
+            except RuntimeError as error:
+                raise Refused("", gist(error)) from error
+        return Engine(self.vendor, made, key, len(layers_of(made)))
+
+    def _bounds(self, least: Sequence[int], usual: Sequence[int], most: Sequence[int]) -> Any:
+        api = self.vendor.api
+        sizes = zip(least, most, strict=True)
+        return api.PartialShape([api.Dimension(low, high) for low, high in sizes])
+
+    def _stored(self, key: str, threads: int | None) -> Engine | None:
+        blob = self.store.read(f"{key}.blob")
+        if blob is None:
+            return None
+        try:
+            made = self.vendor.core.import_model(blob, DEVICE, _properties(threads))
+        except RuntimeError:  # of a build that calls itself the same and is another
+            return None
+        return Engine(self.vendor, made, key, len(layers_of(made)))
+
+    def _exported(self, engine: Engine) -> bytes:
+        try:
+            blob: Any = engine.core.export_model()
+        except RuntimeError as error:
+            raise DeviceError(f"OpenVINO {self.vendor.version}: export: {gist(error)}") from error
+        return blob if isinstance(blob, bytes) else bytes(blob.getbuffer())
+
+
+def _properties(threads: int | None) -> dict[str, Any]:
+    chosen = {"INFERENCE_NUM_THREADS": threads} if threads else {}
+    return {**PROPERTIES, **chosen}
+
+
+def _left_out(model: Any, taken: Mapping[str, str]) -> list[str]:
+    """Return the types of the operations that the plugin does not claim for itself."""
+    ops: list[Any] = model.get_ordered_ops()
+    return sorted({op.get_type_name() for op in ops if op.get_friendly_name() not in taken})
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Something that a compiled region executes.
+
+    Attributes:
+        kind: such as ``Convolution``.
+        names: the nodes that it stands for, as far as OpenVINO remembers.
+        kernel: such as ``brgconv_avx512_f32``.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    kernel: str
+
+
+def layers_of(compiled: Any) -> list[Layer]:
+    """Return what a compiled model executes, by its own report; inputs and outputs left out."""
+    found: list[Layer] = []
+    for op in compiled.get_runtime_model().get_ordered_ops():
+        info: Any = op.get_rt_info()
+        kind, names, kernel = (
+            info[key].astype(str) if key in info else ""
+            for key in ("layerType", "originalLayersNames", "primitiveType")
+        )
+        if kind not in ("Input", "Output", "Const"):
+            found.append(Layer(kind, tuple(names.split(",")), kernel))
+    return found
+
+
+def writeable(data: Array) -> Array:
+    """Return a view of read-only memory for those who ask to write and do not."""
+    import ctypes
+
+    import numpy as np
+
+    memory = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
+    view = np.frombuffer(memory, data.dtype).reshape(data.shape)
+    memory._owner = data  # type: ignore[attr-defined]
+    return view

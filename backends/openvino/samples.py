@@ -1,0 +1,121 @@
+"""What nodes are tried on: ordinary numbers, and those that runtimes disagree about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...runtime.dtypes import DType
+from ...runtime.types import Array, TensorType
+
+#: Elements of float tensors that are mixed into ordinary ones, and the whole of what elementwise
+#: operators are tried on: signed zeros, subnormal and huge numbers, ties, arguments where
+#: exponentials leave the range.
+SPECIAL = (np.nan, np.inf, -np.inf)
+EXTREME = (
+    *(*SPECIAL, -0.0, 0.0, 1.0, -1.0, 0.5, 1.5, -2.5, 3e38, -3e38, 1e-40, -1e-40, 1e20, -1e20),
+    *(2.0**24 + 1, -(2.0**31), 2.0**33, 88.9, -88.9, -104.0, 1e-6, 6.0, -3.0),
+)
+#: Elements of integer tensors, as far as the dtype has them.
+WHOLE = (0, 1, -1, 2, 127, 128, 255, 32768, 2**24 + 1, 2**31 - 1, -(2**31), 2**31, 2**32 + 5, 2**40)
+#: Elements of a tensor, at most, that a special number takes the place of.
+_PLANTED = 7
+
+Sample = list[Array]
+
+
+def samples(types: Sequence[TensorType], elementwise: bool, finite: bool) -> Iterator[Sample]:
+    """Yield arrays for some inputs, again and again.
+
+    Args:
+        types: of the inputs.
+        elementwise: whether all elements are independent of each other, so that as many of them
+            as there are may be special.
+        finite: whether all floats are ordinary.
+    """
+    rng = np.random.default_rng(0)
+    yield [_ordinary(rng, type_) for type_ in types]
+    yield [_ordinary(rng, type_) * type_.dtype.type(_factor(type_.dtype)) for type_ in types]
+    yield [np.zeros(type_.dims, type_.dtype) for type_ in types]
+    if any(_is_float(type_.dtype) for type_ in types) and not finite:
+        for number in SPECIAL:
+            for at, type_ in enumerate(types):
+                if _is_float(type_.dtype):
+                    sample = [_ordinary(rng, each) for each in types]
+                    _plant(sample[at], number)
+                    yield sample
+        if elementwise:
+            yield from _crossed(types, EXTREME)
+    if any(_is_whole(type_.dtype) for type_ in types):
+        yield from _crossed(types, (0.0, 1.0, -2.0, 3.5))
+
+
+def _is_float(dtype: DType) -> bool:
+    return dtype.kind == "f"
+
+
+def _is_whole(dtype: DType) -> bool:
+    return dtype.kind in "iu"
+
+
+def _factor(dtype: DType) -> int:
+    return 30 if _is_float(dtype) else 1
+
+
+def _ordinary(rng: np.random.Generator, type_: TensorType) -> Array:
+    """Return standard normal floats, random bytes; 0 or 1, which index everything, for the rest."""
+    dtype, dims = type_.dtype, type_.dims
+    if _is_float(dtype):
+        return np.asarray(rng.standard_normal(dims), dtype)
+    if dtype.itemsize > 2 or not _is_whole(dtype):
+        return np.asarray(rng.integers(0, 2, dims), dtype)
+    info = np.iinfo(dtype)
+    return np.asarray(rng.integers(info.min, info.max + 1, dims), dtype)
+
+
+def _plant(data: Array, number: float) -> None:
+    """Put a number into a few places, the first of them not at the border if possible."""
+    count = min(_PLANTED, data.size // 8)
+    places = [data.size // 2, *((i * data.size + data.size // 2) // count for i in range(count))]
+    data.reshape(-1)[places] = number
+
+
+def _crossed(types: Sequence[TensorType], floats: Sequence[float]) -> Iterator[Sample]:
+    """Yield samples in which every pair of special elements meets, however small tensors are."""
+    series = [_series(type_.dtype, floats) for type_ in types]
+    count = max(len(each) for each in series)
+    size = max(int(np.prod(type_.dims, dtype=int)) for type_ in types)
+    if size >= count * count:
+        pairs = enumerate(zip(series, types, strict=True))
+        yield [_cycled(some, type_, 0, k, count) for k, (some, type_) in pairs]
+        return
+    for first in range(0, count, min(size, count)):
+        for turn in range(count if len(types) > 1 else 1):
+            moves = (first + k * turn for k in range(len(types)))
+            yield [_cycled(*each) for each in zip(series, types, moves, strict=True)]
+
+
+def _series(dtype: DType, floats: Sequence[float]) -> Array:
+    if _is_float(dtype):
+        with np.errstate(all="ignore"):
+            return np.array(floats, np.float64).astype(dtype)
+    if not _is_whole(dtype):
+        return np.array([0, 1], dtype)
+    info = np.iinfo(dtype)
+    kept = [number for number in (*WHOLE, info.min, info.max) if info.min <= number <= info.max]
+    return np.array(kept, dtype)
+
+
+def _cycled(series: Array, type_: TensorType, first: int, turn: int = 0, each: int = 1) -> Array:
+    """Return a tensor of the series again and again, from its element `first` on.
+
+    Args:
+        series: the elements.
+        type_: of the tensor.
+        first: which of them is the first.
+        turn: how many are left out after every `each` of them.
+        each: see `turn`.
+    """
+    places = np.arange(int(np.prod(type_.dims, dtype=int)))
+    return series[(places + first + turn * (places // each)) % len(series)].reshape(type_.dims)

@@ -1,0 +1,56 @@
+"""The step that runs a compiled region in the plan's memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...runtime.backend import Run, View
+from ...runtime.errors import DeviceError
+from ...runtime.host import array
+from ..regions.section import Section
+from .compiler import Engine
+from .vendor import gist
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """A region with its engine.
+
+    Attributes:
+        section: the region as a model.
+        engine: what runs it.
+        size: how many nodes it stands for.
+    """
+
+    section: Section
+    engine: Engine
+    size: int
+    scratch: int = 0
+    capturable: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """The engine, for the placement report."""
+        key, layers = self.engine.key[:8], self.engine.layers
+        return f"engine {key}: {self.size} nodes as {layers} layers"
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Run:
+        """Return what runs the engine on these arrays, without copies.
+
+        Raises:
+            DeviceError: when it runs, where OpenVINO fails.
+        """
+        tensors = (*self.section.inputs, *self.section.outputs)
+        named = zip(tensors, (*inputs, *outputs), strict=True)
+        call = self.engine.request({tensor.name: array(view) for tensor, view in named})
+        where = f"OpenVINO {self.engine.vendor.version}, {self.kernel}"
+
+        def run(stream: object) -> None:
+            try:
+                call()
+            except RuntimeError as error:
+                raise DeviceError(f"{where}: {gist(error)}") from error
+
+        return run

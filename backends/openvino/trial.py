@@ -1,0 +1,234 @@
+"""Whether OpenVINO gives what the reference does: nodes are tried before they are claimed.
+
+No list says what the vendor gets right. Each signature (operators, attributes, types, small
+constants) is compiled once by itself, run on ordinary and on special numbers, and held against
+numpy. The verdict is kept with the version of OpenVINO and the CPU; other ones are tried anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from ...runtime import forks
+from ...runtime.dtypes import name_of
+from ...runtime.errors import UnsupportedError
+from ...runtime.guard import check_time
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.partition import reads_of, results_of
+from ...runtime.types import Array
+from ..numpy import evaluate
+from ..numpy.elementwise import ELEMENTWISE
+from ..regions.section import Section, section
+from .compiler import Compiler, Engine, Refused
+from .forms import FORMS, spelled
+from .samples import samples
+
+#: Constants of so many bytes at most are part of a signature; larger ones are weights, of which
+#: only dtype and shape are.
+SMALL = 1 << 14
+#: What results may differ by: of themselves, and of the greatest number beside them.
+RELATIVE, BESIDE = 1e-4, 2e-6
+#: Numbers beside an element of an elementwise result count up to this one.
+ORDINARY = 1e3
+#: Smaller ones are as good as zero.
+NOTHING = 1e-36
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a trial.
+
+    Attributes:
+        reason: why the nodes are not to be run; empty where they are.
+        spelled: whether they are right only where they are spelled out (`forms.py`).
+    """
+
+    reason: str = ""
+    spelled: bool = False
+
+
+class Judge:
+    """Tries nodes, and remembers what came of it.
+
+    Args:
+        compiler: OpenVINO; verdicts are kept in its cache.
+    """
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._known: dict[str, Verdict] = {}
+        self._lock = forks.lock()
+
+    def node(self, graph: Graph, node: Node, finite: bool) -> Verdict:
+        """Return whether a node is right by itself, as it is or spelled out.
+
+        Args:
+            graph: the node's.
+            node: all shapes static.
+            finite: whether only ordinary numbers count.
+        """
+        verdict = self.group(graph, (node,), finite, frozenset((node.name,)))
+        if verdict.reason and not finite and _may_be_spelled(node):
+            other = self.group(graph, (node,), finite, frozenset())
+            if not other.reason:
+                return Verdict(spelled=True)
+        return verdict
+
+    def group(
+        self, graph: Graph, nodes: tuple[Node, ...], finite: bool, plain: frozenset[str]
+    ) -> Verdict:
+        """Return whether nodes are right together.
+
+        Args:
+            graph: theirs.
+            nodes: in topological order.
+            finite: whether only ordinary numbers count.
+            plain: names of those that are not spelled out.
+        """
+        form = [node.name in plain or type(node.op) not in FORMS for node in nodes]
+        key = self._compiler.digest("trial", finite, form, signature(nodes))
+        with self._lock:
+            known = self._known.get(key) or self._stored(key)
+        if known is None:
+            check_time()
+            known = self._try(graph, nodes, finite, plain)
+            self._compiler.store.write(f"{key}.verdict", json.dumps(asdict(known)).encode())
+        with self._lock:
+            self._known[key] = known
+        return known
+
+    def _stored(self, key: str) -> Verdict | None:
+        stored = self._compiler.store.read(f"{key}.verdict")
+        return None if stored is None else Verdict(**json.loads(stored))
+
+    def _try(
+        self, graph: Graph, nodes: tuple[Node, ...], finite: bool, plain: frozenset[str]
+    ) -> Verdict:
+        try:
+            found = spelled(section(graph, nodes, {}), plain)
+            engine = self._compiler.compile(found)
+        except (UnsupportedError, Refused) as error:
+            return Verdict(str(error))
+        return Verdict(_difference(graph, nodes, found, engine, finite))
+
+
+def _may_be_spelled(node: Node) -> bool:
+    return type(node.op) in FORMS or bool(node.op.graphs()) or node.op.dense or _is_function(node)
+
+
+def _is_function(node: Node) -> bool:
+    """Whether the node may be written as several, some of which can be spelled out."""
+    return type(node.op) not in ELEMENTWISE
+
+
+def signature(nodes: Sequence[Node]) -> str:
+    """Return what a trial depends on: operators, attributes, types, small constants."""
+    places: dict[Value, str] = {}
+    said: list[str] = []
+    for node in nodes:
+        reads = [_operand(value, places) for value in node.inputs]
+        for value in node.outputs:
+            places[value] = f"%{len(places)}"
+        gives = [f"{places[value]}:{value.type}:{bool(value.consumers)}" for value in node.outputs]
+        attributes = [(f.name, getattr(node.op, f.name)) for f in fields(node.op)]
+        said.append(f"{gives} = {node.kind} {attributes} {reads}")
+    return "\n".join(said)
+
+
+def _operand(value: Value | None, places: dict[Value, str]) -> str:
+    if value is None:
+        return "_"
+    if value in places:
+        return places[value]
+    places[value] = f"%{len(places)}"
+    type_ = value.tensor
+    text = f"{places[value]}:{name_of(type_.dtype)}{list(type_.dims)}"
+    data = value.data
+    if data is None:
+        return text
+    if data.nbytes <= SMALL:
+        return f"{text}={data.tobytes().hex()}"
+    is_finite = data.dtype.kind != "f" or bool(np.isfinite(data).all())
+    return f"{text}={'weights' if is_finite else 'weights that are not finite'}"
+
+
+# ── trying ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _difference(
+    graph: Graph, nodes: tuple[Node, ...], found: Section, engine: Engine, finite: bool
+) -> str:
+    """Return how OpenVINO's results differ from the reference's; empty where they do not."""
+    reads, results = reads_of(nodes), results_of(graph, nodes)
+    elementwise = all(type(node.op) in ELEMENTWISE for node in nodes)
+    arrays = {t.name: np.zeros(t.type.dims, t.type.dtype) for t in (*found.inputs, *found.outputs)}
+    run = engine.request(arrays)
+    tried = 0
+    for sample in samples([value.tensor for value in reads], elementwise, finite):
+        check_time()
+        expected = _reference(nodes, dict(zip(reads, sample, strict=True)))
+        for value, data in zip(reads, sample, strict=True):
+            np.copyto(arrays[value.name], data)
+        try:
+            run()
+        except RuntimeError:
+            if expected is None:
+                continue
+            return "OpenVINO fails on values that the operator takes"
+        if expected is None:
+            if tried:
+                return "OpenVINO gives a result for values that the operator does not take"
+            continue
+        tried += 1
+        for value in results:
+            reason = differs(arrays[value.name], expected[value], elementwise)
+            if reason:
+                return f"OpenVINO's result differs from the reference: {reason}"
+    return "" if tried else "no values were found on which it could be tried"
+
+
+def _reference(nodes: Sequence[Node], values: dict[Value, Array]) -> Mapping[Value, Array] | None:
+    """Return what numpy computes; None where it refuses the data."""
+    for node in nodes:
+        inputs = [None if v is None else _data(v, values) for v in node.inputs]
+        made = evaluate(node.op, inputs, len(node.outputs))
+        if made is None:
+            return None
+        values.update(zip(node.outputs, made, strict=True))
+    return values
+
+
+def _data(value: Value, values: Mapping[Value, Array]) -> Array:
+    return values[value] if value.data is None else value.data
+
+
+def differs(got: Array, want: Array, elementwise: bool) -> str:
+    """Return the first difference between a result and the reference; empty where there is none.
+
+    Args:
+        got: the result.
+        want: what it should be.
+        elementwise: whether elements are independent of each other.
+    """
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"{got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
+    with np.errstate(all="ignore"):
+        wrong = ~(_close(got, want, elementwise) if want.dtype.kind == "f" else got == want)
+    if not wrong.any():
+        return ""
+    at = int(np.argmax(wrong.reshape(-1)))
+    return f"{got.reshape(-1)[at]}, not {want.reshape(-1)[at]}"
+
+
+def _close(got: Array, want: Array, elementwise: bool) -> Any:
+    ours, theirs = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(theirs)
+    beside = float(np.abs(theirs[finite]).max(initial=0.0))
+    allowed = NOTHING + BESIDE * (min(beside, ORDINARY) if elementwise else beside)
+    is_near = np.abs(ours - theirs) <= RELATIVE * np.abs(theirs) + allowed
+    return np.where(finite, is_near, (ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))

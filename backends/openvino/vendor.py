@@ -1,0 +1,84 @@
+"""OpenVINO itself: finding the package, its version, and the gist of what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ...runtime.errors import BackendUnavailable
+
+#: The oldest release whose calls this package uses.
+LEAST = (2025, 0)
+DEVICE = "CPU"
+_INSTALL = "pip install 'tercet[openvino]'"
+#: How lines begin that say where in OpenVINO's sources something happened, and not what.
+_NOISE = (
+    "Exception from",
+    "Check '",
+    "FrontEnd API failed",
+    "Summary:",
+    "To facilitate",
+    "Model was",
+)
+#: Characters of a message that are shown.
+_MOST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """OpenVINO, loaded into this process.
+
+    Attributes:
+        version: such as ``2026.4.1``.
+        file: where the package is.
+        cpu: the processor that the plugin compiles for.
+        api: the package.
+        core: its ``Core``.
+    """
+
+    version: str
+    file: str
+    cpu: str
+    api: Any
+    core: Any
+
+
+@cache
+def load() -> Library:
+    """Load OpenVINO, once a process.
+
+    Raises:
+        BackendUnavailable: it is not installed, lacks a library or the CPU plugin, or is too old.
+    """
+    try:
+        found = version("openvino")
+        api: Any = import_module("openvino")
+    except (PackageNotFoundError, ImportError, OSError) as error:
+        missing = f"the package openvino is not installed or lacks its libraries ({error})"
+        raise BackendUnavailable("openvino", missing, _INSTALL) from error
+    if _numbers(found) < LEAST:
+        wanted = ".".join(map(str, LEAST))
+        missing = f"OpenVINO {wanted} or newer is needed, {found} is installed"
+        raise BackendUnavailable("openvino", missing, _INSTALL)
+    core = api.Core()
+    if DEVICE not in core.available_devices:
+        missing = f"OpenVINO {found} has no {DEVICE} plugin (it has {core.available_devices})"
+        raise BackendUnavailable("openvino", missing, _INSTALL)
+    cpu = str(core.get_property(DEVICE, "FULL_DEVICE_NAME"))
+    abilities = ", ".join(core.get_property(DEVICE, "OPTIMIZATION_CAPABILITIES"))
+    return Library(found, str(api.__file__), f"{cpu} ({abilities})", api, core)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+
+
+def gist(error: BaseException) -> str:
+    """Return what a message of OpenVINO says, without the places in its sources."""
+    lines = (line.strip().removeprefix("-- ") for line in str(error).splitlines())
+    said = "; ".join(line for line in lines if line and not line.startswith(_NOISE))
+    said = said or " ".join(str(error).split()) or type(error).__name__
+    return said if len(said) <= _MOST else f"{said[: _MOST - 1]}…"
