@@ -133,12 +133,10 @@ class Compiler:
                 model = core.read_model(str(path))
                 if section.profiles:
                     model.reshape({name: self._bounds(*p) for name, p in section.profiles.items()})
-                refused = _left_out(model, core.query_model(model, DEVICE))
-                if refused:
-                    raise Refused("", f"its CPU plugin does not take {', '.join(refused)}")
                 made = core.compile_model(model, DEVICE, _properties(blas.threads()))
             except RuntimeError as error:
                 raise Refused("", gist(error)) from error
+        _check_results(made, section)
         return Engine(self.vendor, made, key, len(layers_of(made)))
 
     def _bounds(self, least: Sequence[int], usual: Sequence[int], most: Sequence[int]) -> Any:
@@ -169,10 +167,16 @@ def _properties(threads: int | None) -> dict[str, Any]:
     return {**PROPERTIES, **chosen}
 
 
-def _left_out(model: Any, taken: Mapping[str, str]) -> list[str]:
-    """Return the types of the operations that the plugin does not claim for itself."""
-    ops: list[Any] = model.get_ordered_ops()
-    return sorted({op.get_type_name() for op in ops if op.get_friendly_name() not in taken})
+def _check_results(made: Any, section: Section) -> None:
+    """Refuse a model whose results, as OpenVINO infers them, have other shapes."""
+    types = {tensor.name: tensor.type for tensor in section.outputs}
+    for port in made.outputs:
+        name = next(name for name in port.get_names() if name in types)
+        shape = port.get_partial_shape()
+        dims = types[name].dims
+        fits = shape.rank.is_dynamic or len(shape) == len(dims)
+        if not fits or not all(a.is_dynamic or a == b for a, b in zip(shape, dims, strict=False)):
+            raise Refused("", f"it infers {shape} for '{name}', whose shape is {list(dims)}")
 
 
 @dataclass(frozen=True, slots=True)
