@@ -36,6 +36,8 @@ def light_models() -> Path:
         pytest.param("cudnn", marks=pytest.mark.gpu),
         # tools/tensorrt_check.py asks for it, where TensorRT is.
         *(["tensorrt"] if os.environ.get("TERCET_TEST_TENSORRT") else []),
+        # Trials of every node take minutes: whoever works on this backend asks for it.
+        *(["openvino"] if os.environ.get("TERCET_TEST_OPENVINO") else []),
     ]
 )
 def backend(request: pytest.FixtureRequest) -> str:

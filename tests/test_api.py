@@ -29,7 +29,7 @@ def test_all_errors_have_one_base_and_all_warnings_another() -> None:
 
 def test_available_names_every_backend() -> None:
     found = {entry.name: entry for entry in tercet.available()}
-    assert list(found) == ["numpy", "cuda", "cudnn", "tensorrt"]
+    assert list(found) == ["numpy", "cuda", "cudnn", "tensorrt", "openvino"]
     assert found["numpy"]
     assert all(entry or (entry.missing and entry.remedy) for entry in found.values())
 

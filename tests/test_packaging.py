@@ -80,7 +80,7 @@ print(len(sys.modules), *{name.split(".")[0] for name in sys.modules})
 """
     count, *names = run(script, folder=ROOT).split()
     optional = {"cuda", "cudnn", "numpy", "onnx", "onnxruntime", "PIL", "rich", "tensorrt", "torch"}
-    assert not {*optional, "typer"} & set(names)
+    assert not {*optional, "openvino", "typer"} & set(names)
     assert int(count) < 200
 
 

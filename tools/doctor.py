@@ -126,6 +126,7 @@ def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = sile
                 "CUDA headers": partial(_headers, extra),
                 "cuDNN": partial(_cudnn, extra),
                 "TensorRT": _tensorrt,
+                "OpenVINO": _openvino,
                 _BACKENDS: backends.available,
             }
         ),
@@ -330,6 +331,17 @@ def _tensorrt() -> Check:
     except BackendUnavailable as error:
         return check(False, error.missing, error.remedy)
     return check(True, f"{found.version}, {found.file}")
+
+
+def _openvino() -> Check:
+    check = partial(Check, "OpenVINO", purpose="the openvino backend")
+    from ..backends.openvino import vendor
+
+    try:
+        found = vendor.load()
+    except BackendUnavailable as error:
+        return check(False, error.missing, error.remedy)
+    return check(True, f"{found.version}, {found.cpu}, {found.file}")
 
 
 def _first_line(error: Exception) -> str:
