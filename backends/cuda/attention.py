@@ -12,7 +12,8 @@ from ...runtime.ops.attention import Attention, FlexAttention, LinearAttention, 
 from .compile import arithmetic
 from .flash import flash
 from .heads import Heads, Task, by_head
-from .launch import Ints32, Ints64, Launch, Scratch, Tensor, each, launches_of, scalar
+from .launch import Launch, each, launches_of
+from .operands import Scratch, Tensor
 from .registry import Answer, Setting, kernel, need_dtypes
 
 WARPS = 4
@@ -79,9 +80,11 @@ def _append(y: Tensor, past: Tensor | None, now: Heads) -> Launch:
         "sequence.cu",
         "append",
         y.size // per,
-        *(past, now.tensor, y, np.int64(y.size // per)),
-        *map(np.int32, (count, y.dims[2], length, size // per)),
-        Ints64(tuple(step // per for step in now.steps)),
+        {
+            **{"past": past, "now": now.tensor, "y": y, "count": y.size // per},
+            **{"heads": count, "total": y.dims[2], "length": length, "size": size // per},
+            "by": {name: step // per for name, step in now.struct.items()},
+        },
         types=(("T", word), ("S", word), ("A", float32)),
         constants=_NOTHING,
     )
@@ -106,11 +109,10 @@ def _rows(task: Task, y: Tensor | None, scores: Tensor | None) -> Launch:
         "attention",
         grid=(batch * heads * rows, 1, 1),
         block=32 * WARPS,
-        args=(
-            *(task.q.tensor, task.k.tensor, task.v.tensor, task.mask, *task.past, task.lengths),
-            *(y, scores, Scratch(0), task.sizes, *task.steps),
-            *(scalar(task.scale, compute), scalar(op.softcap, compute)),
-        ),
+        args={
+            **{**task.operands, **task.strides, **task.numbers},
+            **{"y": y, "scores": scores, "work": Scratch(0)},
+        },
         types=(
             *(("T", dtype), ("V", task.v.tensor.dtype), ("A", compute)),
             ("M", dtype if task.mask is None else task.mask.dtype),
@@ -143,9 +145,11 @@ def rotary_embedding(
         "sequence.cu",
         "rotate",
         y.size,
-        *(x, cos, sin, positions, y, np.int64(y.size)),
-        *map(np.int32, (count, rows, size, rotated, max(1, batches))),
-        Ints64(heads.steps),
+        {
+            **{"x": x, "cosine": cos, "sine": sin, "positions": positions, "y": y},
+            **{"count": y.size, "heads": count, "rows": rows, "size": size, "rotated": rotated},
+            **{"batches": max(1, batches), "by": heads.struct},
+        },
         types=_types(x.dtype, x.dtype),
         constants=(("INTERLEAVED", bool(op.interleaved)), *_NOTHING[1:]),
     )
@@ -181,9 +185,15 @@ def linear_attention(
         "sequence.cu",
         "recur",
         batch * heads * size_v,
-        *(q, k, v, past, decay, beta, y, state, Scratch(0), np.int64(batch * heads * size_v)),
-        Ints32((heads, op.q_num_heads, length, size_k, size_v)),
-        scalar(op.scale or size_k**-0.5, compute),
+        {
+            **{"q": q, "k": k, "v": v, "past": past, "decay": decay, "beta": beta},
+            **{"y": y, "state_out": state, "state": Scratch(0), "count": batch * heads * size_v},
+            "g": {
+                **{"heads": heads, "query_heads": op.q_num_heads, "length": length},
+                **{"size_k": size_k, "size_v": size_v},
+            },
+            "scale": op.scale or size_k**-0.5,
+        },
         types=_types(q.dtype, q.dtype if states is None else states.dtype),
         constants=(
             *(("INTERLEAVED", False), ("DELTA", beta is not None), ("DECAYS", decays)),

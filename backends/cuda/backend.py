@@ -17,8 +17,10 @@ from .elementwise import chain_of, elementwise
 from .families import KERNELS
 from .fuse import Group, groups, smaller
 from .half_conv import half_pooled
-from .launch import KernelStep, Tensor, pitched_by
+from .launch import pitched_by
+from .operands import Tensor
 from .registry import Answer, Setting
+from .step import KernelStep
 from .tail import tail_of
 from .tuning import tuner_of, works_of
 

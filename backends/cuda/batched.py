@@ -15,9 +15,10 @@ import numpy as np
 from ...runtime.ir import Value
 from ...runtime.types import Array
 from .implicit import product_time, unsplit
-from .launch import Launch, Packed, Scratch, launches_of
+from .launch import Launch, launches_of
 from .layout import ceil_div
 from .matmul import Product, multiply, vector_of
+from .operands import Packed, Scratch
 from .registry import Setting
 from .split import SplitProduct, linear_time, multiply_split, pack_parts, parts_of
 from .split_tiles import choose

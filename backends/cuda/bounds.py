@@ -15,6 +15,7 @@ R = TypeVar("R")
 MOST_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 #: Elements along an axis for which the host makes tables.
 MOST_TABLE = 1 << 26
+_LOWEST, _GREATEST = -(2**31), 2**31 - 1
 
 
 class TooLarge(UnsupportedError):
@@ -28,10 +29,10 @@ def check_grid(entry: str, grid: tuple[int, int, int]) -> None:
         raise TooLarge(f"{entry} would need a grid of {shown} blocks, more than CUDA launches")
 
 
-def check_ints(values: Iterable[int]) -> None:
+def check_ints(values: Iterable[float]) -> None:
     """Refuse what does not fit into 32 bits, which C would cut off without a word."""
     for value in values:
-        if not -(2**31) <= value < 2**31:
+        if not _LOWEST <= value <= _GREATEST:
             raise TooLarge(f"a size of {value}; the kernel counts in 32 bits")
 
 

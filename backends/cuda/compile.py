@@ -130,12 +130,12 @@ class Source:
         ]
         lines += _PRELUDE
         if any(name in _SMALL_NAMES for _, name in self.types):
-            lines += ['#line 1 "small.cuh"', _read("small.cuh")]
+            lines += ['#line 1 "small.cuh"', read_kernel("small.cuh")]
         lines += [f"using {alias} = {name};" for alias, name in self.types]
         lines += [_constant(name, value) for name, value in self.constants]
         if self.code:
             lines += ['#line 1 "generated"', _inlined(self.code, "generated")]
-        return "\n".join([*lines, f'#line 1 "{self.file}"', _read(self.file)])
+        return "\n".join([*lines, f'#line 1 "{self.file}"', read_kernel(self.file)])
 
 
 def _constant(name: str, value: int | bool | float) -> str:
@@ -145,7 +145,7 @@ def _constant(name: str, value: int | bool | float) -> str:
     return f"constexpr {kind} {name} = {value!r};"
 
 
-def _read(file: str) -> str:
+def read_kernel(file: str) -> str:
     """Return a file of `kernels/` with its headers in place of their #include lines."""
     return _inlined((KERNELS / file).read_text(encoding="utf-8"), file)
 
@@ -153,7 +153,7 @@ def _read(file: str) -> str:
 def _inlined(text: str, file: str) -> str:
     def inline(match: re.Match[str]) -> str:
         line = text.count("\n", 0, match.start()) + 2
-        return f'#line 1 "{match[1]}"\n{_read(match[1])}\n#line {line} "{file}"'
+        return f'#line 1 "{match[1]}"\n{read_kernel(match[1])}\n#line {line} "{file}"'
 
     return _INCLUDE.sub(inline, text)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS
 from ...runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
 from ...runtime.ops.window import window
 from .compile import arithmetic
 from .elementwise import NUMBERS
-from .launch import Ints32, Launch, Tensor, each
+from .launch import Launch, each
+from .operands import Tensor
 from .registry import Answer, kernel, need_dtypes, need_known
-from .spatial import three
+from .spatial import by_axis, geometry
 from .tail import no_tail
 
 
@@ -24,16 +23,14 @@ def col2im(op: Col2Im, y: Tensor, x: Tensor, image_shape: Tensor, block_shape: T
     if y.rank > 5:
         return f"{y.rank - 2} spatial axes"
     view = window(op, y.dims[2:], block_shape.ints)
-    fields = (
-        *(three(view.output, 1), three(y.dims[2:], 1), three(view.kernel, 1)),
-        *(three(view.strides, 1), three(view.dilations, 1), three(view.pads_begin, 0)),
-    )
     return each(
         "conv.cu",
         "fold_columns",
         y.size,
-        *(x, y, np.int64(y.size), np.int32(y.dims[1])),
-        Ints32(tuple(n for field in fields for n in field)),
+        {
+            **{"x": x, "y": y, "count": y.size, "channels": y.dims[1]},
+            "g": geometry(view.output, y.dims[2:], view),
+        },
         types=(("X", x.dtype), ("W", x.dtype), ("Y", y.dtype), ("A", arithmetic(x.dtype))),
         constants=(
             *(("CHANNELS_LAST", False), ("BIAS", False)),
@@ -60,15 +57,21 @@ def deform_conv(
     if x.rank != 4:
         return f"{x.rank - 2} spatial axes"
     view = window(op, x.dims[2:], w.dims[2:])
-    plane = (
-        *(*x.dims[1:], *y.dims[1:], *view.kernel, *view.strides, *view.pads_begin),
-        *(*view.dilations, op.group, op.offset_group),
-    )
+    plane = {
+        **dict(zip(("channels", "height", "width"), x.dims[1:], strict=True)),
+        **dict(zip(("filters", "out_height", "out_width"), y.dims[1:], strict=True)),
+        **by_axis(kernel=view.kernel, stride=view.strides),
+        **by_axis(pad=view.pads_begin, dilation=view.dilations),
+        **{"groups": op.group, "offset_groups": op.offset_group},
+    }
     return each(
         "deform.cu",
         "deform_conv",
         y.size,
-        *(x, w, offset, b, mask, y, np.int64(y.size), Ints32(plane)),
+        {
+            **{"x": x, "w": w, "offset": offset, "bias": b, "mask": mask, "y": y},
+            **{"count": y.size, "p": plane},
+        },
         types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
     )
 
@@ -93,16 +96,22 @@ def causal_conv_with_state(
     constants = (("SILU", op.activation != "none"),)
     launches: list[Launch] = []
     if y is not None:
-        sizes = (np.int64(y.size), *map(np.int32, (channels, length, size)))
+        args = {
+            **{"x": x, "weight": weight, "bias": bias, "past": past, "y": y},
+            **{"count": y.size, "channels": channels, "length": length, "kernel": size},
+        }
         launches.append(
-            each("causal.cu", "causal_conv", y.size, *(x, weight, bias, past, y, *sizes),
-                 types=types, constants=constants)
-        )  # fmt: skip
+            each("causal.cu", "causal_conv", y.size, args, types=types, constants=constants)
+        )
     for state in more[:1]:
         if state is not None:
-            sizes = (np.int64(state.size), *map(np.int32, (length, size - 1)))
+            args = {
+                **{"x": x, "past": past, "state": state},
+                **{"count": state.size, "length": length, "carried": size - 1},
+            }
             launches.append(
-                each("causal.cu", "causal_state", state.size, *(x, past, state, *sizes),
-                     types=types, constants=constants)
-            )  # fmt: skip
+                each(
+                    "causal.cu", "causal_state", state.size, args, types=types, constants=constants
+                )
+            )
     return tuple(launches)

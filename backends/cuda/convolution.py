@@ -10,9 +10,9 @@ from ...runtime.dtypes import FLOATS, float32, name_of
 from ...runtime.ops.conv import Conv, ConvTranspose
 from ...runtime.ops.window import Window, transposed_window, window
 from .half_words import HALVES
-from .launch import Tensor
 from .layout import Ints
 from .menu import Formats
+from .operands import Tensor
 from .registry import Setting, need_dtypes
 from .tail import Tail, no_tail
 

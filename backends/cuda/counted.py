@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-import numpy as np
-
 from ...runtime.dtypes import (
     FLOATS,
     DType,
@@ -30,8 +28,9 @@ from ...runtime.ops.search import NonZero
 from ...runtime.ops.shapes import normalize_axis
 from .compile import arithmetic
 from .elementwise import NUMBERS
-from .launch import THREADS, Argument, Ints64, Launch, Scratch, Tensor
+from .launch import THREADS, Launch
 from .layout import ceil_div
+from .operands import Operand, Scratch, Tensor
 from .registry import Answer, kernel, need_dtypes
 
 #: Elements of a chunk, at least, and chunks, at most, of which each gets a block.
@@ -65,10 +64,10 @@ def _found(
         constants=(("WARPS", THREADS // 32), ("RANK", max(1, x.rank))),
         scratch=listed.offset + 8 * x.size,
     )
-    sizes = (np.int64(x.size), np.int64(chunk))
+    args = {"x": x, "counts": Scratch(0), "size": x.size, "chunk": chunk}
     return (
-        make("count_found", grid=(chunks, 1, 1), args=(x, Scratch(0), *sizes)),
-        make("list_found", grid=(chunks, 1, 1), args=(x, Scratch(0), listed, number, *sizes)),
+        make("count_found", grid=(chunks, 1, 1), args=args),
+        make("list_found", grid=(chunks, 1, 1), args={**args, "list": listed, "total": number}),
         finish(make, listed, number),
     )
 
@@ -86,11 +85,12 @@ def non_zero(
         return refused
     if y is None:
         return "nobody reads its result"
-    pitch, sizes = y.dims[1], Ints64(x.dims or (1,))
+    pitch, sizes = y.dims[1], x.dims or (1,)
 
-    def finish(make: Callable[..., Launch], listed: Scratch, number: Argument) -> Launch:
+    def finish(make: Callable[..., Launch], listed: Scratch, number: Operand) -> Launch:
         grid = (ceil_div(pitch, THREADS) if x.rank else 0, 1, 1)
-        return make("coordinates", grid=grid, args=(listed, number, y, np.int64(pitch), sizes))
+        args = {"list": listed, "total": number, "y": y, "pitch": pitch, "sizes": sizes}
+        return make("coordinates", grid=grid, args=args)
 
     return _found(x, (*more, None)[0], uint8, finish)
 
@@ -114,10 +114,13 @@ def compress(
     pitch = y.size and y.dims[0 if op.axis is None else axis]
     inner = prod(dims[axis + 1 :])
 
-    def finish(make: Callable[..., Launch], listed: Scratch, number: Argument) -> Launch:
-        sizes = map(np.int64, (y.size, dims[axis], pitch, inner))
+    def finish(make: Callable[..., Launch], listed: Scratch, number: Operand) -> Launch:
         grid = (ceil_div(y.size, THREADS), 1, 1)
-        return make("keep", grid=grid, args=(x, listed, number, y, *sizes))
+        args = {
+            **{"x": x, "list": listed, "total": number, "y": y},
+            **{"count": y.size, "size": dims[axis], "pitch": pitch, "inner": inner},
+        }
+        return make("keep", grid=grid, args=args)
 
     return _found(condition, (*more, None)[0], _MOVED[x.dtype.itemsize], finish)
 
@@ -157,17 +160,21 @@ def non_max_suppression(
     choose = make(
         "suppress",
         block=SUPPRESSING,
-        args=(
-            *(boxes, scores, most, overlap, least, Scratch(0), kept, counts),
-            *map(np.int32, (classes, count, room)),
-        ),
+        args={
+            **{"boxes": boxes, "scores": scores, "most": most, "limit": overlap, "least": least},
+            **{"dropped": Scratch(0), "kept": kept, "counts": counts},
+            **{"classes": classes, "count": count, "room": room},
+        },
         constants=(("WARPS", SUPPRESSING // 32), ("CENTRED", bool(op.center_point_box))),
         note=f"{count} boxes",
     )
     write = make(
         "list_kept",
         block=THREADS,
-        args=(kept, counts, y, total, np.int32(classes), np.int32(room)),
+        args={
+            **{"kept": kept, "counts": counts, "y": y, "total": total},
+            **{"classes": classes, "room": room},
+        },
         constants=(("WARPS", THREADS // 32), ("CENTRED", bool(op.center_point_box))),
     )
     return choose, write
@@ -186,7 +193,7 @@ def unique(
     dims = (x.size,) if op.axis is None else x.dims
     axis = normalize_axis(op.axis or 0, len(dims))
     size = dims[axis]
-    slices = Ints64((prod(dims[:axis]), size, prod(dims[axis + 1 :])))
+    slices = {"outer": prod(dims[:axis]), "size": size, "inner": prod(dims[axis + 1 :])}
     room = ceil_div(8 * size, 256) * 256
     first, ranks, numbers = (Scratch(i * room) for i in range(3))
     make = partial(
@@ -198,8 +205,11 @@ def unique(
         constants=(("WARPS", THREADS // 32), ("SORTED", bool(op.sorted))),
         scratch=3 * room,
     )
+    found = {"x": x, "first": first, "s": slices}
+    ranked = {**found, "ranks": ranks, "numbers": numbers}
+    names = ("y", "indices", "inverse", "counts", "total")
     return (
-        make("find_first", args=(x, first, slices)),
-        make("rank_first", args=(x, first, ranks, numbers, slices)),
-        make("put_first", args=(x, first, ranks, numbers, *results, slices)),
+        make("find_first", args=found),
+        make("rank_first", args=ranked),
+        make("put_first", args={**ranked, **dict(zip(names, results, strict=True))}),
     )

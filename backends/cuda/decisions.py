@@ -16,9 +16,11 @@ from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
 from ...runtime.lanes import sequence
 from ...runtime.types import Array
 from .device import CudaDevice, CudaStream, Recording
-from .launch import KernelStep, Launch, bound, each, index_type, integer
+from .launch import Launch, each
 from .memory import pointer
+from .operands import index_type
 from .status import CUDAError, check, translated
+from .step import KernelStep, bound
 
 #: What elements are moved as, by size in bytes.
 WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
@@ -29,24 +31,24 @@ MOST = np.iinfo(np.int64).max
 
 
 def chosen(node: int) -> Launch:
-    """Return what tells a conditional node the condition, which is argument 1."""
-    args = (np.int64(node), None)
+    """Return what tells a conditional node the condition, argument `cond`."""
+    args = {"node": node, "cond": None}
     return Launch("control.cu", "choose", (1, 1, 1), 1, args, constants=(("RECORDED", True),))
 
 
 def counted(node: int | None, most: int, *, first: bool) -> Launch:
     """Return what counts the rounds of a loop and tells whether there is another one.
 
-    Arguments 1, 2 and 4 are the counter, the number of rounds and the condition; without the last
-    two there are `most` rounds.
+    Arguments `counter`, `count` and `going` are the counter, the number of rounds and the
+    condition; without the last two there are `most` rounds.
 
     Args:
         node: the conditional node; None for the host.
         most: rounds.
         first: whether none has been.
     """
-    number = np.int32(first)
-    args = (np.int64(node or 0), None, None, np.int64(most), None, number)
+    pointers = {"counter": None, "count": None, "going": None}
+    args = {**pointers, "node": node or 0, "most": most, "first": first}
     constants = (("RECORDED", node is not None),)
     return Launch("control.cu", "next_round", (1, 1, 1), 1, args, constants=constants)
 
@@ -54,7 +56,7 @@ def counted(node: int | None, most: int, *, first: bool) -> Launch:
 def moved(entry: str, part: View, whole: View, axis: int, *, backward: bool) -> Launch:
     """Return what copies between a tensor and one of its elements along an axis.
 
-    Arguments 0 to 2 are what is read, what is written and the counter of the rounds.
+    Arguments `x`, `y` and `counter` are what is read, what is written, and the rounds' counter.
 
     Args:
         entry: ``take`` from the whole, or ``put`` there.
@@ -68,11 +70,11 @@ def moved(entry: str, part: View, whole: View, axis: int, *, backward: bool) -> 
     word = gcd(row, 8) or 8
     count = part.nbytes // word
     index = index_type(whole.nbytes // word)
-    numbers = (integer(n, index) for n in (count, dims[axis], row // word))
-    return each(
-        "element.cu", entry, count, None, None, None, *numbers, np.int32(backward),
-        types=(("T", WORDS[word]), ("Index", index)),
-    )  # fmt: skip
+    args = {
+        **{"x": None, "y": None, "counter": None, "count": count, "rounds": dims[axis]},
+        **{"inner": row // word, "backward": backward},
+    }
+    return each("element.cu", entry, count, args, types=(("T", WORDS[word]), ("Index", index)))
 
 
 # ── the device ───────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +108,7 @@ class CudaDecisions:
                 return
             with translated("recording a conditional node"):
                 condition = stream.builder.create_condition()
-                self._bound(chosen(int(condition.handle)), {1: cond})(stream)
+                self._bound(chosen(int(condition.handle)), {"cond": cond})(stream)
                 first, second = stream.builder.if_else(condition)
                 _record(first, then)
                 _record(second, other)
@@ -120,7 +122,7 @@ class CudaDecisions:
 
         def counts(node: int | None, *, first: bool) -> Run:
             going = rounds.first if first else rounds.going
-            places = {1: rounds.counter, 2: count, 4: going}
+            places = {"counter": rounds.counter, "count": count, "going": going}
             return self._bound(counted(node, most, first=first), places)
 
         begin, go_on = counts(None, first=True), counts(None, first=False)
@@ -147,18 +149,18 @@ class CudaDecisions:
     def take(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
         """Return what copies the element of a round; see `Decisions`."""
         launch = moved("take", dst, src, axis, backward=backward)
-        return self._bound(launch, {0: src, 1: dst, 2: counter})
+        return self._bound(launch, {"x": src, "y": dst, "counter": counter})
 
     def put(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
         """Return what copies to the element of a round; see `Decisions`."""
         launch = moved("put", src, dst, axis, backward=backward)
-        return self._bound(launch, {0: src, 1: dst, 2: counter})
+        return self._bound(launch, {"x": src, "y": dst, "counter": counter})
 
-    def _bound(self, launch: Launch, places: Mapping[int, View | None]) -> Run:
+    def _bound(self, launch: Launch, places: Mapping[str, View | None]) -> Run:
         """Return a launch with these tensors as arguments; None is the null pointer."""
         if launch.is_empty:
             return lambda stream: None
-        pointers = {i: pointer(view) for i, view in places.items() if view is not None}
+        pointers = {name: pointer(view) for name, view in places.items() if view is not None}
         return bound(self.device, launch, self.device.compiler.submit(launch.source), pointers)
 
     def _read(self, view: View, stream: CudaStream) -> Array:

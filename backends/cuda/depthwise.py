@@ -14,10 +14,12 @@ import numpy as np
 from ...runtime.types import Array
 from .convolution import MOST_ELEMENTS, Convolution, times
 from .half_words import ends_of
-from .launch import Ints32, Launch, Packed
+from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import LAST, Formats
+from .operands import Packed
 from .registry import Answer
+from .spatial import by_axis
 from .windows import divisor, image_of
 
 THREADS = 128
@@ -73,16 +75,20 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
     x, y, tail = conv.x, conv.y, conv.tail
     count = plane.threads(patch)
     places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
-    divisors = (part for size in places for part in divisor(size))
+    names = ("words", "across", "down")
     return Launch(
         "depthwise.cu",
         "depthwise",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
-        args=(
-            *(x, weights_of(conv), y, conv.b, *tail.pointers, np.int32(count)),
-            Ints32((*plane.geometry, x.row, y.row, *places, *divisors)),
-        ),
+        args={
+            **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b, **tail.args, "count": count},
+            "p": {
+                **{**plane.geometry, "row_x": x.row, "row_y": y.row},
+                **dict(zip(names, places, strict=True)),
+                **{f"by_{name}": divisor(size) for name, size in zip(names, places, strict=True)},
+            },
+        },
         types=(("T", x.dtype),),
         constants=(
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
@@ -106,10 +112,10 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
         "depthwise_pixels",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
-        args=(
-            *(x, weights_of(conv), y, conv.b, *tail.pointers, np.int32(count)),
-            Ints32((*plane.geometry, x.row, y.row)),
-        ),
+        args={
+            **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b, **tail.args, "count": count},
+            "p": {**plane.geometry, "row_x": x.row, "row_y": y.row},
+        },
         types=(("T", x.dtype),),
         constants=(
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
@@ -125,6 +131,9 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
 def weights_of(conv: Convolution) -> Packed:
     """Return the weights as the kernels want them."""
     return Packed((conv.w.value,), "depthwise", pack_depthwise)
+
+
+_SIZES = ("height", "width", "out_height", "out_width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +163,25 @@ class Plane:
         """Return the geometry of a convolution."""
         x, y, view = conv.x, conv.y, conv.view
         one = (1,) if x.rank == 3 else ()
-        image = image_of(x.dims[2:], y.dims[2:], view, x.strides).values
+        image = image_of(x.dims[2:], y.dims[2:], view, x.strides)
         return cls(
             *x.dims[:2],
             has_words=x.dims[1] % CHANNELS == 0,
             size=x.dtype.itemsize,
-            sizes=image[:4],
+            sizes=tuple(image[name] for name in _SIZES),
             kernel=(*one, *view.kernel),
-            steps=image[4:6],
+            steps=(image["stride_h"], image["stride_w"]),
             dilations=(*one, *view.dilations),
-            pads=image[6:8],
+            pads=(image["pad_h"], image["pad_w"]),
         )
 
     @property
-    def geometry(self) -> Ints:
-        """What either kernel is told."""
-        return (self.channels, *self.sizes, *self.dilations, *self.pads)
+    def geometry(self) -> dict[str, int]:
+        """The members of struct `Plane` that either kernel has."""
+        return {
+            **{"channels": self.channels, **dict(zip(_SIZES, self.sizes, strict=True))},
+            **by_axis(dilation=self.dilations, pad=self.pads),
+        }
 
     @property
     def patches(self) -> tuple[Patch, ...]:

@@ -31,10 +31,10 @@ from ...runtime.errors import BackendUnavailable, DeviceError, DeviceFault, Devi
 from ...runtime.host import HostBuffer, memory
 from ...runtime.types import Array, TensorType
 from .compile import Compiler, target_for
-from .launch import bound
 from .memory import CudaBuffer, PinnedBuffer, address
 from .shape import reformat
 from .status import CUDAError, check, failure, translated
+from .step import bound
 
 if TYPE_CHECKING:
     from .decisions import CudaDecisions
@@ -245,7 +245,7 @@ class CudaDevice:
         if dst.format is not src.format:
             launch = reformat(dst, src)
             code = self.compiler.submit(launch.source)
-            return bound(self, launch, code, {0: target, 1: source})
+            return bound(self, launch, code, {"y": target, "x": source})
 
         def copy(stream: CudaStream, _alive: object = (dst, src)) -> None:
             answer = driver.cuMemcpyAsync(target, source, nbytes, stream.handle)

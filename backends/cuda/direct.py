@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-
-import numpy as np
+from types import MappingProxyType
 
 from ...runtime.backend import Format
 from ...runtime.dtypes import int32
@@ -14,13 +14,15 @@ from ...runtime.ops.window import Window, window
 from ...runtime.types import TensorType
 from .compile import arithmetic
 from .convolution import Convolution
-from .launch import Launch, Scratch, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import PLAIN, Formats
+from .operands import Scratch, Tensor
 from .spatial import geometry, spatial_strides
 from .tail import Tail, no_tail
 
 THREADS = 128
+NO_ZEROS: Mapping[str, Tensor | int | None] = MappingProxyType({})
 
 
 # ── naive ────────────────────────────────────────────────────────────────────────────────────────
@@ -33,9 +35,9 @@ def naive_formats(conv: Convolution) -> Formats:
 
 def naive(conv: Convolution, variant: str = "") -> Launch:
     """Return the baseline: one thread, one result. It takes weights of run time too."""
-    return _by_threads(
-        "conv_naive", (conv.y, conv.x, conv.w, conv.b), conv.view, _sizes(conv), conv.tail
-    )
+    operands = (conv.y, conv.x, conv.w, conv.b)
+    zeros = _zeros(None, None)
+    return _by_threads("conv_naive", operands, conv.view, _sizes(conv), conv.tail, zeros)
 
 
 def naive_transposed(conv: Convolution, variant: str = "") -> Launch:
@@ -76,8 +78,15 @@ def direct_sums(
     view = window(op, x.dims[2:], w.dims[2:])
     sizes = (dims[1], dims[1] // op.group, w.dims[1])
     result = Tensor(Value("sums", TensorType(int32, dims)), format)
-    launch = _by_threads("conv_naive", (result, x, w, None), view, sizes, no_tail(int32), zeros)
-    return replace(launch, args=(x, w, y, *launch.args[3:]))
+    operands, points = (result, x, w, None), _zeros(*zeros)
+    launch = _by_threads("conv_naive", operands, view, sizes, no_tail(int32), points)
+    return replace(launch, args={**launch.args, "y": y})
+
+
+def _zeros(x_zero: Tensor | None, w_zero: Tensor | None) -> dict[str, Tensor | int | None]:
+    """Return the arguments for zero points of x, and of all weights or one a filter."""
+    step = 1 if w_zero is not None and w_zero.size > 1 else 0
+    return {"x_zero": x_zero, "w_zero": w_zero, "of_w_zero": step}
 
 
 def _by_threads(
@@ -86,7 +95,7 @@ def _by_threads(
     view: Window,
     sizes: Ints,
     tail: Tail,
-    zeros: tuple[Tensor | None, Tensor | None] = (None, None),
+    zeros: Mapping[str, Tensor | int | None] = NO_ZEROS,
 ) -> Launch:
     """Return a launch of `conv.cu`.
 
@@ -96,27 +105,24 @@ def _by_threads(
         view: the windows.
         sizes: channels of the result, those of a group of it, and those of a group of the input.
         tail: applied to every result.
-        zeros: zero points of x, and of all weights or one a filter.
+        zeros: see `_zeros`, for the entry that has zero points.
     """
-    y, x, w, b = operands
-    x_zero, w_zero = zeros
-    step = 1 if w_zero is not None and w_zero.size > 1 else 0
+    (y, x, w, b), (filters, group_filters, group_channels) = operands, sizes
     return Launch(
         "conv.cu",
         entry,
         grid=(ceil_div(y.size, THREADS), 1, 1),
         block=THREADS,
-        args=(
-            *(x, w, y, b, *tail.pointers, np.int64(y.size)),
-            *map(np.int32, sizes),
-            spatial_strides(x),
-            geometry(x, y, view),
-            *((x_zero, w_zero, np.int32(step)) if entry == "conv_naive" else ()),
-        ),
+        args={
+            **{"x": x, "w": w, "y": y, "bias": b, **tail.args, **zeros, "count": y.size},
+            **{"filters": filters, "group_filters": group_filters},
+            **{"group_channels": group_channels, "from": spatial_strides(x)},
+            "g": geometry(x.dims[2:], y.dims[2:], view),
+        },
         types=(("X", x.dtype), ("W", w.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),
         constants=(
             *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", b is not None)),
-            *(("ZERO_X", x_zero is not None), ("ZERO_W", w_zero is not None)),
+            *(("ZERO_X", bool(zeros.get("x_zero"))), ("ZERO_W", bool(zeros.get("w_zero")))),
         ),
         code=tail.code,
         note=tail.title,

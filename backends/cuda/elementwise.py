@@ -38,8 +38,9 @@ from ...runtime.ops import elementwise as ops
 from ...runtime.ops.ml import Binarizer
 from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from .compile import C_TYPES, SMALL
-from .launch import Launch, Tensor, index_type, integer, integers
+from .launch import Launch
 from .layout import broadcast_strides, ceil_div, merge, order
+from .operands import Given, Tensor, index_type
 
 BOOLS = frozenset({bool_})
 SMALL_FLOATS = FLOAT8S | {float4e2m1}
@@ -425,18 +426,15 @@ def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
     numbers = range(len(operands))
     constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
     constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
-    arguments: list[Any] = []
-    for x, move in zip(operands, moves, strict=True):
-        arguments += [x, integers(move, index)]
+    args: dict[str, Given] = {"y": y, "strides": result, "count": y.size, "sizes": sizes}
+    for i, (x, move) in enumerate(zip(operands, moves, strict=True)):
+        args |= {f"a{i}": x, f"strides{i}": move}
     return Launch(
         "elementwise.cu",
         "elementwise",
         grid=(ceil_div(y.size, THREADS * vector), 1, 1),
         block=THREADS,
-        args=(
-            *(y, integers(result, index), integer(y.size, index), integers(sizes, index)),
-            *arguments,
-        ),
+        args=args,
         types=(
             ("Index", index),
             ("R", y.dtype),

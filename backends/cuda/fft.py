@@ -16,10 +16,12 @@ from ...runtime.dtypes import float32
 from ...runtime.types import Array
 from .batched import Batch, Shape, batch_time, multiply_batch
 from .convolution import MOST_ELEMENTS, Convolution
-from .launch import Argument, Ints32, Launch, Scratch
+from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import LAST, Formats
+from .operands import Arguments, Scratch
 from .registry import Answer
+from .spatial import by_axis, moves
 
 SIZES = (16, 32, 64)
 #: Channels of a block, by the size of its tiles: as many as shared memory has room for.
@@ -117,27 +119,32 @@ def fft(conv: Convolution, variant: str = "") -> Answer:
     shape = Shape(frequencies, tiles, 2 * m, 2 * c)
     batch = Batch(shape, Scratch(0), sums, conv.w.value, layout, pack)
     launches = (
-        _end("fft_inputs", conv, tiling, (conv.x, Scratch(0))),
+        _end("fft_inputs", conv, tiling, {"x": conv.x, "spectra": Scratch(0)}),
         *multiply_batch(batch, conv.setting),
-        _end("fft_results", conv, tiling, (sums, conv.y, conv.b, *conv.tail.pointers)),
+        _end(
+            *("fft_results", conv, tiling),
+            {"spectra": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
+        ),
     )
     used = of_inputs + 8 * frequencies * tiles * m
     return tuple(replace(launch, scratch=used) for launch in launches)
 
 
-def _end(entry: str, conv: Convolution, tiling: Tiling, operands: tuple[Argument, ...]) -> Launch:
+def _end(entry: str, conv: Convolution, tiling: Tiling, operands: Arguments) -> Launch:
     size, lanes = tiling.size, CHANNELS[tiling.size]
     image, view = conv.x if entry == "fft_inputs" else conv.y, conv.view
-    plane = Ints32(
-        (*image.dims[1:], tiling.tiles, *tiling.counts, *tiling.valid, *view.strides,
-         *view.pads_begin, *image.strides)
-    )  # fmt: skip
+    plane = {
+        **dict(zip(("channels", "height", "width"), image.dims[1:], strict=True)),
+        **{"tiles": tiling.tiles, **by_axis(tiles=tiling.counts, valid=tiling.valid)},
+        **by_axis(stride=view.strides, pad=view.pads_begin),
+        **moves("of", image.strides),
+    }
     return Launch(
         "fft.cu",
         entry,
         grid=(tiling.tiles, ceil_div(image.dims[1], lanes), 1),
         block=size * lanes,
-        args=(*operands, plane),
+        args={**operands, "p": plane},
         types=(("T", float32),),
         constants=(("SIZE", size), ("CHANNELS", lanes), ("BIAS", conv.b is not None)),
         code="\n".join((roots(size), conv.tail.code)),

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, e, log2
 
-import numpy as np
-
 from ...runtime.dtypes import bfloat16, bool_, float16, float32, float64
 from .compile import Target
 from .flash_parts import FEW, Sharing, group_of, merge, share
@@ -62,17 +60,16 @@ def _launch(
     batch, heads, length, size = task.q.dims
     tiles, split = sharing.tiles(task), sharing.parts > 1
     mask, padded = task.mask, int(constants["SIZE_V"])
-    results = (None, *sharing.left(task, padded)) if split else (task.y.tensor, None, None)
+    left, beside = sharing.left(task, padded) if split else (None, None)
     launch = Launch(
         f"{entry}.cu",
         entry,
         grid=(tiles * (heads // sharing.group) * batch, sharing.parts, 1),
         block=block,
-        args=(
-            *(task.q.tensor, task.k.tensor, task.v.tensor, mask, *task.past, task.lengths),
-            *(*results, task.sizes, *task.steps),
-            *(np.float32(task.scale), np.float32(task.op.softcap), np.int32(tiles)),
-        ),
+        args={
+            **{**task.operands, **task.strides, **task.numbers, "tiles": tiles},
+            **{"y": None if split else task.y.tensor, "left": left, "beside": beside},
+        },
         types=(("T", task.q.tensor.dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(*task.constants, *sharing.constants, *constants.items()),
         code=code,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from .compile import Target
 from .heads import Task
-from .launch import Ints64, Launch, Scratch
+from .launch import Launch
 from .layout import ceil_div
+from .operands import Scratch
 
 #: Queries, at most, whose heads with the same keys have blocks in common.
 FEW = 16
@@ -114,17 +113,18 @@ def merge(task: Task, sharing: Sharing, size: int, steepness: float) -> Launch:
         steepness: what differences of scores are multiplied with before they become powers of 2.
     """
     _, heads, length, _ = task.q.dims
+    sums, beside = sharing.left(task, size)
     warps = next(w for w in (2, 4, 8, 16) if w == 16 or 4 * w >= sharing.parts)
     return Launch(
         "attention_merge.cu",
         "attention_merge",
         grid=(_rows(task), 1, 1),
         block=32 * warps,
-        args=(
-            *(*sharing.left(task, size), task.y.tensor, Ints64(task.y.steps)),
-            *map(np.int32, (sharing.parts, heads, length, task.v.dims[3])),
-            np.float32(steepness),
-        ),
+        args={
+            **{"sums": sums, "beside": beside, "y": task.y.tensor, "of_y": task.y.struct},
+            **{"parts": sharing.parts, "heads": heads, "rows": length, "size": task.v.dims[3]},
+            "steepness": steepness,
+        },
         types=(("T", task.y.tensor.dtype),),
         constants=(("SIZE", size), ("WARPS", warps)),
         scratch=sharing.scratch(task, size),

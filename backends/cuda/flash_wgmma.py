@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...runtime.dtypes import float32
 from .compile import Target
 from .half_words import instructions
 from .heads import Heads, Task
-from .launch import Launch, TensorMap
+from .launch import Launch
 from .layout import ceil_div
+from .operands import TensorMap
 
 #: Rows of queries of a block of `attention_wgmma.cu`, and the size of heads that it is for.
 GROUP, SIZE = 64, 64
@@ -66,11 +65,10 @@ def _grouped(task: Task, target: Target, keys: int = 0, resident: int = 0) -> La
         "attention_wgmma",
         grid=(tiles * heads * batch, 1, 1),
         block=128,
-        args=(
-            *(_map(task.q, GROUP), _map(task.k, keys), _map(task.v, keys), _map(task.y, GROUP)),
-            *(mask, task.sizes, task.steps[-1]),
-            *(np.float32(task.scale), np.float32(task.op.softcap), np.int32(tiles)),
-        ),
+        args={
+            **{"q": _map(task.q, GROUP), "k": _map(task.k, keys), "v": _map(task.v, keys)},
+            **{"y": _map(task.y, GROUP), "mask": mask, **task.numbers, "tiles": tiles},
+        },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(
             *task.constants,
@@ -128,16 +126,15 @@ def _long(task: Task, target: Target) -> Launch:
     rows = GROUP * groups
     tiles = ceil_div(length, rows)
     tile = (slabs_k + slabs_v) * keys * 128
-    boxes = ((task.q, rows), (task.k, keys), (task.v, keys), (task.y, 16))
     return Launch(
         "attention_long.cu",
         "attention_long",
         grid=(tiles * heads * batch, 1, 1),
         block=128 * groups + 32,
-        args=(
-            *(*(_map(x, of) for x, of in boxes), mask, task.sizes, task.steps[-1]),
-            *(np.float32(task.scale), np.float32(task.op.softcap), np.int32(tiles)),
-        ),
+        args={
+            **{"q": _map(task.q, rows), "k": _map(task.k, keys), "v": _map(task.v, keys)},
+            **{"y": _map(task.y, 16), "mask": mask, **task.numbers, "tiles": tiles},
+        },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(
             *(*task.constants, ("SIZE_K", size), ("SIZE_V", size_v)),

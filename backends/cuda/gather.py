@@ -23,8 +23,9 @@ from ...runtime.ops.shapes import normalize_axis
 from ...runtime.ops.window import transposed_window
 from .compile import arithmetic
 from .elementwise import ANY
-from .launch import Tensor, each, index_type, integer, integers
-from .layout import Ints, order
+from .launch import each
+from .layout import order
+from .operands import Arguments, Tensor, index_type
 from .registry import Answer, kernel, need_dtypes
 from .shape import copy_strided, fill, words_of
 
@@ -51,12 +52,14 @@ def gather(op: Gather, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
     lie = order(x.rank, x.format)
     inner = prod(x.dims[a] for a in lie[lie.index(axis) + 1 :])
     index = index_type(x.size, y.size)
-    sizes = (y.size, x.dims[axis], indices.size, inner)
     return each(
         "gather.cu",
         "gather",
         y.size,
-        *(x, indices, y, *(integer(size, index) for size in sizes)),
+        {
+            **{"x": x, "indices": indices, "y": y, "count": y.size},
+            **{"size": x.dims[axis], "places": indices.size, "inner": inner},
+        },
         types=_types(index, x, indices),
         constants=(("RANK", 1),),
     )
@@ -82,8 +85,10 @@ def gather_elements(op: GatherElements, y: Tensor, x: Tensor, indices: Tensor) -
         "gather.cu",
         "gather_elements",
         y.size,
-        *(x, indices, y, integer(y.size, index), integer(x.dims[axis], index), np.int32(axis)),
-        *(integers(y.dims, index), integers(x.strides, index)),
+        {
+            **{"x": x, "indices": indices, "y": y, "count": y.size},
+            **{"size": x.dims[axis], "axis": axis, "sizes": y.dims, "strides": x.strides},
+        },
         types=_types(index, x, indices),
         constants=(("RANK", x.rank),),
     )
@@ -97,15 +102,17 @@ def gather_nd(op: GatherND, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
         return refused
     first, depth = op.batch_dims, indices.dims[-1]
     index = index_type(x.size, y.size)
-    places = prod(indices.dims[first:-1])
-    sizes = (y.size, places, prod(x.dims[first + depth :]), prod(x.dims[first:]))
+    along = slice(first, first + depth)
     return each(
         "gather.cu",
         "gather_nd",
         y.size,
-        *(x, indices, y, *(integer(size, index) for size in sizes)),
-        integers(x.dims[first : first + depth], index),
-        integers(x.strides[first : first + depth], index),
+        {
+            **{"x": x, "indices": indices, "y": y, "count": y.size},
+            **{"places": prod(indices.dims[first:-1]), "inner": prod(x.dims[first + depth :])},
+            **{"of_batch": prod(x.dims[first:]), "sizes": x.dims[along]},
+            "strides": x.strides[along],
+        },
         types=_types(index, x, indices),
         constants=(("RANK", depth),),
     )
@@ -119,12 +126,14 @@ def one_hot(op: OneHot, y: Tensor, indices: Tensor, depth: Tensor, values: Tenso
         return refused
     axis = normalize_axis(op.axis, y.rank)
     index = index_type(y.size)
-    sizes = (y.size, y.dims[axis], prod(y.dims[axis + 1 :]))
     return each(
         "gather.cu",
         "one_hot",
         y.size,
-        *(indices, values, y, *(integer(size, index) for size in sizes)),
+        {
+            **{"indices": indices, "values": values, "y": y, "count": y.size},
+            **{"depth": y.dims[axis], "inner": prod(y.dims[axis + 1 :])},
+        },
         types=_types(index, y, indices),
         constants=(("RANK", 1),),
     )
@@ -148,7 +157,7 @@ def _scatter(
     y: Tensor,
     x: Tensor | None,
     indices: Tensor | None,
-    args: tuple[int | Ints, ...],
+    args: Arguments,
     *,
     updates: Tensor,
     reduction: str = "none",
@@ -171,8 +180,7 @@ def _scatter(
         "scatter.cu",
         entry,
         count,
-        *(indices, updates, y, integer(count, index)),
-        *(integers(a, index) if isinstance(a, tuple) else integer(a, index) for a in args),
+        {"updates": updates, "y": y, "count": count, **args},
         types=(
             *(("Index", index), ("T", dtype), ("A", compute)),
             ("I", int64 if indices is None else indices.dtype),
@@ -193,7 +201,10 @@ def scatter_elements(
     axis = normalize_axis(op.axis, x.rank)
     length = indices.dims[axis]
     lines = prod(indices.dims[:axis]) * prod(indices.dims[axis + 1 :])
-    args = (length, x.dims[axis], axis, indices.dims, x.strides)
+    args = {
+        **{"indices": indices, "length": length, "size": x.dims[axis], "axis": axis},
+        **{"sizes": indices.dims, "strides": x.strides},
+    }
     return _scatter(
         "scatter_elements",
         lines,
@@ -212,7 +223,10 @@ def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Te
     if not inner or not rows:
         return copy_strided(y, x, x.strides)
     shares = max(1, min(SCATTER_THREADS // inner, x.size // inner))
-    args = (rows, inner, x.dims[:depth], x.strides[:depth])
+    args = {
+        **{"indices": indices, "rows": rows, "inner": inner},
+        **{"sizes": x.dims[:depth], "strides": x.strides[:depth]},
+    }
     return _scatter(
         "scatter_nd",
         shares * inner,
@@ -230,7 +244,10 @@ def tensor_scatter(
     """Write a stretch of every batch entry of a cache."""
     axis = normalize_axis(op.axis, cache.rank)
     outer = prod(cache.dims[1:axis])
-    args = (outer, update.dims[axis], cache.dims[axis], prod(cache.dims[axis + 1 :]))
+    args = {
+        **{"outer": outer, "length": update.dims[axis], "first": first, "size": cache.dims[axis]},
+        "inner": prod(cache.dims[axis + 1 :]),
+    }
     return _scatter(
         "tensor_scatter",
         update.size,
@@ -246,5 +263,5 @@ def max_unpool(
 ) -> Answer:
     """Put every element where MaxPool found it, zeros elsewhere."""
     natural = (*x.dims[:2], *transposed_window(op, x.dims[2:], op.kernel_shape).output)
-    args = (natural, y.dims, y.strides)
+    args = {"indices": indices, "sizes": natural, "limits": y.dims, "strides": y.strides}
     return _scatter("unpool", x.size, y, None, indices, args, updates=x, rank=x.rank)

@@ -14,15 +14,15 @@ from .half_bulk import MARGIN, bulk_product, choose_bulk, matrix_product
 from .half_linear import Linear, choose_linear, linear_product
 from .half_tiles import STEP, HalfTile, Task, choose, estimate
 from .half_words import ends_of, instructions
-from .launch import Argument, Ints32, Launch, Packed, Scratch, Tensor
+from .launch import Launch
 from .layout import ceil_div
+from .operands import Members, Packed, Scratch, Tensor
 from .registry import Answer, Setting
 from .tail import Tail
 
 #: What the rows of `a` are in `mma.cu`; and how a split sum comes together.
 MATRIX, PIXELS, WINDOWS = range(3)
 WHOLE, PARTIAL, CLUSTER = range(3)
-NO_IMAGE = Ints32((0,) * 15)
 #: The way that adds up in float16.
 HALF_SUMS = "half_sums"
 
@@ -60,7 +60,7 @@ class HalfProduct:
     rows: int = MATRIX
     vector: int = 8
     table: Packed | None = None
-    image: Ints32 = NO_IMAGE
+    image: Members | None = None
     half_sums: bool = False
 
     @property
@@ -133,20 +133,20 @@ def _tiles(
     splits: int = 1,
     partial_sums: Scratch | None = None,
 ) -> Launch:
-    (m, n, k), (count, *distances) = p.shape, p.batch
+    (m, n, k), (count, batch_a, batch_b, batch_c) = p.shape, p.batch
     tiles_n = ceil_div(n, tile.bn)
-    ends: tuple[Argument, ...] = (p.bias, *tail.pointers)
     steps = ceil_div(ceil_div(k, STEP), splits)
     return Launch(
         "mma.cu",
         "mma",
         grid=(ceil_div(m, tile.bm) * tiles_n, 1, count * splits),
         block=tile.threads,
-        args=(
-            *(p.a, p.b, partial_sums or p.c, p.table, *ends),
-            *map(np.int32, (m, n, k, p.lda, p.ldb, p.ldc, tiles_n, *distances, splits)),
-            p.image,
-        ),
+        args={
+            **{"a": p.a, "b": p.b, "c": partial_sums or p.c, "table": p.table, "bias": p.bias},
+            **{**tail.args, "m": m, "n": n, "k": k, "lda": p.lda, "ldb": p.ldb, "ldc": p.ldc},
+            **{"tiles_n": tiles_n, "batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c},
+            **{"splits": splits, "image": p.image},
+        },
         types=(("T", p.dtype),),
         constants=(
             *tile.constants,
@@ -175,10 +175,10 @@ def _sum_of_splits(p: HalfProduct, tail: Tail, splits: int, partial_sums: Scratc
         "mma_reduce",
         grid=(ceil_div(m * ceil_div(n, 8), 256), count, 1),
         block=256,
-        args=(
-            *(partial_sums, p.c, p.bias, *tail.pointers),
-            *map(np.int32, (m, n, p.ldc, batch_c, splits)),
-        ),
+        args={
+            **{"partial": partial_sums, "c": p.c, "bias": p.bias, **tail.args},
+            **{"m": m, "n": n, "ldc": p.ldc, "batch_c": batch_c, "splits": splits},
+        },
         types=(("T", p.dtype),),
         constants=(
             *(("VECTOR_C", p.vector_c), ("GROUPS", p.rows != MATRIX)),

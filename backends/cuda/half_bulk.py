@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
-
 from ...runtime.ops.window import Window
 from .compile import Target
 from .half_tiles import BULK_TILES, BulkTask, BulkTile, Layout, estimate_bulk
 from .half_words import ends_of, instructions
-from .launch import Ints32, Launch, Packed, Scratch, Tensor, TensorMap
+from .launch import Launch
 from .layout import Ints, ceil_div
+from .operands import Packed, Scratch, Tensor, TensorMap
+from .spatial import by_axis, sizes
 from .tail import Tail
 from .windows import divisor
 
@@ -260,23 +260,25 @@ def bulk_product(p: BulkProduct, tail: Tail, tile: BulkTile, way: Way, target: T
         (p.channels, taps * p.channels),
         (chunk, 1, tile.bn),
     )
-    windows = (
-        *(taps, p.view.kernel[1], *way.taps, *p.view.strides),
-        *(-b for b in p.view.pads_begin),
-        *(*way.extents, *p.view.output, way.next, way.pixels * chunk * 2),
-        *(*divisor(prod(way.extents)), *divisor(way.extents[1])),
-    )
+    first_h, first_w = (-pad for pad in p.view.pads_begin)
+    windows = {
+        **{"taps": taps, "columns": p.view.kernel[1], **by_axis(tap=way.taps)},
+        **{**by_axis(stride=p.view.strides), "first_h": first_h, "first_w": first_w},
+        **{**sizes("", way.extents), **sizes("out_", p.view.output)},
+        **{"next": way.next, "loaded": way.pixels * chunk * 2},
+        **{"plane": divisor(prod(way.extents)), "row": divisor(way.extents[1])},
+    }
     whole = p.filters % 8 == p.ldc % 8 == 0
     return Launch(
         "mma_bulk.cu",
         "mma_bulk",
         grid=(min(tiles, tile.resident * target.processors), 1, 1),
         block=tile.threads,
-        args=(
-            *(way.map, weights, p.c, p.bias, *tail.pointers),
-            *map(np.int32, (way.rows, p.filters, p.ldc, tiles, tiles_n, chunks)),
-            *(np.int32(stage), Ints32(windows)),
-        ),
+        args={
+            **{"a": way.map, "b": weights, "c": p.c, "bias": p.bias, **tail.args},
+            **{"m": way.rows, "n": p.filters, "ldc": p.ldc, "tiles": tiles, "tiles_n": tiles_n},
+            **{"chunks": chunks, "stage_a": stage, "w": windows},
+        },
         types=(("T", p.c.dtype),),
         constants=(
             *(("LAYOUT", way.layout.value), *tile.constants, ("CHUNK", chunk)),

@@ -30,11 +30,12 @@ from .half_bulk import MARGIN, BulkProduct, Way, bulk_product, choose_bulk
 from .half_first import first_layer, packed_image
 from .half_linear import Linear
 from .half_tiles import LAUNCH, MEMORY, BulkTile
-from .launch import Ints32, Launch, Packed, Scratch, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div
+from .operands import Packed, Scratch, Tensor
 from .registry import Answer, Setting
 from .tail import Tail
-from .windows import divisor, image_of, pack_table
+from .windows import divided_image, pack_table
 
 #: Greatest extent of an image: sums of rows and of columns are 15-bit numbers.
 MOST_EXTENT = 1 << 13
@@ -136,7 +137,7 @@ def _product(
         rows=PIXELS if pixels else WINDOWS,
         vector=source.vector,
         table=None if pixels else source.table(w),
-        image=_image(source, y),
+        image=divided_image(source.spatial, y.dims[2:], view, source.moves),
     )
     return product, source.launches
 
@@ -245,13 +246,6 @@ def _fed(
         product, packing = made[0], (made[1],)
     found = choose_bulk(product, setting.target)
     return None if found is None else _Fed(found[0], product, *found[1:], packing)
-
-
-def _image(source: _Source, y: Tensor) -> Ints32:
-    """Return the struct `Image` of mma_product.cuh."""
-    output = y.dims[2:]
-    image = image_of(source.spatial, output, source.view, source.moves)
-    return Ints32((*image.values, *divisor(prod(output)), *divisor(output[-1])))
 
 
 # ── images as they lie in memory ─────────────────────────────────────────────────────────────────

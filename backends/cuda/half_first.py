@@ -12,8 +12,9 @@ from ...runtime.dtypes import uint8, uint16
 from ...runtime.ops.window import Window
 from ...runtime.types import Array
 from .half_bulk import BulkProduct
-from .launch import Launch, Packed, Scratch, Tensor
+from .launch import Launch
 from .layout import ceil_div
+from .operands import Packed, Scratch, Tensor
 
 #: Channels of a packed pixel, and elements of a row of a window.
 CHANNELS, SPANS = 4, (16, 32, 64)
@@ -84,13 +85,15 @@ def packed_image(
     """
     images, rows, size = x.dims[0], prod(x.dims[2:-1]), x.dtype.itemsize
     target, count = Scratch(0), images * rows * width
-    sizes = (count, x.dims[1], rows, x.dims[-1], width, left)
     return target, Launch(
         "pack_image.cu",
         "pack_image",
         grid=(ceil_div(count, 256), 1, 1),
         block=256,
-        args=(x, target, *map(np.int32, sizes)),
+        args={
+            **{"x": x, "y": target, "count": count, "channels": x.dims[1], "height": rows},
+            **{"width": x.dims[-1], "padded_width": width, "left": left},
+        },
         types=(("T", uint16 if size == 2 else uint8),),
         constants=(("PADDED", channels), ("PIXELS", pixels)),
         scratch=size * count * channels * pixels,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod, sqrt
 
-import numpy as np
-
 from .compile import Target
 from .half_tiles import MEMORY, STEP
 from .half_words import ends_of, instructions
-from .launch import Launch, Packed, Scratch, Tensor, TensorMap
+from .launch import Launch
 from .layout import ceil_div
+from .operands import Packed, Scratch, Tensor, TensorMap
 from .tail import Tail
 
 #: Columns of a strip of results, and rows of a block of them.
@@ -180,7 +179,7 @@ def linear_product(p: Linear, tail: Tail, tile: LinearTile, target: Target) -> L
         target: the GPU.
     """
     (m, n, k), dtype = p.shape, p.c.dtype
-    tiles, patch = tile.tiles(m, n), patch_of(p, tile, target)
+    (tiles_m, tiles_n), patch = tile.tiles(m, n), patch_of(p, tile, target)
     rows_of_b = ((k, n), (k,), (STEP, tile.bn))
     if p.across:
         rows_of_b = ((n, k), (n,), (STRIP, STEP))
@@ -189,16 +188,16 @@ def linear_product(p: Linear, tail: Tail, tile: LinearTile, target: Target) -> L
     return Launch(
         "mma_linear.cu",
         "mma_linear",
-        grid=(min(prod(tiles), target.processors), 1, 1),
+        grid=(min(tiles_m * tiles_n, target.processors), 1, 1),
         block=tile.threads,
-        args=(
-            TensorMap(p.a, dtype, (k, m), (p.lda,), (STEP, tile.bm)),
-            TensorMap(p.b, dtype, *rows_of_b),
-            TensorMap(p.c, dtype, *results, strip),
-            TensorMap(along, dtype, *results, strip),
-            *(p.bias, *tail.pointers),
-            *map(np.int32, (n, *tiles, patch, ceil_div(k, STEP))),
-        ),
+        args={
+            "a": TensorMap(p.a, dtype, (k, m), (p.lda,), (STEP, tile.bm)),
+            "b": TensorMap(p.b, dtype, *rows_of_b),
+            "c": TensorMap(p.c, dtype, *results, strip),
+            "z": TensorMap(along, dtype, *results, strip),
+            **{"bias": p.bias, **tail.args, "n": n, "tiles_m": tiles_m, "tiles_n": tiles_n},
+            **{"patch": patch, "steps": ceil_div(k, STEP)},
+        },
         types=(("T", dtype),),
         constants=(
             *(*tile.constants, ("ACROSS", p.across), ("CONSTANT", isinstance(p.b, Packed))),

@@ -8,8 +8,9 @@ from math import prod
 from .half import HALF_SUMS, HalfProduct, linear_if_faster, multiply_halves
 from .half_linear import Linear
 from .half_tiles import LAUNCH
-from .launch import Launch, Packed, Scratch, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div
+from .operands import Packed, Scratch, Tensor
 from .registry import Answer, Setting
 from .shape import transposition, words_of
 from .tail import Tail
@@ -86,4 +87,4 @@ def _turn(b: Tensor, sizes: Ints, nbytes: int) -> Launch:
     """Return the launch that writes the transposes of [count, k, n] to the workspace."""
     count, k, n, ldb = sizes
     launch = transposition(count, k, n, (n, ldb), words_of(b.dtype), ldb)
-    return replace(launch, args=(Scratch(0), b, *launch.args[2:]), scratch=nbytes)
+    return replace(launch, args={**launch.args, "x": b, "y": Scratch(0)}, scratch=nbytes)

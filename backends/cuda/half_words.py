@@ -5,12 +5,12 @@ They read images channels last in words of eight channels, and compute in float3
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...runtime.dtypes import DType, bfloat16, float16
 from ...runtime.ops.window import Window
-from .launch import Ints32, Launch, Packed, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div
+from .operands import Packed, Tensor
+from .spatial import by_axis, sizes
 from .tail import Tail
 
 HALVES = frozenset({float16, bfloat16})
@@ -118,16 +118,18 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
     if view.kernel == x.dims[2:] and view.output == (1, 1) and not any(view.pads_begin):
         return _pool_images(kind, y, x)
     count = y.size // 8
-    plane = (
-        *(x.dims[1], *x.dims[2:], *y.dims[2:], *view.strides, *view.dilations),
-        *(*view.pads_begin, *view.pads_end, x.row, y.row),
-    )
+    plane = {
+        **{"channels": x.dims[1], **sizes("", x.dims[2:]), **sizes("out_", y.dims[2:])},
+        **{"row_x": x.row, "row_y": y.row},
+        **by_axis(stride=view.strides, dilation=view.dilations, pad=view.pads_begin),
+        **dict(zip(("pad_bottom", "pad_right"), view.pads_end, strict=True)),
+    }
     return Launch(
         "pool_words.cu",
         "pool_words",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
-        args=(x, y, np.int32(count), Ints32(plane)),
+        args={"x": x, "y": y, "count": count, "p": plane},
         types=(("T", x.dtype),),
         constants=(
             *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
@@ -148,7 +150,7 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
         "pool_images",
         grid=(ceil_div(channels, 64), images, 1),
         block=256,
-        args=(x, y, np.int32(channels), np.int32(pixels), np.int32(x.row)),
+        args={"x": x, "y": y, "channels": channels, "pixels": pixels, "row_x": x.row},
         types=(("T", x.dtype),),
         constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("UNROLL", 1)),
         code=instructions(x.dtype, 0),
@@ -169,13 +171,16 @@ def half_lrn(
         reach: neighbours before and behind a channel, 8 at most.
         factors: scale of the squares, exponent, and bias.
     """
-    count = y.size // 8
+    count, (scale, beta, bias) = y.size // 8, factors
     return Launch(
         "lrn_words.cu",
         "lrn_words",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
-        args=(x, y, np.int32(count), np.int32(x.dims[1]), *map(np.float32, factors)),
+        args={
+            **{"x": x, "y": y, "count": count, "channels": x.dims[1]},
+            **{"scale": scale, "beta": beta, "bias": bias},
+        },
         types=(("T", x.dtype),),
         constants=(("BEFORE", reach[0]), ("AFTER", reach[1])),
         early=True,

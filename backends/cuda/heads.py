@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ...runtime.dtypes import bool_
 from ...runtime.ops.attention import Attention
-from .launch import Ints32, Ints64, Tensor
 from .layout import Ints, broadcast_strides
+from .operands import Given, Tensor
 
 NO_MASK, FLAGS, NUMBERS = range(3)
 
@@ -25,6 +25,11 @@ class Heads:
     tensor: Tensor
     dims: Ints
     steps: Ints
+
+    @property
+    def struct(self) -> dict[str, int]:
+        """Struct `Steps` of steps.cuh."""
+        return dict(zip(("batch", "head", "row"), self.steps, strict=True))
 
     def vector(self, most: int) -> int:
         """Return how many elements of a head can be read or written at once."""
@@ -107,21 +112,35 @@ class Task:
         return broadcast_strides(self.mask.dims, self.mask.format, scores, self.mask.pitch)
 
     @property
-    def sizes(self) -> Ints32:
-        """Struct `Sizes` of heads.cuh."""
-        _, heads, rows, size = self.q.dims
-        length = 0 if self.mask is None else self.mask.dims[-1]
-        bounds = (self.op.left_window_size, self.op.right_window_size)
-        of_heads = (heads, self.k.dims[1], rows, self.total, self.before, size, self.v.dims[3])
-        return Ints32((*of_heads, length, *bounds))
+    def operands(self) -> dict[str, Given]:
+        """The arguments that are read by kernels without tensor maps."""
+        past_k, past_v = self.past
+        return {
+            **{"q": self.q.tensor, "k": self.k.tensor, "v": self.v.tensor, "mask": self.mask},
+            **{"past_k": past_k, "past_v": past_v, "lengths": self.lengths},
+        }
 
     @property
-    def steps(self) -> tuple[Ints64, ...]:
-        """The structs `Steps` of q, k, v and y, and `MaskSteps`."""
-        return tuple(
-            Ints64(steps)
-            for steps in (self.q.steps, self.k.steps, self.v.steps, self.y.steps, self.mask_steps)
-        )
+    def numbers(self) -> dict[str, Given]:
+        """The arguments that say what is computed: sizes, the mask's strides, and factors."""
+        _, heads, rows, size = self.q.dims
+        names = ("batch", "head", "row", "key")
+        return {
+            "s": {
+                **{"heads": heads, "kv_heads": self.k.dims[1], "rows": rows, "total": self.total},
+                **{"past": self.before, "size_k": size, "size_v": self.v.dims[3]},
+                "mask_length": 0 if self.mask is None else self.mask.dims[-1],
+                **{"left": self.op.left_window_size, "right": self.op.right_window_size},
+            },
+            "of_mask": dict(zip(names, self.mask_steps, strict=True)),
+            **{"scale": self.scale, "softcap": self.op.softcap},
+        }
+
+    @property
+    def strides(self) -> dict[str, Given]:
+        """The arguments that say how q, k, v and y lie."""
+        heads = {"of_q": self.q, "of_k": self.k, "of_v": self.v, "of_y": self.y}
+        return {name: operand.struct for name, operand in heads.items()}
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:

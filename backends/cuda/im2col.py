@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from ...runtime.dtypes import float32
+from ...runtime.ops.window import Window
 from ...runtime.types import Array
 from .compile import arithmetic
 from .convolution import MOST_ELEMENTS, Convolution, image_formats
@@ -19,20 +20,13 @@ from .half import HalfProduct, multiply_halves
 from .half_conv import half_time, pack_filters
 from .half_words import HALVES
 from .implicit import LEAST_CHANNELS, pack_windows, product_time, unsplit
-from .launch import (
-    Ints32,
-    Launch,
-    Packed,
-    Recipe,
-    Scratch,
-    index_type,
-    integer,
-    launches_of,
-)
-from .layout import ceil_div
+from .launch import Launch, Recipe, launches_of
+from .layout import Ints, ceil_div
 from .matmul import Product, multiply, vector_of
 from .menu import LAST, Formats
+from .operands import Packed, Scratch, Tensor, index_type
 from .registry import Answer
+from .spatial import by_axis
 from .tail import NO_TAIL
 from .windows import image_of
 
@@ -67,7 +61,7 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
 
     The workspace is this matrix: kernel * c * n * output elements.
     """
-    x, terms = conv.x, conv.taps * conv.channels
+    x, y, view, terms = conv.x, conv.y, conv.view, conv.taps * conv.channels
     used = conv.pixels * terms * x.dtype.itemsize
     vector = vector_of(conv.channels, x.row) if x.is_channels_last else 1
     words = terms // vector
@@ -77,7 +71,10 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
         "im2col",
         grid=(ceil_div(conv.pixels * words, THREADS), 1, 1),
         block=THREADS,
-        args=(x, Scratch(0), integer(conv.pixels * words, index), np.int32(words), _plane(conv)),
+        args={
+            **{"x": x, "columns": Scratch(0), "count": conv.pixels * words, "words": words},
+            "p": _plane(x, y.dims[2:], view),
+        },
         types=(("T", x.dtype), ("A", arithmetic(x.dtype)), ("Index", index)),
         constants=(("BIAS", False), ("VECTOR", vector)),
         code=NO_TAIL.code if x.dtype == float32 else conv.tail.code,
@@ -128,18 +125,20 @@ def _half_product(conv: Convolution, used: int) -> Recipe:
     return multiply_halves(product, conv.tail, conv.setting.target, used)
 
 
-def _plane(conv: Convolution) -> Ints32:
-    """Return struct `Plane` of im2col.cu; one spatial axis counts as the width."""
-    x, y, view = conv.x, conv.y, conv.view
-    image = image_of(x.dims[2:], y.dims[2:], view, x.strides).values
-    flat = x.rank == 3
-    kernel = (1, *view.kernel) if flat else view.kernel
-    dilations = (1, *view.dilations) if flat else view.dilations
-    of_image, *of_pixel = image[8:]
-    return Ints32(
-        (*(x.dims[1], *image[:4], *kernel, *image[4:8], *dilations),
-         *(of_image, x.strides[1], *of_pixel))
-    )  # fmt: skip
+def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
+    """Return struct `Plane` of im2col.cu; one spatial axis counts as the width.
+
+    Args:
+        x: the image.
+        output: what the windows' places are counted by.
+        view: the windows.
+    """
+    one = (1,) if x.rank == 3 else ()
+    return {
+        **{"channels": x.dims[1], "of_channel": x.strides[1]},
+        **image_of(x.dims[2:], output, view, x.strides),
+        **by_axis(kernel=(*one, *view.kernel), dilation=(*one, *view.dilations)),
+    }
 
 
 def explicit_time(conv: Convolution) -> float:
@@ -194,30 +193,16 @@ def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
         "col2im",
         grid=(ceil_div(y.size, THREADS), 1, 1),
         block=THREADS,
-        args=(
-            *(Scratch(0), y, conv.b, *conv.tail.pointers, integer(y.size, index), np.int32(n)),
-            _transposed_plane(conv),
-        ),
+        args={
+            **{"columns": Scratch(0), "y": y, "bias": conv.b, **conv.tail.args},
+            **{"count": y.size, "pitch": n, "p": _plane(y, x.dims[2:], conv.view)},
+        },
         types=(("T", float32), ("A", float32), ("Index", index)),
         constants=(("BIAS", conv.b is not None), ("VECTOR", 1)),
         code=conv.tail.code,
         note=f"col2im {conv.tail.title}".strip(),
     )
     return tuple(replace(launch, scratch=used) for launch in (*launches_of(first), second))
-
-
-def _transposed_plane(conv: Convolution) -> Ints32:
-    """Return struct `Plane` for col2im, where the image is the result."""
-    x, y, view = conv.x, conv.y, conv.view
-    image = image_of(y.dims[2:], x.dims[2:], view, y.strides).values
-    flat = x.rank == 3
-    kernel = (1, *view.kernel) if flat else view.kernel
-    dilations = (1, *view.dilations) if flat else view.dilations
-    of_image, *of_pixel = image[8:]
-    return Ints32(
-        (*(y.dims[1], *image[:4], *kernel, *image[4:8], *dilations),
-         *(of_image, y.strides[1], *of_pixel))
-    )  # fmt: skip
 
 
 def pack_transposed(w: Array) -> Array:

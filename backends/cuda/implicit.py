@@ -15,10 +15,10 @@ import numpy as np
 from ...runtime.types import Array
 from .compile import Target
 from .convolution import Convolution, image_formats
-from .launch import Packed, Tensor
 from .layout import ceil_div
 from .matmul import PIXELS, WINDOWS, Product, multiply, vector_of
 from .menu import Formats
+from .operands import Packed, Tensor
 from .registry import Answer
 from .tiles import TILES, Tile, choose, estimate, tile_named, title_of
 from .windows import image_of, pack_table

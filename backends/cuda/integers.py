@@ -10,10 +10,11 @@ import numpy as np
 from ...runtime.dtypes import DType, float32, int8, uint8
 from ...runtime.types import Array
 from .compile import Target
-from .half import MATRIX, NO_IMAGE, WINDOWS
+from .half import MATRIX, WINDOWS
 from .half_tiles import STEP, TILES, HalfTile, Task, estimate, splits_of
-from .launch import Ints32, Launch, Packed, Scratch, Tensor
-from .layout import Ints, ceil_div
+from .launch import Launch
+from .layout import ceil_div
+from .operands import Members, Packed, Scratch, Tensor
 from .rounding import narrow
 
 #: PTX names of the types that are multiplied.
@@ -50,21 +51,25 @@ class Quantization:
         return zero is not None and (zero.known is None or bool(zero.known.any()))
 
     @property
-    def parameters(self) -> tuple[Tensor | None, ...]:
+    def parameters(self) -> dict[str, Tensor | None]:
         """The arguments of the kernel: zero points, scales, and the zero point of the result."""
         b_zero = self.zeros[1] if self.shifts_b else None
-        return (self.zeros[0], b_zero, *(self.scales or (None, None, None)), self.y_zero)
+        a_scale, b_scale, y_scale = self.scales or (None, None, None)
+        return {
+            **{"a_zero": self.zeros[0], "b_zero": b_zero, "a_scale": a_scale},
+            **{"b_scale": b_scale, "y_scale": y_scale, "y_zero": self.y_zero},
+        }
 
     @property
-    def steps(self) -> Ints:
+    def steps(self) -> dict[str, int]:
         """Struct `Steps` of the kernel."""
-        return tuple(int(t is not None and t.size > 1) for t in self.parameters)
+        given = self.parameters.items()
+        return {name: int(t is not None and t.size > 1) for name, t in given}
 
     @property
     def by_row(self) -> bool:
         """Whether rows have parameters of their own."""
-        a_zero, _, a_scale, _, y_scale, y_zero = self.steps
-        return any((a_zero, a_scale, y_scale, y_zero))
+        return any(self.steps[name] for name in ("a_zero", "a_scale", "y_scale", "y_zero"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class IntegerProduct:
     rows: int = MATRIX
     vector: int = 16
     table: Packed | None = None
-    image: Ints32 = NO_IMAGE
+    image: Members | None = None
 
     @property
     def task(self) -> Task:
@@ -145,7 +150,7 @@ def multiply_integers(
             None.
     """
     tile, splits = way or choose_integer(p, target)
-    (m, n, k), (count, *distances), q = p.shape, p.batch, p.quantization
+    (m, n, k), (count, batch_a, batch_b, batch_c), q = p.shape, p.batch, p.quantization
     tiles_n = ceil_div(n, tile.bn)
     steps = ceil_div(ceil_div(k, 2 * STEP), splits)
     scale_type = q.scales[0].dtype if q.scales else float32
@@ -155,11 +160,12 @@ def multiply_integers(
         "mma_integer",
         grid=(ceil_div(m, tile.bm) * tiles_n, 1, count * splits),
         block=tile.threads,
-        args=(
-            *(p.a, p.b, p.y, p.table, p.sums, q.bias, *q.parameters),
-            *map(np.int32, (m, n, k, p.lda, p.ldb, p.ldc, tiles_n, *distances, splits)),
-            *(Ints32(q.steps), p.image),
-        ),
+        args={
+            **{"a": p.a, "b": p.b, "y": p.y, "table": p.table, "b_sums": p.sums, "bias": q.bias},
+            **{**q.parameters, "m": m, "n": n, "k": k, "lda": p.lda, "ldb": p.ldb, "ldc": p.ldc},
+            **{"tiles_n": tiles_n, "batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c},
+            **{"splits": splits, "by": q.steps, "image": p.image},
+        },
         types=(("T", p.types[0]), ("U", p.types[1]), ("Y", p.y.dtype), ("S", scale_type)),
         constants=(
             *tile.constants,
@@ -273,7 +279,7 @@ def _packed(b: Tensor, ldb: int) -> tuple[Scratch, Scratch, tuple[Launch, ...]]:
         "pack_integers",
         grid=(ceil_div(n, 32), count, 1),
         block=256,
-        args=(b, columns, sums, *map(np.int32, (k, n, ldb))),
+        args={"x": b, "y": columns, "sums": sums, "k": k, "n": n, "ldb": ldb},
         types=(("T", b.dtype),),
         scratch=sums.offset + 4 * count * n,
     )

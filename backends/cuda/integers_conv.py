@@ -30,10 +30,11 @@ from .integers import (
     multiply_integers,
     need_bytes,
 )
-from .launch import Ints32, Launch, Packed, Scratch, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div, strides
 from .menu import LAST, PLAIN, Formats
-from .windows import divisor, image_of, pack_table
+from .operands import Packed, Scratch, Tensor
+from .windows import divided_image, pack_table
 
 Convolution = ConvInteger | QLinearConv
 
@@ -151,7 +152,6 @@ def _product(
     ldb = ceil_div(terms, VECTORS[0]) * VECTORS[0]
     pixels = prod(view.kernel) == 1 and not any(view.pads_begin + view.pads_end)
     pack = partial(pack_integer_filters, groups=group, channels=image.channels)
-    struct = image_of(x.dims[2:], output, view, image.moves)
     return IntegerProduct(
         y=y,
         a=image.a,
@@ -167,7 +167,7 @@ def _product(
         rows=PIXELS if pixels else WINDOWS,
         vector=image.vector,
         table=None if pixels else image.table(w, view),
-        image=Ints32((*struct.values, *divisor(prod(output)), *divisor(output[-1]))),
+        image=divided_image(x.dims[2:], output, view, image.moves),
     )
 
 

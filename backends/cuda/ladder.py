@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ...runtime.dtypes import float32
 from ...runtime.ops.matmul import MatMul
 from .launch import Launch
@@ -52,7 +50,10 @@ def ladder(task: Multiplication, way: str) -> Answer:
         "gemm_registers" if way == "gemm_vectors" else way,
         grid=(ceil_div(n, width), rows, 1),
         block=threads,
-        args=(task.a, task.b, task.y, *task.tail.pointers, *map(np.int32, (m, n, k))),
+        args={
+            **{"a": task.a, "b": task.b, "y": task.y, **task.tail.args},
+            **{"m": m, "n": n, "k": k},
+        },
         constants=(("VECTOR", vector),),
         code=task.tail.code,
         note=f"by {vector} {task.tail.title}".strip(),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS, int32, int64
 from ...runtime.ops.loss import NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss
 from ...runtime.ops.norm import LogSoftmax
 from .compile import arithmetic
-from .launch import Launch, Scratch, Tensor, launches_of
+from .launch import Launch, launches_of
 from .layout import ceil_div
 from .norm import softmax_of
+from .operands import Scratch, Tensor
 from .registry import Answer, Setting, kernel, need_dtypes
 
 WARPS = 8
@@ -35,11 +34,11 @@ def _loss(
         "losses" if alone else "total_loss",
         grid=(ceil_div(target.size, THREADS) if alone else 1, 1, 1),
         block=THREADS,
-        args=(
-            *(logarithms, target, weight, y, np.int64(target.size)),
-            *map(np.int32, (x.dims[1], prod(x.dims[2:]))),
-            np.int64(ignored),
-        ),
+        args={
+            **{"x": logarithms, "targets": target, "weights": weight, "y": y},
+            **{"count": target.size, "classes": x.dims[1], "inner": prod(x.dims[2:])},
+            "ignored": ignored,
+        },
         types=(("T", x.dtype), ("I", target.dtype), ("A", arithmetic(x.dtype))),
         constants=(
             *(("WARPS", WARPS), ("MEAN", op.reduction == "mean")),

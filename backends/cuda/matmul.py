@@ -15,8 +15,9 @@ from .bounds import MOST_BLOCKS
 from .half import half_linear
 from .half_product import half_product
 from .half_words import HALVES
-from .launch import Argument, Ints32, Launch, Packed, Recipe, Scratch, Tensor
+from .launch import Launch, Recipe
 from .layout import ceil_div
+from .operands import Members, Packed, Scratch, Tensor
 from .registry import Answer, Setting, need_dtypes
 from .split import linear_time, split_linear
 from .tail import NO_TAIL, Tail
@@ -26,7 +27,6 @@ MATRIX, PIXELS, WINDOWS = range(3)
 TILED = frozenset({float32}) | HALVES
 MOST_GEMV_ROWS = 8
 GEMV_WARPS = 4
-NO_IMAGE = Ints32((0,) * 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Product:
     vector_a: int = 1
     across: bool = False
     table: Packed | None = None
-    image: Ints32 = NO_IMAGE
+    image: Members | None = None
 
     @property
     def vector_b(self) -> int:
@@ -103,9 +103,9 @@ def multiply(
 
 def _tiles(p: Product, tail: Tail, tile: Tile, splits: int = 1) -> Launch:
     """Return the launch of gemm.cu; several splits leave partial sums in the workspace."""
-    count, *distances = p.batch
+    count, batch_a, batch_b, batch_c = p.batch
     split = splits > 1
-    nothing: tuple[Argument, ...] = (None, None, None)
+    ends = {"bias": None, **NO_TAIL.args} if split else {"bias": p.bias, **tail.args}
     rows, columns = ceil_div(p.m, tile.bm), ceil_div(p.n, tile.bn)
     wide = columns > MOST_BLOCKS[1]
     return Launch(
@@ -113,13 +113,12 @@ def _tiles(p: Product, tail: Tail, tile: Tile, splits: int = 1) -> Launch:
         "gemm",
         grid=(rows * columns if wide else rows, 1 if wide else columns, count * splits),
         block=tile.threads,
-        args=(
-            *(p.a, p.b, Scratch(0) if split else p.c, p.table),
-            *(nothing if split else (p.bias, *tail.pointers)),
-            *map(np.int32, (p.m, p.n, p.k, p.lda, p.ldb, p.ldc)),
-            *map(np.int64, distances),
-            *(np.int32(splits), p.image),
-        ),
+        args={
+            **{"a": p.a, "b": p.b, "c": Scratch(0) if split else p.c, "table": p.table, **ends},
+            **{"m": p.m, "n": p.n, "k": p.k, "lda": p.lda, "ldb": p.ldb, "ldc": p.ldc},
+            **{"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c},
+            **{"splits": splits, "image": p.image},
+        },
         types=(("T", float32),),
         constants=(
             *tile.constants,
@@ -137,17 +136,16 @@ def _tiles(p: Product, tail: Tail, tile: Tile, splits: int = 1) -> Launch:
 
 def _sum_of_splits(p: Product, tail: Tail, splits: int) -> Launch:
     """Return the second pass: the sum of the partial sums, finished."""
-    count, *distances = p.batch
+    count, _, _, batch_c = p.batch
     return Launch(
         "gemm_reduce.cu",
         "gemm_reduce",
         grid=(ceil_div(p.m * ceil_div(p.n, 4), 256), count, 1),
         block=256,
-        args=(
-            *(Scratch(0), p.c, p.bias, *tail.pointers),
-            *map(np.int32, (p.m, p.n, p.ldc)),
-            *(np.int64(distances[2]), np.int32(splits)),
-        ),
+        args={
+            **{"partial": Scratch(0), "c": p.c, "bias": p.bias, **tail.args},
+            **{"m": p.m, "n": p.n, "ldc": p.ldc, "batch_c": batch_c, "splits": splits},
+        },
         types=(("T", float32),),
         constants=(
             *(("VECTOR_C", p.vector_c), ("BIAS", p.bias is not None)),
@@ -189,7 +187,7 @@ def multiply_rows(
         "gemv",
         grid=(ceil_div(n * parts, GEMV_WARPS), 1, 1),
         block=32 * GEMV_WARPS,
-        args=(w, x, y, bias, *tail.pointers, np.int32(n), np.int32(k)),
+        args={"w": w, "x": x, "y": y, "bias": bias, **tail.args, "n": n, "k": k},
         types=(("T", y.dtype),),
         constants=(
             *(("M", m), ("PARTS", parts), ("VECTOR", words if k % words == 0 else 1)),

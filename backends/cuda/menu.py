@@ -15,7 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from ...runtime.backend import Format
 from ...runtime.errors import did_you_mean
 from .bounds import as_reason
-from .launch import Recipe, Tensor, launches_of
+from .launch import Recipe, launches_of
+from .operands import Tensor
 from .registry import Answer, Setting
 from .tail import Tail
 

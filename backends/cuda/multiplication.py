@@ -12,9 +12,9 @@ from .half import HALF_SUMS
 from .half_words import HALVES
 from .implicit import forms_of, product_time
 from .ladder import ladder, ladder_formats
-from .launch import Tensor
 from .matmul import MOST_GEMV_ROWS, tiled_gemm, tiled_matmul
 from .menu import PLAIN, Formats, Menu, Way
+from .operands import Tensor
 from .product import general_product, stacked_product
 from .registry import Answer, Setting, kernel
 from .split import linear_time, parts_of, task_of

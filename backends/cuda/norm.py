@@ -26,11 +26,12 @@ from ...runtime.ops.shapes import normalize_axes, normalize_axis
 from ...runtime.types import Array
 from .compile import Target, arithmetic
 from .half_words import half_lrn, pools_words
-from .launch import Launch, Packed, Scratch, Tensor, index_type, integer, integers
+from .launch import Launch
 from .layout import Ints, ceil_div, order
 from .norm_groups import DEVIATION_PLUS, ROOT, SUM, Statistic, standardize
 from .norm_parts import WORD, cut
 from .norm_rows import normalize_rows
+from .operands import Packed, Scratch, Tensor, index_type
 from .registry import Answer, Setting, kernel, need_dtypes
 from .tail import Tail
 
@@ -68,17 +69,17 @@ def batch_normalization(
     pack = partial(pack_batch_norm, epsilon=op.epsilon, dtype=compute)
     fixed = all(operand.data is not None for operand in statistics)
     packed = Packed(values, ("batch_norm", op.epsilon, compute.name), pack)
+    given = {"scale": scale, "b": b, "mean": mean, "var": var, "epsilon": op.epsilon}
     return Launch(
         "scale.cu",
         "scale" if fixed else "normalize",
         grid=(ceil_div(y.size, THREADS * vector), 1, 1),
         block=THREADS,
-        args=(
-            *(x, y, *((packed,) if fixed else statistics), *tail.pointers),
-            *(np.int64(y.size), np.int32(channels), np.int32(inner)),
-            *(np.int32(x.pitch or channels), np.int32(y.pitch or channels)),
-            *(() if fixed else (np.float64(op.epsilon),)),
-        ),
+        args={
+            **({"pairs": packed} if fixed else given),
+            **{"x": x, "y": y, **tail.args, "count": y.size, "channels": channels},
+            **{"inner": inner, "row_x": x.pitch or channels, "row_y": y.pitch or channels},
+        },
         types=(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
         constants=(("VECTOR", vector), ("CHANNELS_LAST", inner == 1)),
         code=tail.code,
@@ -204,19 +205,19 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
     if refused:
         return refused
     before = (op.size - 1) // 2
-    factors = (op.alpha / op.size, op.beta, op.bias)
+    after, scale = op.size - 1 - before, op.alpha / op.size
     if pools_words(y, x) and op.size <= 16:
-        return half_lrn(y, x, (before, op.size - 1 - before), factors)
-    sizes = (x.dims[1], x.strides[1], before, op.size - 1 - before)
+        return half_lrn(y, x, (before, after), (scale, op.beta, op.bias))
     return Launch(
         "lrn.cu",
         "lrn",
         grid=(ceil_div(y.size, THREADS), 1, 1),
         block=THREADS,
-        args=(
-            *(x, y, np.int64(y.size), *map(np.int32, sizes)),
-            *map(np.float64, factors),
-        ),
+        args={
+            **{"x": x, "y": y, "count": y.size, "channels": x.dims[1], "of_channel": x.strides[1]},
+            **{"before": before, "after": after, "alpha_by_size": scale},
+            **{"beta": op.beta, "bias": op.bias},
+        },
         types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
         note=f"size {op.size}",
     )
@@ -256,7 +257,7 @@ def softmax_of(
         "hardmax" if isinstance(op, Hardmax) else "softmax_columns",
         grid=(ceil_div(outer * inner, THREADS) if count else 0, 1, 1),
         block=THREADS,
-        args=(x, y, np.int64(outer * inner), np.int32(count), np.int32(inner)),
+        args={"x": x, "y": y, "columns": outer * inner, "count": count, "inner": inner},
         types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
         constants=(("WARPS", 1), ("LOGARITHM", isinstance(op, LogSoftmax))),
         scratch=taken,
@@ -279,20 +280,20 @@ def _softmax_rows(
     if into.blocks >= 2**31:
         return f"{rows} rows"
     sums = Scratch(taken) if into.is_shared else None
-    ends = (integer(count, index), integers(into.walk, index))
+    args = {"x": x, "sums": sums, "count": count, "parts": into.struct}
     last = Launch(
         "softmax_rows.cu",
         "softmax_rows",
         grid=(into.blocks if count else 0, 1, 1),
         block=32 * into.warps,
-        args=(x, sums, y, *ends),
+        args={**args, "y": y},
         types=(("X", x.dtype), ("A", compute), ("I", index)),
         constants=(*into.constants, ("LOGARITHM", isinstance(op, LogSoftmax))),
         scratch=taken + (2 * compute.itemsize * into.blocks if sums else 0),
         early=True,
         note=f"{rows} x {count}" + (f" in {into.parts}" if sums else ""),
     )
-    return last if sums is None else (replace(last, entry="peaks", args=(x, sums, *ends)), last)
+    return last if sums is None else (replace(last, entry="peaks", args=args), last)
 
 
 def fold_to_3d(x: Tensor, axis: int) -> Ints:

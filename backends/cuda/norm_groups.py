@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS, float32
 from .compile import Target, arithmetic
-from .launch import Launch, Scratch, Tensor, index_type, integer, integers
+from .launch import Launch
 from .layout import Ints, merge, strides
 from .norm_parts import WORD, cut
+from .operands import Given, Scratch, Tensor, index_type
 from .registry import Answer, need_dtypes
 
 DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
@@ -172,19 +171,25 @@ def _launches(
     if into.blocks >= 2**31:
         return f"{groups.number} groups"
     statistics = next((t.dtype for t in (*how.outputs, *how.running) if t is not None), float32)
-    count, *own = (integer(n, index) for n in (groups.count, affine.count, affine.repeat))
-    walks = [integers(walk, index) for walk in (into.walk, groups.origins, groups.elements)]
     sums = Scratch(0) if into.is_shared else None
-    numbers = map(np.float64, (how.epsilon, how.momentum))
+    names = ("inner", "outer_step", "inner_step")
+    args: dict[str, Given] = {
+        **{"x": x, "sums": sums, "count": groups.count, "parts": into.struct},
+        "groups": dict(zip(names, groups.origins, strict=True)),
+        "elements": dict(zip(names, groups.elements, strict=True)),
+    }
+    (mean_out, deviation_out), (mean_in, variance_in) = how.outputs, how.running
     last = Launch(
         "standardize.cu",
         "standardize",
         grid=(into.blocks, 1, 1),
         block=32 * into.warps,
-        args=(
-            *(x, sums, scale, affine.shift, y, *how.outputs, *how.running),
-            *(count, *own, *numbers, *walks),
-        ),
+        args={
+            **{**args, "scale": scale, "shift": affine.shift, "y": y, "mean_out": mean_out},
+            **{"deviation_out": deviation_out, "mean_in": mean_in, "variance_in": variance_in},
+            **{"parameters": affine.count, "repeat": affine.repeat},
+            **{"epsilon": how.epsilon, "momentum": how.momentum},
+        },
         types=(
             *(("X", x.dtype), ("Y", x.dtype if y is None else y.dtype), ("S", factors)),
             *(("O", statistics), ("A", compute), ("I", index)),
@@ -200,4 +205,4 @@ def _launches(
     )
     if sums is None:
         return last
-    return replace(last, entry="moments", args=(x, sums, count, *walks)), last
+    return replace(last, entry="moments", args=args), last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .compile import Target
-from .layout import Ints, ceil_div
+from .layout import ceil_div
 
 #: Bytes that are read at once, bytes that a thread has under way, and words that these are at most.
 WORD, UNDER_WAY, MOST_BATCH = 16, 64, 16
@@ -49,9 +49,9 @@ class Cut:
         return self.groups * self.parts
 
     @property
-    def walk(self) -> Ints:
-        """Struct `Parts`."""
-        return (self.parts, self.chunk)
+    def struct(self) -> dict[str, int]:
+        """Struct `Parts` of norm_parts.cuh."""
+        return {"count": self.parts, "chunk": self.chunk}
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:

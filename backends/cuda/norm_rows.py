@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from ...runtime.backend import Format
 from ...runtime.dtypes import FLOATS, float64
-from .launch import Launch, Tensor
+from .launch import Launch
 from .layout import ceil_div
+from .operands import Tensor
 
 #: Elements that a thread keeps, and warps that share a row, at most.
 MOST_KEPT, MOST_WARPS = 32, 16
@@ -60,7 +59,10 @@ def normalize_rows(
         "normalize_rows",
         grid=(ceil_div(rows, together), 1, 1),
         block=32 * warps * together,
-        args=(x, scale, shift, y, np.int64(rows), np.int32(count), np.float32(epsilon)),
+        args={
+            **{"x": x, "scale": scale, "shift": shift, "y": y},
+            **{"rows": rows, "count": count, "epsilon": epsilon},
+        },
         types=(("X", x.dtype), ("S", scale.dtype)),
         constants=(
             *(("WARPS", warps), ("ROWS", together), ("VECTOR", vector)),

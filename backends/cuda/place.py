@@ -5,43 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
 from ...runtime.dtypes import DType
 from ...runtime.ops.movement import CenterCropPad, Pad, ReverseSequence
 from ...runtime.ops.shape import EyeLike, Range, Trilu
 from ...runtime.ops.shapes import normalize_axes
 from .compile import arithmetic
 from .elementwise import ANY
-from .launch import Argument, Launch, Tensor, each, index_type, integer, integers
+from .launch import Launch, each
 from .layout import Ints, order
+from .operands import Arguments, Tensor, index_type
 from .registry import Answer, kernel, need_dtypes, need_known
 from .shape import words_of
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
 
-def _place(
-    entry: str,
-    y: Tensor,
-    dtype: DType,
-    *args: Argument | int | Ints,
-    **constants: int | bool,
-) -> Launch:
-    """Return a launch of `place.cu`; integers become arguments of the type that counts elements."""
-    index = index_type(y.extent, *(a.extent for a in args if isinstance(a, Tensor)))
-    made: list[Argument] = []
-    for argument in args:
-        if isinstance(argument, tuple):
-            made.append(integers(argument, index))
-        else:
-            made.append(integer(argument, index) if isinstance(argument, int) else argument)
+def _place(entry: str, y: Tensor, dtype: DType, args: Arguments, **constants: int | bool) -> Launch:
+    """Return a launch of `place.cu`; `args` are what the entry takes besides y and its size."""
+    index = index_type(y.extent, *(a.extent for a in args.values() if isinstance(a, Tensor)))
     all_constants = {"RANK": 1, "MODE": 0, "UPPER": False, "TIME_FIRST": False, **constants}
     return each(
         "place.cu",
         entry,
         y.size,
-        *made,
+        {"y": y, "count": y.size, **args},
         types=(("Index", index), ("T", dtype), ("A", arithmetic(dtype))),
         constants=tuple(all_constants.items()),
     )
@@ -88,18 +75,23 @@ def _padded(
     grown = tuple(max(a, 0) for a in before)
     left = tuple(max(n, 0) for n in sizes)
     lie = order(x.rank, x.format)
-    of_axes = (y.dims, grown, left, x.strides, y.strides)
-    arguments = (y.size, offset, *(tuple(these[a] for a in lie) for these in of_axes))
-    word = words_of(x.dtype)
-    launch = _place("pad", y, word, x, value, y, *arguments, RANK=max(x.rank, 1), MODE=mode)
+    of_axes = {
+        **{"results": y.dims, "before": grown, "sizes": left},
+        **{"strides": x.strides, "places": y.strides},
+    }
+    args = {
+        **{"x": x, "value": value, "offset": offset},
+        **{name: tuple(these[a] for a in lie) for name, these in of_axes.items()},
+    }
+    launch = _place("pad", y, words_of(x.dtype), args, RANK=max(x.rank, 1), MODE=mode)
     return replace(launch, pitched=(x, y))
 
 
 @kernel(Trilu)
 def trilu(op: Trilu, y: Tensor, x: Tensor, k: Tensor | None = None) -> Answer:
     """Keep a triangle of every matrix."""
-    args = (x, k, y, y.size, x.dims[-2], x.dims[-1])
-    return _place("triangle", y, words_of(x.dtype), *args, UPPER=bool(op.upper))
+    args = {"x": x, "k": k, "rows": x.dims[-2], "columns": x.dims[-1]}
+    return _place("triangle", y, words_of(x.dtype), args, UPPER=bool(op.upper))
 
 
 @kernel(EyeLike)
@@ -108,18 +100,18 @@ def eye_like(op: EyeLike, y: Tensor, x: Tensor) -> Answer:
     refused = need_dtypes(ANY, y)
     if refused:
         return refused
-    return _place("diagonal", y, y.dtype, y, y.size, y.dims[1], np.int64(op.k))
+    return _place("diagonal", y, y.dtype, {"columns": y.dims[1], "k": op.k})
 
 
 @kernel(ReverseSequence)
 def reverse_sequence(op: ReverseSequence, y: Tensor, x: Tensor, lengths: Tensor) -> Answer:
     """Reverse the beginning of each sequence."""
-    args = (x, lengths, y, y.size, x.dims[1], prod(x.dims[2:]))
+    args = {"x": x, "lengths": lengths, "second": x.dims[1], "inner": prod(x.dims[2:])}
     first = op.time_axis == 0
-    return _place("reverse_sequence", y, words_of(x.dtype), *args, TIME_FIRST=first)
+    return _place("reverse_sequence", y, words_of(x.dtype), args, TIME_FIRST=first)
 
 
 @kernel(Range)
 def range_(op: Range, y: Tensor, start: Tensor, limit: Tensor, delta: Tensor) -> Answer:
     """Count from `start`."""
-    return _place("range", y, y.dtype, start, delta, y, y.size)
+    return _place("range", y, y.dtype, {"start": start, "delta": delta})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS, uint32, uint64
 from ...runtime.ops.pool import (
     AveragePool,
@@ -20,11 +18,12 @@ from ...runtime.ops.window import Window, window
 from .compile import arithmetic
 from .elementwise import NUMBERS, lowest
 from .half_words import half_pool, pools_words, whole_image
-from .launch import Launch, Tensor
+from .launch import Launch
 from .layout import ceil_div
+from .operands import Tensor
 from .reduce import FOLDS, Fold, fold
 from .registry import Answer, kernel, need_dtypes
-from .spatial import geometry, spatial_strides, three
+from .spatial import pool_geometry, spatial_strides, three
 
 THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
@@ -121,11 +120,11 @@ def _pool(
         "pool",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
-        args=(
-            *(x, y, positions, (np.int32 if few else np.int64)(count), np.int32(x.dims[1])),
-            *(np.int32(y.row if y else x.dims[1]), np.float64(p)),
-            *(spatial_strides(x), geometry(x, result, view, pads_end=True)),
-        ),
+        args={
+            **{"x": x, "y": y, "positions": positions, "count": count, "channels": x.dims[1]},
+            **{"row": y.row if y else x.dims[1], "power": p, "from": spatial_strides(x)},
+            "g": pool_geometry(x.dims[2:], result.dims[2:], view),
+        },
         types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("I", uint32 if few else uint64)),
         constants=(
             *(("KIND", kind), ("CHANNELS_LAST", result.is_channels_last)),

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS, DType
 from ...runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms
 from .compile import arithmetic
 from .elementwise import NUMBERS
-from .launch import Ints64, Launch, Scratch, Tensor, each
+from .launch import Launch, each
 from .layout import Ints, broadcast_strides, ceil_div
+from .operands import Given, Scratch, Tensor
 from .registry import Answer, kernel, need_dtypes
 from .tail import Tail, no_tail
 
@@ -56,18 +55,20 @@ def _launch(
     tiles = tiles_n * ceil_div(m, SIDE)
     if tiles * prod(sizes) >= 2**31:
         return f"a stack of {prod(sizes)}"
-    zero_steps = tuple(0 if zero is None or zero.size == 1 else 1 for zero in zeros)
+    zero_a, zero_b = (0 if zero is None or zero.size == 1 else 1 for zero in zeros)
+    by = dict(zip(("a_m", "a_k", "b_k", "b_n", "c_m", "c_n"), steps, strict=True))
     return Launch(
         "product.cu",
         "product",
         grid=(tiles * prod(sizes), 1, 1),
         block=SIDE * SIDE,
-        args=(
-            *(a, b, c, target, *zeros, *tail.pointers),
-            *map(np.int32, (m, n, k, tiles_n, tiles)),
-            *map(np.float64, factors),
-            *map(Ints64, ((*steps, *zero_steps), sizes, of_a, of_b)),
-        ),
+        args={
+            **{"a": a, "b": b, "c": c, "y": target, "a_zero": zeros[0], "b_zero": zeros[1]},
+            **{**tail.args, "m": m, "n": n, "k": k, "tiles_n": tiles_n, "tiles": tiles},
+            **{"alpha": factors[0], "beta": factors[1]},
+            "by": {**by, "zero_a": zero_a, "zero_b": zero_b},
+            **{"stack": sizes, "of_a": of_a, "of_b": of_b},
+        },
         types=(
             *(("XA", a.dtype), ("XB", b.dtype), ("XC", a.dtype if c is None else c.dtype)),
             *(("Y", dtype), ("A", arithmetic(dtype))),
@@ -177,23 +178,25 @@ def einsum(op: Einsum, y: Tensor, *operands: Tensor) -> Answer:
         return f"equation {op.equation}"
     if any(sizes[letter] == 0 for letter in sizes) and y.size:
         return "a sum of nothing"
-    moves: list[Tensor | Ints64] = []
-    for x, names in zip(operands, axes, strict=True):
+    args: dict[str, Given] = {}
+    for i, (x, names) in enumerate(zip(operands, axes, strict=True)):
         steps = [0 if size == 1 else step for size, step in zip(x.dims, x.strides, strict=True)]
         walk = {
             letter: sum(s for s, name in zip(steps, names, strict=True) if name == letter)
             for letter in sizes
         }
-        moves += [x, Ints64(tuple(walk[name] for name in kept) or (0,))]
-        moves += [Ints64(tuple(walk[name] for name in summed) or (0,))]
+        args[f"x{i}"] = x
+        args[f"strides{i}"] = tuple(walk[name] for name in kept) or (0,)
+        args[f"steps{i}"] = tuple(walk[name] for name in summed) or (0,)
     return each(
         "contract.cu",
         "contract",
         y.size,
-        *(y, np.int64(y.size), np.int64(prod(sizes[name] for name in summed))),
-        Ints64(y.dims or (1,)),
-        Ints64(tuple(sizes[name] for name in summed) or (1,)),
-        *moves,
+        {
+            **{"y": y, "count": y.size, "terms": prod(sizes[name] for name in summed)},
+            **{"sizes": y.dims or (1,), "summed": tuple(sizes[name] for name in summed) or (1,)},
+            **args,
+        },
         types=(("T", y.dtype), ("A", arithmetic(y.dtype))),
         constants=(("RANK", max(1, y.rank)), ("SUMMED", max(1, len(summed)))),
         code=f"#define OPERANDS(X) {' '.join(f'X({i})' for i in range(len(operands)))}",
@@ -219,7 +222,7 @@ def det(op: Det, y: Tensor, x: Tensor) -> Answer:
         "det.cu",
         "determinant",
         y.size,
-        *(x, Scratch(0), y, np.int64(y.size), np.int32(x.dims[-1])),
+        {"x": x, "work": Scratch(0), "y": y, "count": y.size, "n": x.dims[-1]},
         types=(("T", x.dtype), ("A", compute)),
     )
     return replace(launch, scratch=x.size * compute.itemsize)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-
-import numpy as np
 
 from ...runtime.backend import Format
 from ...runtime.dtypes import (
@@ -35,9 +34,10 @@ from .direct import direct_sums
 from .elementwise import SMALL_FLOATS
 from .integers import Quantization, integer_matmul
 from .integers_conv import integer_convolution, integer_formats
-from .launch import Argument, Ints64, Launch, Scratch, Tensor, each, launches_of
+from .launch import Launch, each, launches_of
 from .layout import Ints, ceil_div, order
 from .menu import Formats
+from .operands import Scratch, Tensor
 from .product import stack_of_products
 from .registry import Answer, Setting, kernel, need_dtypes
 from .rounding import narrow
@@ -49,13 +49,25 @@ BLOCK_WARPS = 8
 RANGES, MOST_RANGES = 512, 256
 
 
+#: Struct `Spread` of quantize.cu.
+Spread = Mapping[str, int]
+
+
+def _spread(inner: int, size: int, block: int, *of: int) -> Spread:
+    of_outer, of_block, of_inner = of
+    return {
+        **{"inner": inner, "size": size, "block": block},
+        **{"of_outer": of_outer, "of_block": of_block, "of_inner": of_inner},
+    }
+
+
 def spread(
     dims: Ints,
     parameter: Tensor | None,
     axis: int,
     block: int = 0,
     format: Format = Format.PLAIN,
-) -> Ints64:
+) -> Spread:
     """Return struct `Spread`: which element of a scale belongs to which of `dims`.
 
     Args:
@@ -66,14 +78,14 @@ def spread(
         format: in which the elements lie; plain where there are blocks.
     """
     if parameter is None or (parameter.size == 1 and not block):
-        return Ints64((1, 1, 1, 0, 0, 0))
+        return _spread(1, 1, 1, 0, 0, 0)
     axis = 0 if len(dims) == 1 else normalize_axis(axis, len(dims))
     lie = order(len(dims), format)
     dims, axis = tuple(dims[a] for a in lie), lie.index(axis)
     inner = prod(dims[axis + 1 :])
     if not block:
-        return Ints64((inner, dims[axis], 1, 0, 1, 0))
-    return Ints64((inner, dims[axis], block, parameter.dims[axis] * inner, inner, 1))
+        return _spread(inner, dims[axis], 1, 0, 1, 0)
+    return _spread(inner, dims[axis], block, parameter.dims[axis] * inner, inner, 1)
 
 
 def _linear(
@@ -82,7 +94,7 @@ def _linear(
     x: Tensor,
     scale: Tensor | Scratch,
     zero: Tensor | Scratch | None,
-    where: Ints64,
+    where: Spread,
     *,
     scale_type: DType,
     zero_type: DType,
@@ -95,7 +107,7 @@ def _linear(
         "quantize.cu",
         entry,
         y.size,
-        *(x, scale, zero, y, np.int64(y.size), where),
+        {"x": x, "scale": scale, "zero": zero, "y": y, "count": y.size, "spread": where},
         types=(
             *(("X", x.dtype), ("S", scale_type), ("Z", zero_type), ("Y", y.dtype)),
             *(("P", whole), ("Q", precision), ("A", compute)),
@@ -186,7 +198,7 @@ def _scale_of(x: Tensor, scale: Tensor | Scratch, zero: Tensor | Scratch) -> tup
         "find_scale",
         grid=(1, 1, 1),
         block=32 * BLOCK_WARPS,
-        args=(x, scale, zero, np.int64(x.size)),
+        args={"x": x, "scale": scale, "zero": zero, "count": x.size},
         constants=(("WARPS", BLOCK_WARPS),),
         scratch=RANGES + 8 * MOST_RANGES,
     )
@@ -194,10 +206,9 @@ def _scale_of(x: Tensor, scale: Tensor | Scratch, zero: Tensor | Scratch) -> tup
     if blocks <= 2:
         return (whole,)
     ranges = Scratch(RANGES)
-    parts = replace(
-        whole, entry="find_range", grid=(blocks, 1, 1), args=(x, ranges, np.int64(x.size))
-    )
-    return parts, replace(whole, args=(ranges, scale, zero, np.int64(2 * blocks)))
+    found = {"x": x, "ranges": ranges, "count": x.size}
+    parts = replace(whole, entry="find_range", grid=(blocks, 1, 1), args=found)
+    return parts, replace(whole, args={**whole.args, "x": ranges, "count": 2 * blocks})
 
 
 # ── products ─────────────────────────────────────────────────────────────────────────────────────
@@ -208,7 +219,7 @@ def requantize(
     sums: DType,
     scales: tuple[Tensor, Tensor, Tensor],
     zero: Tensor,
-    spreads: tuple[Ints64, Ints64, Ints64],
+    spreads: tuple[Spread, Spread, Spread],
     bias: Tensor | None = None,
 ) -> Launch:
     """Return the launch that makes quantized results of the sums at the workspace's start.
@@ -221,14 +232,17 @@ def requantize(
         spreads: which scale belongs to which result.
         bias: one int32 a channel, of the sums' scale.
     """
-    args: tuple[Argument, ...] = (Scratch(0), bias, *scales, zero, y, np.int64(y.size))
+    (a_scale, b_scale, y_scale), (of_a, of_b, of_y) = scales, spreads
     return each(
         "quantize.cu",
         "requantize",
         y.size,
-        *args,
-        spread(y.dims, bias, 1, format=y.format),
-        *spreads,
+        {
+            **{"x": Scratch(0), "bias": bias, "zero": zero, "y": y, "count": y.size},
+            **{"a_scale": a_scale, "b_scale": b_scale, "y_scale": y_scale},
+            **{"of_bias": spread(y.dims, bias, 1, format=y.format), "of_a": of_a},
+            **{"of_b": of_b, "of_y": of_y},
+        },
         types=(
             *(("X", sums), ("S", scales[0].dtype), ("Z", zero.dtype), ("Y", y.dtype)),
             *(("P", sums), ("Q", float32), ("A", float32)),

@@ -17,16 +17,17 @@ from ...runtime.ops.random import (
 )
 from .compile import arithmetic
 from .elementwise import ANY
-from .launch import Launch, Tensor, each
+from .launch import Launch, each
+from .operands import Tensor
 from .registry import Answer, kernel, need_dtypes
 from .shape import copy_strided, fill
 
 UNIFORM, NORMAL, BERNOULLI, DROPOUT = range(4)
 
 
-def _key(seed: float | None) -> np.int64:
+def _key(seed: float | None) -> int:
     """Return the bits of a seed."""
-    return np.int64(struct.unpack("q", struct.pack("d", seed or 0.0))[0])
+    return struct.unpack("q", struct.pack("d", seed or 0.0))[0]
 
 
 def _types(x: DType, y: DType, ratio: DType = float32) -> tuple[tuple[str, DType], ...]:
@@ -40,7 +41,7 @@ def _generated(
         "random.cu",
         "generate",
         y.size,
-        *(x, y, np.int64(y.size), _key(seed), np.float64(low), np.float64(span)),
+        {"x": x, "y": y, "count": y.size, "seed": _key(seed), "low": low, "range": span},
         types=_types(y.dtype if x is None else x.dtype, y.dtype),
         constants=(("KIND", kind), ("SEEDED", seed is not None)),
     )
@@ -87,7 +88,10 @@ def dropout(
         "random.cu",
         "drop",
         x.size,
-        *(x, ratio, training, y, mask, np.int64(x.size), _key(op.seed)),
+        {
+            **{"x": x, "ratio": ratio, "training": training, "y": y, "mask": mask},
+            **{"count": x.size, "seed": _key(op.seed)},
+        },
         types=_types(x.dtype, x.dtype, float32 if ratio is None else ratio.dtype),
         constants=(("KIND", DROPOUT), ("SEEDED", op.seed is not None)),
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS, int32
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from .compile import arithmetic
-from .launch import Argument, Ints32, Launch, Scratch, Tensor, each, launches_of
+from .launch import Launch, each, launches_of
 from .layout import ceil_div
+from .operands import Arguments, Scratch, Tensor
 from .product import products_with
 from .registry import Answer, kernel, need_dtypes
 
@@ -111,9 +110,10 @@ def _layer(
     room = ceil_div(units * compute.itemsize, 256) * 256
     # The workspace: two hidden states by turns, the cell, two more of GRU, the inputs' shares.
     places = [Scratch(i * room) for i in range(6)]
-    layer = Ints32(
-        (directions, batch, time, hidden, int(op.direction == "reverse"), int(op.layout))
-    )
+    layer = {
+        **{"directions": directions, "batch": batch, "time": time, "hidden": hidden},
+        **{"backward": op.direction == "reverse", "batch_first": op.layout},
+    }
     types = (("T", x.dtype), ("A", compute))
     how = {
         "types": types,
@@ -121,38 +121,37 @@ def _layer(
         "code": _activations(op, usual, directions),
     }
 
-    def plain(entry: str, *args: Argument) -> Launch:
-        return each(
-            "recurrent.cu", f"recurrent_{entry}", units, *args, np.int64(units), layer, **how
-        )
+    def plain(entry: str, args: Arguments) -> Launch:
+        given = {**args, "count": units, "l": layer}
+        return each("recurrent.cu", f"recurrent_{entry}", units, given, **how)
 
-    def by_warps(entry: str, *args: Argument) -> Launch:
-        launch = each("recurrent.cu", f"recurrent_{entry}", units, *args, **how)
+    def by_warps(entry: str, args: Arguments) -> Launch:
+        launch = each("recurrent.cu", f"recurrent_{entry}", units, args, **how)
         return replace(launch, grid=(ceil_div(units, UNITS), 1, 1), note=f"{kind} {hidden}")
 
     projected = products_with(places[5], compute, x, w, width)
     if isinstance(projected, str):
         return projected
     launches = [*launches_of(projected)]
-    launches += [plain("begin", state, places[i]) for i, state in zip((0, 2), states, strict=True)]
-    weights = (places[5], r, inputs.b)
+    for kept, state in zip((places[0], places[2]), states, strict=True):
+        launches.append(plain("begin", {"state": state, "kept": kept}))
+    gates = {
+        **{"shares": places[5], "r": r, "b": inputs.b, "lengths": inputs.lengths},
+        **{"update": places[3], "kept": places[4], "l": layer},
+    }
+    whole = {
+        **{**gates, "peepholes": peepholes, "cell": places[2], "y": results[0]},
+        "input_forget": getattr(op, "input_forget", 0),
+    }
     for t in range(time):
         now, later = places[t % 2], places[(t + 1) % 2]
         if kind == "gru":
-            gates = (inputs.lengths, now, places[3], places[4], layer, np.int32(t))
-            launches.append(by_warps("reset", *weights, *gates))
-        launches.append(
-            by_warps(
-                "step",
-                *(*weights, peepholes, inputs.lengths, now, later, places[2], places[3]),
-                *(places[4], results[0], layer, np.int32(t)),
-                np.int32(getattr(op, "input_forget", 0)),
-            )
-        )
+            launches.append(by_warps("reset", {**gates, "h": now, "t": t}))
+        launches.append(by_warps("step", {**whole, "h": now, "h_next": later, "t": t}))
     ends = (places[time % 2], places[2])
     for kept, result in zip(ends, results[1:], strict=True):
         if result is not None:
-            launches.append(plain("end", kept, result))
+            launches.append(plain("end", {"kept": kept, "state": result}))
     scratch = 5 * room + directions * time * batch * width * compute.itemsize
     return tuple(replace(launch, scratch=scratch) for launch in launches)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS, DType, bool_, float64
 from ...runtime.ir import Node
 from ...runtime.op import Op
@@ -29,8 +27,9 @@ from ...runtime.ops.reduce import (
 from ...runtime.ops.shapes import normalize_axis
 from .compile import arithmetic
 from .elementwise import NUMBERS, greatest, lowest
-from .launch import Launch, Scratch, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div, order
+from .operands import Scratch, Tensor
 from .registry import Answer, kernel, need_known
 
 ROWS, COLUMNS = 8, 32
@@ -200,20 +199,20 @@ def _pass(
         entry, chunk = "reduce_rows", ROW_CHUNK
         warps = 1 if count <= 256 or outer >= 4096 else ROWS
         grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
-        first: np.int32 | np.int64 = np.int64(outer * parts)
+        first = {"results": outer * parts}
     else:
         entry, chunk = "reduce_columns", COLUMN_CHUNK
         grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
-        first = np.int32(inner)
+        first = {"inner": inner}
     return Launch(
         "reduce.cu",
         entry,
         grid=grid,
         block=ROWS * COLUMNS,
-        args=(
-            *(*operands, first, np.int32(parts), np.int32(chunk)),
-            *(np.int64(count), np.int64(total)),
-        ),
+        args={
+            **{"x": operands[0], "y": operands[1], **first, "parts": parts, "chunk": chunk},
+            **{"count": count, "total": total},
+        },
         constants=(("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
         note=f"of {count}",
     )

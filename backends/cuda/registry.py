@@ -12,7 +12,8 @@ from ...runtime.ir import Node
 from ...runtime.op import Op
 from ...runtime.options import CUDA, Options
 from .compile import Target
-from .launch import Recipe, Tensor
+from .launch import Recipe
+from .operands import Tensor
 
 if TYPE_CHECKING:
     from .menu import Menu

@@ -14,18 +14,9 @@ from ...runtime.ops.resize import AffineGrid, GridSample, Resize
 from ...runtime.types import Array
 from .bounds import MOST_TABLE, TooLarge
 from .elementwise import ANY, SMALL_FLOATS
-from .launch import (
-    Ints32,
-    Launch,
-    Packed,
-    Scratch,
-    Tensor,
-    each,
-    index_type,
-    integer,
-    scalar,
-)
+from .launch import Launch, each
 from .layout import Ints, order
+from .operands import Packed, Scratch, Tensor, index_type
 from .registry import Answer, kernel, need_dtypes, need_known
 from .shape import copy_strided
 
@@ -124,18 +115,21 @@ def _sampled(
     ends_of = (int(limits.min), int(limits.max)) if limits else (0, 0)
     held = tuple(end for end in ends if isinstance(end, Tensor))
     widths = (dims[-1], places if one.axis == len(dims) - 1 else dims[-1])
-    rows = [
-        Ints32((width, end.pitch or width if isinstance(end, Tensor) else width))
+    of_x, of_y = (
+        {"width": width, "pitch": (isinstance(end, Tensor) and end.pitch) or width}
         for end, width in zip(ends, widths, strict=True)
-    ]
+    )
     index = index_type(*(prod(dims), count), *(end.extent for end in held))
     launch = each(
         "resample.cu",
         "resample",
         count,
-        *(ends[0], _table(one.indices, np.dtype(np.int32)), _table(one.weights, compute), ends[1]),
-        *(integer(count, index), *map(np.int32, (dims[one.axis], places, inner))),
-        *(scalar(op.extrapolation_value, compute), *rows),
+        {
+            **{"x": ends[0], "indices": _table(one.indices, np.dtype(np.int32))},
+            **{"weights": _table(one.weights, compute), "y": ends[1], "count": count},
+            **{"size": dims[one.axis], "places": places, "inner": inner},
+            **{"outside": op.extrapolation_value, "of_x": of_x, "of_y": of_y},
+        },
         types=(("FROM", types[0]), ("TO", types[1]), ("A", compute), ("Index", index)),
         constants=(
             *(("TAPS", taps), ("WEIGHTED", op.mode != "nearest"), ("WHOLE", whole)),
@@ -180,7 +174,10 @@ def grid_sample(op: GridSample, y: Tensor, x: Tensor, grid: Tensor) -> Answer:
         "grid.cu",
         "grid_sample",
         y.size,
-        *(x, grid, y, np.int64(y.size), np.int32(x.dims[1]), Ints32((*x.dims[2:], *y.dims[2:]))),
+        {
+            **{"x": x, "grid": grid, "y": y, "count": y.size, "channels": x.dims[1]},
+            "sizes": {"in": x.dims[2:], "out": y.dims[2:]},
+        },
         types=(("T", x.dtype), ("G", grid.dtype), ("A", _wider(x.dtype, grid.dtype))),
         constants=_constants(axes, op),
         note=op.mode,
@@ -199,7 +196,7 @@ def affine_grid(op: AffineGrid, y: Tensor, theta: Tensor, size: Tensor) -> Answe
         "grid.cu",
         "affine_grid",
         y.size,
-        *(theta, y, np.int64(y.size), Ints32((*spatial, *spatial))),
+        {"theta": theta, "y": y, "count": y.size, "sizes": {"in": spatial, "out": spatial}},
         types=(("T", theta.dtype), ("G", theta.dtype), ("A", float64)),
         constants=_constants(len(spatial), op),
     )

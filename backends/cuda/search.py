@@ -7,16 +7,15 @@ from dataclasses import replace
 from functools import partial
 from math import isqrt, prod
 
-import numpy as np
-
 from ...runtime.dtypes import int32, int64
 from ...runtime.ops.reduce import CumProd, CumSum, Cumulative
 from ...runtime.ops.search import TopK
 from ...runtime.ops.shapes import normalize_axis
 from .compile import C_TYPES, arithmetic
 from .elementwise import NUMBERS
-from .launch import THREADS, Ints64, Launch, Scratch, Tensor
+from .launch import THREADS, Launch
 from .layout import Ints, ceil_div
+from .operands import Scratch, Tensor
 from .registry import Answer, kernel, need_dtypes
 
 #: Lines of so many elements are thinned out before they are ranked, by blocks of so many threads.
@@ -45,12 +44,14 @@ def top_k(
     )
 
     def rank(source: Tensor | Scratch, origins: Scratch | None, count: int, size: int) -> Launch:
-        sizes = map(np.int32, (size, kept, inner))
         return make(
             "top_k",
             grid=(ceil_div(count, THREADS) if kept else 0, 1, 1),
             block=THREADS,
-            args=(source, origins, y, places, np.int64(count), *sizes),
+            args={
+                **{"x": source, "origins": origins, "values": y, "places": places},
+                **{"count": count, "size": size, "k": kept, "inner": inner},
+            },
             constants=(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
         )
 
@@ -61,7 +62,10 @@ def top_k(
         "thin_out",
         grid=(x.size // size, 1, 1),
         block=SELECTING,
-        args=(x, values, origins, *map(np.int32, (size, kept, inner))),
+        args={
+            **{"x": x, "values": values, "origins": origins},
+            **{"size": size, "k": kept, "inner": inner},
+        },
         constants=(("LARGEST", bool(op.largest)), ("WARPS", SELECTING // 32)),
     )
     nbytes = origins.offset + 4 * result.size
@@ -102,7 +106,7 @@ def cumulative(op: Cumulative, y: Tensor, x: Tensor, axis: Tensor) -> Answer:
     )
     if axis.known is None:
         lines = x.size // max(1, min(x.dims))
-        args = (x, axis, y, np.int64(x.size), Ints64(x.dims))
+        args = {"x": x, "axis": axis, "y": y, "size": x.size, "sizes": x.dims}
         return make("accumulate", grid=(ceil_div(lines, THREADS), 1, 1), args=args)
     along = normalize_axis(axis.ints[0], x.rank)
     return _along(make, y, x, (prod(x.dims[:along]), x.dims[along], prod(x.dims[along + 1 :])))
@@ -121,21 +125,20 @@ def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> An
     if inner == 1 and size > LONG:
         tiles = ceil_div(size, TILE)
         chunk = TILE * ceil_div(tiles, max(1, min(tiles, BLOCKS // max(1, outer))))
-        name, counted = "rows", ()
+        name, counted = "rows", {}
         blocks = threads = outer * ceil_div(size, chunk)
     else:
         most = min(ceil_div(ENOUGH, max(1, outer * inner)), isqrt(size))
         chunk = ceil_div(size, max(1, most))
         name, threads = "columns", outer * inner * ceil_div(size, max(1, chunk))
-        blocks, counted = ceil_div(threads, THREADS), (np.int64(threads),)
+        blocks, counted = ceil_div(threads, THREADS), {"count": threads}
     chunks = ceil_div(size, max(1, chunk))
-    lines, grid = Ints64((size, inner, chunk, chunks)), (blocks, 1, 1)
+    lines = {"size": size, "inner": inner, "chunk": chunk, "chunks": chunks}
+    args, grid = {"x": x, "totals": Scratch(0), **counted, "l": lines}, (blocks, 1, 1)
     note = f"{size} by {chunk}" if chunks > 1 else f"{size}"
-    last = make(
-        f"accumulate_{name}", grid=grid, args=(x, Scratch(0), y, *counted, lines), note=note
-    )
+    last = make(f"accumulate_{name}", grid=grid, args={**args, "y": y}, note=note)
     nbytes = threads * arithmetic(x.dtype).itemsize
     if chunks == 1:
-        return replace(last, args=(x, None, *last.args[2:]))
-    first = make(f"total_{name}", grid=grid, args=(x, Scratch(0), *counted, lines))
+        return replace(last, args={**last.args, "totals": None})
+    first = make(f"total_{name}", grid=grid, args=args)
     return replace(first, scratch=nbytes), replace(last, scratch=nbytes)

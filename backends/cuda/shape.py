@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from ...runtime.backend import Format, View
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
@@ -26,8 +23,9 @@ from ...runtime.ops.movement import (
 from ...runtime.ops.shape import ConstantOfShape
 from ...runtime.ops.shapes import normalize_axes, normalize_axis
 from ...runtime.types import Array
-from .launch import Launch, Packed, Tensor, index_type, integer, integers
+from .launch import Launch
 from .layout import Ints, broadcast_strides, ceil_div, merge, order
+from .operands import Given, Packed, Tensor, index_type
 from .registry import Answer, kernel, need_known
 
 THREADS = 256
@@ -45,7 +43,7 @@ def words_of(dtype: DType) -> DType:
 
 
 def reformat(dst: View, src: View) -> Launch:
-    """Return the launch that changes the order of elements; its first two arguments are addresses.
+    """Return the launch that changes the order of elements; its addresses `x` and `y` are null.
 
     Args:
         dst: where to; either may be a slice of an image with more channels.
@@ -58,13 +56,15 @@ def reformat(dst: View, src: View) -> Launch:
     of_source, of_target = src.pitch or source, dst.pitch or target
     if Format.PLAIN not in (src.format, dst.format):
         count = images * pixels * target
-        sizes = (channels, target, of_source, of_target)
         return Launch(
             "transpose.cu",
             "repitch",
             grid=(ceil_div(count, THREADS), 1, 1),
             block=THREADS,
-            args=(None, None, np.int64(count), *map(np.int32, sizes)),
+            args={
+                **{"x": None, "y": None, "count": count, "columns": channels, "width": target},
+                **{"pitch_x": of_source, "pitch_y": of_target},
+            },
             types=(("T", word),),
         )
     if src.format is Format.PLAIN:
@@ -83,10 +83,11 @@ def transposition(
         "transpose",
         grid=(tiles * ceil_div(width, SIDE), batch, 1),
         block=THREADS,
-        args=(
-            *(None, None, *map(np.int32, (rows, columns, pitch_x, pitch_y, width, tiles))),
-            *(np.int64(rows * pitch_x), np.int64(columns * pitch_y)),
-        ),
+        args={
+            **{"x": None, "y": None, "rows": rows, "columns": columns, "width": width},
+            **{"pitch_x": pitch_x, "pitch_y": pitch_y, "tiles": tiles},
+            **{"batch_x": rows * pitch_x, "batch_y": columns * pitch_y},
+        },
         types=(("T", word),),
         note=f"{batch} x {rows} x {columns}",
     )
@@ -108,12 +109,8 @@ def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
         if contiguous and batch <= 65535:
             word = words_of(x.dtype)
             launch = transposition(batch, rows, columns, (columns, rows), word, rows)
-            return _with_operands(launch, y, x)
+            return replace(launch, args={**launch.args, "x": x, "y": y})
     return copy_strided(y, x, moves)
-
-
-def _with_operands(launch: Launch, y: Tensor, x: Tensor) -> Launch:
-    return replace(launch, args=(y, x, *launch.args[2:]))
 
 
 @kernel(Expand)
@@ -222,10 +219,10 @@ def _copied(
         "copy_strided",
         grid=(ceil_div(y.size, THREADS * vector), 1, 1),
         block=THREADS,
-        args=(
-            *(x, y, integer(y.size, index), integer(offset, index)),
-            *(integers(n, index) for n in (sizes, walk, walks[-1])),
-        ),
+        args={
+            **{"x": x, "y": y, "count": y.size, "offset": offset},
+            **{"sizes": sizes, "strides": walk, "places": walks[-1]},
+        },
         types=(("Index", index), ("T", word)),
         constants=(("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", places is not None)),
         note=f"{len(sizes)} axes",
@@ -251,7 +248,7 @@ def given(y: Tensor, data: Array) -> Launch:
 def _given(y: Tensor, data: Array, moves: Ints) -> Launch:
     source = Packed((), ("given", y.dtype.name, data.tobytes()), lambda: data)
     launch = copy_strided(y, y, moves)
-    return replace(launch, args=(source, *launch.args[1:]))
+    return replace(launch, args={**launch.args, "x": source})
 
 
 @kernel(BitCast)
@@ -328,9 +325,9 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
         if v >= 1 and all(width % v == 0 for width in widths)
     )
     index = index_type(y.extent)
-    arguments: list[Any] = []
-    for x, width, start in zip(present, widths, starts, strict=True):
-        arguments += [x, *(integer(n, index) for n in (width, x.pitch or width, start))]
+    args: dict[str, Given] = {"y": y, "rows": rows, "pitch": y.pitch or sum(widths)}
+    for i, (x, width, start) in enumerate(zip(present, widths, starts, strict=True)):
+        args |= {f"x{i}": x, f"width{i}": width, f"pitch{i}": x.pitch or width, f"start{i}": start}
     blocks = ceil_div(rows * max(widths, default=0), THREADS * vector)
     numbers = " ".join(f"X({i})" for i in range(len(present)))
     return Launch(
@@ -338,7 +335,7 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
         "concat",
         grid=(blocks, len(present), 1),
         block=THREADS,
-        args=(y, integer(rows, index), integer(y.pitch or sum(widths), index), *arguments),
+        args=args,
         types=(("Index", index), ("T", word)),
         constants=(("VECTOR", vector),),
         code=f"#define INPUTS(X) {numbers}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -11,8 +12,9 @@ from ...runtime.op import Op
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.ops.signal import DFT, STFT, BlackmanWindow, HammingWindow, HannWindow
 from .compile import arithmetic
-from .launch import Ints64, Launch, Tensor, each
+from .launch import Launch, each
 from .layout import Ints
+from .operands import Tensor
 from .registry import Answer, kernel, need_dtypes, need_known
 from .shape import given
 
@@ -22,7 +24,7 @@ def _transform(
     x: Tensor,
     window: Tensor | None,
     sizes: Ints,
-    lines: Ints,
+    lines: Mapping[str, int],
     *,
     inverse: bool = False,
     half: bool = False,
@@ -44,7 +46,10 @@ def _transform(
         "dft.cu",
         "transform",
         count,
-        *(x, window, y, np.int64(count), *map(np.int32, sizes), Ints64(lines)),
+        {
+            **{"x": x, "window": window, "y": y, "count": count, "l": lines},
+            **{"size": sizes[0], "length": sizes[1], "coefficients": sizes[2]},
+        },
         types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
         constants=(
             *(("INVERSE", inverse), ("HALF", half), ("PARTS", x.dims[-1])),
@@ -69,7 +74,10 @@ def dft(
     if half:
         count = results
     inner, parts = prod(x.dims[along + 1 : -1]), x.dims[-1]
-    lines = (1, inner, size * inner * parts, 0, parts, inner * parts)
+    lines = {
+        **{"frames": 1, "inner": inner, "of_outer": size * inner * parts, "of_frame": 0},
+        **{"of_inner": parts, "step": inner * parts},
+    }
     sizes = (size, count, results)
     return _transform(y, x, None, sizes, lines, inverse=bool(op.inverse), half=half)
 
@@ -93,7 +101,10 @@ def stft(
     elif length is not None:
         count = length.ints[0]
     parts = x.dims[2]
-    lines = (y.dims[1], 1, x.dims[1] * parts, step.ints[0] * parts, 0, parts)
+    lines = {
+        **{"frames": y.dims[1], "inner": 1, "of_outer": x.dims[1] * parts},
+        **{"of_frame": step.ints[0] * parts, "of_inner": 0, "step": parts},
+    }
     return _transform(y, x, window, (count, count, y.dims[2]), lines)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...runtime.ops.window import Window
-from .launch import Ints32, Ints64, Tensor
 from .layout import Ints
+from .operands import Tensor
 
 
 def three(values: Ints, missing: int) -> Ints:
@@ -12,15 +12,47 @@ def three(values: Ints, missing: int) -> Ints:
     return (missing,) * (3 - len(values)) + tuple(values)
 
 
-def geometry(x: Tensor, y: Tensor, view: Window, *, pads_end: bool = False) -> Ints32:
-    """Return struct `Geometry`: sizes, kernel (or, for poolings, pads at the end), steps, pads."""
-    sizes = (*three(x.dims[2:], 1), *three(y.dims[2:], 1))
-    steps = (*three(view.strides, 1), *three(view.dilations, 1), *three(view.pads_begin, 0))
-    if pads_end:
-        return Ints32((*sizes, *steps, *three(view.pads_end, 0)))
-    return Ints32((*sizes, *three(view.kernel, 1), *steps))
+def by_axis(**values: Ints) -> dict[str, int]:
+    """Return values for two spatial axes as members ``name_h`` and ``name_w``; one is the width."""
+    return {
+        f"{name}_{letter}": value
+        for name, pair in values.items()
+        for letter, value in zip("hw"[-len(pair) :], pair, strict=True)
+    }
 
 
-def spatial_strides(x: Tensor) -> Ints64:
+def sizes(prefix: str, dims: Ints) -> dict[str, int]:
+    """Return the extents of an image as members ``prefixheight`` and ``prefixwidth``."""
+    height, width = dims if len(dims) == 2 else (1, *dims)
+    return {f"{prefix}height": height, f"{prefix}width": width}
+
+
+def moves(prefix: str, strides: Ints) -> dict[str, int]:
+    """Return strides of images, channels, rows and columns as members ``prefix_image`` and on."""
+    image, channel, *steps = strides
+    row, column = steps if len(steps) == 2 else (0, *steps)
+    numbers = {"image": image, "channel": channel, "row": row, "column": column}
+    return {f"{prefix}_{name}": number for name, number in numbers.items()}
+
+
+def geometry(x: Ints, y: Ints, view: Window) -> dict[str, Ints]:
+    """Return struct `Geometry` of conv.cu, for spatial sizes of the input and the result."""
+    return {**_windows(x, y, view), "kernel": three(view.kernel, 1)}
+
+
+def pool_geometry(x: Ints, y: Ints, view: Window) -> dict[str, Ints]:
+    """Return struct `Geometry` of pool.cu, for spatial sizes of the input and the result."""
+    return {**_windows(x, y, view), "pad_end": three(view.pads_end, 0)}
+
+
+def _windows(x: Ints, y: Ints, view: Window) -> dict[str, Ints]:
+    return {
+        **{"in": three(x, 1), "out": three(y, 1), "stride": three(view.strides, 1)},
+        **{"dilation": three(view.dilations, 1), "pad": three(view.pads_begin, 0)},
+    }
+
+
+def spatial_strides(x: Tensor) -> dict[str, int | Ints]:
     """Return struct `Strides`: distances of images, channels and neighbours along three axes."""
-    return Ints64((x.strides[0], x.strides[1], *three(x.strides[2:], 0)))
+    image, channel, *steps = x.strides
+    return {"image": image, "channel": channel, "spatial": three(tuple(steps), 0)}

@@ -13,8 +13,9 @@ from ...runtime.types import Array
 from .compile import Target
 from .half_tiles import Task
 from .half_words import ends_of
-from .launch import Argument, Ints32, Launch, Packed, Scratch, Tensor
+from .launch import Launch
 from .layout import ceil_div
+from .operands import Members, Packed, Scratch, Tensor
 from .registry import Setting
 from .split_tiles import MEMORY, STEP, SplitTile, choose, estimate, tile_named, title_of
 from .tail import NO_TAIL, Tail
@@ -22,7 +23,6 @@ from .tail import NO_TAIL, Tail
 #: What the rows of `a` are in `rows.cuh`; and how a split sum comes together.
 MATRIX, PIXELS, WINDOWS = range(3)
 WHOLE, PARTIAL, CLUSTER = range(3)
-NO_IMAGE = Ints32((0,) * 15)
 #: Bits of a float32 number that tf32 lacks.
 LACKING = 13
 #: Microseconds of packing a small matrix at run time.
@@ -62,7 +62,7 @@ class SplitProduct:
     rows: int = MATRIX
     vector: int = 4
     table: Packed | None = None
-    image: Ints32 = NO_IMAGE
+    image: Members | None = None
 
     @property
     def task(self) -> Task:
@@ -139,22 +139,25 @@ def _constants(
 
 def _groups(p: SplitProduct, tail: Tail, tile: SplitTile, splits: int, target: Target) -> Launch:
     """Return the launch of split_wgmma.cu."""
-    (m, n, k), (count, *distances) = p.shape, p.batch
+    (m, n, k), (count, batch_a, batch_c) = p.shape, p.batch
     tiles_n = ceil_div(n, tile.bn)
     tiles = ceil_div(m, tile.bm) * tiles_n
     items = tiles * count * splits
-    rows_b = ceil_div(n, 8) * 8
-    work = (m, n, k, p.lda, tiles_n, tiles, items, *distances, rows_b, splits)
+    work = {
+        **{"m": m, "n": n, "k": k, "lda": p.lda, "tiles_n": tiles_n, "tiles": tiles},
+        **{"items": items, "batch_a": batch_a, "batch_c": batch_c},
+        **{"rows_b": ceil_div(n, 8) * 8, "splits": splits},
+    }
     blocks = items if splits > 1 else min(items, tile.resident * target.processors)
     return Launch(
         "split_wgmma.cu",
         "split_wgmma",
         grid=(blocks, 1, 1),
         block=tile.threads,
-        args=(
-            *(p.a, p.b, p.c, p.table, p.bias, *tail.pointers),
-            *(np.int32(p.ldc), Ints32(work), p.image),
-        ),
+        args={
+            **{"a": p.a, "b": p.b, "c": p.c, "table": p.table, "bias": p.bias, **tail.args},
+            **{"ldc": p.ldc, "work": work, "image": p.image},
+        },
         types=(("T", float32),),
         constants=(
             *_constants(p, tile, CLUSTER if splits > 1 else WHOLE, True, tail),
@@ -173,21 +176,21 @@ def _warps(
     p: SplitProduct, tail: Tail, tile: SplitTile, splits: int, partial_sums: Scratch | None
 ) -> Launch:
     """Return the launch of split_mma.cu."""
-    (m, n, k), (count, *distances) = p.shape, p.batch
+    (m, n, k), (count, batch_a, batch_c) = p.shape, p.batch
     tiles_n = ceil_div(n, tile.bn)
     whole = partial_sums is None
-    rows_b = ceil_div(n, 8) * 8
-    ends: tuple[Argument, ...] = (p.bias if whole else None, *tail.pointers)
     return Launch(
         "split_mma.cu",
         "split_mma",
         grid=(ceil_div(m, tile.bm) * tiles_n, 1, count * splits),
         block=tile.threads,
-        args=(
-            *(p.a, p.b, partial_sums or p.c, p.table, *ends),
-            *map(np.int32, (m, n, k, p.lda, p.ldc, tiles_n, *distances, rows_b, splits)),
-            p.image,
-        ),
+        args={
+            **{"a": p.a, "b": p.b, "c": partial_sums or p.c, "table": p.table},
+            **{"bias": p.bias if whole else None, **tail.args, "m": m, "n": n, "k": k},
+            **{"lda": p.lda, "ldc": p.ldc, "tiles_n": tiles_n, "batch_a": batch_a},
+            **{"batch_c": batch_c, "rows_b": ceil_div(n, 8) * 8, "splits": splits},
+            "image": p.image,
+        },
         types=(("T", float32),),
         constants=_constants(p, tile, WHOLE if whole else PARTIAL, whole, tail),
         code="\n".join(('#define KIND "tf32"', tail.code)),
@@ -232,10 +235,10 @@ def _sum_of_splits(p: SplitProduct, tail: Tail, splits: int, partial_sums: Scrat
         "gemm_reduce",
         grid=(ceil_div(m * ceil_div(n, 4), 256), count, 1),
         block=256,
-        args=(
-            *(partial_sums, p.c, p.bias, *tail.pointers),
-            *(*map(np.int32, (m, n, p.ldc)), np.int64(batch_c), np.int32(splits)),
-        ),
+        args={
+            **{"partial": partial_sums, "c": p.c, "bias": p.bias, **tail.args},
+            **{"m": m, "n": n, "ldc": p.ldc, "batch_c": batch_c, "splits": splits},
+        },
         types=(("T", float32),),
         constants=(
             *(("VECTOR_C", 4 if p.vector_c == 4 else 1), ("BIAS", p.bias is not None)),
@@ -330,10 +333,10 @@ def _packed_matrices(
         "split_pack",
         grid=(ceil_div(rows, 32) * steps, 1, count),
         block=256,
-        args=(
-            *(b, Scratch(0), *map(np.int32, (n, k, rows)), np.int64(of_b)),
-            *map(np.int32, (of_row, of_term)),
-        ),
+        args={
+            **{"b": b, "packed": Scratch(0), "n": n, "k": k, "rows": rows},
+            **{"of_matrix": of_b, "of_row": of_row, "of_term": of_term},
+        },
         constants=(("PARTS", parts), ("ACROSS", not form[1])),
         scratch=4 * count * steps * parts * rows * STEP,
         early=True,

@@ -18,9 +18,10 @@ from ...runtime.types import Array
 from .convolution import Convolution
 from .half_conv import MOST_EXTENT
 from .half_tiles import Task
-from .launch import Ints32, Launch, Packed, Scratch, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import Formats
+from .operands import Packed, Scratch, Tensor
 from .registry import Answer
 from .split import (
     PIXELS,
@@ -33,7 +34,7 @@ from .split import (
     time_of,
 )
 from .split_tiles import tile_named, title_of, ways_of
-from .windows import divisor, image_of, pack_table
+from .windows import divided_image, pack_table
 
 #: Kernels find pixels by products of 31 bits.
 MOST_ELEMENTS = 2**30
@@ -65,8 +66,6 @@ def split_convolution(conv: Convolution, variant: str = "") -> Answer:
     packing = () if x.is_channels_last else (_packed_image(x, channels),)
     moves = x.strides if x.is_channels_last else _strides(x.dims[2:], channels)
     pixels = conv.is_pointwise
-    image = image_of(x.dims[2:], y.dims[2:], conv.view, moves)
-    output = y.dims[2:]
     pack = partial(pack_filters, groups=group, channels=channels, parts=parts)
     product = SplitProduct(
         a=x if x.is_channels_last else Scratch(0),
@@ -80,7 +79,7 @@ def split_convolution(conv: Convolution, variant: str = "") -> Answer:
         bias=conv.b,
         rows=PIXELS if pixels else WINDOWS,
         table=None if pixels else _table(conv, channels, moves),
-        image=Ints32((*image.values, *divisor(prod(output)), *divisor(output[-1]))),
+        image=divided_image(x.dims[2:], y.dims[2:], conv.view, moves),
     )
     used = max((launch.scratch for launch in packing), default=0)
     way = tile_named(variant) if variant else None
@@ -143,7 +142,10 @@ def _packed_image(x: Tensor, channels: int) -> Launch:
         "pack_image",
         grid=(ceil_div(count, 256), 1, 1),
         block=256,
-        args=(x, Scratch(0), *map(np.int32, (count, x.dims[1], rows, width, width, 0))),
+        args={
+            **{"x": x, "y": Scratch(0), "count": count, "channels": x.dims[1], "height": rows},
+            **{"width": width, "padded_width": width, "left": 0},
+        },
         types=(("T", uint32),),
         constants=(("PADDED", channels), ("PIXELS", 1)),
         scratch=4 * count * channels,

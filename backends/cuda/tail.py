@@ -9,7 +9,7 @@ from ...runtime.ir import Node, Value
 from ...runtime.ops.matmul import Gemm, MatMul
 from .compile import C_TYPES, arithmetic
 from .elementwise import Chain, chain_of
-from .launch import Packed, Tensor
+from .operands import Packed, Tensor
 
 MOST_OPERANDS = 2
 
@@ -40,9 +40,9 @@ class Tail:
         return tuple(o for o in self.operands if isinstance(o, Tensor) and o.data is None)
 
     @property
-    def pointers(self) -> tuple[Tensor | Packed | None, ...]:
-        """`operands`, filled up with null pointers."""
-        return (*self.operands, None, None)[:MOST_OPERANDS]
+    def args(self) -> dict[str, Tensor | Packed | None]:
+        """`operands` by the names that kernels have for them, null where there is none."""
+        return dict(zip(("z0", "z1"), (*self.operands, None, None), strict=False))
 
 
 def _head(dtype: DType) -> str:

@@ -10,7 +10,7 @@ from ...runtime.dtypes import DType, bfloat16, float16, float32
 from .status import check
 
 if TYPE_CHECKING:
-    from .launch import TensorMap
+    from .operands import TensorMap
 
 _DTYPES: dict[DType, driver.CUtensorMapDataType] = {
     float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,

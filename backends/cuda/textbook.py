@@ -6,6 +6,7 @@ Both take every kind of float, any number of groups, and every format. And one t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -19,10 +20,12 @@ from ...runtime.types import Array
 from .compile import arithmetic
 from .convolution import MOST_ELEMENTS, Convolution, image_formats
 from .implicit import LEAST_CHANNELS, pack_windows
-from .launch import Ints32, Launch, Packed, Tensor
+from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import LAST, PLAIN, Formats
+from .operands import Packed
 from .registry import Answer
+from .spatial import by_axis, moves, sizes
 
 # ── implicit GEMM ────────────────────────────────────────────────────────────────────────────────
 
@@ -53,16 +56,15 @@ def implicit_gemm(conv: Convolution, variant: str = "") -> Answer:
     only = Phase((0, 0), view.output, (-view.pads[0], -view.pads[1]), view.kernel, 0)
     pack = partial(pack_rows, groups=conv.group)
     weights = Packed((conv.w.value,), ("rows of groups", conv.group), pack)
-    steps = (*view.strides, *view.dilations, 1, 1)
-    plane = _plane(conv, pitch, steps)
-    return _launch(conv, weights, None, plane, (only,))
+    steps = by_axis(stride=view.strides, dilation=view.dilations, step=(1, 1))
+    return _launch(conv, weights, None, _plane(conv, pitch, steps), (only,))
 
 
 def _launch(
     conv: Convolution,
     weights: Packed,
     table: Packed | None,
-    plane: Ints32,
+    plane: Mapping[str, int],
     phases: tuple[Phase, ...],
 ) -> Launch:
     x, y, images = conv.x, conv.y, conv.x.dims[0]
@@ -72,10 +74,10 @@ def _launch(
         "implicit_gemm",
         grid=(ceil_div(pixels, BM), ceil_div(conv.filters, BN), conv.group * len(phases)),
         block=256,
-        args=(
-            *(x, weights, y, conv.b, *conv.tail.pointers, table),
-            *(plane, Ints32(phases[0].fields)),
-        ),
+        args={
+            **{"x": x, "w": weights, "y": y, "bias": conv.b, **conv.tail.args, "phases": table},
+            **{"p": plane, "only": phases[0].struct},
+        },
         types=(("X", x.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),
         constants=(("BIAS", conv.b is not None), ("PHASES", table is not None)),
         code=conv.tail.code,
@@ -84,17 +86,14 @@ def _launch(
     )
 
 
-def _plane(conv: Convolution, pitch: int, steps: Ints) -> Ints32:
+def _plane(conv: Convolution, pitch: int, steps: Mapping[str, int]) -> dict[str, int]:
     """Return struct `Plane` of implicit.cu; `steps` are strides, dilations and steps of results."""
     x, y = conv.x, conv.y
-    height, width = _two(x.dims[2:], 1)
-    sizes = (conv.group, conv.channels, conv.filters, pitch, x.dims[0], height, width)
-    return Ints32((*sizes, *_moves(x), *_moves(y), *steps))
-
-
-def _moves(tensor: Tensor) -> Ints:
-    """Return the strides of images, channels, rows and columns."""
-    return (*tensor.strides[:2], *_two(tensor.strides[2:], 0))
+    return {
+        **{"groups": conv.group, "channels": conv.channels, "filters": conv.filters},
+        **{"pitch": pitch, "images": x.dims[0], **sizes("", x.dims[2:])},
+        **{**moves("of", x.strides), **moves("to", y.strides), **steps},
+    }
 
 
 def _two(values: Ints, missing: int) -> Ints:
@@ -160,9 +159,12 @@ class Phase:
     weights: int
 
     @property
-    def fields(self) -> Ints:
-        """The struct of implicit.cu."""
-        return (*self.first, *self.count, *self.corner, *self.taps, self.weights)
+    def struct(self) -> dict[str, int]:
+        """Struct `Phase` of implicit.cu."""
+        return {
+            **by_axis(first=self.first, count=self.count, corner=self.corner, taps=self.taps),
+            "weights": self.weights,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,7 @@ def _transposed(conv: Convolution) -> Answer:
     weights = Packed((conv.w.value,), ("phases", order, conv.group), pack)
     table = Packed((conv.w.value,), ("table of phases", phases), partial(pack_table, phases=phases))
     apart = [d // gcd(d, s) for d, s in zip(view.dilations, view.strides, strict=True)]
-    steps = (1, 1, *(-d for d in apart), *view.strides)
+    steps = by_axis(stride=(1, 1), dilation=tuple(-d for d in apart), step=view.strides)
     return _launch(conv, weights, table, _plane(conv, pitch, steps), phases)
 
 
@@ -234,7 +236,7 @@ def pack_phases(w: Array, order: tuple[Ints, ...], width: int, groups: int) -> A
 
 def pack_table(w: Array, phases: tuple[Phase, ...]) -> Array:
     """Return the phases as an array of the struct of implicit.cu."""
-    return np.array([phase.fields for phase in phases], np.int32)
+    return np.array([tuple(phase.struct.values()) for phase in phases], np.int32)
 
 
 # ── direct ───────────────────────────────────────────────────────────────────────────────────────
@@ -294,17 +296,21 @@ def direct(conv: Convolution, variant: str = "") -> Answer:
     tiles = ceil_div(view.output[0], block.height) * ceil_div(view.output[1], block.width)
     if conv.group * blocks > 65535 or x.dims[0] > 65535:
         return f"{conv.group * blocks} blocks of filters, {x.dims[0]} images"
-    sizes = (conv.channels, conv.filters, blocks, *_two(x.dims[2:], 1), *view.output, *view.pads)
+    plane = {
+        **{"channels": conv.channels, "filters": conv.filters, "blocks": blocks},
+        **{**sizes("", x.dims[2:]), **sizes("out_", view.output), **by_axis(pad=view.pads)},
+        **{**moves("of", x.strides), **moves("to", y.strides)},
+    }
     pack = partial(pack_blocks, groups=conv.group)
     return Launch(
         "direct.cu",
         "direct",
         grid=(tiles, conv.group * blocks, x.dims[0]),
         block=TILE // PIXELS,
-        args=(
-            *(x, Packed((conv.w.value,), ("blocks", conv.group), pack), y, conv.b),
-            *(*conv.tail.pointers, Ints32((*sizes, *_moves(x), *_moves(y)))),
-        ),
+        args={
+            **{"x": x, "w": Packed((conv.w.value,), ("blocks", conv.group), pack), "y": y},
+            **{"bias": conv.b, **conv.tail.args, "p": plane},
+        },
         types=(("X", x.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),
         constants=(
             *(("TILE_H", block.height), ("TILE_W", block.width), ("PIXELS", PIXELS)),
@@ -366,10 +372,12 @@ def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
     if conv.tail.reads_along:
         return "an operand that may lie where the sums do"
     x, y, view = conv.x, conv.y, conv.view
-    plane = (
-        *(conv.channels, *x.dims[2:], *view.kernel, *view.strides, *view.dilations),
-        *(*view.pads_begin, ceil_div(conv.filters, 4) * 4),
-    )
+    plane = {
+        **{"channels": conv.channels, **sizes("", x.dims[2:])},
+        **by_axis(kernel=view.kernel, stride=view.strides),
+        **by_axis(dilation=view.dilations, pad=view.pads_begin),
+        "pitch": ceil_div(conv.filters, 4) * 4,
+    }
     pack = partial(pack_windows, groups=1)
     weights = Packed((conv.w.value,), ("windows", 1), pack)
     return Launch(
@@ -377,7 +385,7 @@ def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
         "naive_nhwc",
         grid=(view.output[1], view.output[0], x.dims[0]),
         block=conv.filters,
-        args=(x, weights, y, conv.b, *conv.tail.pointers, Ints32(plane)),
+        args={"x": x, "w": weights, "y": y, "bias": conv.b, **conv.tail.args, "p": plane},
         types=(("T", x.dtype),),
         constants=(("BIAS", conv.b is not None),),
         code=conv.tail.code,

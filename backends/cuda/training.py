@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...runtime.dtypes import FLOATS, int64
 from ...runtime.op import Op
 from ...runtime.ops.training import Adagrad, Adam, Momentum
 from .compile import arithmetic
-from .launch import Argument, Launch, Numbers64, Tensor, each
+from .launch import Launch, each
+from .operands import Tensor
 from .registry import Answer, kernel, need_dtypes
 
 ADAGRAD, ADAM, MOMENTUM, NESTEROV = range(4)
@@ -36,25 +35,27 @@ def optimize(
     kinds = 4 if isinstance(op, Adam) else 3
     count = len(inputs) // kinds
     results = (y, *more, *(None,) * (len(inputs) - count))
-    factors = Numbers64(
-        (
-            *(getattr(op, "alpha", 0.0), getattr(op, "beta", 0.0), getattr(op, "epsilon", 0.0)),
-            *(getattr(op, "decay_factor", 0.0), op.norm_coefficient),
-            getattr(op, "norm_coefficient_post", 0.0),
-        )
-    )
+    factors = {
+        **{name: getattr(op, name, 0.0) for name in ("alpha", "beta", "epsilon")},
+        **{"decay": getattr(op, "decay_factor", 0.0), "norm": op.norm_coefficient},
+        "norm_post": getattr(op, "norm_coefficient_post", 0.0),
+    }
     launches: list[Launch] = []
     for i in range(count):
         x, gradient, *states = inputs[i::count]
         new, *new_states = results[i : count * (kinds - 1) : count]
-        reads: tuple[Argument, ...] = (rate, step, x, gradient, *states, None)[:6]
-        writes: tuple[Argument, ...] = (new, *new_states, None)[:3]
+        first, second = (*states, None)[:2]
+        new_first, new_second = (*new_states, None)[:2]
         launches.append(
             each(
                 "optimize.cu",
                 "optimize",
                 x.size,
-                *(*reads, *writes, np.int64(x.size), factors),
+                {
+                    **{"rate": rate, "step": step, "x": x, "gradient": gradient, "y": new},
+                    **{"first": first, "second": second, "count": x.size, "by": factors},
+                    **{"new_first": new_first, "new_second": new_second},
+                },
                 types=(
                     *(("T", x.dtype), ("R", rate.dtype), ("I", step.dtype)),
                     ("A", arithmetic(x.dtype)),

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory, KernelError
 from ...runtime.ir import Node
 from .families import KERNELS
-from .launch import Tensor
 from .menu import Menu, Offer, Task
+from .operands import Tensor
 from .records import Records
 from .registry import Choice, Setting
 

@@ -15,22 +15,13 @@ from ...runtime.lanes import sequence
 from ...runtime.types import Array
 from .clock import microseconds
 from .device import CudaDevice
-from .launch import (
-    Launch,
-    Operand,
-    Packed,
-    Scratch,
-    Tensor,
-    addresses,
-    bound,
-    index_type,
-    integer,
-    launches_of,
-)
+from .launch import Launch, launches_of
 from .layout import ceil_div, order
 from .memory import CudaBuffer, pointer
 from .menu import Offer, Task
+from .operands import Operand, Packed, Scratch, Tensor, index_type
 from .status import check
+from .step import addresses, bound
 
 #: Blocks that compare results, and warps of one.
 BLOCKS, WARPS = 1024, 8
@@ -157,7 +148,8 @@ class DeviceJudge:
             self._copy(format, plain)
             launch = difference(y.dtype, y.size)
             code = self._device.compiler.submit(launch.source)
-            at = dict(enumerate((plain.pointer, self._expected.pointer, sums.pointer)))
+            at = {"found": plain.pointer, "expected": self._expected.pointer}
+            at["sums"] = sums.pointer
             bound(self._device, launch, code, at)(self._stream)
             self._stream.synchronize()
             parts = np.empty((launch.grid[0], 2))
@@ -183,7 +175,7 @@ def difference(dtype: DType, count: int) -> Launch:
         "difference",
         grid=(min(BLOCKS, ceil_div(count, 32 * WARPS)), 1, 1),
         block=32 * WARPS,
-        args=(Scratch(0), Scratch(0), Scratch(0), integer(count, index)),
+        args={**dict.fromkeys(("found", "expected", "sums"), Scratch(0)), "count": count},
         types=(("T", dtype), ("W", float64 if dtype == float64 else float32), ("Index", index)),
         constants=(("WARPS", WARPS),),
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ...runtime.ops.window import Window
 from ...runtime.types import Array
-from .launch import Ints32
 from .layout import Ints, ceil_div
+from .spatial import by_axis, sizes
 
 
-def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> Ints32:
-    """Return the struct `Image` of gemm.cu and mma.cu; one spatial axis counts as the width.
+def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str, int]:
+    """Return the struct `Image` of gemm.cu; one spatial axis counts as the width.
 
     Args:
         spatial: extents of the input.
@@ -21,13 +23,21 @@ def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> Ints32:
     """
     flat = len(spatial) == 1
     one = (1,) if flat else ()
-    height, width = (*one, *spatial)
-    out_height, out_width = (*one, *output)
-    stride_h, stride_w = (*one, *view.strides)
-    pad_h, pad_w = (*(0 for _ in one), *view.pads_begin)
+    pads = (*(0 for _ in one), *view.pads_begin)
     row, column = (0, moves[2]) if flat else moves[2:]
-    sizes = (height, width, out_height, out_width)
-    return Ints32((*sizes, stride_h, stride_w, pad_h, pad_w, moves[0], row, column))
+    return {
+        **{**sizes("", spatial), **sizes("out_", output)},
+        **by_axis(stride=(*one, *view.strides), pad=pads),
+        **{"of_image": moves[0], "of_row": row, "of_column": column},
+    }
+
+
+def divided_image(
+    spatial: Ints, output: Ints, view: Window, moves: Ints
+) -> dict[str, int | tuple[int, int]]:
+    """Return the struct `Image` of rows.cuh, which can divide by sizes of the result; see above."""
+    image = image_of(spatial, output, view, moves)
+    return {**image, "pixels": divisor(prod(output)), "columns": divisor(output[-1])}
 
 
 def pack_table(

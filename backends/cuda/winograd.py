@@ -16,10 +16,12 @@ from ...runtime.dtypes import float32
 from ...runtime.types import Array
 from .batched import Batch, Shape, batch_time, multiply_batch
 from .convolution import MOST_ELEMENTS, Convolution
-from .launch import Argument, Ints32, Launch, Packed, Scratch
+from .launch import Launch
 from .layout import ceil_div
 from .menu import LAST, Formats
+from .operands import Arguments, Packed, Scratch
 from .registry import Answer
+from .spatial import by_axis, moves, sizes
 
 THREADS = 256
 #: The transform of weights, G w G', for tiles of 2 and of 4 results; see `winograd.cuh`.
@@ -80,13 +82,17 @@ def _tiles(conv: Convolution, out: int) -> tuple[int, int, int]:
     return conv.x.dims[0] * rows * columns, rows, columns
 
 
-def _plane(conv: Convolution, out: int) -> Ints32:
+def _plane(conv: Convolution, out: int) -> dict[str, int]:
     """Return struct `Plane` of winograd.cuh."""
     x, y = conv.x, conv.y
     _, rows, columns = _tiles(conv, out)
-    sizes = (x.dims[0], x.dims[1], y.dims[1], *x.dims[2:], *y.dims[2:], *conv.view.pads_begin)
-    moves = [(t.strides[0], *t.strides[2:]) for t in (x, y)]
-    return Ints32((*sizes, rows, columns, *moves[0], *moves[1]))
+    strides = {**moves("of", x.strides), **moves("to", y.strides)}
+    return {
+        **{"images": x.dims[0], "channels": x.dims[1], "filters": y.dims[1]},
+        **{**sizes("", x.dims[2:]), **sizes("out_", y.dims[2:])},
+        **by_axis(tiles=(rows, columns), pad=conv.view.pads_begin),
+        **{name: step for name, step in strides.items() if not name.endswith("channel")},
+    }
 
 
 # ── in one kernel ────────────────────────────────────────────────────────────────────────────────
@@ -105,10 +111,10 @@ def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
         "winograd",
         grid=(ceil_div(tiles, block.tiles), ceil_div(conv.filters, block.filters), 1),
         block=threads,
-        args=(
-            *(conv.x, Packed((conv.w.value,), ("winograd", out, block), pack), conv.y, conv.b),
-            *(*conv.tail.pointers, _plane(conv, out)),
-        ),
+        args={
+            **{"x": conv.x, "w": Packed((conv.w.value,), ("winograd", out, block), pack)},
+            **{"y": conv.y, "bias": conv.b, **conv.tail.args, "p": _plane(conv, out)},
+        },
         types=(("T", float32),),
         constants=(
             *(("OUT", out), ("TILES", block.tiles), ("FILTERS", block.filters)),
@@ -141,7 +147,7 @@ def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
     The workspace has the transformed inputs and sums: (out + 2)^2 * tiles * (c + m) elements.
     """
     points, (tiles, _, _) = (out + 2) ** 2, _tiles(conv, out)
-    c, m, plane = conv.channels, conv.filters, _plane(conv, out)
+    c, m = conv.channels, conv.filters
     if points * tiles * max(c, m) >= MOST_ELEMENTS:
         return f"tiles of {points * tiles * max(c, m)} elements, not fewer than 2^31"
     of_inputs = ceil_div(4 * points * tiles * c, 256) * 256
@@ -150,31 +156,24 @@ def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
     shape = Shape(points, tiles, m, c)
     batch = Batch(shape, Scratch(0), sums, conv.w.value, ("winograd", out), pack)
     launches = (
-        _end("winograd_inputs", conv, out, tiles * c, (conv.x, Scratch(0)), plane),
+        _end("winograd_inputs", conv, out, tiles * c, {"x": conv.x, "v": Scratch(0)}),
         *multiply_batch(batch, conv.setting),
         _end(
-            "winograd_results", conv, out, tiles * m,
-            (sums, conv.y, conv.b, *conv.tail.pointers), plane,
+            *("winograd_results", conv, out, tiles * m),
+            {"sums": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
         ),
-    )  # fmt: skip
+    )
     used = of_inputs + 4 * points * tiles * m
     return tuple(replace(launch, scratch=used) for launch in launches)
 
 
-def _end(
-    entry: str,
-    conv: Convolution,
-    out: int,
-    count: int,
-    operands: tuple[Argument, ...],
-    plane: Ints32,
-) -> Launch:
+def _end(entry: str, conv: Convolution, out: int, count: int, operands: Arguments) -> Launch:
     return Launch(
         "winograd_transform.cu",
         entry,
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
-        args=(*operands, np.int64(count), plane),
+        args={**operands, "count": count, "p": _plane(conv, out)},
         types=(("T", float32),),
         constants=(("OUT", out), ("BIAS", conv.b is not None)),
         code=conv.tail.code,

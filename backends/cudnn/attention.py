@@ -13,8 +13,8 @@ from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
 from ...runtime.types import TensorType
 from ..cuda.heads import by_head
-from ..cuda.launch import Tensor
 from ..cuda.layout import ceil_div
+from ..cuda.operands import Tensor
 from .choice import Task
 from .operation import FLOATS, HALVES, NEVER, NO_PITCHES, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway

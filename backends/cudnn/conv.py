@@ -34,8 +34,8 @@ from ...runtime.ops.elementwise import (
 from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Options, Precision
 from ...runtime.types import Array
-from ..cuda.launch import Packed
 from ..cuda.layout import Ints
+from ..cuda.operands import Packed
 from .choice import Division, Task
 from .convolution import Convolution
 from .front import Front

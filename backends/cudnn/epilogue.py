@@ -11,12 +11,14 @@ from ...runtime.ir import Graph, Value
 from ...runtime.types import TensorType
 from ..cuda.device import CudaDevice, CudaStream
 from ..cuda.elementwise import chain_of, elementwise
-from ..cuda.launch import Launch, Tensor, bound
+from ..cuda.launch import Launch
+from ..cuda.operands import Tensor
+from ..cuda.step import bound
 from .operation import Operand
 from .stages import FLOW, Input, Tail
 
 
-def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[int, str]]:
+def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[str, str]]:
     """Return the kernel that applies a tail to a result, in place.
 
     Args:
@@ -25,7 +27,7 @@ def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[in
         result: how it lies.
 
     Returns:
-        The kernel, and the role of each of its pointers by position.
+        The kernel, and the role of each of its pointers by name.
     """
     graph = Graph("epilogue")
     operands = {role: result, **dict(tail.operands)}
@@ -52,7 +54,8 @@ def rest_launch(tail: Tail, role: str, result: Operand) -> tuple[Launch, dict[in
         return Tensor(value, *operands[roles[value]].layout)
 
     launch = elementwise(chain, tensor(flow), [tensor(value) for value in chain.operands])
-    places = {i: roles[a.value] for i, a in enumerate(launch.args) if isinstance(a, Tensor)}
+    given = launch.arguments.items()
+    places = {name: roles[a.value] for name, a in given if isinstance(a, Tensor)}
     return launch, places
 
 
@@ -70,4 +73,4 @@ def rest_kernel(
     """
     launch, places = rest_launch(tail, role, result)
     code = device.compiler.submit(launch.source)
-    return bound(device, launch, code, {place: at[r] for place, r in places.items()})
+    return bound(device, launch, code, {name: at[r] for name, r in places.items()})

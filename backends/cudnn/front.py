@@ -10,7 +10,9 @@ from ...runtime.ir import Graph
 from ...runtime.types import TensorType
 from ..cuda.device import CudaDevice, CudaStream
 from ..cuda.half_first import packed_image
-from ..cuda.launch import Launch, Scratch, Tensor, bound
+from ..cuda.launch import Launch
+from ..cuda.operands import Tensor
+from ..cuda.step import bound
 from .operation import Operand
 
 #: Bytes that the workspace of cuDNN behind a packed image is aligned to.
@@ -43,11 +45,9 @@ class Front:
 
 
 def front_launch(front: Front) -> Launch:
-    """Return the kernel; its first argument is the image, its second where it is packed."""
+    """Return the kernel; its argument `x` is the image, `y` where it is packed."""
     value = Graph("front").add_input(front.role, TensorType(front.image.dtype, front.image.dims))
     _, launch = packed_image(Tensor(value), front.channels, front.image.dims[-1], 0)
-    if not isinstance(launch.args[0], Tensor) or not isinstance(launch.args[1], Scratch):
-        raise TypeError(f"{launch.title} has other arguments")
     return launch
 
 
@@ -63,4 +63,4 @@ def front_kernel(
         packed: the address of what it becomes.
     """
     launch = front_launch(front)
-    return bound(device, launch, device.compiler.submit(launch.source), {0: image, 1: packed})
+    return bound(device, launch, device.compiler.submit(launch.source), {"x": image, "y": packed})

@@ -24,9 +24,9 @@ from ...runtime.ops.shapes import normalize_axis
 from ...runtime.options import Options
 from ...runtime.partition import results_of
 from ...runtime.types import Array
-from ..cuda.launch import Packed
 from ..cuda.norm import pack_batch_norm
 from ..cuda.norm_rows import MOST_KEPT, MOST_WARPS
+from ..cuda.operands import Packed
 from .choice import Division, Task
 from .operation import FLOATS, HALVES, NEVER, ROUNDING, Operand
 from .pointwise import Chain, extend, group_of, wanted

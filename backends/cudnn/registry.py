@@ -9,7 +9,7 @@ from ...runtime.backend import Formats, Site
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
 from ...runtime.options import CUDNN, Options
-from ..cuda.launch import Packed
+from ..cuda.operands import Packed
 from .choice import Task
 
 #: What a role stands for: a value, or constants packed on the host once a model.

@@ -16,8 +16,8 @@ from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from ...runtime.types import Array
 from ..cuda.clock import microseconds
 from ..cuda.device import CudaDevice, CudaStream
-from ..cuda.launch import Packed
 from ..cuda.memory import CudaBuffer, pointer
+from ..cuda.operands import Packed
 from .choice import Choice, Task
 from .epilogue import rest_kernel
 from .front import front_kernel

@@ -32,7 +32,7 @@ from tercet.tools.convolution_cases import Case
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.compile import H200, Compiler
-from tercet.backends.cuda.launch import Packed
+from tercet.backends.cuda.operands import Packed
 from tercet.backends.cudnn.backend import Wanted
 from tercet.backends.cudnn.choice import Task
 from tercet.backends.cudnn.front import front_launch

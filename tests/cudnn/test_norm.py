@@ -26,7 +26,7 @@ from tercet.runtime.types import TensorType
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.launch import Packed
+from tercet.backends.cuda.operands import Packed
 from tercet.backends.cudnn.backend import survey
 from tercet.backends.cudnn.epilogue import rest_launch
 from tercet.backends.cudnn.graph import OperationGraph

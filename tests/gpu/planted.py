@@ -21,7 +21,7 @@ from onnx.parser import parse_model
 
 import tercet
 from tercet.backends.cuda import compile as compiling
-from tercet.backends.cuda import launch
+from tercet.backends.cuda import step
 from tercet.backends.cuda.launch import Launch
 from tercet.runtime.errors import DeviceError
 
@@ -44,16 +44,16 @@ EDITS = {
 
 def misplace(distance: int) -> None:
     """Make the Sigmoid write behind its result."""
-    bound = launch.bound
+    bound = step.bound
 
     def planted(
-        device: Any, recipe: Launch, code: Any, pointers: Mapping[int, int]
+        device: Any, recipe: Launch, code: Any, pointers: Mapping[str, int]
     ) -> Callable[[Any], None]:
         if "Sigmoid" in recipe.title:
-            pointers = {**pointers, 0: pointers[0] + distance}
+            pointers = {**pointers, "y": pointers["y"] + distance}
         return bound(device, recipe, code, pointers)
 
-    launch.bound = planted
+    step.bound = planted
 
 
 def edit(folder: Path, name: str, old: str, new: str) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Iterable, Set
 from pathlib import Path
 
 from tercet.backends.cuda.compile import H200, Compiler, Source, Target
-from tercet.backends.cuda.launch import Launch, sizes
+from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.step import sizes
 
 #: The attribute of a kernel that describes one of its parameters.
 _PARAMETER = 0x17

@@ -11,7 +11,8 @@ import numpy as np
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Source, Target
-from tercet.backends.cuda.launch import KernelStep, Launch
+from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.step import KernelStep
 from tercet.runtime.counting import bounded
 from tercet.runtime.host import HOST
 from tercet.runtime.infer import infer, specialise

@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.backends.cuda import launch as launching
+from tercet.backends.cuda import step as stepping
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, Source, Target
-from tercet.backends.cuda.launch import Launch, TensorMap, cell
+from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.memory import CudaBuffer, address
+from tercet.backends.cuda.operands import TensorMap
 from tercet.backends.cuda.shape import reformat
+from tercet.backends.cuda.step import cell
 from tercet.runtime.backend import View
 from tercet.runtime.errors import KernelError
 from tercet.runtime.host import HostBuffer
@@ -205,7 +207,7 @@ class EmulatedDevice:
         if dst.format is not src.format:
             launch = reformat(dst, src)
             code = self.compiler.submit(launch.source)
-            return emulated(self, launch, code, {0: target, 1: source})
+            return emulated(self, launch, code, {"y": target, "x": source})
 
         def copy(stream: Any) -> None:
             ctypes.memmove(target, source, nbytes)
@@ -214,16 +216,16 @@ class EmulatedDevice:
 
 
 def emulated(
-    device: Any, launch: Launch, code: Future[Any], pointers: Mapping[int, int]
+    device: Any, launch: Launch, code: Future[Any], pointers: Mapping[str, int]
 ) -> Callable[[Any], None]:
-    """Do what `launch.bound` does, on the host."""
+    """Do what `step.bound` does, on the host."""
     library: Library = code.result()
     kernel = library.kernel(launch.entry)
     cells = [
-        _described(argument, pointers.get(i) or 0)
+        _described(argument, pointers.get(name) or 0)
         if isinstance(argument, TensorMap)
-        else cell(argument, pointers.get(i))
-        for i, argument in enumerate(launch.args)
+        else cell(argument, pointers.get(name))
+        for name, argument in launch.arguments.items()
     ]
     wanted, given = library.sizes(launch.entry), [ctypes.sizeof(one) for one in cells]
     if wanted != given:
@@ -256,6 +258,6 @@ def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None] = setattr
         folder: keeps compiled kernels.
         patch: sets an attribute of a module; pytest's `monkeypatch.setattr` undoes it later.
     """
-    patch(launching, "bound", emulated)
+    patch(stepping, "bound", emulated)
     device: Any = EmulatedDevice(HostCompiler(folder))
     return CudaBackend(device)

@@ -16,9 +16,10 @@ from tercet.backends.cuda.compile import A100, H200, Source, Target
 from tercet.backends.cuda.conv import CONV, CONV_TRANSPOSE
 from tercet.backends.cuda.convolution import Convolution
 from tercet.backends.cuda.fft import pack_spectra, tiling_of
-from tercet.backends.cuda.launch import Tensor, launches_of
+from tercet.backends.cuda.launch import launches_of
 from tercet.backends.cuda.menu import Menu, Offer
 from tercet.backends.cuda.multiplication import GEMM, MATMUL
+from tercet.backends.cuda.operands import Tensor
 from tercet.backends.cuda.registry import Choice, Setting
 from tercet.backends.cuda.tail import no_tail
 from tercet.backends.cuda.textbook import phases_of

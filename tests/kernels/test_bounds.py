@@ -15,7 +15,9 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet.backends.cuda as cuda
 from tercet.backends.cuda.bounds import MOST_BLOCKS, TooLarge
-from tercet.backends.cuda.launch import Ints32, Launch
+from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.operands import Struct
+from tercet.runtime.dtypes import float32, int32
 from tercet.runtime.errors import TercetError
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
@@ -90,10 +92,12 @@ def test_wide_products_have_all_tiles_along_x() -> None:
 
 
 def test_what_is_too_large_says_so() -> None:
+    args = {"x": None, "sums": None, "y": None, "count": 1, "parts": {"count": 1, "chunk": 2**31}}
+    types = (("X", float32), ("A", float32), ("I", int32))
     with pytest.raises(TooLarge, match="32 bits"):
-        Ints32((1, 2**31))
+        Launch("softmax_rows.cu", "softmax_rows", (1, 1, 1), 32, args, types)
     with pytest.raises(TooLarge, match="a grid of 1 x 65536 x 1 blocks"):
-        Launch("a.cu", "a", (1, 65536, 1), 32, ())
+        Launch("a.cu", "a", (1, 65536, 1), 32, {})
 
 
 def test_what_begins_early_waits() -> None:
@@ -122,5 +126,6 @@ def test_blocks_of_a_cluster_have_one_item_each() -> None:
     clusters = [launch for launch in found if launch.cluster != (1, 1, 1)]
     assert clusters
     for launch in clusters:
-        work = next(argument for argument in launch.args if isinstance(argument, Ints32))
-        assert work.values[6] == launch.grid[0]
+        work = launch.args["work"]
+        assert isinstance(work, Struct)
+        assert work["items"] == launch.grid[:1]

@@ -29,7 +29,8 @@ from tercet.backends.cuda.half_tiles import (
     choose,
     estimate,
 )
-from tercet.backends.cuda.launch import Ints32, Launch, Packed, Tensor, TensorMap
+from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.operands import Packed, Struct, Tensor, TensorMap
 from tercet.backends.cuda.tail import no_tail
 from tercet.backends.cuda.windows import divisor
 from tercet.runtime import layout as planning
@@ -342,7 +343,7 @@ def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
     """A run of pixels is the image with its padding; a tap lies so many of them further on."""
     graph = conv(512, 512, 3, 3, x=(32, 512, 14, 14), pads=(1,) * 4)
     (launch,) = launches(planned(graph))
-    image, weights = launch.args[:2]
+    image, weights = launch.args["a"], launch.args["b"]
     assert isinstance(image, TensorMap)
     assert isinstance(weights, TensorMap)
     assert image.dims == (512, 14, 14, 32)
@@ -350,15 +351,16 @@ def test_image_in_memory_is_what_the_copy_engine_reads() -> None:
     assert image.corners == ((-1, -1), (0, 0))  # rows of 15: the last zero is the next one's first
     assert image.box == (64, 128 + 2 * 15 + 2)
     assert weights.dims == (512, 9, 512)
-    windows = launch.args[-1]
-    assert isinstance(windows, Ints32)
-    assert windows.values[:4] == (9, 3, 15, 1)
+    windows = launch.args["w"]
+    assert isinstance(windows, Struct)
+    found = [windows[name] for name in ("taps", "columns", "tap_h", "tap_w")]
+    assert found == [(9,), (3,), (15,), (1,)]
 
 
 def test_rows_of_windows_may_overlap() -> None:
     graph = conv(64, 3, 3, 3, x=(32, 3, 224, 224), pads=(1,) * 4)
     _, launch = launches(planned(graph))
-    image = launch.args[0]
+    image = launch.args["a"]
     assert isinstance(image, TensorMap)
     assert image.dims == (16, 224, 224, 32)
     assert image.strides[0] == 8  # elements from one window to its neighbour: 16 bytes

@@ -16,7 +16,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Target
 from tercet.backends.cuda.half_linear import FEW, LINEAR_TILES, MANY, LinearTile
 from tercet.backends.cuda.half_tiles import Layout
-from tercet.backends.cuda.launch import TensorMap
+from tercet.backends.cuda.operands import TensorMap
 from tercet.runtime.dtypes import DType, bfloat16, float16
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
@@ -91,7 +91,7 @@ def test_layers_of_many_rows(shape: tuple[int, int, int], end: str, expected: st
 
 def test_the_operand_read_along_lies_like_the_result(cache: Path) -> None:
     (launch,) = launches(planned(layer(6304, 768, 3072, "residual").graph))
-    a, b, c, z = (arg for arg in launch.args if isinstance(arg, TensorMap))
+    a, b, c, z = (arg for arg in launch.args.values() if isinstance(arg, TensorMap))
     assert (a.dims, b.dims) == ((3072, 6304), (3072, 768))
     assert (
         (c.dims, c.strides, c.box) == (z.dims, z.strides, z.box) == ((768, 6304), (768,), (64, 64))
@@ -102,7 +102,8 @@ def test_the_operand_read_along_lies_like_the_result(cache: Path) -> None:
 
 def test_a_right_operand_of_run_time_is_read_as_it_lies(cache: Path) -> None:
     (launch,) = launches(planned(layer(6304, 3072, 768, "", run_time=True).graph))
-    b = [arg for arg in launch.args if isinstance(arg, TensorMap)][1]
+    b = launch.args["b"]
+    assert isinstance(b, TensorMap)
     assert (b.dims, b.strides, b.box) == ((3072, 768), (3072,), (64, 64))
     assert not launch.early  # the kernel in front may write it
     assert_arguments([launch], H200, cache)
@@ -112,7 +113,8 @@ def test_rows_of_tiles_are_done_together_where_the_right_operand_leaves_the_cach
     for side, patch in ((2048, 1), (4096, 16)):
         arrays = [np.broadcast_to(np.float16(1), (side, side))] * 2
         (launch,) = launches(planned(single("MatMul", arrays)))
-        assert launch.args[-5:-1] == (side, side // 128, side // 256, patch)
+        found = [launch.args[name] for name in ("n", "tiles_m", "tiles_n", "patch")]
+        assert found == [side, side // 128, side // 256, patch]
 
 
 @pytest.mark.parametrize("tile", LINEAR_TILES, ids=BY_TITLE)

@@ -11,9 +11,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.launch import Ints32, Launch, Scratch, Tensor
+from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.layout import broadcast_strides, merge, strides
 from tercet.backends.cuda.norm import softmax
+from tercet.backends.cuda.operands import Scratch, Tensor
 from tercet.backends.cuda.registry import Setting
 from tercet.backends.cuda.tiles import TILES, choose, estimate
 from tercet.runtime.backend import Format
@@ -73,7 +74,7 @@ def test_softmax_is_plain_data() -> None:
         "softmax_rows",
         grid=(3, 1, 1),
         block=128,
-        args=(x, None, y, np.int32(1000), Ints32((1, 1000))),
+        args={"x": x, "sums": None, "y": y, "count": 1000, "parts": {"count": 1, "chunk": 1000}},
         types=(("X", float32), ("A", float32), ("I", int32)),
         constants=(
             *(("WARPS", 4), ("VECTOR", 4), ("BATCH", 2), ("SHARED", False)),
@@ -163,7 +164,7 @@ def test_split_sums_need_workspace_for_each_split() -> None:
     splits = first.grid[2]
     assert splits > 1
     assert first.scratch == 4 * splits * 49 * 512
-    assert first.args[2] == second.args[0] == Scratch(0)
+    assert first.args["c"] == second.args["partial"] == Scratch(0)
 
 
 @pytest.mark.parametrize("target", [H200, A100])
@@ -223,7 +224,8 @@ def test_elementwise_chains_are_one_kernel_that_reads_each_operand_once() -> Non
     infer(graph)
     (launch,) = launches(planned(graph))
     assert launch.note == "Sigmoid+Mul+Add"
-    assert [a.value.name for a in launch.args if isinstance(a, Tensor)][1:] == ["x", "y"]
+    read = [a.value.name for a in launch.args.values() if isinstance(a, Tensor)][1:]
+    assert read == ["x", "y"]
 
 
 def test_a_value_that_others_read_ends_a_chain() -> None:
@@ -239,7 +241,7 @@ def test_a_value_that_others_read_ends_a_chain() -> None:
 def test_scalar_constants_are_written_into_the_code() -> None:
     (launch,) = launches(planned(single("Mul", [normal(5), np.float32(0.1)], (1,))))
     assert "float(0.10000000149011612)" in launch.code
-    assert sum(isinstance(argument, Tensor) for argument in launch.args) == 2
+    assert sum(isinstance(argument, Tensor) for argument in launch.args.values()) == 2
 
 
 # ── whole models ─────────────────────────────────────────────────────────────────────────────────

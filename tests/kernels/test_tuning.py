@@ -16,22 +16,17 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda import backend, tuning, tuning_judge
-from tercet.backends.cuda import launch as launching
+from tercet.backends.cuda import step as stepping
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.launch import (
-    Launch,
-    Scratch,
-    TensorMap,
-    addresses,
-    bound,
-    launches_of,
-)
+from tercet.backends.cuda.launch import Launch, launches_of
 from tercet.backends.cuda.memory import pointer
 from tercet.backends.cuda.menu import Offer, Task
+from tercet.backends.cuda.operands import Scratch, TensorMap
 from tercet.backends.cuda.records import Records
 from tercet.backends.cuda.registry import Setting
 from tercet.backends.cuda.status import failure
+from tercet.backends.cuda.step import addresses, bound
 from tercet.backends.cuda.tuning import Tuner, Work, digest, works_of
 from tercet.backends.cuda.tuning_judge import difference
 from tercet.runtime.cache import Cache
@@ -307,7 +302,7 @@ def problems(launch: Launch) -> Iterator[str]:
         yield f"grid {launch.grid}"
     if any(blocks % size for blocks, size in zip(launch.grid, launch.cluster, strict=True)):
         yield f"grid {launch.grid} of clusters {launch.cluster}"
-    for map in (argument for argument in launch.args if isinstance(argument, TensorMap)):
+    for map in (argument for argument in launch.args.values() if isinstance(argument, TensorMap)):
         size, limits = map.dtype.itemsize, (256, 1024) if map.corners else (256,) * len(map.dims)
         begin = map.base.offset if isinstance(map.base, Scratch) else 0
         if map.box[0] * size not in (32, 64, 128) or begin % 16:
@@ -358,11 +353,11 @@ def test_what_the_copy_engine_reads_has_an_address() -> None:
     offer = work.menu.pick(work.task)
     assert offer.recipe is not None
     (launch,) = launches_of(offer.recipe)
-    maps = {i for i, argument in enumerate(launch.args) if isinstance(argument, TensorMap)}
+    maps = {name for name, argument in launch.args.items() if isinstance(argument, TensorMap)}
     assert maps
     assert maps <= addresses(launch, lambda operand: 512).keys()
     device: Any = DryDevice()
-    with pytest.raises(ValueError, match="the tensor map of argument 0 has no address"):
+    with pytest.raises(ValueError, match="the tensor map 'a' has no address"):
         bound(device, launch, Future(), {})
 
 
@@ -384,8 +379,8 @@ def test_results_are_compared_on_the_gpu(
     for found in (want, (want * dtype.type(1.25)).astype(dtype), np.full_like(want, np.nan)):
         launch = difference(dtype, count)
         views = [device.upload(array) for array in (found, want, np.zeros((launch.grid[0], 2)))]
-        at = dict(enumerate(pointer(view) for view in views))
-        run: Any = launching.bound(device, launch, device.compiler.submit(launch.source), at)
+        at = dict(zip(("found", "expected", "sums"), map(pointer, views), strict=True))
+        run: Any = stepping.bound(device, launch, device.compiler.submit(launch.source), at)
         run(None)
         sums = views[2].buffer.core.buffer.memory.view(np.float64)[: launch.grid[0] * 2]
         apart, whole = sums.reshape(-1, 2).sum(0)
