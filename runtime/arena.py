@@ -14,7 +14,7 @@ MANY = 400
 
 
 @dataclass(slots=True)
-class Block:
+class Allocation:
     """Bytes that are needed from step `first` to step `last`, both included.
 
     Attributes:
@@ -37,7 +37,7 @@ def aligned(nbytes: int) -> int:
 
 #: Orders in which greedy placement takes the blocks. None is best for every graph: chains with
 #: skips like the largest first, long thin networks like the order of execution.
-_ORDERS: tuple[Callable[[Block], tuple[int, ...]], ...] = (
+_ORDERS: tuple[Callable[[Allocation], tuple[int, ...]], ...] = (
     lambda b: (-b.nbytes, b.first),
     lambda b: (b.first, -b.nbytes),
     lambda b: (-b.nbytes * (b.last - b.first + 1), b.first),
@@ -45,7 +45,7 @@ _ORDERS: tuple[Callable[[Block], tuple[int, ...]], ...] = (
 )
 
 
-def pack(blocks: Sequence[Block]) -> int:
+def pack(blocks: Sequence[Allocation]) -> int:
     """Set the offset of every block so that no two that live at one time overlap.
 
     Offline dynamic storage allocation is NP-hard; this takes the best of a few greedy placements.
@@ -67,7 +67,7 @@ def pack(blocks: Sequence[Block]) -> int:
     return best[0]
 
 
-def peak(blocks: Sequence[Block]) -> int:
+def peak(blocks: Sequence[Allocation]) -> int:
     """Return the greatest number of bytes that live at one time: no arena can be smaller."""
     changes: dict[int, int] = {}
     for block in blocks:
@@ -80,7 +80,7 @@ def peak(blocks: Sequence[Block]) -> int:
     return most
 
 
-def _place(blocks: Sequence[Block], order: Sequence[int]) -> tuple[int, list[int]]:
+def _place(blocks: Sequence[Allocation], order: Sequence[int]) -> tuple[int, list[int]]:
     """Put each block into the tightest gap that is free over its whole life."""
     arena = _placed(blocks)
     for i in order:
@@ -89,7 +89,7 @@ def _place(blocks: Sequence[Block], order: Sequence[int]) -> tuple[int, list[int
     return arena.size, arena.offsets
 
 
-def _place_from_both_ends(blocks: Sequence[Block], cap: int) -> tuple[int, list[int]]:
+def _place_from_both_ends(blocks: Sequence[Allocation], cap: int) -> tuple[int, list[int]]:
     """Fill an arena of `cap` bytes alternately from the bottom and from the top."""
     arena = _placed(blocks)
     for turn, i in enumerate(sorted(range(len(blocks)), key=lambda i: blocks[i].first)):
@@ -104,14 +104,14 @@ def _place_from_both_ends(blocks: Sequence[Block], cap: int) -> tuple[int, list[
     return arena.size, arena.offsets
 
 
-def _placed(blocks: Sequence[Block]) -> _Placed | _ManyPlaced:
+def _placed(blocks: Sequence[Allocation]) -> _Placed | _ManyPlaced:
     return _ManyPlaced(blocks) if len(blocks) > MANY else _Placed(blocks)
 
 
 class _Placed:
     """Blocks that have an offset already, sorted by it."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[Allocation]) -> None:
         self.blocks = blocks
         self.offsets = [0] * len(blocks)
         self.size = 0
@@ -144,7 +144,7 @@ class _Placed:
 class _ManyPlaced:
     """The same for thousands of blocks, in arrays."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[Allocation]) -> None:
         self.blocks = blocks
         self.offsets = [0] * len(blocks)
         self.size = 0

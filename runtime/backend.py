@@ -208,7 +208,7 @@ class Formats:
             which most of its inputs lie; `wants` and `gives` are empty then.
         pitched: inputs and outputs that may be slices of tensors with more channels, so that there
             are gaps between their rows (see `View.pitch`): channels-last images, and matrices.
-            `Site.pitches` says which ones are.
+            `BuildContext.pitches` says which ones are.
         followed: an input by output: the output may be such a slice, too, but only in the place of
             the input, which it overwrites (`Claim.in_place`), and with it.
     """
@@ -221,7 +221,7 @@ class Formats:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class BuildContext:
     """Where a claim runs, computed once by the partitioner.
 
     Attributes:
@@ -264,7 +264,7 @@ class Step(Protocol):
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
     ) -> Run:
-        """Return what does the work on these addresses, in the order of `Site`.
+        """Return what does the work on these addresses, in the order of `BuildContext`.
 
         Called once a plan; the result is called every run with the plan's stream.
         """
@@ -326,7 +326,7 @@ class Claim:
     """
 
     nodes: tuple[Node, ...]
-    build: Callable[[Site], Step | Decline]
+    build: Callable[[BuildContext], Step | Decline]
     formats: Formats = field(default_factory=Formats)
     in_place: tuple[tuple[Value, Value], ...] = ()
     always: tuple[Value, ...] = ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from .arena import ALIGNMENT, Block, aligned, pack
-from .backend import Run, Site, View, Weights
+from .arena import ALIGNMENT, Allocation, aligned, pack
+from .backend import BuildContext, Run, View, Weights
 from .errors import ModelError
 from .infer import specialise
 from .ir import Graph, Node, Value
@@ -127,10 +127,10 @@ class Body:
         self.outside = frozenset(name for name in outside if name in self._own)
         elsewhere = {*self._given, *(self._own[name] for name in self.outside)}
         lives = lives_of(self._layout, self._lanes.begins)
-        blocks: list[Block] = []
+        blocks: list[Allocation] = []
         for slot in self._layout.slots:
             if slot.alias is None and slot not in elsewhere:
-                slot.block = Block(aligned(slot.nbytes), *lives[slot])
+                slot.block = Allocation(aligned(slot.nbytes), *lives[slot])
                 blocks.append(slot.block)
         end = pack(blocks)
         need: dict[int, int] = {}
@@ -214,7 +214,9 @@ def _overwrites(row: Row, root: Slot, old: Slot) -> bool:
     return same and (target.value, origin.value) in row.claim.in_place
 
 
-def finder(site: Site, inputs: Sequence[View], outputs: Sequence[View]) -> Callable[[Value], View]:
+def finder(
+    site: BuildContext, inputs: Sequence[View], outputs: Sequence[View]
+) -> Callable[[Value], View]:
     """Return what tells where the values lie that a bound step reads and writes."""
     views = dict(zip(site.inputs, inputs, strict=True))
     views.update(zip(site.outputs, outputs, strict=True))

@@ -20,7 +20,7 @@ from .types import HostValue
 Check = Callable[[Mapping[str, Any], Stream | None], dict[str, HostValue | Lent]]
 
 
-class Bound:
+class BoundModel:
     """A model with fixed shapes whose inputs and results have fixed addresses: nothing is copied.
 
     It has a plan of its own, so that several of them work at the same time, each on its stream.
@@ -113,7 +113,7 @@ class Bound:
                 self._resident.wait()
             self._release()
 
-    def __enter__(self) -> Bound:
+    def __enter__(self) -> BoundModel:
         return self
 
     def __exit__(

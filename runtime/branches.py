@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .backend import Run, Site, View
+from .backend import BuildContext, Run, View
 from .body import Body, finder
 from .deciding import Decisions
 from .lanes import sequence
@@ -32,9 +32,9 @@ class Branches:
         self.nodes = 2 + then.nodes + other.nodes
         self.scratch = 0
         self._decisions = decisions
-        self._site: Site | None = None
+        self._site: BuildContext | None = None
 
-    def at(self, site: Site) -> Branches:
+    def at(self, site: BuildContext) -> Branches:
         """Become the step of a site: the branches write what is read straight to its outputs."""
         self._site = site
         (node,) = site.nodes

@@ -12,7 +12,7 @@ from .types import Array, TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class IOPlacement:
     """Where the tensors lie that a plan is fed with, and those that it gives.
 
     Attributes:
@@ -26,7 +26,7 @@ class Ends:
 
 
 #: Everything comes from the host and goes back there.
-HOST_ENDS = Ends()
+HOST_IO = IOPlacement()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ MOST_AHEAD = 16
 
 
 @dataclass(slots=True)
-class Turns:
+class StreamSerializer:
     """Runs of one plan on streams of its callers: the next waits, on the device, for the last.
 
     What a run reads is kept alive until the device has read it, whatever stream its owner works

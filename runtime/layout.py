@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from .arena import Block
-from .backend import Backend, Claim, Decline, Device, Format, Site, Step, Stream, extent
+from .arena import Allocation
+from .backend import Backend, BuildContext, Claim, Decline, Device, Format, Step, Stream, extent
 from .errors import ModelError
-from .exchange import HOST_ENDS, Ends
+from .exchange import HOST_IO, IOPlacement
 from .guard import check_time, planning
 from .host import HOST
 from .ir import Graph, Node, Value
@@ -51,7 +51,7 @@ class Slot:
     alias: Slot | None = None
     offset: int = 0
     pitch: int = 0
-    block: Block | None = None
+    block: Allocation | None = None
 
     @property
     def root(self) -> Slot:
@@ -133,7 +133,7 @@ class Layout:
         self,
         graph: Graph,
         stores: Mapping[Device, WeightStore],
-        ends: Ends = HOST_ENDS,
+        ends: IOPlacement = HOST_IO,
         device: Device = HOST,
     ) -> None:
         self.graph = graph
@@ -250,7 +250,7 @@ class Layout:
         if row.claim is None:
             return None
         slots = (*row.inputs, *row.outputs)
-        site = Site(
+        site = BuildContext(
             row.nodes,
             tuple(slot.value for slot in row.inputs),
             tuple(slot.value for slot in row.outputs),
@@ -295,7 +295,7 @@ def lay_out(
     backends: Sequence[Backend],
     options: Options,
     stores: Mapping[Device, WeightStore],
-    ends: Ends = HOST_ENDS,
+    ends: IOPlacement = HOST_IO,
     nesting: Backend | None = None,
 ) -> tuple[Layout, Partition]:
     """Partition a static graph, build every step and insert the copies.

@@ -10,7 +10,7 @@ from typing import cast
 from .backend import Format, Stream
 from .border import Border
 from .errors import InputError, ModelError, ModelWarning, UnsupportedError
-from .exchange import HOST_ENDS, Ends, Lent
+from .exchange import HOST_IO, IOPlacement, Lent
 from .feeds import Feed
 from .infer import specialise
 from .ir import Graph
@@ -104,7 +104,7 @@ class Lookup:
             store.forget(alone)
 
     def _build(
-        self, wanted: tuple[str, ...], types: Mapping[str, ValueType | None], ends: Ends
+        self, wanted: tuple[str, ...], types: Mapping[str, ValueType | None], ends: IOPlacement
     ) -> Program:
         unclear = ambiguous(sizes_of(self._imported.inputs, types))
         try:
@@ -140,7 +140,7 @@ class Lookup:
 
     # ── programs ─────────────────────────────────────────────────────────────────────────────
 
-    def ends(self, feeds: Mapping[str, Feed], *, on_device: bool, all_there: bool) -> Ends:
+    def ends(self, feeds: Mapping[str, Feed], *, on_device: bool, all_there: bool) -> IOPlacement:
         """Return where inputs and results lie.
 
         Args:
@@ -156,7 +156,7 @@ class Lookup:
             elif all_there and isinstance(info.type, TensorType):
                 there.append((info.name, Format.PLAIN))
         on_device = all_there or (on_device and self._border.exchange is not None)
-        return Ends(tuple(there), on_device) if there or on_device else HOST_ENDS
+        return IOPlacement(tuple(there), on_device) if there or on_device else HOST_IO
 
     def types(self, feeds: Mapping[str, Feed]) -> tuple[ValueType | None, ...]:
         """Return the types of the inputs, in their order."""

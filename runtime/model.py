@@ -12,7 +12,7 @@ from typing import Any, cast
 from .arguments import flag, whole, words
 from .backend import Backend, Stream
 from .border import Border, Place
-from .bound import Bound
+from .bound import BoundModel
 from .budget import budget_of
 from .errors import InputError, UsageError, did_you_mean
 from .feeds import Feed, Owned, TensorInfo
@@ -37,7 +37,7 @@ from .weights import WeightStore
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """Where a model comes from.
 
     Attributes:
@@ -79,9 +79,9 @@ class Model:
         backends: Sequence[Backend],
         options: Options,
         evaluate: Evaluate,
-        source: Source | None = None,
+        source: ModelSource | None = None,
     ) -> None:
-        self.source = source or Source()
+        self.source = source or ModelSource()
         self.options = options
         self.backends = tuple(backends)
         self._imported = graph
@@ -334,7 +334,7 @@ class Model:
         self,
         shapes: Mapping[str, Sequence[int]] | None = None,
         outputs: Iterable[str] | None = None,
-    ) -> Bound:
+    ) -> BoundModel:
         """Return a plan for these shapes whose inputs and results callers use in place.
 
         Args:
@@ -355,7 +355,7 @@ class Model:
             )
         (plan,) = program.plans
         check = partial(self._border.check, partly=True)
-        return Bound(plan, program.resident, self._border.exchange, check, release)
+        return BoundModel(plan, program.resident, self._border.exchange, check, release)
 
     def prepare(
         self,

@@ -17,7 +17,7 @@ from .branches import Branches
 from .deciding import Decisions, decisions_of
 from .dtypes import string
 from .errors import ModelError, UnsupportedError
-from .exchange import Ends
+from .exchange import IOPlacement
 from .host import HOST
 from .ir import Graph, Node, Value
 from .layout import Layout, lay_out
@@ -188,7 +188,9 @@ class Nesting:
     def _lay_out(self, graph: Graph, inner: Nesting) -> Layout | str:
         resources = self._resources
         backends = [one for one in resources.backends if one.device is self.device]
-        ends = Ends(tuple((value.name, Format.PLAIN) for value in graph.inputs), on_device=True)
+        ends = IOPlacement(
+            tuple((value.name, Format.PLAIN) for value in graph.inputs), on_device=True
+        )
         try:
             layout, _ = lay_out(graph, backends, resources.options, resources.stores, ends, inner)
         except UnsupportedError as error:

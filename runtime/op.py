@@ -127,7 +127,7 @@ def op(cls: type[T]) -> type[T]:
     return made
 
 
-class Tensor:
+class TensorAttribute:
     """A tensor attribute: an array with value semantics, so that operators compare and hash."""
 
     __slots__ = ("array",)
@@ -136,7 +136,7 @@ class Tensor:
         self.array = array
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Tensor):
+        if not isinstance(other, TensorAttribute):
             return NotImplemented
         a, b = self.array, other.array
         if a.dtype != b.dtype or a.shape != b.shape:

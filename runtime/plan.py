@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from .arena import Block, aligned, pack, peak
+from .arena import Allocation, aligned, pack, peak
 from .backend import Backend, Buffer, Device, Forking, Run, Stream, View
 from .budget import Budget, budget_of
 from .errors import DeviceError, LimitError
-from .exchange import HOST_ENDS, Ends
+from .exchange import HOST_IO, IOPlacement
 from .guard import check_time, is_timed, planning
 from .host import HOST, array
 from .ir import Graph
@@ -90,7 +90,7 @@ class Plan:
         backends: Sequence[Backend],
         options: Options,
         stores: Mapping[Device, WeightStore],
-        ends: Ends = HOST_ENDS,
+        ends: IOPlacement = HOST_IO,
         nesting: Backend | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -146,7 +146,7 @@ class Plan:
         arenas: dict[Device, _Arena] = {}
         for device, slots in by_device.items():
             for slot in slots:
-                slot.block = Block(aligned(slot.nbytes), *lives[slot])
+                slot.block = Allocation(aligned(slot.nbytes), *lives[slot])
             blocks = [slot.block for slot in slots if slot.block is not None]
             size = pack(blocks)
             if device is HOST:

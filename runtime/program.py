@@ -29,7 +29,7 @@ from .errors import (
     UnsupportedError,
     out_of_memory,
 )
-from .exchange import HOST_ENDS, Ends, exchange_of
+from .exchange import HOST_IO, IOPlacement, exchange_of
 from .guard import check_time
 from .host import HOST
 from .infer import specialise
@@ -69,7 +69,7 @@ class Program:
         resources: Resources,
         *,
         is_body: bool = False,
-        ends: Ends = HOST_ENDS,
+        ends: IOPlacement = HOST_IO,
     ) -> None:
         self.graph = graph
         self.stages: list[Stage] = []
@@ -94,7 +94,7 @@ class Program:
 
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
-    def _build(self, ends: Ends) -> None:
+    def _build(self, ends: IOPlacement) -> None:
         check_sizes(self.graph, self._resources.budget, self._resources.on_host)
         late = late_nodes(self.graph, self._resources, is_body=self._is_body)
         early = [node for node in self.graph.nodes if node not in late]
@@ -159,7 +159,7 @@ class Program:
         """Whether it is one plan and nothing else, whose results are arrays of their own."""
         return self._only is not None
 
-    def _plan(self, graph: Graph, ends: Ends = HOST_ENDS) -> Plan:
+    def _plan(self, graph: Graph, ends: IOPlacement = HOST_IO) -> Plan:
         resources = self._resources
         options, stores = resources.options, resources.stores
         budget = resources.budget

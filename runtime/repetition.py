@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from .arena import aligned
-from .backend import Run, Site, View
+from .backend import BuildContext, Run, View
 from .body import Body, finder, part
 from .deciding import Decisions, Rounds
 from .dtypes import int64, uint8
@@ -97,7 +97,7 @@ class Repetition:
         self._aside = [new for new, old in results if self._moves_aside(new, old)]
         self._offsets: dict[tuple[str, str], int] = {}
         self._end = 0
-        self._site: Site | None = None
+        self._site: BuildContext | None = None
 
     def _set_size(self, body: Body, signature: Signature) -> None:
         """Decide whether it is unrolled."""
@@ -123,7 +123,7 @@ class Repetition:
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
-    def at(self, site: Site) -> Repetition:
+    def at(self, site: BuildContext) -> Repetition:
         """Become the step of a site, in whose outputs the carried values lie."""
         self._site, body = site, self._body
         (node,) = site.nodes
@@ -207,7 +207,7 @@ class Repetition:
     def _puts(
         self,
         node: Node,
-        site: Site,
+        site: BuildContext,
         find: Callable[[Value], View],
         results: Mapping[str, View],
         counter: View,

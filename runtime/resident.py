@@ -10,7 +10,7 @@ import numpy as np
 
 from .backend import Stream, View
 from .errors import DeviceError
-from .exchange import Exchange, Handle, Lent, Turns
+from .exchange import Exchange, Handle, Lent, StreamSerializer
 from .feeds import Feed
 from .plan import Plan
 
@@ -29,7 +29,7 @@ class Resident:
     def __init__(self, plan: Plan, exchange: Exchange) -> None:
         self.plan = plan
         self._exchange = exchange
-        self._turns = Turns(exchange)
+        self._turns = StreamSerializer(exchange)
         self._constants: dict[str, View] = {}
 
     def run(self, feeds: Mapping[str, Feed], stream: Stream) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 if _TYPE_CHECKING:
     from .api import available, load, pinned, run_op, to_device
     from .backends import Availability
-    from .runtime.bound import Bound
+    from .runtime.bound import BoundModel
     from .runtime.custom import CustomOperator
     from .runtime.model import Model
     from .runtime.options import Options
@@ -53,10 +53,10 @@ if _TYPE_CHECKING:
     from .tools.bisection import Bisection, bisect
     from .tools.compare import Comparison, compare
     from .tools.doctor import Diagnosis, diagnose
-    from .tools.export import Exported, export, extract, simplify
+    from .tools.export import ExportResult, export, extract, simplify
     from .tools.inspection import Inspection, inspect
     from .tools.layers import Layers, compare_layers
-    from .tools.precision import Kept, keep_float32
+    from .tools.precision import PrecisionResult, keep_float32
     from .tools.profiling import Profile, profile
     from .tools.report import Report, report
 
@@ -65,18 +65,17 @@ __all__ = [
     "BackendUnavailable",
     "Bench",
     "Bisection",
-    "Bound",
+    "BoundModel",
     "Comparison",
     "CustomOperator",
     "DeviceError",
     "DeviceFault",
     "DeviceOutOfMemory",
     "Diagnosis",
-    "Exported",
+    "ExportResult",
     "FileError",
     "InputError",
     "Inspection",
-    "Kept",
     "KernelError",
     "Layers",
     "LimitError",
@@ -87,6 +86,7 @@ __all__ = [
     "Options",
     "PerformanceWarning",
     "Pipeline",
+    "PrecisionResult",
     "PrecisionWarning",
     "Profile",
     "Report",
@@ -119,17 +119,17 @@ _LAZY = {
     "Availability": ".backends",
     "Bench": ".tools.bench",
     "Bisection": ".tools.bisection",
-    "Bound": ".runtime.bound",
+    "BoundModel": ".runtime.bound",
     "Comparison": ".tools.compare",
     "CustomOperator": ".runtime.custom",
     "Diagnosis": ".tools.doctor",
-    "Exported": ".tools.export",
+    "ExportResult": ".tools.export",
     "Inspection": ".tools.inspection",
-    "Kept": ".tools.precision",
     "Layers": ".tools.layers",
     "Model": ".runtime.model",
     "Options": ".runtime.options",
     "Pipeline": ".runtime.pipeline",
+    "PrecisionResult": ".tools.precision",
     "Profile": ".tools.profiling",
     "Report": ".tools.report",
     "available": ".api",
@@ -151,9 +151,14 @@ _LAZY = {
     "to_device": ".api",
 }
 
+#: Former names, which still work in this release.
+_RENAMED = {"Bound": "BoundModel", "Exported": "ExportResult", "Kept": "PrecisionResult"}
+
 
 def __getattr__(name: str) -> _Any:
     """Import what is asked for the first time it is asked for: `import tercet` stays fast."""
+    if name in _RENAMED:
+        return __getattr__(_RENAMED[name])
     if name not in _LAZY:
         raise AttributeError(f"module 'tercet' has no attribute '{name}'")
     from importlib import import_module

@@ -31,7 +31,7 @@ from .runtime.guard import bounded, inherited
 from .runtime.host import HOST
 from .runtime.infer import infer
 from .runtime.ir import Graph
-from .runtime.model import Model, Source
+from .runtime.model import Model, ModelSource
 from .runtime.op import OPERATORS, Op, arity, attributes
 from .runtime.options import Options, Precision, check_algorithms
 from .runtime.passes.to_half import check_kept
@@ -114,7 +114,7 @@ def load(
                 reading = aside.submit(copy_context().run, inherited(read))
                 chain = _backends.open_backends(backend, chosen, fallback)
             found = reading.result()
-        about = Source(
+        about = ModelSource(
             found.file,
             found.opsets,
             found.ir_version,

@@ -77,3 +77,9 @@ def test_batches_of_nothing() -> None:
     assert tercet.run_op("ConvTranspose", x, w).shape == (0, 2, 4, 4)
     with pytest.raises(tercet.UnsupportedError, match="an input without elements"):
         tercet.run_op("Conv", np.zeros((1, 0, 3, 3), np.float32), w[:, :0])
+
+
+def test_former_names_of_results_work_for_one_release() -> None:
+    assert tercet.Bound is tercet.BoundModel
+    assert tercet.Exported is tercet.ExportResult
+    assert tercet.Kept is tercet.PrecisionResult

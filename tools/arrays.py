@@ -8,7 +8,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from ..importers.onnx.source import Source
+from ..importers.onnx.source import FileSource
 from ..importers.onnx.tensors import TensorReader
 from ..runtime.errors import InputError, LimitError, ModelError, UsageError, did_you_mean
 from ..runtime.types import Array
@@ -45,7 +45,7 @@ def read_tensor(file: Path) -> dict[str, Array]:
     """Return the tensor of a .pb file by its own name; see `read_array` for the errors."""
     try:
         proto = TensorProto.FromString(file.read_bytes())
-        return {proto.name: TensorReader(Source(str(file))).read(proto, "the tensor")}
+        return {proto.name: TensorReader(FileSource(str(file))).read(proto, "the tensor")}
     except DecodeError as error:
         raise InputError(f"{file} is no ONNX tensor") from error
     except (ModelError, LimitError) as error:

@@ -45,7 +45,7 @@ FILE = "backends.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OperatorRow:
     """One model on one backend; times in milliseconds.
 
     Attributes:
@@ -76,7 +76,9 @@ class Row:
         return self.new_shape / self.latency_new
 
 
-def measure(name: str, source: ModelProto, backend: str, say: Say, *, seconds: float = 0.5) -> Row:
+def measure(
+    name: str, source: ModelProto, backend: str, say: Say, *, seconds: float = 0.5
+) -> OperatorRow:
     """Return what one backend costs for one model.
 
     Args:
@@ -105,7 +107,7 @@ def measure(name: str, source: ModelProto, backend: str, say: Say, *, seconds: f
             new_shape = timed(lambda: model.run(large))
             latency_new = _latency(lambda: model.run(large), seconds)
             placement = model.placement({n: data.shape for n, data in small.items()})
-    return Row(
+    return OperatorRow(
         model=name,
         backend=backend,
         cold=1e3 * cold,
@@ -131,7 +133,7 @@ TITLES = (
 )  # fmt: skip
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: OperatorRow) -> tuple[str, ...]:
     """Return a row of the table."""
     return (
         *(row.model, row.backend),
@@ -144,7 +146,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
+def markdown(rows: Sequence[OperatorRow], about: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
     lines = [
         "# What each backend costs",
@@ -166,16 +168,16 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def save(rows: Sequence[Row], about: Mapping[str, str], folder: Path) -> list[Path]:
+def save(rows: Sequence[OperatorRow], about: Mapping[str, str], folder: Path) -> list[Path]:
     """Write JSON and Markdown; return their paths."""
     results = [{**asdict(row), "calls": row.calls} for row in rows]
     texts = {FILE: to_json(about, results=results), "backends.md": markdown(rows, about)}
     return write(folder, texts)
 
 
-def _row(entry: dict[str, Any]) -> Row:
+def _row(entry: dict[str, Any]) -> OperatorRow:
     """Return what `save` has written."""
-    return Row(**{name: data for name, data in entry.items() if name != "calls"})
+    return OperatorRow(**{name: data for name, data in entry.items() if name != "calls"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     console = open_console()
     names = chosen.backend or [found.name for found in available() if found]
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], OperatorRow] = {}
     try:
         device = open_backends(names[-1], Options())[0].device
         about = device_environment(device, PACKAGES, chosen.commit)

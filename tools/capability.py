@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..backends.numpy import evaluate
-from ..runtime.backend import Backend, Claim, Decline, Device, Run, Site, View, Weights
+from ..runtime.backend import Backend, BuildContext, Claim, Decline, Device, Run, View, Weights
 from ..runtime.errors import UnsupportedError
 from ..runtime.host import HOST
 from ..runtime.ir import Graph, Node
@@ -131,7 +131,7 @@ class _NobodyAlone(Nobody):
 class _Nothing:
     """A step that is planned and never run."""
 
-    site: Site
+    site: BuildContext
     kernel: str = ""
     scratch: int = 0
     capturable: bool = False

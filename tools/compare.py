@@ -31,7 +31,7 @@ from .verdict import exit_code, overall
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ComparisonResult:
     """What one contestant did.
 
     Attributes:
@@ -103,13 +103,13 @@ class Comparison:
     model: str
     inputs: Inputs
     threads: int | None
-    results: tuple[Result, ...]
+    results: tuple[ComparisonResult, ...]
     skipped: Mapping[str, str]
     stopped: str = ""
     allow_inconclusive: bool = False
 
     @property
-    def reference(self) -> Result:
+    def reference(self) -> ComparisonResult:
         """The contestant that the others are held against."""
         return self.results[0]
 
@@ -129,7 +129,7 @@ class Comparison:
         allowed = self.allow_inconclusive
         return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
-    def __getitem__(self, name: str) -> Result:
+    def __getitem__(self, name: str) -> ComparisonResult:
         """Return the result of a contestant; raises KeyError if it took no part."""
         for result in self.results:
             if result.name == name:
@@ -284,9 +284,9 @@ def compare(
     )
 
 
-def _result(name: str, entry: Entry) -> Result:
+def _result(name: str, entry: Entry) -> ComparisonResult:
     contestant = entry.contestant
-    return Result(
+    return ComparisonResult(
         name,
         contestant.about,
         contestant.precision,

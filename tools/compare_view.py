@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .agreement import Agreement
-from .compare import Comparison, Result
+from .compare import Comparison, ComparisonResult
 from .console import counted, facts, grid, ms_text
 from .differences import Differences
 from .verdict import WORDS
@@ -55,12 +55,12 @@ def _show_head(console: Console, comparison: Comparison) -> None:
     console.print()
 
 
-def _about(result: Result) -> str:
+def _about(result: ComparisonResult) -> str:
     exact = "" if result.error is None else f"; {result.error:.0e} from float64"
     return f"{result.name}: {result.about}{exact}"
 
 
-def _show_latencies(console: Console, results: Sequence[Result]) -> None:
+def _show_latencies(console: Console, results: Sequence[ComparisonResult]) -> None:
     table = grid("latency", "load ms", "cold ms", "steady ms", "p10", "p90", "runs", "speed")
     reference = results[0].steady.median
     for result in results:

@@ -20,7 +20,7 @@ Ints = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Case:
+class ConvolutionCase:
     """A convolution with what follows it.
 
     Attributes:
@@ -134,10 +134,10 @@ def transposed(op: Conv | ConvTranspose, x: Array, w: Array) -> Array:
     return y.reshape(n, -1, *found.output)
 
 
-def random_cases(count: int, seed: int = 0) -> list[Case]:
+def random_cases(count: int, seed: int = 0) -> list[ConvolutionCase]:
     """Draw convolutions over one to three axes, with every attribute of ONNX at work."""
     rng = np.random.default_rng(seed)
-    cases: list[Case] = []
+    cases: list[ConvolutionCase] = []
     while len(cases) < count:
         case = _draw(rng)
         if case is not None:
@@ -145,7 +145,7 @@ def random_cases(count: int, seed: int = 0) -> list[Case]:
     return cases
 
 
-def _draw(rng: np.random.Generator) -> Case | None:
+def _draw(rng: np.random.Generator) -> ConvolutionCase | None:
     axes = int(rng.choice([1, 2, 2, 2, 3]))
 
     def draw(low: int, high: int, count: int = axes) -> Ints:
@@ -166,13 +166,13 @@ def _draw(rng: np.random.Generator) -> Case | None:
     if rng.random() < 0.25:
         extra = tuple(int(rng.integers(0, s)) for s in strides) if auto_pad == "NOTSET" else None
         op = ConvTranspose(output_padding=extra, **shared)
-        case = Case(op, x, (c, m // group, *kernel), bias, add, relu)
+        case = ConvolutionCase(op, x, (c, m // group, *kernel), bias, add, relu)
     else:
-        case = Case(Conv(**shared), x, (m, c // group, *kernel), bias, add, relu)
+        case = ConvolutionCase(Conv(**shared), x, (m, c // group, *kernel), bias, add, relu)
     return case if fits(case) else None
 
 
-def fits(case: Case) -> bool:
+def fits(case: ConvolutionCase) -> bool:
     """Whether the windows fit into the input, so that there is a result at all."""
     geometry = transposed_window if case.transposed else window
     try:

@@ -37,7 +37,7 @@ OWN = "numpy"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CpuTiming:
     """One model.
 
     Attributes:
@@ -60,7 +60,7 @@ class Row:
         return {"model": self.name, "errors": dict(self.errors), "milliseconds": times}
 
 
-def measure(name: str, repeat: Repeat, *, reference: bool = False) -> Row:
+def measure(name: str, repeat: Repeat, *, reference: bool = False) -> CpuTiming:
     """Run one model on numpy and onnxruntime in turn, and on onnx.reference once if asked."""
     model = bench_model(name)
     feeds = bench_inputs(model)
@@ -80,7 +80,7 @@ def measure(name: str, repeat: Repeat, *, reference: bool = False) -> Row:
             say(f"{REFERENCE}: run 1")
             slow = open_contestant(REFERENCE, model, Settings())
             times[REFERENCE] = Timing((timed(_call(slow, feeds)),))
-    return Row(name, times, errors)
+    return CpuTiming(name, times, errors)
 
 
 def _exact(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -97,7 +97,7 @@ def _titles(reference: bool) -> list[str]:
     return ["model", "onnxruntime", "numpy", "ratio", "its error", "error", *more]
 
 
-def _cells(row: Row, reference: bool) -> list[str]:
+def _cells(row: CpuTiming, reference: bool) -> list[str]:
     own, other = row.milliseconds(OWN), row.milliseconds(ONNXRUNTIME)
     errors = [f"{row.errors[who]:.0e}" for who in (ONNXRUNTIME, OWN)]
     cells = [row.name, f"{other:.1f}", f"{own:.1f}", f"{own / other:.2f}", *errors]
@@ -107,7 +107,7 @@ def _cells(row: Row, reference: bool) -> list[str]:
     return cells
 
 
-def _show(rows: list[Row], reference: bool) -> None:
+def _show(rows: list[CpuTiming], reference: bool) -> None:
     console = open_console()
     table = grid(*_titles(reference))
     for row in rows:
@@ -117,7 +117,7 @@ def _show(rows: list[Row], reference: bool) -> None:
     console.print(table)
 
 
-def markdown(rows: list[Row], about: Mapping[str, str], reference: bool) -> str:
+def markdown(rows: list[CpuTiming], about: Mapping[str, str], reference: bool) -> str:
     """Return the report as a Markdown page."""
     titles = _titles(reference)
     lines = [
@@ -139,7 +139,7 @@ def markdown(rows: list[Row], about: Mapping[str, str], reference: bool) -> str:
     return "\n".join(lines)
 
 
-def _save(rows: list[Row], about: Mapping[str, str], reference: bool, folder: Path) -> None:
+def _save(rows: list[CpuTiming], about: Mapping[str, str], reference: bool, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data = {"environment": about, "results": [row.to_dict() for row in rows]}
     (folder / "cpu_bench.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -169,7 +169,7 @@ def main() -> int:
     """Measure and print; return 1 where a result is wrong."""
     arguments = _parse()
     repeat = Repeat(seconds=arguments.seconds / 2, least=5)
-    rows: list[Row] = []
+    rows: list[CpuTiming] = []
     try:
         with use_threads(arguments.threads):
             for name in arguments.models or NAMES:

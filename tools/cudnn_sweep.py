@@ -28,7 +28,7 @@ from ..runtime.errors import TercetError
 from ..runtime.options import Options
 from ..runtime.types import Array
 from .console import Say, grid, open_console, progress
-from .convolution_cases import Case, random_cases
+from .convolution_cases import ConvolutionCase, random_cases
 from .environment import PACKAGES, device_environment
 from .results import earlier, to_json, write
 
@@ -50,7 +50,7 @@ KINDS, OFTEN = len(DTYPES) * len(FORMATS), 10
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SweptEngine:
     """What became of one configuration.
 
     Attributes:
@@ -91,8 +91,8 @@ class Finding:
 
 
 def sweep(
-    device: CudaDevice, chooser: Chooser, cases: Sequence[Case], say: Say, begin: int = 1
-) -> Iterator[Finding]:
+    device: CudaDevice, chooser: Chooser, cases: Sequence[ConvolutionCase], say: Say, begin: int = 1
+) -> Iterator[SweptEngine]:
     """Yield what becomes of every configuration in every dtype and format.
 
     Args:
@@ -108,7 +108,9 @@ def sweep(
             yield _check(device, chooser, replace(case, dtype=dtype), format)
 
 
-def _check(device: CudaDevice, chooser: Chooser, case: Case, format: Format) -> Finding:
+def _check(
+    device: CudaDevice, chooser: Chooser, case: ConvolutionCase, format: Format
+) -> SweptEngine:
     from ..backends.cudnn.conv import Pattern, describe
     from ..backends.cudnn.stages import follow
     from ..backends.cudnn.step import Bench
@@ -116,7 +118,7 @@ def _check(device: CudaDevice, chooser: Chooser, case: Case, format: Format) -> 
 
     graph = case.graph()
     node, *behind = graph.nodes
-    found = Finding(str(case), name_of(case.dtype), format.value)
+    found = SweptEngine(str(case), name_of(case.dtype), format.value)
     described = describe(node, format=format)
     if isinstance(described, str):
         return replace(found, reason=described)
@@ -131,7 +133,9 @@ def _check(device: CudaDevice, chooser: Chooser, case: Case, format: Format) -> 
     return replace(found, kernel=str(choice), error=_distance(got, case.expected()))
 
 
-def _run(device: CudaDevice, choice: Choice, case: Case, operands: Mapping[str, Operand]) -> Array:
+def _run(
+    device: CudaDevice, choice: Choice, case: ConvolutionCase, operands: Mapping[str, Operand]
+) -> Array:
     """Return what a choice computes of a case."""
     from ..backends.cuda.memory import CudaBuffer
     from ..backends.cudnn.step import runner
@@ -174,7 +178,7 @@ def _seen(memory: Array, operand: Operand) -> Array:
     return np.lib.stride_tricks.as_strided(memory, operand.dims, strides)
 
 
-def _read(buffer: CudaBuffer, operand: Operand, case: Case) -> Array:
+def _read(buffer: CudaBuffer, operand: Operand, case: ConvolutionCase) -> Array:
     """Return the result, with as many axes as the case has."""
     from cuda.bindings import driver
 
@@ -198,7 +202,7 @@ def _distance(got: Array, want: Array) -> float:
 TITLES = ("dtype", "format", "right", "wrong", "declined", "worst error", "median", "allowed")
 
 
-def rows(findings: Sequence[Finding]) -> Iterator[tuple[str, ...]]:
+def rows(findings: Sequence[SweptEngine]) -> Iterator[tuple[str, ...]]:
     """Yield a row of the table for each dtype and format."""
     for dtype, format in product(map(name_of, DTYPES), FORMATS):
         mine = [f for f in findings if (f.dtype, f.format) == (dtype, format.value)]
@@ -214,16 +218,16 @@ def rows(findings: Sequence[Finding]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def declines(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+def declines(findings: Sequence[SweptEngine]) -> dict[str, list[SweptEngine]]:
     """Return what was declined, by the sort of reason, the most frequent first."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[SweptEngine]] = {}
     for finding in findings:
         if finding.reason:
             found.setdefault(finding.sort, []).append(finding)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def markdown(findings: Sequence[Finding], about: dict[str, str]) -> str:
+def markdown(findings: Sequence[SweptEngine], about: dict[str, str]) -> str:
     """Return the report as a Markdown page."""
     lines = [
         "# Random convolutions on cuDNN",
@@ -256,16 +260,16 @@ def markdown(findings: Sequence[Finding], about: dict[str, str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def save(findings: Sequence[Finding], about: dict[str, str], folder: Path) -> list[Path]:
+def save(findings: Sequence[SweptEngine], about: dict[str, str], folder: Path) -> list[Path]:
     """Write JSON and Markdown; return their paths."""
     results = [{**asdict(found), "verdict": found.verdict} for found in findings]
     texts = {FILE: to_json(about, results=results), "cudnn_sweep.md": markdown(findings, about)}
     return write(folder, texts)
 
 
-def _finding(entry: dict[str, Any]) -> Finding:
+def _finding(entry: dict[str, Any]) -> SweptEngine:
     """Return what `save` has written."""
-    return Finding(**{name: data for name, data in entry.items() if name != "verdict"})
+    return SweptEngine(**{name: data for name, data in entry.items() if name != "verdict"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -295,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(found.verdict == "wrong" for found in findings) else 0
 
 
-def _swept(chosen: argparse.Namespace) -> list[Finding]:
+def _swept(chosen: argparse.Namespace) -> list[SweptEngine]:
     """Return what was found, now and before; print and write it from time to time."""
     device, chooser = _opened()
     about = {

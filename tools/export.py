@@ -40,7 +40,7 @@ from .verdict import Judge, exit_code, overall
 
 @shown_as(lambda f: f"{f.file or 'in memory'}, from {f.model}: {f.nodes[1]} of {f.nodes[0]} nodes")
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """What was written.
 
     Attributes:
@@ -135,7 +135,7 @@ def export(
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
     **options: Any,
-) -> Exported:
+) -> ExportResult:
     """Write a model as ONNX, after the graph passes or as it was read.
 
     Args:
@@ -188,7 +188,7 @@ def simplify(
     allow_inconclusive: bool = False,
     say: Say = silent,
     **options: Any,
-) -> Exported:
+) -> ExportResult:
     """Write the optimised graph as ONNX, read it back, and hold it against the original.
 
     Args:
@@ -204,7 +204,7 @@ def simplify(
         force: as for `export`.
         freeze: as for `export`; the original is fed these arrays.
         operators: custom operators; see `tercet.load`.
-        allow_inconclusive: whether `Exported.exit_code` is 0 for what is inconclusive, too.
+        allow_inconclusive: whether `ExportResult.exit_code` is 0 for what is inconclusive, too.
         say: told of each stage.
         **options: further fields of `Options`.
 
@@ -257,7 +257,7 @@ def extract(
     external: int | None = None,
     force: bool = False,
     operators: Operators | None = None,
-) -> Exported:
+) -> ExportResult:
     """Write the part of a model that computes some tensors from others, unoptimised.
 
     Args:
@@ -390,7 +390,7 @@ def _write(
     opset: int | None,
     external: int | None,
     force: bool,
-) -> Exported:
+) -> ExportResult:
     about = About(version=__version__, metadata=model.source.metadata)
     opsets = None if opset is None else {"": opset}
     least = model.source.opsets
@@ -404,7 +404,7 @@ def _write(
         proto = to_proto(graph, opsets=opsets, at_least=least, about=about)
     else:
         proto = save(graph, path, opsets=opsets, at_least=least, about=about, external=external)
-    return Exported(
+    return ExportResult(
         model=model_title(source),
         file=path,
         proto=proto,

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from .compare_view import STYLES
 from .console import bytes_text, counted, facts, grid
-from .export import Exported
+from .export import ExportResult
 
 
-def show_exported(console: Console, found: Exported) -> None:
+def show_exported(console: Console, found: ExportResult) -> None:
     """Print what was written, how many nodes there were and are, and whether it is right."""
     opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in found.opsets.items())
     size, beside = found.nbytes
@@ -48,7 +48,7 @@ def _values(values: Iterable[ValueInfoProto]) -> str:
     return ", ".join(value.name for value in values)
 
 
-def _show_check(console: Console, found: Exported) -> None:
+def _show_check(console: Console, found: ExportResult) -> None:
     console.print()
     console.print(Text(f"checked on {found.inputs}", "dim"))
     for result in found.agreements:

@@ -50,7 +50,7 @@ MODELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class BenchVariant:
     """A way to run a model.
 
     Attributes:
@@ -65,18 +65,18 @@ class Way:
 
 
 WAYS = (
-    Way("numpy", "numpy", {}),
-    Way("cuda, naive", "cuda", {"conv": "naive"}),
-    Way("cuda", "cuda", {}),
-    Way("cuda, float16", "cuda", {"precision": "float16"}),
-    Way("cuda, bfloat16", "cuda", {"precision": "bfloat16"}),
-    Way("cudnn", "cudnn", {}),
-    Way("cudnn, tuned", "cudnn", {"tune": True}),
+    BenchVariant("numpy", "numpy", {}),
+    BenchVariant("cuda, naive", "cuda", {"conv": "naive"}),
+    BenchVariant("cuda", "cuda", {}),
+    BenchVariant("cuda, float16", "cuda", {"precision": "float16"}),
+    BenchVariant("cuda, bfloat16", "cuda", {"precision": "bfloat16"}),
+    BenchVariant("cudnn", "cudnn", {}),
+    BenchVariant("cudnn, tuned", "cudnn", {"tune": True}),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GpuResult:
     """What was measured of one model, run in one way.
 
     Attributes:
@@ -143,8 +143,8 @@ def _only_input(path: Path) -> str:
 
 
 def measure(
-    name: str, source: Loadable, feeds: dict[str, Array], ways: Sequence[Way], say: Say
-) -> Iterator[Result | tuple[Way, str]]:
+    name: str, source: Loadable, feeds: dict[str, Array], ways: Sequence[BenchVariant], say: Say
+) -> Iterator[GpuResult | tuple[BenchVariant, str]]:
     """Yield a result for each way, or the reason why there is none."""
     say(f"{name}: float64")
     exact = exact_outputs(source, feeds)
@@ -163,14 +163,14 @@ def measure(
 
 
 def _result(
-    name: str, way: Way, model: Model, feeds: dict[str, Array], error: float, first: float
-) -> Result:
+    name: str, way: BenchVariant, model: Model, feeds: dict[str, Array], error: float, first: float
+) -> GpuResult:
     repeat = Repeat(seconds=1.0, least=5, most=500)
     call = interleave({way.name: lambda: model.run(feeds)}, repeat)[way.name]
     plan = model.prepare()
     memory = plan.memory
     kinds = (memory.activations, memory.workspace, memory.weights)
-    return Result(
+    return GpuResult(
         model=name,
         way=way.name,
         call=call,
@@ -205,7 +205,7 @@ def gpu_environment(commit: str) -> dict[str, str]:
 TITLES = ("model", "way", "call ms", "device ms", "error", "steps", "MB")
 
 
-def cells(result: Result, *, spread: bool = False) -> tuple[str, ...]:
+def cells(result: GpuResult, *, spread: bool = False) -> tuple[str, ...]:
     """Return a row of the table; with `spread`, 10th and 90th percentile behind each time."""
     return (
         result.model,
@@ -225,7 +225,7 @@ def _milliseconds(timing: Timing | None, spread: bool) -> str:
     return f"{median} ({low}–{high})" if spread else median
 
 
-def markdown(results: Sequence[Result], about: dict[str, str]) -> str:
+def markdown(results: Sequence[GpuResult], about: dict[str, str]) -> str:
     """Return the report as a Markdown page."""
     lines = [
         "# Latency and accuracy on a GPU",
@@ -246,7 +246,7 @@ def markdown(results: Sequence[Result], about: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def save(results: Sequence[Result], about: dict[str, str], folder: Path) -> list[Path]:
+def save(results: Sequence[GpuResult], about: dict[str, str], folder: Path) -> list[Path]:
     """Write JSON and Markdown; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     data = {"environment": about, "results": [result.to_dict() for result in results]}
@@ -279,8 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure_all(names: Sequence[str], note: Callable[[str], object]) -> list[Result]:
-    results: list[Result] = []
+def _measure_all(names: Sequence[str], note: Callable[[str], object]) -> list[GpuResult]:
+    results: list[GpuResult] = []
     with progress() as say:
         for name in names:
             found = model_and_inputs(name)
@@ -288,7 +288,7 @@ def _measure_all(names: Sequence[str], note: Callable[[str], object]) -> list[Re
                 note(f"{name}: left out; TERCET_MODELS names the folder of the optional models")
                 continue
             for result in measure(name, *found, WAYS, say):
-                if isinstance(result, Result):
+                if isinstance(result, GpuResult):
                     results.append(result)
                 else:
                     note(f"{name}: {result[0].name}: {result[1]}")

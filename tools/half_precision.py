@@ -46,7 +46,7 @@ LAYERS = ("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class HalfResult:
     """One model in one precision.
 
     Attributes:
@@ -123,7 +123,7 @@ def samples(folder: Path) -> Iterator[Sample]:
         raise InputError(f"{folder} has no models with inputs beside them")
 
 
-def measure(sample: Sample, precision: Precision, backend: str) -> Result:
+def measure(sample: Sample, precision: Precision, backend: str) -> HalfResult:
     """Run a model in float64, float32 and half precision."""
     begin = time.perf_counter()
     options: dict[str, Any] = {} if backend == "numpy" else {"fallback": "numpy"}
@@ -138,11 +138,11 @@ def measure(sample: Sample, precision: Precision, backend: str) -> Result:
                 found = _flat(model.run(feeds))
                 layers = _layers(model)
     except TercetError as error:
-        return Result(sample.name, precision, problem=str(error).partition("\n")[0])
+        return HalfResult(sample.name, precision, problem=str(error).partition("\n")[0])
     peer = sample.peers.get(precision)
     of_pytorch = None if peer is None else _error(peer, next(iter(exact.values())))
     told = [str(one.message) for one in seen if issubclass(one.category, PrecisionWarning)]
-    return Result(
+    return HalfResult(
         sample.name,
         precision,
         max((_error(found[name], want) for name, want in exact.items()), default=0.0),
@@ -197,7 +197,7 @@ def _error(found: Any, exact: Any) -> float:
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def markdown(results: Sequence[Result], about: Mapping[str, str]) -> str:
+def markdown(results: Sequence[HalfResult], about: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
     lines = [
         "# Half precision",
@@ -256,7 +256,7 @@ def _samples(arguments: argparse.Namespace) -> Iterator[Sample]:
             yield from (one for one in samples(arguments.export) if one.file == file)
 
 
-def _measured(arguments: argparse.Namespace) -> list[Result]:
+def _measured(arguments: argparse.Namespace) -> list[HalfResult]:
     backend, begin = arguments.backend, time.monotonic()
     device = open_backends(backend, Options())[0].device
     about = {
@@ -264,9 +264,9 @@ def _measured(arguments: argparse.Namespace) -> list[Result]:
         **device_environment(device, ("numpy", "onnx", "torch"), arguments.commit),
     }
     name = "half_precision" + ("" if backend == "numpy" else f"_{backend}")
-    found: dict[tuple[str, str], Result] = {}
+    found: dict[tuple[str, str], HalfResult] = {}
     if arguments.output:
-        for one in earlier(arguments.output / f"{name}.json", about, lambda d: Result(**d)):
+        for one in earlier(arguments.output / f"{name}.json", about, lambda d: HalfResult(**d)):
             found[one.model, one.precision] = one
     for sample in _samples(arguments):
         if arguments.models and sample.name not in arguments.models:

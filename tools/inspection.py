@@ -23,7 +23,7 @@ from ..runtime.arguments import shapes as shape_texts
 from ..runtime.errors import BackendUnavailable, ModelError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
-from ..runtime.model import Model, Source, TensorInfo
+from ..runtime.model import Model, ModelSource, TensorInfo
 from ..runtime.notebook import shown_as
 from ..runtime.options import Options
 from ..runtime.passes import AFTER_SHAPES, optimise
@@ -121,7 +121,7 @@ class Inspection:
 
     model: str
     nbytes: int
-    source: Source
+    source: ModelSource
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     shapes: Mapping[str, tuple[int, ...]]

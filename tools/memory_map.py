@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runtime.arena import Block, peak
+from ..runtime.arena import Allocation, peak
 from ..runtime.layout import Slot
 from ..runtime.plan import Plan
 
@@ -14,7 +14,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class PlacedTensor:
     """A tensor's place in an arena.
 
     Attributes:
@@ -34,7 +34,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
+class ArenaMap:
     """One device's arena in one plan.
 
     Attributes:
@@ -51,7 +51,7 @@ class Arena:
     rows: int
     nbytes: int
     floor: int
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[PlacedTensor, ...]
 
     def live(self) -> list[int]:
         """Return the bytes that live while each row runs."""
@@ -66,9 +66,9 @@ class Arena:
         return {**asdict(self), "live": self.live()}
 
 
-def arenas_of(plan: Plan, number: int = 0) -> list[Arena]:
+def arenas_of(plan: Plan, number: int = 0) -> list[ArenaMap]:
     """Return the arenas of a plan, those that hold most first."""
-    roots: dict[str, dict[int, tuple[Slot, Block]]] = {}
+    roots: dict[str, dict[int, tuple[Slot, Allocation]]] = {}
     for slot in (slot for row in plan.rows for slot in (*row.inputs, *row.outputs)):
         root = slot.root
         if root.block is not None:
@@ -77,20 +77,22 @@ def arenas_of(plan: Plan, number: int = 0) -> list[Arena]:
     return sorted(found, key=lambda arena: -arena.nbytes)
 
 
-def _arena(plan: Plan, number: int, device: str, held: Iterable[tuple[Slot, Block]]) -> Arena:
+def _arena(
+    plan: Plan, number: int, device: str, held: Iterable[tuple[Slot, Allocation]]
+) -> ArenaMap:
     pairs = sorted(held, key=lambda pair: (pair[1].offset, pair[1].first))
     tensors = tuple(
-        Tensor(slot.value.name, block.offset, block.nbytes, block.first, block.last)
+        PlacedTensor(slot.value.name, block.offset, block.nbytes, block.first, block.last)
         for slot, block in pairs
     )
     floor = peak([block for _, block in pairs])
     size = plan.memory.activations.get(device, 0)
-    return Arena(number, device, len(plan.rows), size, floor, tensors)
+    return ArenaMap(number, device, len(plan.rows), size, floor, tensors)
 
 
 def arena_text(
-    arena: Arena, width: int = 64, height: int = 12
-) -> tuple[list[str], dict[str, Tensor]]:
+    arena: ArenaMap, width: int = 64, height: int = 12
+) -> tuple[list[str], dict[str, PlacedTensor]]:
     """Draw an arena: rows of the plan from left to right, the first bytes at the bottom.
 
     Args:

@@ -66,7 +66,7 @@ SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class OutputRow:
     """One output of one model for one set of inputs.
 
     Attributes:
@@ -110,7 +110,7 @@ def read_index(folder: Path) -> dict[str, dict[str, str]]:
 
 def check(
     folder: Path, about: Mapping[str, str], model: Model, rounded: Model | None = None
-) -> Iterator[Result]:
+) -> Iterator[OutputRow]:
     """Run a model on its inputs and compare every output.
 
     Args:
@@ -127,7 +127,7 @@ def check(
         expected = dict(np.load(folder / f"{outputs}.npz"))
         if list(found) != list(expected):
             names = f"{', '.join(found)} instead of {', '.join(expected)}"
-            yield Result(folder.name, inputs, "", 0, 0, f"the outputs are {names}")
+            yield OutputRow(folder.name, inputs, "", 0, 0, f"the outputs are {names}")
             continue
         cost = rounded.run(feeds) if rounded else {}
         for name, want in expected.items():
@@ -136,7 +136,7 @@ def check(
                 own = _distance(cost[name], want)
                 if not np.isfinite(own):
                     problem = f"has numbers beyond {model.precision}, on numpy, too"
-                    yield Result(folder.name, inputs, name, 0, limit, problem)
+                    yield OutputRow(folder.name, inputs, name, 0, limit, problem)
                     continue
                 limit = max(limit, 4 * own)
             yield _compare(folder.name, inputs, name, (found[name], want), limit)
@@ -166,23 +166,23 @@ def _distance(a: Array, b: Array) -> float:
 
 def _compare(
     model: str, inputs: str, output: str, pair: tuple[Array, Array], limit: float
-) -> Result:
+) -> OutputRow:
     got, want = pair
     if (got.dtype, got.shape) != (want.dtype, want.shape):
         problem = f"is {got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
-        return Result(model, inputs, output, 0, limit, problem)
+        return OutputRow(model, inputs, output, 0, limit, problem)
     if want.dtype.kind in "OUST":
         problem = "" if got.tolist() == want.tolist() else "has other texts"
-        return Result(model, inputs, output, 0, 0, problem)
+        return OutputRow(model, inputs, output, 0, 0, problem)
     error = np.abs(got.astype(np.float64) - want.astype(np.float64))
     if not np.isfinite(error).all():
-        return Result(model, inputs, output, 0, limit, "is not finite")
+        return OutputRow(model, inputs, output, 0, limit, "is not finite")
     if model in RESIZED:
         share = float((error > limit).mean())
         problem = "" if share <= SHARE else f"is off in {share:.1%} of its elements"
         most = max(limit, RESIZED[model])
-        return Result(model, inputs, output, float(error.max()), most, problem)
-    return Result(model, inputs, output, float(error.max(initial=0)), limit)
+        return OutputRow(model, inputs, output, float(error.max()), most, problem)
+    return OutputRow(model, inputs, output, float(error.max(initial=0)), limit)
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +190,7 @@ def _compare(
 
 def measure(
     folder: Path, names: Sequence[str], precision: Precision = "float32", **options: Any
-) -> Iterator[list[Result]]:
+) -> Iterator[list[OutputRow]]:
     """Yield the results of one model after the other; what cannot run at all is one, too."""
     index = read_index(folder)
     is_half = precision in ("float16", "bfloat16")
@@ -203,7 +203,7 @@ def measure(
                 raise UsageError(f"there is no model '{name}' in {folder}{hint}")
             say(name)
             file = folder / name / "model.onnx"
-            results: list[Result] = []
+            results: list[OutputRow] = []
             try:
                 with ExitStack() as stack:
                     model = stack.enter_context(load(file, precision=precision, **options))
@@ -212,11 +212,11 @@ def measure(
                         rounded = stack.enter_context(load(file, "numpy", precision=precision))
                     results.extend(check(folder / name, index[name], model, rounded))
             except TercetError as error:
-                results.append(Result(name, "", "", 0, 0, str(error).partition("\n")[0]))
+                results.append(OutputRow(name, "", "", 0, 0, str(error).partition("\n")[0]))
             yield results
 
 
-def _rows(results: Sequence[Result]) -> Iterator[list[str]]:
+def _rows(results: Sequence[OutputRow]) -> Iterator[list[str]]:
     """Yield a line a model: of each set of inputs the output that comes nearest to its limit."""
     for name in dict.fromkeys(result.model for result in results):
         mine = [result for result in results if result.model == name]
@@ -227,14 +227,14 @@ def _rows(results: Sequence[Result]) -> Iterator[list[str]]:
         yield [*cells, "; ".join(str(r) for r in mine if not r.ok) or "ok"]
 
 
-def _strain(result: Result) -> float:
+def _strain(result: OutputRow) -> float:
     return result.error / result.limit if result.limit else result.error
 
 
 _TITLES = ("model", "seeded inputs", "real sample", "verdict")
 
 
-def markdown(results: Sequence[Result], about: Mapping[str, str]) -> str:
+def markdown(results: Sequence[OutputRow], about: Mapping[str, str]) -> str:
     """Return the report as a Markdown page."""
     lines = [
         "# Real models, as onnxruntime computes them",
@@ -279,7 +279,7 @@ def main() -> int:
     return 0 if all(result.ok for result in results) else 1
 
 
-def _measured(arguments: argparse.Namespace) -> list[Result]:
+def _measured(arguments: argparse.Namespace) -> list[OutputRow]:
     """Return the results, of this call and of earlier ones; print and write them one by one."""
     backend, precision, fallback = arguments.backend, arguments.precision, arguments.fallback
     device = open_backends(backend, Options())[0].device
@@ -289,10 +289,10 @@ def _measured(arguments: argparse.Namespace) -> list[Result]:
         **device_environment(device, ("numpy", "onnx"), arguments.commit),
     }
     name = f"models_{backend}" + ("" if precision == "float32" else f"_{precision}")
-    models: dict[str, list[Result]] = {}
+    models: dict[str, list[OutputRow]] = {}
     if arguments.output:
         file = arguments.output / f"{name}.json"
-        for result in earlier(file, about, lambda entry: Result(**entry)):
+        for result in earlier(file, about, lambda entry: OutputRow(**entry)):
             models.setdefault(result.model, []).append(result)
     options = {"backend": backend, "fallback": fallback}
     for results in measure(arguments.folder, arguments.models, precision, **options):

@@ -14,7 +14,7 @@ from ..runtime.dtypes import DType, bfloat16, float16, float32, float64
 from ..runtime.infer import infer
 from ..runtime.ir import Graph
 from ..runtime.model import Model
-from ..runtime.op import Op, Tensor, attributes, with_attributes
+from ..runtime.op import Op, TensorAttribute, attributes, with_attributes
 from ..runtime.ops.elementwise import Cast
 from ..runtime.options import Options
 from ..runtime.types import (
@@ -113,8 +113,8 @@ def _wide_attributes(op: Op) -> dict[str, object]:
     changes: dict[str, object] = {}
     for name in attributes(type(op)):
         value = getattr(op, name)
-        if isinstance(value, Tensor) and value.array.dtype in NARROW:
-            changes[name] = Tensor(value.array.astype(float64))
+        if isinstance(value, TensorAttribute) and value.array.dtype in NARROW:
+            changes[name] = TensorAttribute(value.array.astype(float64))
         elif isinstance(value, np.dtype) and _is_narrow(value):
             changes[name] = float64
     return changes

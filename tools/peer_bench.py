@@ -39,8 +39,8 @@ from .console import Say, grid, open_console, progress
 from .device_time import device_times
 from .environment import PACKAGES, ROOT, device_environment
 from .peaks import Peaks, peaks_of
-from .peer_page import MODELS, TEXT, TITLES, Row, cells, save, summary
-from .peers import PRECISIONS, Bound, Key, Peer, read_bounds, read_peers, rest_of, rivals
+from .peer_page import MODELS, TEXT, TITLES, PeerTiming, cells, save, summary
+from .peers import PRECISIONS, Key, Peer, PeerBound, read_bounds, read_peers, rest_of, rivals
 from .results import earlier
 
 #: Sizes of a batch.
@@ -61,7 +61,7 @@ def measure(
     batches: Sequence[int] = BATCHES,
     tune: bool = False,
     probe: Mapping[int, float] | None = None,
-) -> Iterable[Row]:
+) -> Iterable[PeerTiming]:
     """Yield the rows of some models, in every precision and batch size.
 
     Args:
@@ -89,7 +89,7 @@ def measure(
                 plan = model.prepare(shapes)
                 row = _row((name, precision, batch), backend, model, plan, error, known)
                 if probe and batch in probe and (name, precision) == PROBED:
-                    row = replace(row, bound=Bound(probe[batch], rest_of(model, feeds)))
+                    row = replace(row, bound=PeerBound(probe[batch], rest_of(model, feeds)))
                 yield row
 
 
@@ -112,13 +112,13 @@ def _row(
     plan: Program,
     error: float,
     peers: tuple[Peer, ...],
-) -> Row:
+) -> PeerTiming:
     timing = device_times(model, plan)
     if timing is None:
         raise UsageError(f"{key[0]}: {backend} does not run all of it on the device")
     own = model.backends[0].device.name
     macs = sum(cost.macs(node) or 0 for node in plan.graph.walk())
-    return Row(
+    return PeerTiming(
         *key,
         backend=backend,
         device=timing.spread,
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         about = device_environment(chain[0].device, PACKAGES, chosen.commit)
         about["ways"] = "measured (tune)" if chosen.tune else "estimated"
         file = folder / f"{name}.json"
-        rows = {row.place: row for row in earlier(file, about, Row.from_dict)}
+        rows = {row.place: row for row in earlier(file, about, PeerTiming.from_dict)}
         found = earlier(file, about, Peaks.from_dict, "peaks")
         with progress() as say:
             if backends == ["cuda"] and not found:

@@ -11,7 +11,7 @@ from typing import Any
 from ..runtime.options import Precision
 from .measure import Spread
 from .peaks import Peaks
-from .peers import PRECISIONS, Bound, Key, Peer, verdict
+from .peers import PRECISIONS, Key, Peer, PeerBound, verdict
 from .report_charts import Dot, roofline
 from .report_markup import Markup, element
 from .report_style import STYLE
@@ -29,7 +29,7 @@ MODELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PeerTiming:
     """One model in one precision and batch size, on one backend.
 
     Attributes:
@@ -56,7 +56,7 @@ class Row:
     flops: int
     nbytes: int
     peers: tuple[Peer, ...]
-    bound: Bound | None = None
+    bound: PeerBound | None = None
 
     @property
     def title(self) -> str:
@@ -100,7 +100,7 @@ class Row:
         }
 
     @classmethod
-    def from_dict(cls, entry: Mapping[str, Any]) -> Row:
+    def from_dict(cls, entry: Mapping[str, Any]) -> PeerTiming:
         """Return what `to_dict` was made of."""
         return cls(
             **{name: entry[name] for name in ("model", "precision", "batch", "backend", "error")},
@@ -109,7 +109,7 @@ class Row:
             flops=entry["flops"],
             nbytes=entry["bytes"],
             peers=tuple(Peer(**peer) for peer in entry["peers"]),
-            bound=Bound(**entry["bound"]) if entry["bound"] else None,
+            bound=PeerBound(**entry["bound"]) if entry["bound"] else None,
         )
 
 
@@ -120,7 +120,7 @@ TITLES = (
 TEXT = 4
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: PeerTiming) -> tuple[str, ...]:
     """Return a row of the table."""
     p10, p50, p90 = (f"{ms:.3f}" for ms in (row.device.p10, row.device.median, row.device.p90))
     best = row.peers[0] if row.peers else None
@@ -136,7 +136,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def summary(rows: Sequence[Row], backend: str) -> str:
+def summary(rows: Sequence[PeerTiming], backend: str) -> str:
     """Return the geometric mean of peer by ours, and how many rows are ahead."""
     ratios = [row.ratio for row in rows if row.backend == backend and row.ratio is not None]
     if not ratios:
@@ -149,7 +149,7 @@ def summary(rows: Sequence[Row], backend: str) -> str:
     )
 
 
-def picture(rows: Sequence[Row], peaks: Peaks) -> str:
+def picture(rows: Sequence[PeerTiming], peaks: Peaks) -> str:
     """Return the roofline of one precision as an SVG document."""
     chosen = [row for row in rows if row.precision == peaks.precision]
     dots = [
@@ -170,7 +170,7 @@ def picture(rows: Sequence[Row], peaks: Peaks) -> str:
     return drawn.replace(">", f">{style}", 1) + "\n"
 
 
-def markdown(rows: Sequence[Row], about: Mapping[str, str], found: Sequence[Peaks]) -> str:
+def markdown(rows: Sequence[PeerTiming], about: Mapping[str, str], found: Sequence[Peaks]) -> str:
     """Return the report as a Markdown page."""
     names = list(dict.fromkeys(row.backend for row in rows))
     lines = [
@@ -214,7 +214,7 @@ def _roof_lines(found: Sequence[Peaks]) -> list[str]:
     ]
 
 
-def _peer_lines(rows: Sequence[Row]) -> list[str]:
+def _peer_lines(rows: Sequence[PeerTiming]) -> list[str]:
     seen: dict[Key, tuple[Peer, ...]] = {}
     for row in rows:
         seen[row.model, row.precision, row.batch] = row.peers
@@ -227,7 +227,7 @@ def _peer_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def save(
-    rows: Sequence[Row],
+    rows: Sequence[PeerTiming],
     about: Mapping[str, str],
     found: Sequence[Peaks],
     folder: Path,

@@ -41,7 +41,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class PeerBound:
     """What a plan may take: cuDNN's own graphs for its convolutions, and its rows for the rest.
 
     Attributes:
@@ -91,7 +91,7 @@ def rivals(backend: str, peers: Sequence[Peer]) -> tuple[Peer, ...]:
     return tuple(peer for peer in peers if peer.name.startswith(RIVALS.get(backend, "")))
 
 
-def verdict(ours: Spread, peers: Sequence[Peer], bound: Bound | None) -> str:
+def verdict(ours: Spread, peers: Sequence[Peer], bound: PeerBound | None) -> str:
     """Return in words whether a row keeps up.
 
     It does where its 10th percentile is not above the best peer's 90th: two that are as fast differ

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ..api import load
 from ..runtime.backend import View
-from ..runtime.bound import Bound
+from ..runtime.bound import BoundModel
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.host import HOST, HostBuffer
 from ..runtime.model import Model
@@ -159,7 +159,7 @@ class _Measurement:
         copy[...] = data
         return copy
 
-    def one_at_a_time(self, bound: Bound) -> tuple[list[float], dict[str, float], int]:
+    def one_at_a_time(self, bound: BoundModel) -> tuple[list[float], dict[str, float], int]:
         """Return the times of the stages and of the first two ways, and the bytes of results."""
         ordinary = {name: there.numpy() for name, there in bound.outputs.items()}
         locked = {name: self._pinned(data) for name, data in ordinary.items()}

@@ -45,7 +45,7 @@ HALVES: Final = ("float16", "bfloat16")
     lambda found: f"{found.model}: {len(found.keep)} of {len(found.candidates)} nodes stay float32"
 )
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PrecisionResult:
     """What was found; print it.
 
     An error is the greatest difference of an output from the same model in float64, by the
@@ -143,7 +143,7 @@ def keep_float32(
     timeout: float | None = None,
     say: Say = silent,
     **options: Any,
-) -> Kept:
+) -> PrecisionResult:
     """Find nodes that must stay float32 for the outputs to keep a tolerance in half precision.
 
     The list goes to ``tercet.load(..., keep_float32=found.keep)``.
@@ -187,7 +187,7 @@ def keep_float32(
             search.run(tolerance)
     if search is None or search.best is None:
         raise limit.error()
-    return Kept(
+    return PrecisionResult(
         model_title(source),
         backend,
         precision,

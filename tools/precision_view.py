@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.text import Text
 
 from .console import counted, facts, grid
-from .precision import Kept
+from .precision import PrecisionResult
 
 SHOWN = 15
 
 
-def show_kept(console: Console, found: Kept) -> None:
+def show_kept(console: Console, found: PrecisionResult) -> None:
     """Print the errors, the nodes that cost most, and the option that keeps the tolerance."""
     facts(
         console,
@@ -39,7 +39,7 @@ def show_kept(console: Console, found: Kept) -> None:
     _show_verdict(console, found)
 
 
-def _show_worst(console: Console, found: Kept) -> None:
+def _show_worst(console: Console, found: PrecisionResult) -> None:
     table = grid("node", f"error in {found.precision} alone", "")
     rows = found.table()
     for row in rows[:SHOWN]:
@@ -54,7 +54,7 @@ def _show_worst(console: Console, found: Kept) -> None:
     console.print()
 
 
-def _show_verdict(console: Console, found: Kept) -> None:
+def _show_verdict(console: Console, found: PrecisionResult) -> None:
     if not found.ok:
         said = "the tolerance cannot be kept: float32 itself is further off"
         console.print(Text(said, "bold red"))

@@ -39,7 +39,7 @@ class Span:
     """One call of one row.
 
     Attributes:
-        key: of the row; see `Site`.
+        key: of the row; see `ProfileFrame`.
         begin: when it was called, in seconds of the host's clock.
         end: when it was done.
         seconds: how long it took, by the device's events where there are some.
@@ -87,7 +87,7 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ProfileFrame:
     """Something that a run does: a row of a plan, or a node that is in no plan.
 
     Attributes:
@@ -274,23 +274,23 @@ def _nbytes(values: Iterable[HostValue]) -> int:
     return sum(data.nbytes for data in values if isinstance(data, np.ndarray))
 
 
-def sites_of(program: Program, owner: str = "") -> list[Site]:
+def sites_of(program: Program, owner: str = "") -> list[ProfileFrame]:
     """Return all that a run of a program does, in the order of execution, bodies in their place.
 
     Args:
         program: which has run.
         owner: the control-flow node whose body it is; empty for none.
     """
-    found: list[Site] = []
+    found: list[ProfileFrame] = []
     for stage in program.stages:
         if stage.plan is not None:
-            found += [Site(id(row), row, None, owner) for row in stage.plan.rows]
+            found += [ProfileFrame(id(row), row, None, owner) for row in stage.plan.rows]
         for node in stage.nodes:
             plan = program.plan_of(node)
             if plan is not None:
-                found += [Site(id(row), row, None, owner) for row in plan.rows]
+                found += [ProfileFrame(id(row), row, None, owner) for row in plan.rows]
                 continue
-            found.append(Site(id(node), None, node, owner))
+            found.append(ProfileFrame(id(node), None, node, owner))
             for body in program.bodies_of(node):
                 found += sites_of(body, node.name)
     if program.tail is not None:

@@ -13,14 +13,14 @@ from ..runtime.partition import obstacle
 from ..runtime.types import TensorType
 from .cost import macs
 from .peaks import Peaks
-from .probe import Probe, Recording, Site
+from .probe import Probe, ProfileFrame, Recording
 
 #: What a run consists of; see `Profile.phases`.
 PHASES: tuple[str, ...] = ("feed", "upload", "compute", "download", "fetch", "between")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProfiledRow:
     """One thing that a run does.
 
     Attributes:
@@ -114,7 +114,7 @@ class Share:
         return {**found, "ms": ms}
 
 
-def shape_key(row: Row) -> str:
+def shape_key(row: ProfiledRow) -> str:
     """Return operators and shapes; float32, which nearly everything is, goes without saying."""
     reads, writes = (
         " ".join(type_.removeprefix("float32") for type_ in types)
@@ -123,9 +123,9 @@ def shape_key(row: Row) -> str:
     return f"{row.operators or row.kind} {reads} -> {writes}"
 
 
-def shares_of(rows: Sequence[Row], key: Callable[[Row], str]) -> tuple[Share, ...]:
+def shares_of(rows: Sequence[ProfiledRow], key: Callable[[ProfiledRow], str]) -> tuple[Share, ...]:
     """Group the rows that took time by a key; those that take longest come first."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[ProfiledRow]] = {}
     for row in rows:
         if row.seconds is not None:
             groups.setdefault(key(row), []).append(row)
@@ -170,7 +170,7 @@ def _times(runs: Sequence[Recording]) -> dict[int, _Time]:
     return found
 
 
-def phases_of(sites: Sequence[Site], runs: Sequence[Recording]) -> dict[str, float]:
+def phases_of(sites: Sequence[ProfileFrame], runs: Sequence[Recording]) -> dict[str, float]:
     """Return the seconds of each of `PHASES` in one run, a mean."""
     kinds = {site.key: _phase(site) for site in sites}
     sums = dict.fromkeys(PHASES, 0.0)
@@ -185,7 +185,7 @@ def phases_of(sites: Sequence[Site], runs: Sequence[Recording]) -> dict[str, flo
     return sums
 
 
-def _phase(site: Site) -> str:
+def _phase(site: ProfileFrame) -> str:
     row = site.row
     if row is None or row.kind != "copy":
         return "compute"
@@ -196,8 +196,11 @@ def _phase(site: Site) -> str:
 
 
 def rows_of(
-    sites: Sequence[Site], runs: Sequence[Recording], probe: Probe, peaks: Mapping[str, Peaks]
-) -> tuple[Row, ...]:
+    sites: Sequence[ProfileFrame],
+    runs: Sequence[Recording],
+    probe: Probe,
+    peaks: Mapping[str, Peaks],
+) -> tuple[ProfiledRow, ...]:
     """Return the rows of a run.
 
     Args:
@@ -212,18 +215,18 @@ def rows_of(
 
 def _row(
     number: int,
-    site: Site,
+    site: ProfileFrame,
     times: Mapping[int, _Time],
     probe: Probe,
     runs: int,
     peaks: Mapping[str, Peaks],
-) -> Row:
+) -> ProfiledRow:
     about = _of_node(site, probe) if site.row is None else _of_plan(site.row)
     time = times.get(site.key)
     seconds = None if time is None else mean(time.seconds)
     calls = 0 if time is None else round(time.calls / runs)
     roof, bound = _roof(about, seconds, calls, peaks)
-    return Row(
+    return ProfiledRow(
         number=number,
         owner=site.owner,
         calls=calls,
@@ -259,7 +262,7 @@ def _of_plan(row: PlanRow) -> dict[str, Any]:
     }
 
 
-def _of_node(site: Site, probe: Probe) -> dict[str, Any]:
+def _of_node(site: ProfileFrame, probe: Probe) -> dict[str, Any]:
     node = site.node
     if node is None:
         raise ValueError("a site is a row or a node")

@@ -24,10 +24,10 @@ from .environment import PACKAGES, device_environment
 from .export import model_title
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .measure import Repeat, Timing, timed
-from .memory_map import Arena, arenas_of
+from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of
 from .probe import Probe, Recording, sites_of
-from .profile_rows import Row, Share, middle_of, phases_of, rows_of, shape_key, shares_of
+from .profile_rows import ProfiledRow, Share, middle_of, phases_of, rows_of, shape_key, shares_of
 from .threads import use_threads
 
 
@@ -66,14 +66,14 @@ class Profile:
     backend: str
     precision: str
     inputs: Inputs
-    rows: tuple[Row, ...]
+    rows: tuple[ProfiledRow, ...]
     phases: Mapping[str, float]
     total: Timing
     watched: Timing
     overhead: float
     covered: float
     peaks: Mapping[str, Peaks]
-    arenas: tuple[Arena, ...]
+    arenas: tuple[ArenaMap, ...]
     environment: Mapping[str, str]
     recording: Recording = field(repr=False)
     keys: Mapping[int, int] = field(repr=False)
@@ -298,6 +298,6 @@ def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) ->
             found[name] = peaks_of(model.backends[i:], model.options, say)
 
 
-def _arenas(program: Program) -> tuple[Arena, ...]:
+def _arenas(program: Program) -> tuple[ArenaMap, ...]:
     plans = (plan for part in program.walk() for plan in part.plans)
     return tuple(arena for number, plan in enumerate(plans) for arena in arenas_of(plan, number))

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from .console import bytes_text, count_text, counted, facts, grid, ms_text
-from .memory_map import Arena, arena_text
+from .memory_map import ArenaMap, arena_text
 from .peaks import Peaks
-from .profile_rows import Row, Share
+from .profile_rows import ProfiledRow, Share
 from .profiling import Profile
 from .profiling_diff import Difference
 
@@ -81,7 +81,7 @@ def _show_rows(console: Console, found: Profile, top: int) -> None:
     console.print()
 
 
-def _row_cells(row: Row, whole: float) -> Sequence[str | Text]:
+def _row_cells(row: ProfiledRow, whole: float) -> Sequence[str | Text]:
     seconds, macs = row.seconds or 0.0, row.macs or 0
     times = f" x{row.calls}" if row.calls > 1 else ""
     return (
@@ -122,16 +122,16 @@ def _show_rest(console: Console, rest: int, noun: str) -> None:
         console.print(Text(said, "dim"))
 
 
-def _largest(arenas: Sequence[Arena]) -> list[Arena]:
+def _largest(arenas: Sequence[ArenaMap]) -> list[ArenaMap]:
     """Return for each device the largest arena."""
-    found: dict[str, Arena] = {}
+    found: dict[str, ArenaMap] = {}
     for arena in arenas:
         if arena.device not in found or arena.nbytes > found[arena.device].nbytes:
             found[arena.device] = arena
     return [arena for arena in found.values() if arena.nbytes]
 
 
-def _show_arena(console: Console, arena: Arena) -> None:
+def _show_arena(console: Console, arena: ArenaMap) -> None:
     lines, letters = arena_text(arena)
     sizes = f"{bytes_text(arena.nbytes)}, {bytes_text(arena.floor)} live at one time"
     console.print(Text(f"arena on {arena.device}: {sizes}; rows from left to right", "dim"))

@@ -28,7 +28,7 @@ SOAK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReliabilityRow:
     """A row of the table.
 
     Attributes:
@@ -46,7 +46,7 @@ class Row:
     note: str = ""
 
 
-def suite(name: str, what: str, *arguments: str, note: str = "") -> Row:
+def suite(name: str, what: str, *arguments: str, note: str = "") -> ReliabilityRow:
     """Return a row whose figure is the number of tests that pass."""
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
 
@@ -58,16 +58,16 @@ def suite(name: str, what: str, *arguments: str, note: str = "") -> Row:
         counts = re.findall(r"\d+ (?:passed|failed|skipped|error)", last)
         return ", ".join(counts) or last, done.returncode == 0
 
-    return Row(name, what, measure, " ".join(("python", *_quoted(command))), note)
+    return ReliabilityRow(name, what, measure, " ".join(("python", *_quoted(command))), note)
 
 
 def _quoted(words: Sequence[str]) -> list[str]:
     return [f"'{word}'" if " " in word else word for word in words]
 
 
-def on_gpu(name: str, what: str, command: str, note: str = "") -> Row:
+def on_gpu(name: str, what: str, command: str, note: str = "") -> ReliabilityRow:
     """Return a row that needs a GPU; the command measures it."""
-    return Row(name, what, lambda: ("needs a GPU", None), command, note)
+    return ReliabilityRow(name, what, lambda: ("needs a GPU", None), command, note)
 
 
 def _fuzz(bytes_: bool) -> Found:
@@ -95,15 +95,16 @@ def _conformance() -> Found:
 
 _FUZZ = "python -m tercet.tools.fuzz --mutants 40000 --seed 4 --output docs/results"
 ROWS = (
-    Row("R01", "damaged bytes of models", lambda: _fuzz(True), _FUZZ),
-    Row("R02", "damaged structure of models", lambda: _fuzz(False), _FUZZ),
+    ReliabilityRow("R01", "damaged bytes of models", lambda: _fuzz(True), _FUZZ),
+    ReliabilityRow("R02", "damaged structure of models", lambda: _fuzz(False), _FUZZ),
     suite("R03", "operators with random attributes, dtypes and shapes against float64, "
           "onnxruntime and onnx.reference", "tests/differential",
           note="TERCET_SAMPLES=600 draws many more; cuda and cudnn: `make gpu-test`"),
     suite("R04", "every operator, every dtype: allowed ones are taken, others refused",
           "tests/spec"),
-    Row("R05", "ONNX's own suite on numpy", _conformance, "tercet conformance --backend numpy",
-        "the other seven cannot be passed: docs/conformance.md"),
+    ReliabilityRow("R05", "ONNX's own suite on numpy", _conformance,
+                   "tercet conformance --backend numpy",
+                   "the other seven cannot be passed: docs/conformance.md"),
     suite("R06", "known vulnerabilities of the field", "tests/hostile/test_known_weaknesses.py"),
     suite("R07", "external data that lead elsewhere or lie",
           "tests/hostile/test_files.py", "-k", "external or paths"),
@@ -123,10 +124,10 @@ ROWS = (
            "the last run: docs/results/sanitizer.md"),
     suite("R16", "caches that are damaged, forged, shared, full or gone",
           "tests/hostile/test_cache.py"),
-    Row("R17", "the same bits every time", measures.determinism),
-    Row("R18", "threads", measures.threads),
-    Row("R19", "memory and files that are given back", measures.leaks),
-    Row("R20", "hours of random shapes", lambda: measures.soak(SOAK_SECONDS), note=
+    ReliabilityRow("R17", "the same bits every time", measures.determinism),
+    ReliabilityRow("R18", "threads", measures.threads),
+    ReliabilityRow("R19", "memory and files that are given back", measures.leaks),
+    ReliabilityRow("R20", "hours of random shapes", lambda: measures.soak(SOAK_SECONDS), note=
         "an hour: `--only R20 --soak 3600`"),
     suite("R21", "faults that were planted are found", "tests/faults",
           note="faults in models, kernels and rewrites, found by tercet's own tools"),

@@ -149,7 +149,11 @@ class SavedPlayer:
 
 
 def open_players(
-    names: Sequence[str | Player] | None, settings: Settings, *, same: bool, files: bool = False
+    names: Sequence[str | Player] | None,
+    settings: Settings,
+    *,
+    same: bool,
+    files: bool = False,
 ) -> list[Player]:
     """Return a reference and contestants; the reference computes in float32 whatever is asked for.
 

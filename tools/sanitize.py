@@ -73,7 +73,7 @@ CHECKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SanitizerFinding:
     """What one run found.
 
     Attributes:
@@ -122,7 +122,7 @@ def sanitizer() -> str:
     return found
 
 
-def run(program: str, check: Check, limit: float) -> Finding:
+def run(program: str, check: Check, limit: float) -> SanitizerFinding:
     """Run one check.
 
     Args:
@@ -139,7 +139,7 @@ def run(program: str, check: Check, limit: float) -> Finding:
         text = ""
     seconds = perf_counter() - start
     summary = _SUMMARY.findall(text)
-    return Finding(
+    return SanitizerFinding(
         check,
         tests=sum(map(int, _PASSED.findall(text))),
         failed=sum(map(int, _FAILED.findall(text))),
@@ -166,7 +166,7 @@ def _first(text: str) -> str:
 _TITLES = ("tool", "over", "tests", "sanitizer", "seconds", "verdict")
 
 
-def _rows(findings: Sequence[Finding]) -> list[list[str]]:
+def _rows(findings: Sequence[SanitizerFinding]) -> list[list[str]]:
     return [
         [
             finding.check.tool,
@@ -180,7 +180,7 @@ def _rows(findings: Sequence[Finding]) -> list[list[str]]:
     ]
 
 
-def markdown(findings: Sequence[Finding], about: dict[str, str]) -> str:
+def markdown(findings: Sequence[SanitizerFinding], about: dict[str, str]) -> str:
     """Return the report as a Markdown page."""
     lines = [
         "# The kernels under compute-sanitizer",
@@ -224,7 +224,7 @@ def main() -> int:
         program = sanitizer()
     except TercetError as error:
         parser.error(str(error))
-    findings: list[Finding] = []
+    findings: list[SanitizerFinding] = []
     with progress() as say:
         for check in CHECKS:
             if arguments.tool in (None, check.tool):

@@ -26,7 +26,7 @@ from .studies_layouts import folding, layouts, padding
 from .studies_mobilenet import mobilenet
 from .studies_networks import branches, chains, kernels, pooling, transfers, vgg
 from .studies_products import ladder, regret
-from .studies_report import Report, Study, markdown, picture
+from .studies_report import Study, StudyReport, markdown, picture
 from .studies_sums import sums
 
 #: In the order of the report.
@@ -41,7 +41,7 @@ STUDIES: Mapping[str, Callable[[Lab], Study]] = {
 _PACKAGES = ("numpy", "onnx", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")
 
 
-def run(names: Sequence[str], say: Say, commit: str = "") -> Report:
+def run(names: Sequence[str], say: Say, commit: str = "") -> StudyReport:
     """Run studies; one that fails leaves its reason in the report.
 
     Args:
@@ -58,7 +58,7 @@ def run(names: Sequence[str], say: Say, commit: str = "") -> Report:
             hint = did_you_mean(name, list(STUDIES))
             raise UsageError(f"there is no study '{name}'{hint}; there are {', '.join(STUDIES)}")
     lab = Lab(say)
-    report = Report(device_environment(lab.device, _PACKAGES, commit))
+    report = StudyReport(device_environment(lab.device, _PACKAGES, commit))
     for name in names or STUDIES:
         begin = perf_counter()
         try:
@@ -69,7 +69,7 @@ def run(names: Sequence[str], say: Say, commit: str = "") -> Report:
     return report
 
 
-def show(console: Console, report: Report) -> None:
+def show(console: Console, report: StudyReport) -> None:
     """Print every table and what follows from it."""
     for study in report.studies:
         console.print()
@@ -88,7 +88,7 @@ def show(console: Console, report: Report) -> None:
         console.print(f"{name} failed: {reason}")
 
 
-def save(report: Report, folder: Path) -> list[Path]:
+def save(report: StudyReport, folder: Path) -> list[Path]:
     """Write JSON, Markdown and the pictures; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {

@@ -97,7 +97,7 @@ class Study:
 
 
 @dataclass(slots=True)
-class Report:
+class StudyReport:
     """All studies of one call.
 
     Attributes:
@@ -140,7 +140,7 @@ TEXT = 100
 # ── Markdown ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def markdown(report: Report) -> str:
+def markdown(report: StudyReport) -> str:
     """Return all studies as a page."""
     lines = [
         "# Studies of kernels",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runtime.files import write_text
-from .profile_rows import Row
+from .profile_rows import ProfiledRow
 from .profiling import Profile
 
 _HOST = 1
@@ -47,7 +47,7 @@ def write_trace(found: Profile, file: Path) -> None:
     write_text(file, json.dumps(data))
 
 
-def _about(row: Row) -> dict[str, Any]:
+def _about(row: ProfiledRow) -> dict[str, Any]:
     found = {
         "operators": row.operators,
         "kernel": row.kernel,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from ...runtime.backend import Claim, Decline, Format, Formats, Site
+from ...runtime.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.options import Options
 from ...runtime.partition import reads_of, results_of
@@ -88,7 +88,7 @@ class CudaBackend:
         formats_wanted = replace(wanted, pitched=pitched, followed=followed)
         return Claim(group.nodes, build, formats_wanted, in_place)
 
-    def _build(self, group: Group, setting: Setting, site: Site) -> KernelStep | Decline:
+    def _build(self, group: Group, setting: Setting, site: BuildContext) -> KernelStep | Decline:
         if Format.CHANNELS_LAST_8 in site.formats.values():
             return Decline(group.nodes[0], "channels padded to a multiple of 8")
         recipe = recipe_of(group, site.formats, site.outputs, setting, site.pitches)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.bindings import driver
 
-from ...runtime.backend import Site, View
+from ...runtime.backend import BuildContext, View
 from ...runtime.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ...runtime.ir import Value
 from ...runtime.lanes import sequence
@@ -36,7 +36,7 @@ class KernelStep:
 
     capturable = True
 
-    def __init__(self, device: CudaDevice, site: Site, recipe: Recipe) -> None:
+    def __init__(self, device: CudaDevice, site: BuildContext, recipe: Recipe) -> None:
         self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
         self._device = device
         self._site = site

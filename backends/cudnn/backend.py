@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 from functools import partial
 
-from ...runtime.backend import Claim, Decline, Site
+from ...runtime.backend import BuildContext, Claim, Decline
 from ...runtime.ir import Graph, Node
 from ...runtime.options import CUDNN, Options
 from ..cuda.device import CudaDevice
@@ -100,7 +100,7 @@ class CudnnBackend:
             return self.chooser.choose(task, bench, tune=tune)
 
     def _build(
-        self, wanted: Wanted, tune: bool, duel: Duel | None, site: Site
+        self, wanted: Wanted, tune: bool, duel: Duel | None, site: BuildContext
     ) -> GraphStep | Decline:
         first = wanted.nodes[0]
         task = wanted.task if wanted.at is None else wanted.at(site)

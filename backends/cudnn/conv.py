@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.backend import Format, Formats, Site
+from ...runtime.backend import BuildContext, Format, Formats
 from ...runtime.dtypes import float32, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.conv import Conv, ConvTranspose
@@ -264,7 +264,7 @@ class Pattern(Followed):
         """Whether the image has more channels than the one that is read."""
         return convolution.x.dims[1] != self.node.reads[0].tensor.dims[1]
 
-    def at(self, site: Site) -> Task | str:
+    def at(self, site: BuildContext) -> Task | str:
         """Return the task for tensors as they lie."""
         pitches = self.pitches(site)
         limit = self.options.workspace

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from ...runtime.backend import Formats, Site
+from ...runtime.backend import BuildContext, Formats
 from ...runtime.dtypes import float32, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sum
@@ -254,7 +254,7 @@ class Pattern(Followed):
         pitched = {*self.node.reads[:2], self.y, *self.followers.along.values()}
         return Formats(pitched=frozenset(value for value in pitched if not value.is_constant))
 
-    def at(self, site: Site) -> Task | str:
+    def at(self, site: BuildContext) -> Task | str:
         """Return the task for tensors as they lie."""
         pitches = self.pitches(site)
         found = describe(self.node, self.options.precision, pitches)

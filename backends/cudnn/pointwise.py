@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Format, Formats, Site
+from ...runtime.backend import BuildContext, Format, Formats
 from ...runtime.dtypes import DType, bool_, int8, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
@@ -347,7 +347,7 @@ def wanted(chain: Chain, options: Options) -> Wanted | str:
     }
     y = chain.y.tensor
 
-    def at(site: Site) -> Task | str:
+    def at(site: BuildContext) -> Task | str:
         """Return the task for tensors as they lie."""
         if Format.CHANNELS_LAST_8 in site.formats.values():
             return "channels padded to a multiple of 8"

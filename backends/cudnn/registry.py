@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
-from ...runtime.backend import Formats, Site
+from ...runtime.backend import BuildContext, Formats
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
 from ...runtime.options import CUDNN, Options
@@ -35,7 +35,7 @@ class Wanted:
     reads: Mapping[str, Source]
     gives: Mapping[str, Value]
     formats: Formats = field(default_factory=Formats)
-    at: Callable[[Site], Task | str] | None = None
+    at: Callable[[BuildContext], Task | str] | None = None
 
 
 #: Called with the graph, a node, the nodes that are free (the node among them) and the options.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op
 from ...runtime.ops import elementwise as ops
@@ -150,7 +150,7 @@ class Followed:
         """What the first node itself adds to its product: its third input."""
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
-    def pitches(self, site: Site) -> dict[Value, int]:
+    def pitches(self, site: BuildContext) -> dict[Value, int]:
         """Return the pitches of slices; the first node's result lies where the last one's does."""
         found = dict(site.pitches)
         return found | {self.node.output: found[self.y]} if self.y in found else found

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.backend import Site, View
+from ...runtime.backend import BuildContext, View
 from ...runtime.dtypes import FLOATS
 from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 from ...runtime.types import Array
@@ -70,7 +70,7 @@ class GraphStep:
     """
 
     device: CudaDevice
-    site: Site
+    site: BuildContext
     wanted: Wanted
     choice: Choice
     capturable: bool = True

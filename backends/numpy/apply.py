@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Claim, Site
+from ...runtime.backend import BuildContext, Claim
 from ...runtime.ir import Node, Value
 from ...runtime.op import Op
 from ...runtime.types import Array, HostValue, TensorType
@@ -26,7 +26,7 @@ BLOCK = 1 << 15
 def elementwise_claim(chain: Chain) -> Claim:
     """Return the claim of a chain whose head is elementwise too."""
 
-    def build(site: Site) -> HostStep:
+    def build(site: BuildContext) -> HostStep:
         count = crew.size()
         record = partial(_record_elementwise, chain, count)
         return HostStep(chain.title, site, record, workers=count)
@@ -90,7 +90,7 @@ def _frame(chain: Chain, is_shared: bool) -> Frame:
 def kernel_claim(node: Node, kernel: Kernel) -> Claim:
     """Return the claim of one node that a plain function runs."""
 
-    def build(site: Site) -> HostStep:
+    def build(site: BuildContext) -> HostStep:
         return HostStep(node.kind, site, lambda bound: [_record_kernel(node, kernel, bound)])
 
     pairs: tuple[tuple[Value, Value], ...] = ()

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import DType, bool_, float64
 from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
@@ -32,7 +32,7 @@ CALLS = 5
 
 
 @builder(Attention)
-def attention_rows(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def attention_rows(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Attend without a cache and to the first output alone; all else is left to `attention`."""
     node = chain.head
     op, (q, k, *_) = node.op, node.inputs

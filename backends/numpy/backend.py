@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.backend import Claim, Decline, Site, Weights
+from ...runtime.backend import BuildContext, Claim, Decline, Weights
 from ...runtime.custom import Custom, run_custom
 from ...runtime.errors import FAILURES, LimitError, TercetError, UnsupportedError
 from ...runtime.host import HOST, HostDevice, allowance
@@ -83,7 +83,9 @@ def _custom_kernel(node: Node) -> Kernel:
     return Kernel(run, writes=False, in_place=False)
 
 
-def _build(builder: Builder, chain: Chain, options: Options, site: Site) -> HostStep | Decline:
+def _build(
+    builder: Builder, chain: Chain, options: Options, site: BuildContext
+) -> HostStep | Decline:
     built = builder(chain, site, options)
     if isinstance(built, str):
         return Decline(chain.head, built)
@@ -181,7 +183,7 @@ def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> 
     results = [np.empty(value.tensor.dims, value.tensor.dtype) for value in alone.outputs]
     if not any(data.size for data in results):
         return results
-    site = Site((alone,), tuple(feeds), alone.outputs, {}, weights)
+    site = BuildContext((alone,), tuple(feeds), alone.outputs, {}, weights)
     step = _build(BUILDERS[type(node.op)].function, Chain(alone), Options(), site)
     if isinstance(step, Decline):
         raise UnsupportedError(f"numpy declines {node.kind} {alone.signature()}: {step.reason}")

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import FLOATS, name_of
 from ...runtime.ir import Node, Value
 from ...runtime.ops.conv import Conv
@@ -51,7 +51,7 @@ def operands(node: Node) -> tuple[Value, Value, Value | None]:
 
 
 @builder(Conv, fuses=True)
-def conv(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Run a convolution over any number of axes, with the elementwise nodes behind it."""
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
@@ -143,7 +143,7 @@ class _Convolution:
         bounds = [self.filters * i // parts for i in range(parts + 1)]
         self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
 
-    def step(self, site: Site) -> HostStep:
+    def step(self, site: BuildContext) -> HostStep:
         """Return what runs it."""
         how = "direct" if self.unfolding.matrix is None else "unfolded"
         stack = f"{self.group}x " if self.group > 1 else ""

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import FLOATS, name_of
 from ...runtime.ops.conv import ConvTranspose
 from ...runtime.ops.window import transposed_window
@@ -26,7 +26,7 @@ from .taps import transposed_axes
 
 
 @builder(ConvTranspose, fuses=True)
-def conv_transpose(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def conv_transpose(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Run a transposed convolution over any number of axes, with the nodes behind it."""
     x, _, _ = operands(chain.head)
     if x.tensor.dtype not in FLOATS:
@@ -58,7 +58,7 @@ class _Transposed:
             size = self.step_by * prod(self.window.output)
             self.sums = self.scratch.take(size, self.dtype)
 
-    def step(self, site: Site) -> HostStep:
+    def step(self, site: BuildContext) -> HostStep:
         """Return what runs it."""
         channels = self.x.tensor.dims[1] // self.group
         size = f"{self.filters * self.taps}x{channels}x{self.positions}"

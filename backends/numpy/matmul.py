@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import DType, float64
 from ...runtime.ir import Value
 from ...runtime.ops.matmul import Det, Einsum, Gemm, MatMul
@@ -29,14 +29,14 @@ GROUP = 16
 
 
 @builder(MatMul, fuses=True)
-def matmul(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def matmul(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Multiply stacks of matrices, with the elementwise nodes behind the product."""
     a, b, _ = operands(chain.head)
     return _Product(chain, a, b, sums(a.tensor.dtype)).step(site)
 
 
 @builder(Gemm, fuses=True)
-def gemm(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def gemm(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Multiply two matrices and add a third one, with the elementwise nodes behind.
 
     Integers with factors are summed in float64, as the factors are floats.
@@ -60,7 +60,7 @@ class _Product:
             self.sums = self.scratch.take(chain.output.tensor.size, dtype)
         self.workers = 1 if self.scratch.nbytes else crew.size()
 
-    def step(self, site: Site) -> HostStep:
+    def step(self, site: BuildContext) -> HostStep:
         """Return what runs it."""
         name = f"{self.chain.title}: {self.a.tensor} @ {self.b.tensor}"
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)

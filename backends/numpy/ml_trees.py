@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import float32, float64
 from ...runtime.ir import Node
 from ...runtime.ops.ml_trees import (
@@ -155,7 +155,7 @@ def _sets(op: TreeEnsemble) -> list[list[float]]:
     return [part[:-1].tolist() or part.tolist() for part in parts]
 
 
-def _step(chain: Chain, site: Site, run: Callable[[Array], tuple[Array, ...]]) -> HostStep:
+def _step(chain: Chain, site: BuildContext, run: Callable[[Array], tuple[Array, ...]]) -> HostStep:
     """Return the step that applies `run` to the features."""
     return HostStep(chain.title, site, partial(_record, chain.head, run))
 
@@ -182,7 +182,7 @@ def _base(op: NodeLists) -> Array:
 
 
 @builder(TreeEnsemble)
-def tree_ensemble(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def tree_ensemble(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Aggregate the leaves' weights."""
     op = chain.head.op
     assert isinstance(op, TreeEnsemble)
@@ -207,7 +207,7 @@ def _regressed(sums: Array, transform: str) -> Array:
 
 
 @builder(TreeEnsembleRegressor)
-def tree_ensemble_regressor(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def tree_ensemble_regressor(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Aggregate the leaves' weights."""
     op = chain.head.op
     assert isinstance(op, TreeEnsembleRegressor)
@@ -227,7 +227,7 @@ def tree_ensemble_regressor(chain: Chain, site: Site, options: Options) -> HostS
 
 
 @builder(TreeEnsembleClassifier)
-def tree_ensemble_classifier(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def tree_ensemble_classifier(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Add the leaves' weights, and find the class that has most."""
     op = chain.head.op
     assert isinstance(op, TreeEnsembleClassifier)

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
 from ...runtime.ir import Value
 from ...runtime.ops.norm import (
@@ -50,7 +50,7 @@ def _stashed(x: Array, dtype: DType) -> Array:
 
 
 @builder(BatchNormalization, fuses=True, in_place=True)
-def batch_normalization(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def batch_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Scale and shift every channel, with the elementwise nodes behind it."""
     op, x = chain.head.op, chain.head.inputs[0]
     assert isinstance(op, BatchNormalization)
@@ -149,7 +149,7 @@ def _train(op: BatchNormalization, arrays: list[Array], outputs: list[Array | No
 
 
 @builder(LRN)
-def lrn(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def lrn(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Divide by a power of the sum of squares over neighbouring channels, block by block."""
     op, (x,) = chain.head.op, _given(chain)
     assert isinstance(op, LRN)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
 from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ...runtime.options import Options
@@ -45,7 +45,7 @@ def _total(x: Array) -> Array:
 
 
 @builder(Softmax, LogSoftmax, in_place=True)
-def softmax(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def softmax(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Return exp(x - max) / sum of that, or its logarithm, along an axis."""
     if chain.output.tensor.dtype not in FLOATS:
         return f"dtype {name_of(chain.output.tensor.dtype)}"
@@ -89,7 +89,7 @@ def _log_softmax(x: Array, out: Array) -> None:
 
 
 @builder(LayerNormalization, RMSNormalization, fuses=True)
-def layer_normalization(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def layer_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Normalize over the last axes, with the elementwise nodes behind it."""
     if chain.output.tensor.dtype not in FLOATS:
         return f"dtype {name_of(chain.output.tensor.dtype)}"

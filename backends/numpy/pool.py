@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, int64, name_of
 from ...runtime.guard import need
 from ...runtime.ir import Value
@@ -126,7 +126,7 @@ class Pooling:
         has_work = any(not axis.is_trivial for axis in self.axes)
         return sizes[:-1] if reaches_result and has_work else sizes
 
-    def step(self, site: Site) -> HostStep:
+    def step(self, site: BuildContext) -> HostStep:
         """Return what runs it."""
         name = f"{self.chain.title} {'x'.join(str(axis.kernel) for axis in self.axes)}"
         return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
@@ -184,7 +184,7 @@ def _ends(chain: Chain) -> tuple[Value, Value]:
 
 
 @builder(MaxPool)
-def max_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def max_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Take the greatest element of each window, and its position where that is wanted."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, MaxPool)
@@ -230,7 +230,7 @@ def _argmax(
 
 
 @builder(AveragePool)
-def average_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def average_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Take the mean of each window."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, AveragePool)
@@ -257,7 +257,7 @@ def _widen(data: Array, out: Array) -> None:
 
 
 @builder(LpPool)
-def lp_pool(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def lp_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Take the p-norm of each window."""
     op, (x, _) = chain.head.op, _ends(chain)
     assert isinstance(op, LpPool)

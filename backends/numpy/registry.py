@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, TypeVar
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.op import Op
 from ...runtime.options import Options
 from .chain import Chain
 from .step import HostStep
 
-Builder = Callable[[Chain, Site, Options], HostStep | str]
+Builder = Callable[[Chain, BuildContext, Options], HostStep | str]
 F = TypeVar("F", bound=Callable[..., Any])
 
 

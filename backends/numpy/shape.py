@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import int64
 from ...runtime.guard import need
 from ...runtime.ops import movement
@@ -70,7 +70,7 @@ def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
 
 
 @builder(movement.Concat)
-def concat(chain: Chain, site: Site, options: Options) -> HostStep | str:
+def concat(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Put the inputs one behind the other."""
     count = crew.size()
     return HostStep(chain.title, site, partial(_record_concat, chain, count), count)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Run, Site, View
+from ...runtime.backend import BuildContext, Run, View
 from ...runtime.dtypes import DType
 from ...runtime.errors import FAILURES, DeviceError, out_of_memory
 from ...runtime.host import array, logical
@@ -52,7 +52,11 @@ class Bound:
     """The arrays that one step works on: inputs, outputs and constants by value, and scratch."""
 
     def __init__(
-        self, site: Site, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+        self,
+        site: BuildContext,
+        inputs: tuple[View, ...],
+        outputs: tuple[View, ...],
+        scratch: View | None,
     ) -> None:
         self._weights = site.weights
         self._arrays = dict(zip(site.inputs, map(logical, inputs), strict=True))
@@ -122,7 +126,7 @@ class HostStep:
     """
 
     kernel: str
-    site: Site
+    site: BuildContext
     record: Callable[[Bound], list[Tape]]
     workers: int = 1
     own: int = 0

@@ -25,7 +25,7 @@ from math import sqrt
 
 import numpy as np
 
-from ...runtime.backend import Site
+from ...runtime.backend import BuildContext
 from ...runtime.dtypes import float32, float64
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import window
@@ -176,7 +176,7 @@ class Winograd:
             count += 1
         return count
 
-    def step(self, site: Site) -> HostStep:
+    def step(self, site: BuildContext) -> HostStep:
         """Return what runs it."""
         size = "x".join(map(str, self.window.output))
         kernel = f"Winograd 4x4 of {self.filters}x{self.channels}x{size}"

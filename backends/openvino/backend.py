@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from functools import partial
 
 from ...runtime import dtypes
-from ...runtime.backend import Claim, Decline, Site
+from ...runtime.backend import BuildContext, Claim, Decline
 from ...runtime.dtypes import DType, name_of
 from ...runtime.errors import UnsupportedError
 from ...runtime.host import HOST, HostDevice
@@ -93,7 +93,12 @@ class OpenvinoBackend:
         return verdict.reason, verdict.spelled
 
     def _build(
-        self, graph: Graph, region: Region, plain: frozenset[str], options: Options, site: Site
+        self,
+        graph: Graph,
+        region: Region,
+        plain: frozenset[str],
+        options: Options,
+        site: BuildContext,
     ) -> EngineStep | Decline:
         where = f"OpenVINO {self._compiler.vendor.version}"
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from functools import partial
 
-from ...runtime.backend import Claim, Decline, Device, Site, View
+from ...runtime.backend import BuildContext, Claim, Decline, Device, View
 from ...runtime.errors import UnsupportedError
 from ...runtime.ir import Graph, Node
 from ...runtime.options import Options
@@ -52,7 +52,7 @@ class TensorrtBackend:
                     yield Decline(node, f"its region of {len(region)} is too small for an engine")
 
     def _build(
-        self, graph: Graph, region: Region, options: Options, site: Site
+        self, graph: Graph, region: Region, options: Options, site: BuildContext
     ) -> EngineStep | Decline:
         settings = Settings(
             tf32=options.precision == "tf32",

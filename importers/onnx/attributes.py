@@ -12,13 +12,18 @@ import numpy as np
 from ...runtime.dtypes import BY_ONNX, DType
 from ...runtime.errors import did_you_mean
 from ...runtime.ir import Graph
-from ...runtime.op import Op, Tensor, attributes, per_operator
+from ...runtime.op import Op, TensorAttribute, attributes, per_operator
 from ...runtime.types import MapType, OptionalType, SequenceType, TensorType, ValueType
 from .raw import items
 
 _VALUE_TYPES = (TensorType, SequenceType, OptionalType, MapType)
 #: Names that the modules of operators import for type checkers only.
-_NAMES = {"Graph": Graph, "Tensor": Tensor, "DType": DType, "ValueType": ValueType}
+_NAMES = {
+    "Graph": Graph,
+    "TensorAttribute": TensorAttribute,
+    "DType": DType,
+    "ValueType": ValueType,
+}
 
 
 class Mismatch(Exception):
@@ -93,8 +98,8 @@ def _plain(kinds: tuple[type, ...], wanted: str) -> Converter:
     return convert
 
 
-def _tensor(name: str, value: Any) -> Tensor:
-    return Tensor(_plain((np.ndarray,), "a tensor")(name, value))
+def _tensor(name: str, value: Any) -> TensorAttribute:
+    return TensorAttribute(_plain((np.ndarray,), "a tensor")(name, value))
 
 
 def _bool(name: str, value: Any) -> bool:
@@ -111,7 +116,7 @@ _SIMPLE: dict[Any, Converter] = {
     float: _plain((float,), "a float"),
     str: _plain((str,), "a string"),
     bool: _bool,
-    Tensor: _tensor,
+    TensorAttribute: _tensor,
     Graph: _plain((Graph,), "a graph"),
 }
 

@@ -26,7 +26,7 @@ from .functions import check_functions, key_of
 from .order import Names
 from .raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from .scope import NameSpace, Scope
-from .source import Source
+from .source import FileSource
 from .upgrade import upgrade
 
 Operators = Mapping[tuple[str, str], type[Op]]
@@ -37,7 +37,9 @@ _ORIGINS = {
 }
 
 
-def bind(model: RawModel, operators: Operators, source: Source) -> tuple[Graph, tuple[str, ...]]:
+def bind(
+    model: RawModel, operators: Operators, source: FileSource
+) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph of a model, with types inferred, and warnings for the user.
 
     Raises:
@@ -60,7 +62,7 @@ def bind(model: RawModel, operators: Operators, source: Source) -> tuple[Graph, 
 class _Binder:
     """Builds one model; `warnings` collects what the user should know."""
 
-    def __init__(self, model: RawModel, operators: Operators, source: Source) -> None:
+    def __init__(self, model: RawModel, operators: Operators, source: FileSource) -> None:
         self.warnings: list[str] = []
         self._functions = model.functions
         self._operators = operators
@@ -327,7 +329,7 @@ class _Binder:
         return value.type if value is not None else None
 
     @property
-    def source(self) -> Source:
+    def source(self) -> FileSource:
         """The model, for messages."""
         return self._source
 
@@ -369,7 +371,7 @@ def _input(space: NameSpace, name: str, declared: ValueType | None) -> Value:
     return value
 
 
-def _constant(node: RawNode, source: Source) -> Array:
+def _constant(node: RawNode, source: FileSource) -> Array:
     """Return the elements of a Constant node."""
     if len(node.attributes) != 1:
         raise source.error(f"has {len(node.attributes)} attributes instead of one", node.where)

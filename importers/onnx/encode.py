@@ -11,7 +11,7 @@ from onnx.defs import OpSchema
 
 from ...runtime import dtypes
 from ...runtime.dtypes import TO_ONNX, DType, bits_of
-from ...runtime.op import Tensor
+from ...runtime.op import TensorAttribute
 from ...runtime.types import (
     Array,
     MapType,
@@ -157,7 +157,7 @@ def attribute(name: str, value: Any, kind: OpSchema.AttrType | None) -> Attribut
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in items(value)]
-    if isinstance(value, Tensor):
+    if isinstance(value, TensorAttribute):
         return embedded("", value.array)
     if isinstance(value, np.dtype):
         return TO_ONNX[value]

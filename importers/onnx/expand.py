@@ -22,7 +22,7 @@ from .encode import type_proto
 from .export import export
 from .parse import parse
 from .restate import restated
-from .source import Source
+from .source import FileSource
 from .versions import newest, refusal, results_of, schema_of
 
 assert _ops  # importing it declares the operators
@@ -54,7 +54,7 @@ def expanded(graph: Graph, version: int) -> Graph:
         model = _calling(graph, [node for node in lacking if _schema(node) is not None])
         if model is None:
             return graph
-        source = Source()
+        source = FileSource()
         graph, _ = bind(parse(model, source), OPERATORS, source)
         fold_known(graph)
     return graph

@@ -26,7 +26,7 @@ from onnx import StringStringEntryProto
 
 from ...runtime.mapped import Mapped
 from ...runtime.types import Array
-from .source import Source
+from .source import FileSource
 
 _KEYS = ("location", "offset", "length", "checksum")
 # Flags of `os.open`, those that a system lacks as 0: Windows has only the last one.
@@ -46,7 +46,7 @@ class ExternalData:
         source: the model; only its folder and that of the file behind its links are read.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileSource) -> None:
         self._source = source
         self._mapped: dict[str, Array] = {}
 

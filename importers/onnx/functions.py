@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .raw import FunctionKey, RawFunction, RawModel, RawNode
-from .source import Source
+from .source import FileSource
 
 
 def key_of(node: RawNode) -> FunctionKey:
@@ -13,7 +13,7 @@ def key_of(node: RawNode) -> FunctionKey:
     return node.domain, node.op, node.overload
 
 
-def check_functions(model: RawModel, source: Source) -> None:
+def check_functions(model: RawModel, source: FileSource) -> None:
     """Refuse functions that call themselves, and calls that would grow beyond the limits.
 
     Raises:
@@ -30,7 +30,7 @@ def check_functions(model: RawModel, source: Source) -> None:
 class _Sizes:
     """Nodes and depth of bodies with everything inlined, each function measured once."""
 
-    def __init__(self, model: RawModel, source: Source) -> None:
+    def __init__(self, model: RawModel, source: FileSource) -> None:
         self._functions = model.functions
         self._source = source
         self._known: dict[FunctionKey, tuple[int, int]] = {}

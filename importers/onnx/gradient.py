@@ -17,10 +17,10 @@ from ...runtime.ops.elementwise import Add
 from ...runtime.ops.shape import Identity
 from ...runtime.ops.training import Gradient
 from .derivatives import RULES, Writer
-from .source import Source
+from .source import FileSource
 
 
-def write_out_gradients(graph: Graph, source: Source) -> None:
+def write_out_gradients(graph: Graph, source: FileSource) -> None:
     """Replace every Gradient, also those in bodies, by other operators.
 
     Raises:
@@ -39,7 +39,7 @@ def write_out_gradients(graph: Graph, source: Source) -> None:
 
 
 def _gradients(
-    graph: Graph, node: Node, op: Gradient, values: Mapping[str, Value], source: Source
+    graph: Graph, node: Node, op: Gradient, values: Mapping[str, Value], source: FileSource
 ) -> Sequence[Value]:
     where = f"node '{node.name}' ({node.kind})"
     for name in (*op.xs, *(op.zs or ()), op.y):

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 
 from .raw import RawGraph, RawNode, items
-from .source import Source
+from .source import FileSource
 
 
 class Names:
@@ -16,7 +16,7 @@ class Names:
         source: the model, for messages.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileSource) -> None:
         self._source = source
         self._free: dict[RawGraph, frozenset[str]] = {}
 

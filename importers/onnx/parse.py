@@ -28,12 +28,12 @@ from ...runtime.types import (
     ValueType,
 )
 from .raw import FunctionKey, RawFunction, RawGraph, RawModel, RawNode, Reference, domain_of
-from .source import Source
+from .source import FileSource
 from .tensors import TensorReader
 from .upgrade import NEWEST
 
 
-def parse(proto: ModelProto, source: Source) -> RawModel:
+def parse(proto: ModelProto, source: FileSource) -> RawModel:
     """Read a whole model.
 
     Raises:
@@ -65,7 +65,7 @@ _TYPES = {member: number for number, member in _MEMBERS.items()}
 
 
 class _Parser:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileSource) -> None:
         self._source = source
         self._tensors = TensorReader(source)
         self._nodes = 0

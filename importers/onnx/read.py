@@ -14,7 +14,7 @@ from ...runtime.errors import UsageError
 from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
 from .limits import Limits
 from .signatures import describe, missing_bytes
-from .source import Source
+from .source import FileSource
 from .texts import Loadable, format_of, is_language, object_proto, parsed
 
 #: The newest IR version whose meaning tercet knows.
@@ -25,7 +25,7 @@ def read(
     model: Loadable,
     limits: Limits,
     data_dir: str | os.PathLike[str] | None = None,
-) -> tuple[ModelProto, Source]:
+) -> tuple[ModelProto, FileSource]:
     """Return the parsed file, and where it comes from.
 
     Args:
@@ -41,13 +41,13 @@ def read(
     """
     folder = external_data_dir() if data_dir is None else Path(data_dir)
     held: Any = in_memory(model)
-    source = Source(None, limits, folder)
+    source = FileSource(None, limits, folder)
     if isinstance(held, ModelProto):
         proto = held
     elif isinstance(model, bytes):
         proto = _decode(model, source)
     else:
-        source = Source(_path(held), limits, folder)
+        source = FileSource(_path(held), limits, folder)
         proto = _decode(_contents(source), source)
     _check(proto, source)
     return proto, source
@@ -57,7 +57,7 @@ def in_memory(model: Any) -> Any:
     """Return a message for what stands for one, such as a text; everything else as it is."""
     proto = object_proto(model)
     if proto is None and isinstance(model, str) and is_language(model):
-        proto = parsed(model.encode(), "onnxtxt", Source())
+        proto = parsed(model.encode(), "onnxtxt", FileSource())
     return model if proto is None else proto
 
 
@@ -71,7 +71,7 @@ def _path(model: str | os.PathLike[str]) -> str:
         ) from error
 
 
-def _contents(source: Source) -> bytes:
+def _contents(source: FileSource) -> bytes:
     path = source.file or ""
     try:
         # A pipe would block, and a device may have no end.
@@ -92,7 +92,7 @@ def _contents(source: Source) -> bytes:
         raise source.unopened(f"cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
-def _decode(data: bytes, source: Source) -> ModelProto:
+def _decode(data: bytes, source: FileSource) -> ModelProto:
     if not data:
         raise source.error("is empty")
     if form := format_of(data):
@@ -110,7 +110,7 @@ def _decode(data: bytes, source: Source) -> ModelProto:
     return proto
 
 
-def _check(proto: ModelProto, source: Source) -> None:
+def _check(proto: ModelProto, source: FileSource) -> None:
     if not proto.HasField("graph"):
         raise source.error("has no graph: it is no ONNX model, or is truncated")
     if proto.ir_version < 1:

@@ -16,7 +16,7 @@ from ...runtime.types import Array, TensorType, ValueType
 from .raw import RawNode, items
 
 
-class Site(Protocol):
+class NodeSite(Protocol):
     """The place of a node in its graph, as far as upgrades need it."""
 
     def type_of(self, name: str) -> ValueType | None:
@@ -44,7 +44,7 @@ class Site(Protocol):
         ...
 
 
-Upgrade = Callable[[RawNode, int, Site], Sequence[RawNode]]
+Upgrade = Callable[[RawNode, int, NodeSite], Sequence[RawNode]]
 #: The version from which on no upgrade is needed, and the upgrade, by domain and operator.
 UPGRADES: dict[tuple[str, str], tuple[int, Upgrade]] = {}
 
@@ -76,19 +76,19 @@ def made(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> RawN
     return RawNode(op, tuple(inputs), (output,), attributes, name=output)
 
 
-def rank_of(name: str, site: Site) -> int | None:
+def rank_of(name: str, site: NodeSite) -> int | None:
     """Return the rank of a value, where it is known."""
     type_ = site.type_of(name)
     return type_.rank if isinstance(type_, TensorType) else None
 
 
-def dtype_of(name: str, site: Site) -> DType | None:
+def dtype_of(name: str, site: NodeSite) -> DType | None:
     """Return the element type of a value, where it is known."""
     type_ = site.type_of(name)
     return type_.dtype if isinstance(type_, TensorType) else None
 
 
-def integer(node: RawNode, name: str, default: int, site: Site) -> int:
+def integer(node: RawNode, name: str, default: int, site: NodeSite) -> int:
     """Return an integer attribute."""
     value = node.attributes.get(name, default)
     if not isinstance(value, int):
@@ -96,7 +96,7 @@ def integer(node: RawNode, name: str, default: int, site: Site) -> int:
     return value
 
 
-def integers(node: RawNode, name: str, site: Site) -> Array | None:
+def integers(node: RawNode, name: str, site: NodeSite) -> Array | None:
     """Return a list of integers that is an attribute, as int64, or None where it is absent."""
     value = node.attributes.get(name)
     if value is None:
@@ -106,7 +106,7 @@ def integers(node: RawNode, name: str, site: Site) -> Array | None:
     return np.array(value, np.int64)
 
 
-def number(node: RawNode, name: str, site: Site) -> float | None:
+def number(node: RawNode, name: str, site: NodeSite) -> float | None:
     """Return a float attribute, or None where it is absent."""
     value = node.attributes.get(name)
     if value is not None and not isinstance(value, float):
@@ -114,7 +114,7 @@ def number(node: RawNode, name: str, site: Site) -> float | None:
     return value
 
 
-def attributes_to_inputs(node: RawNode, site: Site, *names: str, first: int = 1) -> RawNode:
+def attributes_to_inputs(node: RawNode, site: NodeSite, *names: str, first: int = 1) -> RawNode:
     """Return the node with lists of integers as its inputs `first` and following."""
     lists = [(name, integers(node, name, site)) for name in names]
     added = ["" if v is None else site.constant(v, f"{name}") for name, v in lists]
@@ -123,7 +123,7 @@ def attributes_to_inputs(node: RawNode, site: Site, *names: str, first: int = 1)
     return without(node, *names).change(inputs=(*node.inputs[:first], *added))
 
 
-def scalar_like(value: float, name: str, site: Site) -> tuple[list[RawNode], str]:
+def scalar_like(value: float, name: str, site: NodeSite) -> tuple[list[RawNode], str]:
     """Return a scalar of the dtype of `name`, and the nodes that make it where that is unknown."""
     dtype = dtype_of(name, site)
     if dtype is not None and dtype in dtypes.FLOATS:
@@ -133,7 +133,7 @@ def scalar_like(value: float, name: str, site: Site) -> tuple[list[RawNode], str
     return [made("CastLike", (scalar, name), cast)], cast
 
 
-def need_dtypes(op: Op, node: RawNode, site: Site) -> None:
+def need_dtypes(op: Op, node: RawNode, site: NodeSite) -> None:
     """Refuse inputs that the operator does not take, where the one that it becomes would."""
     try:
         check_inputs(op, [site.type_of(name) for name in node.inputs])
@@ -141,7 +141,7 @@ def need_dtypes(op: Op, node: RawNode, site: Site) -> None:
         raise site.error(str(error), node) from error
 
 
-def need_inputs(node: RawNode, count: int, site: Site) -> tuple[str, ...]:
+def need_inputs(node: RawNode, count: int, site: NodeSite) -> tuple[str, ...]:
     """Return the first inputs; raises ModelError where one of them is left out."""
     if len(node.inputs) < count or not all(node.inputs[:count]):
         raise site.error(f"has {len(node.inputs)} inputs, but needs {count}", node)

@@ -13,7 +13,7 @@ from .limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FileSource:
     """One model on its way in.
 
     Attributes:

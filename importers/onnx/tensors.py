@@ -12,7 +12,7 @@ from ...runtime import dtypes
 from ...runtime.dtypes import DType, bits_of, name_of
 from ...runtime.types import Array
 from .external import ExternalData
-from .source import Source
+from .source import FileSource
 
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 _STORED_AS: dict[DType, str] = {
@@ -41,7 +41,7 @@ class TensorReader:
         source: the model's name and limits.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileSource) -> None:
         self._source = source
         self._external = ExternalData(source)
 

@@ -21,7 +21,7 @@ from ...runtime.errors import TercetError, UnsupportedError
 from ...runtime.types import Array
 from .parse import parse
 from .raw import RawGraph, RawNode
-from .source import Source
+from .source import FileSource
 
 
 class ExportedProgram(Protocol):
@@ -84,7 +84,7 @@ def is_language(text: str) -> bool:
     return _LANGUAGE.match(text[:_HEAD].encode(errors="replace")) is not None
 
 
-def parsed(data: bytes, form: str, source: Source) -> ModelProto:
+def parsed(data: bytes, form: str, source: FileSource) -> ModelProto:
     """Return the model in a text.
 
     Raises:
@@ -106,7 +106,7 @@ def parsed(data: bytes, form: str, source: Source) -> ModelProto:
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|#[^\n]*|[({\[<]|[)}\]>]', re.DOTALL)
 
 
-def _check_depth(data: bytes, source: Source) -> None:
+def _check_depth(data: bytes, source: FileSource) -> None:
     """Refuse what would exhaust the stack of onnx's parser, which calls itself."""
     depth, most = 0, 8 * source.limits.depth
     for found in _BRACKETS.finditer(data):
@@ -139,7 +139,7 @@ def text_of(model: ModelProto, form: str) -> bytes:
 
 def _is_same(text: bytes, model: ModelProto) -> bool:
     """Whether a text in ONNX's language means what a model does."""
-    source = Source()
+    source = FileSource()
     try:
         again = parsed(text, "onnxtxt", source)
         found, wanted = (parse(each, source) for each in (again, model))

@@ -20,7 +20,7 @@ from ...runtime.types import TensorType
 from .raw import RawGraph, RawNode, items
 from .rewrite import (
     UPGRADES,
-    Site,
+    NodeSite,
     attributes_to_inputs,
     before,
     dtype_of,
@@ -39,7 +39,7 @@ from .rewrite import (
 NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
 
 
-def upgrade(node: RawNode, site: Site) -> Sequence[RawNode]:
+def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """Return the nodes of the newest opset that mean what `node` means in its own.
 
     Raises:
@@ -58,13 +58,13 @@ def upgrade(node: RawNode, site: Site) -> Sequence[RawNode]:
 @before(6, "Abs", "Ceil", "Elu", "Exp", "Floor", "HardSigmoid", "InstanceNormalization")
 @before(6, "LeakyRelu", "Log", "Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid")
 @before(6, "Sqrt", "Sum", "Tanh")
-def drop_consumed_inputs(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def drop_consumed_inputs(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """`consumed_inputs` allowed to work in place."""
     return [without(node, "consumed_inputs")]
 
 
 @before(6, "Selu")
-def selu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def selu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Two constants had fewer digits."""
     node = without(node, "consumed_inputs")
     alpha, gamma = (float(np.float32(value)) for value in (1.6732, 1.0507))
@@ -72,7 +72,7 @@ def selu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(7, "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Greater", "Less", "Pow")
-def align(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """`axis` said where the second operand's axes begin; it needs ones behind them instead."""
     axis = integer(node, "axis", 0, site)
     broadcast = integer(node, "broadcast", 0, site) and "axis" in node.attributes
@@ -89,7 +89,7 @@ def align(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     return [*nodes, node.change(inputs=(a, aligned))]
 
 
-def _aligned(b: str, a: str, axis: int, site: Site) -> tuple[Sequence[RawNode], str]:
+def _aligned(b: str, a: str, axis: int, site: NodeSite) -> tuple[Sequence[RawNode], str]:
     """Return nodes that give `b` ones behind its axes, so that they are those of `a` from `axis`.
 
     Where a rank is unknown, or merely declared, a run finds out how many.
@@ -124,7 +124,7 @@ def _aligned(b: str, a: str, axis: int, site: Site) -> tuple[Sequence[RawNode], 
 
 
 @before(7, "PRelu")
-def prelu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def prelu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """A vector of slopes belonged to the channels, axis 1."""
     node = without(node, "consumed_inputs")
     x, slope = need_inputs(node, 2, site)[:2]
@@ -138,7 +138,7 @@ def prelu(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(11, "Clip")
-def clip(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def clip(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The bounds were attributes, the outermost float32 numbers meaning none."""
     (x,) = need_inputs(node, 1, site)[:1]
     least, most = number(node, "min", site), number(node, "max", site)
@@ -154,7 +154,7 @@ def clip(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(6, "Cast")
-def cast(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def cast(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """`to` was the name of a type."""
     name = node.attributes.get("to")
     if not isinstance(name, str):
@@ -167,7 +167,7 @@ def cast(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(7, "Gemm")
-def gemm(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def gemm(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """`broadcast` is how it always is now."""
     return [without(node, "broadcast")]
 
@@ -176,13 +176,13 @@ def gemm(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(4, "Concat")
-def concat(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def concat(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The axis was 1 where nothing was said."""
     return [with_default(node, "axis", 1)]
 
 
 @before(5, "Reshape")
-def reshape(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def reshape(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The shape was an attribute."""
     if "shape" not in node.attributes:
         raise site.error("has no attribute 'shape'", node)
@@ -192,7 +192,7 @@ def reshape(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 @before(13, "Squeeze", "Unsqueeze", "ReduceSum")
 @before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean")
 @before(18, "ReduceMin", "ReduceProd", "ReduceSumSquare")
-def axes_to_input(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def axes_to_input(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The axes were an attribute; an empty list of them stood for all."""
     if node.attributes.get("axes") == () and node.op != "Unsqueeze":
         node = without(node, "axes")
@@ -200,7 +200,7 @@ def axes_to_input(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(NEWEST[""] + 1, "Split")
-def split(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def split(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The sizes were an attribute, or at first an input of the data's type.
 
     `num_outputs` is set in every opset, sizes or not, so that the operator knows it.
@@ -219,7 +219,7 @@ def split(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(10, "Slice")
-def slice_(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def slice_(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The bounds were attributes."""
     for name in ("starts", "ends"):
         if name not in node.attributes:
@@ -228,7 +228,7 @@ def slice_(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(11, "Pad")
-def pad(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def pad(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The widths, first called paddings, and the value were attributes."""
     (data,) = need_inputs(node, 1, site)[:1]
     name = "paddings" if "paddings" in node.attributes else "pads"
@@ -243,7 +243,7 @@ def pad(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(6, "Tile")
-def tile(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def tile(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """It repeated along one axis: `tiles` times along `axis`, both inputs."""
     x, tiles, axis = need_inputs(node, 3, site)[:3]
     one = site.constant(np.array([1], np.int64), "one")
@@ -264,13 +264,13 @@ def tile(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(11, "Scatter")
-def scatter(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def scatter(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """It is called ScatterElements now."""
     return [node.change(op="ScatterElements")]
 
 
 @before(11, "OneHot")
-def one_hot(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def one_hot(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Negative indices were outside the range instead of counting from its end."""
     indices, *rest = need_inputs(node, 3, site)
     whole, negative, moved = (site.fresh(f"{indices}/{n}") for n in ("int64", "negative", "moved"))
@@ -285,7 +285,7 @@ def one_hot(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(10, "TopK")
-def top_k(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def top_k(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The count was an attribute."""
     if "k" not in node.attributes:
         raise site.error("has no attribute 'k'", node)
@@ -297,7 +297,7 @@ def top_k(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(11, "Upsample", "Resize")
-def resize(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def resize(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Pixels were addressed by their corners, and `nearest` rounded towards fewer pixels.
 
     It rounded down where an axis grew and up where it shrank, which takes two steps.
@@ -326,7 +326,7 @@ def resize(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
     ]
 
 
-def _scales(node: RawNode, opset: int, site: Site) -> str:
+def _scales(node: RawNode, opset: int, site: NodeSite) -> str:
     """Return the scales of an old Upsample or Resize as an input."""
     if node.op == "Resize" or opset >= 9:
         return need_inputs(node, 2, site)[1]
@@ -340,20 +340,20 @@ def _scales(node: RawNode, opset: int, site: Site) -> str:
 
 
 @before(16, "RoiAlign")
-def roi_align(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def roi_align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Regions were not shifted by half a pixel."""
     return [without(node, coordinate_transformation_mode="output_half_pixel")]
 
 
 @before(20, "GridSample")
-def grid_sample(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def grid_sample(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The modes were called after images."""
     mode = node.attributes.get("mode", "bilinear")
     return [without(node, mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
 
 
 @before(2, "LpPool", "GlobalLpPool")
-def lp_pool(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def lp_pool(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """`p` was a float."""
     p = number(node, "p", site)
     if p is not None and not p.is_integer():
@@ -365,7 +365,7 @@ def lp_pool(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(13, "Softmax", "LogSoftmax", "Hardmax")
-def softmax(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def softmax(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """All axes from `axis` on were one."""
     (x,) = need_inputs(node, 1, site)[:1]
     axis = integer(node, "axis", 1, site)
@@ -385,7 +385,7 @@ def softmax(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(14, "BatchNormalization")
-def batch_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def batch_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """A node with one output is inference; `spatial=0` normalised every element on its own."""
     x, scale, bias, mean, variance = need_inputs(node, 5, site)[:5]
     for name in node.outputs[1:]:
@@ -414,7 +414,7 @@ def batch_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNo
 
 
 @before(21, "GroupNormalization")
-def group_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def group_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Scale and bias had one element per group; now each channel has its own."""
     x, *per_group = need_inputs(node, 3, site)[:3]
     channels, groups, each, size = (site.fresh(n) for n in ("channels", "groups", "each", "size"))
@@ -437,7 +437,7 @@ def group_normalization(node: RawNode, opset: int, site: Site) -> Sequence[RawNo
 
 
 @before(12, "Dropout")
-def dropout(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def dropout(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Without training it passes its input on; `ratio` and `is_test` spoke of training."""
     (x,) = need_inputs(node, 1, site)[:1]
     need_dtypes(Dropout(), node, site)
@@ -455,7 +455,7 @@ def dropout(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(7, "RNN", "GRU", "LSTM")
-def recurrent(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def recurrent(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """`output_sequence` said whether the first output is wanted, as its name does now."""
     if node.attributes.get("direction") == "foward":
         node = without(node, direction="forward")  # the default of GRU 1 is spelt like that
@@ -463,7 +463,7 @@ def recurrent(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(20, "DFT")
-def dft(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def dft(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The axis was an attribute, 1 by default."""
     signal, *length = need_inputs(node, 1, site)
     axis = site.constant(np.array(integer(node, "axis", 1, site), np.int64), "axis")
@@ -471,7 +471,7 @@ def dft(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(9, "Scan")
-def scan(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def scan(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Axis 0 was a batch, each element of which was scanned on its own: a Scan of Scans."""
     lengths, *inputs = node.inputs or ("",)
     if lengths:
@@ -495,7 +495,7 @@ def scan(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
 
 
 @before(2, "LabelEncoder", domain="ai.onnx.ml")
-def label_encoder(node: RawNode, opset: int, site: Site) -> Sequence[RawNode]:
+def label_encoder(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """Strings became their position in a list, or positions strings, by the type of the input."""
     (x,) = need_inputs(node, 1, site)[:1]
     classes = node.attributes.get("classes_strings", ())

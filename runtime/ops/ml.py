@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from ..dtypes import DType, float32, int64, name_of, string
 from ..errors import ShapeError
-from ..op import Op, Tensor, op
+from ..op import Op, TensorAttribute, op
 from ..types import Dim, MapType, SequenceType, Shape, TensorType
 from .shapes import add, checked, dim, need_choice, need_rank, product, same_dim
 
@@ -202,15 +202,15 @@ class LabelEncoder(Op):
     default_float: float = -0.0
     default_int64: int = -1
     default_string: str = "_Unused"
-    default_tensor: Tensor | None = None
+    default_tensor: TensorAttribute | None = None
     keys_floats: Floats | None = None
     keys_int64s: Ints | None = None
     keys_strings: Strings | None = None
-    keys_tensor: Tensor | None = None
+    keys_tensor: TensorAttribute | None = None
     values_floats: Floats | None = None
     values_int64s: Ints | None = None
     values_strings: Strings | None = None
-    values_tensor: Tensor | None = None
+    values_tensor: TensorAttribute | None = None
 
     def infer(self, x: TensorType) -> TensorType:
         key, keys = _only(
@@ -235,7 +235,7 @@ def _only(
     floats: Floats | None,
     ints: Ints | None,
     strings: Strings | None,
-    tensor: Tensor | None,
+    tensor: TensorAttribute | None,
 ) -> tuple[DType, int]:
     """Return dtype and number of the elements of the one variant that is set."""
     found: list[tuple[DType, int]] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..op import Op, Tensor, op
+from ..op import Op, TensorAttribute, op
 from ..types import TensorType
 from .ml import DOMAIN, Floats, Ints, Strings, classified, need_lengths, one_of, table_of
 from .shapes import MAX_SIZE, dim, need_choice, need_rank, same_dtype
@@ -24,16 +24,16 @@ class TreeEnsemble(Op):
     domain: ClassVar = DOMAIN
     aggregate_function: int = 1
     leaf_targetids: Ints
-    leaf_weights: Tensor
-    membership_values: Tensor | None = None
+    leaf_weights: TensorAttribute
+    membership_values: TensorAttribute | None = None
     n_targets: int | None = None
     nodes_falseleafs: Ints
     nodes_falsenodeids: Ints
     nodes_featureids: Ints
-    nodes_hitrates: Tensor | None = None
+    nodes_hitrates: TensorAttribute | None = None
     nodes_missing_value_tracks_true: Ints | None = None
-    nodes_modes: Tensor
-    nodes_splits: Tensor
+    nodes_modes: TensorAttribute
+    nodes_splits: TensorAttribute
     nodes_trueleafs: Ints
     nodes_truenodeids: Ints
     post_transform: int = 0
@@ -85,18 +85,18 @@ class NodeLists(Op):
 
     domain: ClassVar = DOMAIN
     base_values: Floats | None = None
-    base_values_as_tensor: Tensor | None = None
+    base_values_as_tensor: TensorAttribute | None = None
     nodes_falsenodeids: Ints | None = None
     nodes_featureids: Ints | None = None
     nodes_hitrates: Floats | None = None
-    nodes_hitrates_as_tensor: Tensor | None = None
+    nodes_hitrates_as_tensor: TensorAttribute | None = None
     nodes_missing_value_tracks_true: Ints | None = None
     nodes_modes: Strings | None = None
     nodes_nodeids: Ints | None = None
     nodes_treeids: Ints | None = None
     nodes_truenodeids: Ints | None = None
     nodes_values: Floats | None = None
-    nodes_values_as_tensor: Tensor | None = None
+    nodes_values_as_tensor: TensorAttribute | None = None
     post_transform: str = "NONE"
 
     @property
@@ -133,7 +133,7 @@ class TreeEnsembleClassifier(NodeLists):
     class_nodeids: Ints | None = None
     class_treeids: Ints | None = None
     class_weights: Floats | None = None
-    class_weights_as_tensor: Tensor | None = None
+    class_weights_as_tensor: TensorAttribute | None = None
     classlabels_int64s: Ints | None = None
     classlabels_strings: Strings | None = None
 
@@ -166,7 +166,7 @@ class TreeEnsembleRegressor(NodeLists):
     target_nodeids: Ints | None = None
     target_treeids: Ints | None = None
     target_weights: Floats | None = None
-    target_weights_as_tensor: Tensor | None = None
+    target_weights_as_tensor: TensorAttribute | None = None
 
     def infer(self, x: TensorType) -> TensorType:
         need_choice(self.aggregate_function, "aggregate_function", "SUM", "AVERAGE", "MIN", "MAX")

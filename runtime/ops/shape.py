@@ -11,7 +11,7 @@ import numpy as np
 
 from ..dtypes import FLOATS, INTEGERS, DType, float32, int64, string
 from ..errors import ShapeError
-from ..op import Op, Tensor, op
+from ..op import Op, TensorAttribute, op
 from ..types import Array, Dim, TensorType, ValueType, constant_type, dims_type
 from ..types import Shape as Dims
 from .propagate import is_small, rearrange, with_value
@@ -213,8 +213,8 @@ class Constant(Op):
         sparse_value: the tensor that a sparse one stands for, zeros written out.
     """
 
-    value: Tensor | None = None
-    sparse_value: Tensor | None = None
+    value: TensorAttribute | None = None
+    sparse_value: TensorAttribute | None = None
     value_float: float | None = None
     value_floats: tuple[float, ...] | None = None
     value_int: int | None = None
@@ -248,7 +248,7 @@ class Constant(Op):
 class ConstantOfShape(Op):
     """A tensor of the shape `input`, filled with the one element `value` (float32 0)."""
 
-    value: Tensor | None = None
+    value: TensorAttribute | None = None
 
     def infer(self, input: TensorType) -> TensorType:
         dims = ints_of(input, "input")

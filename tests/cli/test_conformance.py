@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from tercet.tools.conformance import report, suite
-from tercet.tools.conformance.suite import Case
+from tercet.tools.conformance.suite import ConformanceCase
 
 from .conftest import Tercet
 
 RELU = "-k", "^node/test_relu", "--jobs", 1
 
 
-def broken(name: str, act: object) -> Case:
+def broken(name: str, act: object) -> ConformanceCase:
     """A case that does something bad when it is read."""
     content: Any = SimpleNamespace(read=act)
-    return Case(name, "node", "Relu", 1e-3, 1e-7, content)
+    return ConformanceCase(name, "node", "Relu", 1e-3, 1e-7, content)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tercet.tools.half_precision import Result, markdown, measure, samples
+from tercet.tools.half_precision import HalfResult, markdown, measure, samples
 
 from . import models
 
@@ -59,7 +59,7 @@ def test_models_in_folders_of_their_own(tmp_path: Path) -> None:
 
 def test_the_page() -> None:
     page = markdown(
-        [Result("net", "float16", 1e-3, 1e-7, 2e-3, 5, 4, warned="look here")], {"CPU": "some"}
+        [HalfResult("net", "float16", 1e-3, 1e-7, 2e-3, 5, 4, warned="look here")], {"CPU": "some"}
     )
     assert "| net | float16 | 1.0e-03 | 1.0e-07 | 2.0e-03 | 4 of 5 | ok |" in page
     assert "- net, float16: look here" in page

@@ -18,8 +18,8 @@ from tercet.tools import peer_bench
 from tercet.tools.bench_models import bench_inputs, bench_model
 from tercet.tools.measure import Spread
 from tercet.tools.peaks import Peaks
-from tercet.tools.peer_page import MODELS, Row, save, summary
-from tercet.tools.peers import Bound, Peer, read_bounds, read_peers, rivals
+from tercet.tools.peer_page import MODELS, PeerTiming, save, summary
+from tercet.tools.peers import Peer, PeerBound, read_bounds, read_peers, rivals
 from tercet.tools.results import earlier, write
 
 SLOW = {"model": "vgg16", "precision": "fp16", "batch": 32, "peer": "slow", "ms": 4.0,
@@ -35,9 +35,9 @@ def peers_file(folder: Path, *entries: object) -> Path:
     return path
 
 
-def row(milliseconds: float, peers: tuple[Peer, ...], batch: int = 32) -> Row:
+def row(milliseconds: float, peers: tuple[Peer, ...], batch: int = 32) -> PeerTiming:
     spread = Spread(milliseconds, milliseconds, milliseconds, 5)
-    return Row("vgg16", "float16", batch, "cuda", spread, 7e-4, 20, 10**12, 10**9, peers)
+    return PeerTiming("vgg16", "float16", batch, "cuda", spread, 7e-4, 20, 10**12, 10**9, peers)
 
 
 def test_the_fastest_peer_comes_first(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_what_is_written(tmp_path: Path) -> None:
 def test_rows_of_earlier_calls_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two calls measure half of a table each, of which a third one, at a time limit, loses none."""
     said: list[tuple[Sequence[str], Sequence[int]]] = []
-    limit = Bound(2.0, 0.5)
+    limit = PeerBound(2.0, 0.5)
 
     def measure(names: Sequence[str], *_: object, batches: Sequence[int], **__: object) -> Any:
         said.append((names, batches))
@@ -101,14 +101,14 @@ def test_rows_of_earlier_calls_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         peer_bench.main(["bert_base", "--batch", "1", *output])
     file, about = tmp_path / "gpu_peers.json", ABOUT | {"ways": "estimated", "date": "2001-01-01"}
-    rows = earlier(file, about, Row.from_dict)
+    rows = earlier(file, about, PeerTiming.from_dict)
     found = [(each.model, each.batch) for each in rows]
     assert found == [("resnet50", 1), ("resnet50", 32), ("vgg16", 32), ("bert_base", 1)]
     assert (rows[0].device, rows[0].bound) == (Spread(2.0, 2.0, 2.0, 5), limit)
     assert earlier(file, about, Peaks.from_dict, "peaks") == [PEAKS]
-    assert earlier(file, about | {"tercet": "another commit"}, Row.from_dict) == []
+    assert earlier(file, about | {"tercet": "another commit"}, PeerTiming.from_dict) == []
     write(tmp_path, {file.name: file.read_text()[:-9]})
-    assert earlier(file, about, Row.from_dict) == []
+    assert earlier(file, about, PeerTiming.from_dict) == []
 
 
 def test_cudnn_is_held_against_onnxruntime_and_its_own_graphs(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_cudnn_is_held_against_onnxruntime_and_its_own_graphs(tmp_path: Path) ->
     assert rivals("cuda", peers) == peers
     mine = rivals("cudnn", peers)
     assert [row(ms, mine).verdict for ms in (2.9, 3.05, 3.3)] == ["ok", "ok", "10.0% slower"]
-    bound = Bound(2.0, 0.5)
+    bound = PeerBound(2.0, 0.5)
     said = [replace(row(ms, mine), bound=bound).verdict for ms in (2.6, 2.86)]
     assert said == ["ok, within the bound", "ok, 10.0% over the bound"]
     written = save([replace(row(2.6, mine), bound=bound)], ABOUT, [], tmp_path, "gpu_peers_cudnn")

@@ -10,13 +10,13 @@ import pytest
 from onnx import helper
 
 import tercet as api
-from tercet.tools.precision import Kept, keep_float32
+from tercet.tools.precision import PrecisionResult, keep_float32
 
 from . import models
 from .conftest import Tercet
 
 
-def error(file: str, found: Kept, keep: tuple[str, ...]) -> float:
+def error(file: str, found: PrecisionResult, keep: tuple[str, ...]) -> float:
     """The error with some nodes in float32, measured without the tool."""
     x = found.inputs.arrays
     with api.load(file, precision=found.precision, keep_float32=keep) as model:

@@ -24,7 +24,7 @@ from tercet.tools import probe
 from tercet.tools.bench_models import bench_inputs, bench_model
 from tercet.tools.inputs import Inputs
 from tercet.tools.measure import Repeat
-from tercet.tools.memory_map import Arena, Tensor, arena_text
+from tercet.tools.memory_map import ArenaMap, PlacedTensor, arena_text
 from tercet.tools.peaks import Peaks, peaks_of
 from tercet.tools.profiling import Profile, profile, profile_model
 from tercet.tools.profiling_diff import diff_profiles
@@ -250,13 +250,17 @@ def test_wrong_usage(tercet: Tercet) -> None:
 
 
 def test_arena_is_drawn() -> None:
-    tensors = (Tensor("a", 0, 512, -1, 1), Tensor("b", 512, 512, 1, 2), Tensor("c", 0, 256, 2, 3))
-    arena = Arena(0, "cpu", 4, 1024, 1024, tensors)
+    tensors = (
+        PlacedTensor("a", 0, 512, -1, 1),
+        PlacedTensor("b", 512, 512, 1, 2),
+        PlacedTensor("c", 0, 256, 2, 3),
+    )
+    arena = ArenaMap(0, "cpu", 4, 1024, 1024, tensors)
     assert arena.live() == [512, 1024, 768, 256]
     lines, letters = arena_text(arena, width=8, height=4)
     assert lines == [".bb.", ".bb.", "aa..", "aacc"]
     assert {letter: tensor.name for letter, tensor in letters.items()} == {n: n for n in "abc"}
-    assert arena_text(Arena(0, "cpu", 0, 0, 0, ()))[1] == {}
+    assert arena_text(ArenaMap(0, "cpu", 0, 0, 0, ()))[1] == {}
 
 
 def test_peaks_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

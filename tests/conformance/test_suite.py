@@ -13,7 +13,7 @@ from tercet import UsageError, backends
 from tercet.tools.conformance import report
 from tercet.tools.conformance.report import Expectation, read_expectation
 from tercet.tools.conformance.run import run_suite
-from tercet.tools.conformance.suite import CATEGORIES, Case, all_cases
+from tercet.tools.conformance.suite import CATEGORIES, ConformanceCase, all_cases
 
 #: The classes of tests that ONNX's runner makes, and what they are called here.
 CLASSES = {
@@ -58,7 +58,7 @@ def test_expectations_name_cases_that_exist(name: str) -> None:
 
 def test_cases_read_as_often_as_one_likes() -> None:
     """A case has a model and data that fit, wherever they come from."""
-    firsts: dict[str, Case] = {}
+    firsts: dict[str, ConformanceCase] = {}
     for case in all_cases():
         firsts.setdefault(case.category, case)
     for case in firsts.values():

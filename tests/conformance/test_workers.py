@@ -13,17 +13,17 @@ import pytest
 from tercet import DeviceError
 from tercet.tools.conformance import workers
 from tercet.tools.conformance.judge import Outcome
-from tercet.tools.conformance.suite import Case, all_cases
-from tercet.tools.conformance.workers import Settings, run_cases
+from tercet.tools.conformance.suite import ConformanceCase, all_cases
+from tercet.tools.conformance.workers import WorkerSettings, run_cases
 
 GOOD = [case for case in all_cases() if case.name.startswith("test_relu")]
 assert GOOD
 
 
-def case_that(name: str, act: Any) -> Case:
+def case_that(name: str, act: Any) -> ConformanceCase:
     """A case that does something when it is read; it is pickled by what it calls."""
     content: Any = SimpleNamespace(read=act)
-    return Case(f"test_{name}", "node", "Relu", 1e-3, 1e-7, content)
+    return ConformanceCase(f"test_{name}", "node", "Relu", 1e-3, 1e-7, content)
 
 
 ABORTS = case_that("aborts", os.abort)
@@ -33,8 +33,8 @@ RAISES = case_that("raises", partial(int, "x"))
 STOPS = case_that("stops", partial(next, iter(())))
 
 
-def outcomes(*cases: Case, jobs: int = 1, timeout: float = 60) -> dict[str, Outcome]:
-    settings = Settings("numpy", timeout=timeout, jobs=jobs)
+def outcomes(*cases: ConformanceCase, jobs: int = 1, timeout: float = 60) -> dict[str, Outcome]:
+    settings = WorkerSettings("numpy", timeout=timeout, jobs=jobs)
     return {case.name: outcome for case, outcome in run_cases(cases, settings)}
 
 

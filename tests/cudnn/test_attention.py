@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import Decline, Site
+from tercet.runtime.backend import BuildContext, Decline
 from tercet.runtime.dtypes import DType, bfloat16, bool_, float16, float32, float64
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
@@ -81,7 +81,7 @@ def test_parts_of_one_product_are_read_where_they_lie() -> None:
     (node,) = found.nodes
     inputs = node.reads
     nothing: Any = None
-    site = Site((node,), inputs, node.outputs[:1], {}, nothing, dict.fromkeys(inputs, 2304))
+    site = BuildContext((node,), inputs, node.outputs[:1], {}, nothing, dict.fromkeys(inputs, 2304))
     task = found.at(site)
     assert isinstance(task, Task)
     operands = task.operands

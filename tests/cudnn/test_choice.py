@@ -18,7 +18,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Div
 from tercet.runtime.options import Options, Precision
 from tercet.tools.console import text_of
-from tercet.tools.convolution_cases import Case
+from tercet.tools.convolution_cases import ConvolutionCase
 from tercet.tools.cudnn_algorithms import EngineLists, show_engine_lists, task_row
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -32,7 +32,9 @@ from tercet.backends.cudnn.session import Session
 from tercet.backends.cudnn.stages import FLOW, Stage, Tail
 from tercet.backends.cudnn.vendor import NoPlan
 
-CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True)
+CASE = ConvolutionCase(
+    Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True
+)
 PLAIN, LAST = Format.PLAIN, Format.CHANNELS_LAST
 
 
@@ -76,7 +78,7 @@ def test_no_engine_wants_more_than_is_allowed(
 def test_what_packs_the_image_counts_as_workspace(
     session: Session, tune: bool, tmp_path: Path
 ) -> None:
-    case = Case(CASE.op, (32, 3, 56, 56), (64, 3, 3, 3), True, dtype=float16)
+    case = ConvolutionCase(CASE.op, (32, 3, 56, 56), (64, 3, 3, 3), True, dtype=float16)
     graph = case.graph()
     (found,) = survey(graph, frozenset(graph.nodes), Options(workspace=1 << 20))
     assert isinstance(found, Wanted)
@@ -164,7 +166,7 @@ SAME, TWO = Conv(pads=(1, 1, 1, 1)), Conv(pads=(1, 1, 1, 1), strides=(2, 2))
 def test_what_is_known_better_than_the_heuristics(
     op: Conv, x: tuple[int, ...], w: tuple[int, ...], engine: str, session: Session, tmp_path: Path
 ) -> None:
-    graph = Case(op, x, w, bias=True, relu=True).graph()
+    graph = ConvolutionCase(op, x, w, bias=True, relu=True).graph()
     (found,) = survey(graph, frozenset(graph.nodes), Options())
     assert isinstance(found, Wanted)
     judge = Judge()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import Claim, Decline, Format, Site
+from tercet.runtime.backend import BuildContext, Claim, Decline, Format
 from tercet.runtime.dtypes import float16, float32, float64
 from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv, ConvTranspose
@@ -26,7 +26,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
-from tercet.tools.convolution_cases import Case
+from tercet.tools.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
@@ -43,7 +43,7 @@ from .graphs import NOTHING, claims, conv, declines, start, surveyed, then
 @pytest.mark.parametrize("add", [True, False])
 @pytest.mark.parametrize("relu", [True, False])
 def test_a_convolution_takes_what_follows(bias: bool, add: bool, relu: bool) -> None:
-    case = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), bias, add, relu)
+    case = ConvolutionCase(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), bias, add, relu)
     expected = "+".join(["Conv", *(["Add"] * add), *(["Relu"] * relu)])
     assert claims(case.graph()) == [expected]
     (found,) = surveyed(case.graph())
@@ -146,7 +146,7 @@ def test_every_other_node_has_a_reason() -> None:
     ],
 )
 def test_what_cudnn_cannot_express(op, x, w, reason: str) -> None:
-    graph = Case(op, x, w).graph()
+    graph = ConvolutionCase(op, x, w).graph()
     assert reason in str(describe(graph.nodes[0], "float32"))
 
 
@@ -166,11 +166,11 @@ class Refuses:
 
 
 def test_cudnns_own_no_becomes_a_decline() -> None:
-    graph = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), relu=True).graph()
+    graph = ConvolutionCase(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), relu=True).graph()
     chooser: Any = Refuses()
     (claim,) = CudnnBackend(NOTHING, chooser).claim(graph, frozenset(graph.nodes), Options())
     assert isinstance(claim, Claim)
-    refused = claim.build(Site(claim.nodes, (), (), {}, NOTHING))
+    refused = claim.build(BuildContext(claim.nodes, (), (), {}, NOTHING))
     assert isinstance(refused, Decline)
     assert refused.node is graph.nodes[0], "what follows the convolution may still be claimed"
     assert refused.reason == (
@@ -180,7 +180,7 @@ def test_cudnns_own_no_becomes_a_decline() -> None:
 
 
 def test_float32_is_plain_and_without_tensor_cores() -> None:
-    graph = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3)).graph()
+    graph = ConvolutionCase(Conv(), (1, 4, 8, 8), (4, 4, 3, 3)).graph()
     (found,) = surveyed(graph)
     assert isinstance(found, Wanted)
     assert "TENSOR_CORE" in found.task.ways[0].operation.notes
@@ -189,7 +189,7 @@ def test_float32_is_plain_and_without_tensor_cores() -> None:
 
 
 def test_tf32_wants_channels_last() -> None:
-    case = Case(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), bias=True, add=True, relu=True)
+    case = ConvolutionCase(Conv(), (1, 4, 8, 8), (4, 4, 3, 3), bias=True, add=True, relu=True)
     (found,) = surveyed(case.graph(), precision="tf32")
     assert isinstance(found, Wanted)
     formats = found.formats
@@ -203,7 +203,7 @@ def test_tf32_wants_channels_last() -> None:
 
 def test_one_axis_becomes_the_second_of_two() -> None:
     op = Conv(pads=(2, 1), strides=(2,), dilations=(3,))
-    found = describe(Case(op, (1, 4, 20), (6, 4, 3)).graph().nodes[0], "float32")
+    found = describe(ConvolutionCase(op, (1, 4, 20), (6, 4, 3)).graph().nodes[0], "float32")
     assert isinstance(found, Convolution)
     dims = (found.x.dims, found.w.dims, found.y.dims)
     assert dims == ((1, 4, 1, 20), (6, 4, 1, 3), (1, 6, 1, 9))
@@ -220,6 +220,6 @@ def test_one_axis_becomes_the_second_of_two() -> None:
     ],
 )
 def test_groups_follow_from_shapes(op, x, w, group: int, thinnest: int) -> None:
-    found = describe(Case(op, x, w).graph().nodes[0], "float32")
+    found = describe(ConvolutionCase(op, x, w).graph().nodes[0], "float32")
     assert isinstance(found, Convolution)
     assert (found.group, found.thinnest) == (group, thinnest)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import Format, Site
+from tercet.runtime.backend import BuildContext, Format
 from tercet.runtime.dtypes import float16
 from tercet.runtime.ir import Graph
 from tercet.runtime.op import Op
@@ -27,7 +27,7 @@ from tercet.runtime.ops.elementwise import (
     Tan,
     Tanh,
 )
-from tercet.tools.convolution_cases import Case
+from tercet.tools.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
@@ -42,8 +42,10 @@ from tercet.backends.cudnn.stages import FLOW, Stage, expressible
 from .graphs import NOTHING, conv, start, surveyed, then
 
 
-def half(op: Conv | ConvTranspose, x: tuple[int, ...], w: tuple[int, ...], **extras: bool) -> Case:
-    return Case(op, x, w, dtype=float16, **extras)
+def half(
+    op: Conv | ConvTranspose, x: tuple[int, ...], w: tuple[int, ...], **extras: bool
+) -> ConvolutionCase:
+    return ConvolutionCase(op, x, w, dtype=float16, **extras)
 
 
 def wanted(graph: Graph, **options: Any) -> Wanted:
@@ -65,7 +67,7 @@ def test_halves_lie_channels_last_and_may_be_slices() -> None:
     values = {v.name: v for v in found.formats.pitched}
     pitches = {values["x"]: 48, values["relu"]: 24}
     assert found.at is not None
-    task = found.at(Site(found.nodes, (), (), {}, NOTHING, pitches))
+    task = found.at(BuildContext(found.nodes, (), (), {}, NOTHING, pitches))
     assert isinstance(task, Task)
     strides = {role: o.strides for role, o in task.operands.items()}
     assert strides["x"] == (8 * 8 * 48, 1, 8 * 48, 48)
@@ -191,7 +193,7 @@ def test_thin_groups_are_divided_otherwise() -> None:
     whole, apart = ("conv+bias+relu", ""), ("conv", "bias+relu")
     for channels, order in ((1, [apart, whole]), (32, [whole, apart])):
         shapes = (1, 8 * channels, 9, 9), (8 * channels, channels, 3, 3)
-        case = Case(Conv(group=8), *shapes, bias=True, relu=True)
+        case = ConvolutionCase(Conv(group=8), *shapes, bias=True, relu=True)
         assert ways(wanted(case.graph())) == order
         found = wanted(replace(case, dtype=float16).graph())
         assert ways(found) == [whole, *order], "a kernel that cuDNN writes comes first"

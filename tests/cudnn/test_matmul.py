@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import Decline, Site
+from tercet.runtime.backend import BuildContext, Decline
 from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
@@ -122,7 +122,7 @@ def test_slices_of_longer_rows_are_read_where_they_lie() -> None:
     assert z is not None
     assert {x, y, z} == set(found.formats.pitched)
     nothing = None
-    site = Site(found.nodes, (x, z), (y,), {}, nothing, {x: 24, y: 40})  # pyright: ignore
+    site = BuildContext(found.nodes, (x, z), (y,), {}, nothing, {x: 24, y: 40})  # pyright: ignore
     assert found.at is not None
     task = found.at(site)
     assert isinstance(task, Task)

@@ -24,7 +24,7 @@ from tercet.runtime.ops.movement import Concat
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.types import TensorType
-from tercet.tools.convolution_cases import Case, random_cases
+from tercet.tools.convolution_cases import ConvolutionCase, random_cases
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
@@ -41,20 +41,22 @@ from tercet.backends.cudnn.vendor import Library, NoPlan
 
 from ..kernels.dry import CudaBackend, DryDevice, stores
 
-CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3))
-DEPTHWISE = Case(Conv(group=128, pads=(1, 1, 1, 1)), (1, 128, 28, 28), (128, 1, 3, 3))
-UP = Case(ConvTranspose(strides=(2, 2), pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 32, 4, 4))
+CASE = ConvolutionCase(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3))
+DEPTHWISE = ConvolutionCase(Conv(group=128, pads=(1, 1, 1, 1)), (1, 128, 28, 28), (128, 1, 3, 3))
+UP = ConvolutionCase(
+    ConvTranspose(strides=(2, 2), pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 32, 4, 4)
+)
 ALL = ("bias", "add", "relu")
 
 
-def convolution_of(case: Case, precision: Precision = "float32") -> Convolution:
+def convolution_of(case: ConvolutionCase, precision: Precision = "float32") -> Convolution:
     found = describe(case.graph().nodes[0], precision)
     assert isinstance(found, Convolution), found
     return found
 
 
 def task(
-    case: Case,
+    case: ConvolutionCase,
     precision: Precision = "float32",
     limit: int | None = None,
     epilogue: Collection[str] = ALL,
@@ -179,10 +181,10 @@ def test_tensor_cores_have_fused_engines(
 ) -> None:
     for case in (
         CASE,
-        Case(Conv(strides=(2, 2), pads=(3, 3, 3, 3)), (1, 3, 224, 224), (64, 3, 7, 7)),
-        Case(Conv(pads=(1, 1)), (1, 64, 100), (64, 64, 3)),
-        Case(Conv(pads=(1,) * 6), (1, 16, 8, 9, 9), (32, 16, 3, 3, 3)),
-        Case(Conv(group=2), (1, 64, 9, 9), (64, 32, 3, 3)),
+        ConvolutionCase(Conv(strides=(2, 2), pads=(3, 3, 3, 3)), (1, 3, 224, 224), (64, 3, 7, 7)),
+        ConvolutionCase(Conv(pads=(1, 1)), (1, 64, 100), (64, 64, 3)),
+        ConvolutionCase(Conv(pads=(1,) * 6), (1, 16, 8, 9, 9), (32, 16, 3, 3, 3)),
+        ConvolutionCase(Conv(group=2), (1, 64, 9, 9), (64, 32, 3, 3)),
     ):
         choice = choose(session, task(replace(case, dtype=dtype), limit=limit), tmp_path)
         assert str(choice).startswith("conv+add+bias+relu eng")

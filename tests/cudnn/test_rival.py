@@ -19,7 +19,7 @@ from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
-from tercet.tools.convolution_cases import Case
+from tercet.tools.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
@@ -28,7 +28,9 @@ from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.rival import Arena, Duel, Rival, Timed, signature
 
-CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True)
+CASE = ConvolutionCase(
+    Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True
+)
 PLAIN, LAST = Format.PLAIN, Format.CHANNELS_LAST
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.runtime.backend import Backend, Claim, Decline, Device, Run, Site, Step, View
+from tercet.runtime.backend import Backend, BuildContext, Claim, Decline, Device, Run, Step, View
 from tercet.runtime.host import HOST, logical
 from tercet.runtime.ir import Graph, Node
 from tercet.runtime.options import Options
@@ -50,8 +50,8 @@ class FaultyBackend:
     def _is_faulty(self, node: Node) -> bool:
         return not self._nodes.isdisjoint((node.name, *node.origin))
 
-    def _builder(self, claim: Claim) -> Callable[[Site], Step | Decline]:
-        def build(site: Site) -> Step | Decline:
+    def _builder(self, claim: Claim) -> Callable[[BuildContext], Step | Decline]:
+        def build(site: BuildContext) -> Step | Decline:
             step = claim.build(site)
             return step if isinstance(step, Decline) else _FaultyStep(step, self._damage)
 

@@ -21,8 +21,8 @@ def test_rows_are_measured_one_by_one_and_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = (
-        reliability.Row("R01", "one", lambda: ("1 of 1", True)),
-        reliability.Row("R02", "two", lambda: ("0 of 1", False), note="why"),
+        reliability.ReliabilityRow("R01", "one", lambda: ("1 of 1", True)),
+        reliability.ReliabilityRow("R02", "two", lambda: ("0 of 1", False), note="why"),
     )
     monkeypatch.setattr(reliability, "ROWS", rows)
     output = ("--output", str(tmp_path), "--commit", "abc")

@@ -17,7 +17,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.options import Options, Precision
 from tercet.runtime.placement import PlacedRow
 from tercet.tools.bench_models import bench_inputs, bench_model
-from tercet.tools.convolution_cases import Case
+from tercet.tools.convolution_cases import ConvolutionCase
 from tercet.tools.light_models import light_inputs, light_model
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -26,7 +26,7 @@ from tercet.backends.cudnn import rival, step
 
 pytestmark = pytest.mark.gpu
 
-CASE = Case(Conv(pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 64, 3, 3), True, True, True)
+CASE = ConvolutionCase(Conv(pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 64, 3, 3), True, True, True)
 TIMES = re.compile(r"cuda kernels: ([\d.]+) us")
 LOST = re.compile(r"cudnn: cuda kernels: ([\d.]+) us, cuDNN: ([\d.]+) us")
 

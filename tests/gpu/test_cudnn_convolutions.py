@@ -34,7 +34,7 @@ from tercet.runtime.ops.elementwise import (
 from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.types import Array, TensorType
-from tercet.tools.convolution_cases import Case, convolved, random_cases
+from tercet.tools.convolution_cases import ConvolutionCase, convolved, random_cases
 from tercet.tools.cudnn_sweep import sweep
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -47,7 +47,7 @@ from tercet.backends.cudnn.vendor import NoPlan
 
 pytestmark = pytest.mark.gpu
 
-CASE = Case(
+CASE = ConvolutionCase(
     Conv(pads=(1, 1, 1, 1)), (1, 64, 28, 28), (64, 64, 3, 3), bias=True, add=True, relu=True
 )
 
@@ -68,7 +68,7 @@ def distance(got: Array, want: Array) -> float:
     return float(np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-30))
 
 
-def error_of(case: Case, cache: Path, **options: Any) -> tuple[float, str]:
+def error_of(case: ConvolutionCase, cache: Path, **options: Any) -> tuple[float, str]:
     """Return the distance to float64, and what ran."""
     with opened(case.graph(), cache, **options) as model:
         (got,) = model.run(case.feeds()).values()
@@ -192,13 +192,17 @@ def test_every_epilogue_is_one_fused_graph(bias: bool, add: bool, relu: bool, ca
 @pytest.mark.parametrize(
     "case",
     [
-        Case(Conv(group=32, pads=(1, 1, 1, 1)), (2, 32, 20, 20), (32, 1, 3, 3), True, True, True),
-        Case(ConvTranspose(strides=(2, 2)), (2, 16, 9, 9), (16, 24, 2, 2), True, True, True),
-        Case(ConvTranspose(strides=(3,)), (2, 6, 9), (6, 5, 4), True, False, True),
+        ConvolutionCase(
+            Conv(group=32, pads=(1, 1, 1, 1)), (2, 32, 20, 20), (32, 1, 3, 3), True, True, True
+        ),
+        ConvolutionCase(
+            ConvTranspose(strides=(2, 2)), (2, 16, 9, 9), (16, 24, 2, 2), True, True, True
+        ),
+        ConvolutionCase(ConvTranspose(strides=(3,)), (2, 6, 9), (6, 5, 4), True, False, True),
     ],
     ids=str,
 )
-def test_what_cudnn_does_not_fuse_a_kernel_does(case: Case, cache: Path) -> None:
+def test_what_cudnn_does_not_fuse_a_kernel_does(case: ConvolutionCase, cache: Path) -> None:
     error, text = error_of(case, cache)
     assert error <= 2e-6
     assert ", then " in text
@@ -208,14 +212,18 @@ def test_what_cudnn_does_not_fuse_a_kernel_does(case: Case, cache: Path) -> None
 @pytest.mark.parametrize(
     "case",
     [
-        Case(Conv(), (2, 64, 4, 4), (1, 64, 4, 4), True, dtype=float16),
-        Case(Conv(dilations=(3,), group=3, pads=(1, 3)), (1, 12, 1), (9, 4, 1), dtype=float16),
-        Case(Conv(group=2, pads=(3, 0, 0, 3)), (2, 32, 5, 5), (32, 16, 2, 2), dtype=float16),
+        ConvolutionCase(Conv(), (2, 64, 4, 4), (1, 64, 4, 4), True, dtype=float16),
+        ConvolutionCase(
+            Conv(dilations=(3,), group=3, pads=(1, 3)), (1, 12, 1), (9, 4, 1), dtype=float16
+        ),
+        ConvolutionCase(
+            Conv(group=2, pads=(3, 0, 0, 3)), (2, 32, 5, 5), (32, 16, 2, 2), dtype=float16
+        ),
     ],
     ids=["one number a picture", "padding alone", "padding alone, in a corner"],
 )
 @pytest.mark.parametrize("tune", [False, True])
-def test_what_was_wrong_once(case: Case, tune: bool, cache: Path) -> None:
+def test_what_was_wrong_once(case: ConvolutionCase, tune: bool, cache: Path) -> None:
     with opened(case.graph(), cache, tune=tune, conv="cudnn") as model:
         (got,) = model.run(case.feeds()).values()
         row = model.placement()["conv"]
@@ -226,7 +234,7 @@ def test_what_was_wrong_once(case: Case, tune: bool, cache: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 def test_tf32_only_where_it_is_asked_for(precision: str, cache: Path) -> None:
-    case = Case(Conv(), (1, 512, 20, 20), (64, 512, 3, 3), bias=True, relu=True)
+    case = ConvolutionCase(Conv(), (1, 512, 20, 20), (64, 512, 3, 3), bias=True, relu=True)
     error, _ = error_of(case, cache, precision=precision)
     if precision == "float32":
         assert error < 5e-6
@@ -329,7 +337,7 @@ def test_nan_and_infinity_stay_where_they_are(cache: Path) -> None:
 
 
 def test_results_repeat_bit_for_bit(cache: Path) -> None:
-    up = Case(ConvTranspose(strides=(2, 2)), (4, 64, 30, 30), (64, 64, 4, 4))
+    up = ConvolutionCase(ConvTranspose(strides=(2, 2)), (4, 64, 30, 30), (64, 64, 4, 4))
     for case in (CASE, up):
         with opened(case.graph(), cache) as model:
             first = model.run(case.feeds())

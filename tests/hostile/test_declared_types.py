@@ -25,7 +25,7 @@ from tercet.runtime.op import OPERATORS
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 from tercet.runtime.weights import WeightStore
-from tercet.tools.conformance.suite import Case, all_cases
+from tercet.tools.conformance.suite import ConformanceCase, all_cases
 
 from ..kernels.dry import planned
 from .lies import LIES, in_branch, lied, observed
@@ -34,7 +34,7 @@ RANDOM = {name for (_, name), op in OPERATORS.items() if not op.deterministic} |
 
 
 @cache
-def cases() -> tuple[Case, ...]:
+def cases() -> tuple[ConformanceCase, ...]:
     """Return a case of every operator; all there are with $TERCET_SAMPLES."""
     found = {case.operator: case for case in all_cases() if case.category == "node"}
     if os.environ.get("TERCET_SAMPLES"):

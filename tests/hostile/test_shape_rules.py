@@ -15,7 +15,7 @@ from tercet.runtime.dtypes import BY_ONNX, DType, int64
 from tercet.runtime.errors import ModelError, ShapeError
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Node
-from tercet.runtime.op import OPERATORS, Op, Tensor, arity, input_kinds
+from tercet.runtime.op import OPERATORS, Op, TensorAttribute, arity, input_kinds
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.types import (
     Array,
@@ -103,8 +103,8 @@ class Rolls:
             return tuple(self.attribute(kinds[0]) for _ in range(count))
         if hint is Graph:
             return self.body()
-        if hint is Tensor:
-            return Tensor(self.elements(int64, self.some((), (1,), (2, 2), (0,))))
+        if hint is TensorAttribute:
+            return TensorAttribute(self.elements(int64, self.some((), (1,), (2, 2), (0,))))
         plain = {int: INTEGERS, float: NUMBERS, str: TEXTS}
         if hint in plain:
             is_usual = hint is int and self.random.random() < 0.7

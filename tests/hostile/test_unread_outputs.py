@@ -17,7 +17,7 @@ import tercet
 from tercet.runtime.errors import UnsupportedError
 from tercet.runtime.infer import specialise
 from tercet.runtime.types import type_of
-from tercet.tools.conformance.suite import Case, all_cases
+from tercet.tools.conformance.suite import ConformanceCase, all_cases
 
 from ..kernels.dry import planned
 
@@ -26,9 +26,9 @@ FEW = 2
 
 
 @cache
-def cases() -> tuple[Case, ...]:
+def cases() -> tuple[ConformanceCase, ...]:
     """Return some cases of every operator that gives more than one result there."""
-    found: dict[str, list[Case]] = defaultdict(list)
+    found: dict[str, list[ConformanceCase]] = defaultdict(list)
     for case in all_cases():
         if case.category == "node" and len(case.content.read()[0].graph.output) > 1:
             found[case.operator].append(case)
@@ -36,7 +36,7 @@ def cases() -> tuple[Case, ...]:
     return tuple({case.name: case for case in few}.values())
 
 
-def close(a: Any, b: Any, case: Case) -> bool:
+def close(a: Any, b: Any, case: ConformanceCase) -> bool:
     if isinstance(a, list):
         return len(a) == len(b) and all(close(x, y, case) for x, y in zip(a, b, strict=True))
     if not isinstance(a, np.ndarray) or a.dtype.kind not in "fiubc":

@@ -20,7 +20,7 @@ from tercet.onnx_backend import TercetBackend
 from tercet.tools.conformance.judge import judge
 from tercet.tools.conformance.report import read_expectation
 from tercet.tools.conformance.run import select
-from tercet.tools.conformance.suite import CATEGORIES, Case
+from tercet.tools.conformance.suite import CATEGORIES, ConformanceCase
 
 from .emulator import needs_compiler, open_emulated
 
@@ -34,7 +34,7 @@ class Emulated(TercetBackend):
     backend = "cuda"
 
 
-def unexpected(cases: Sequence[Case]) -> Iterator[str]:
+def unexpected(cases: Sequence[ConformanceCase]) -> Iterator[str]:
     """Yield what fails and is not known to; what is not supported is as on a GPU."""
     known = read_expectation("cuda").reasons
     for case in cases:

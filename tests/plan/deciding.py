@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.backend import Claim, Decline, Run, Site, Step, Stream, View
+from tercet.runtime.backend import BuildContext, Claim, Decline, Run, Step, Stream, View
 from tercet.runtime.deciding import Rounds
 from tercet.runtime.ir import Graph, Node
 from tercet.runtime.ops.elementwise import Add, Mul, Relu
@@ -99,7 +99,7 @@ class AnyStep:
     """One node by numpy, with rubbish in its scratch memory and in results that it begins."""
 
     node: Node
-    site: Site
+    site: BuildContext
     scratch: int = 300
     capturable: bool = True
     kernel: str = "any"
@@ -157,6 +157,6 @@ class AnyBackend:
             pairs = tuple((node.output, value) for value in same if able)
             yield Claim((node,), self._builder(node), in_place=pairs)
 
-    def _builder(self, node: Node) -> Callable[[Site], Step]:
+    def _builder(self, node: Node) -> Callable[[BuildContext], Step]:
         kernel = "banned" if node.kind in self.banned else "any"
         return lambda site: AnyStep(node, site, kernel=kernel)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.backend import Claim, Decline, Format, Formats, Site, Step, Stream, View
+from tercet.runtime.backend import BuildContext, Claim, Decline, Format, Formats, Step, Stream, View
 from tercet.runtime.errors import DeviceOutOfMemory
 from tercet.runtime.host import HostBuffer
 from tercet.runtime.ir import Graph, Node, Value
@@ -202,7 +202,7 @@ def _logical(data: Array, view: View) -> Array:
 @dataclass
 class FakeStep:
     nodes: tuple[Node, ...]
-    site: Site
+    site: BuildContext
     scratch: int
     capturable: bool = True
     kernel: str = "fake"
@@ -250,7 +250,7 @@ class FakeStep:
 
 
 def _moved(
-    op: Concat | Split, whole: View, parts: Sequence[View], node: Node, site: Site
+    op: Concat | Split, whole: View, parts: Sequence[View], node: Node, site: BuildContext
 ) -> Callable[[Stream], None]:
     """Return what copies between a tensor and its parts."""
     joins = isinstance(op, Concat)
@@ -339,8 +339,8 @@ class FakeBackend:
         last = Format.CHANNELS_LAST
         return Formats({chain[0].reads[0]: last}, {chain[0].output: last}, pitched=pitched)
 
-    def _builder(self, chain: tuple[Node, ...]) -> Callable[[Site], Step | Decline]:
-        def build(site: Site) -> Step | Decline:
+    def _builder(self, chain: tuple[Node, ...]) -> Callable[[BuildContext], Step | Decline]:
+        def build(site: BuildContext) -> Step | Decline:
             for node in chain:
                 if node.name in self.declines_while_building:
                     return Decline(node, "no engine for this one")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.runtime import arena
-from tercet.runtime.arena import Block, aligned, pack, peak
+from tercet.runtime.arena import Allocation, aligned, pack, peak
 
 blocks = st.lists(
     st.builds(
-        lambda size, first, life: Block(aligned(size), first, first + life),
+        lambda size, first, life: Allocation(aligned(size), first, first + life),
         st.integers(1, 5000),
         st.integers(0, 30),
         st.integers(0, 12),
@@ -22,7 +22,7 @@ blocks = st.lists(
 
 
 @given(blocks)
-def test_blocks_that_live_together_do_not_overlap(found: list[Block]) -> None:
+def test_blocks_that_live_together_do_not_overlap(found: list[Allocation]) -> None:
     size = pack(found)
     for i, a in enumerate(found):
         assert a.offset % 256 == 0
@@ -34,26 +34,31 @@ def test_blocks_that_live_together_do_not_overlap(found: list[Block]) -> None:
 
 
 @given(blocks)
-def test_arena_is_between_the_floor_and_the_sum(found: list[Block]) -> None:
+def test_arena_is_between_the_floor_and_the_sum(found: list[Allocation]) -> None:
     size = pack(found)
     assert peak(found) <= size <= sum(block.nbytes for block in found)
 
 
 @given(st.lists(st.integers(1, 5000), min_size=2, max_size=30))
 def test_a_chain_needs_its_greatest_pair_of_neighbours(sizes: list[int]) -> None:
-    chain = [Block(aligned(size), i, i + 1) for i, size in enumerate(sizes)]
+    chain = [Allocation(aligned(size), i, i + 1) for i, size in enumerate(sizes)]
     pairs = [a.nbytes + b.nbytes for a, b in pairwise(chain)]
     assert peak(chain) == max(pairs)
     assert pack(chain) == max(pairs)
 
 
 def test_equal_tensors_in_a_chain_need_two_buffers() -> None:
-    chain = [Block(25_600, i, i + 1) for i in range(8)]
+    chain = [Allocation(25_600, i, i + 1) for i in range(8)]
     assert pack(chain) == 2 * 25_600
 
 
 def test_a_skip_link_holds_its_buffer() -> None:
-    skip = [Block(1024, 0, 3), Block(1024, 1, 2), Block(1024, 2, 3), Block(1024, 3, 4)]
+    skip = [
+        Allocation(1024, 0, 3),
+        Allocation(1024, 1, 2),
+        Allocation(1024, 2, 3),
+        Allocation(1024, 3, 4),
+    ]
     assert pack(skip) == 3 * 1024
 
 
@@ -70,6 +75,8 @@ def test_lists_and_arrays_place_alike(count: int, monkeypatch: pytest.MonkeyPatc
     found: list[list[int]] = []
     for most in (0, 1 << 60):
         monkeypatch.setattr(arena, "MANY", most)
-        blocks = [Block(*map(int, each)) for each in zip(sizes, first, first + length, strict=True)]
+        blocks = [
+            Allocation(*map(int, each)) for each in zip(sizes, first, first + length, strict=True)
+        ]
         found.append([pack(blocks), *(block.offset for block in blocks)])
     assert found[0] == found[1]

@@ -19,7 +19,7 @@ from tercet.tools.studies_convolution import WAYS, winograd
 from tercet.tools.studies_lab import Conv, Lab, Taken, floor_seconds
 from tercet.tools.studies_layouts import LAYOUTS, folding
 from tercet.tools.studies_products import seven_loops
-from tercet.tools.studies_report import Curves, Report, Study, picture
+from tercet.tools.studies_report import Curves, Study, StudyReport, picture
 
 
 class Paper(Lab):
@@ -121,7 +121,7 @@ def test_multiplications_of_winograd(on_paper: Study) -> None:
 
 
 def test_the_report(on_paper: Study, tmp_path: Path) -> None:
-    report = Report({"GPU": "paper"}, [on_paper], {"winograd": 1.0}, {"fft": "no"})
+    report = StudyReport({"GPU": "paper"}, [on_paper], {"winograd": 1.0}, {"fft": "no"})
     written = studies.save(report, tmp_path)
     page, data = (next(p for p in written if p.suffix == end) for end in (".md", ".json"))
     text = page.read_text("utf-8")

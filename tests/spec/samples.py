@@ -22,7 +22,7 @@ from tercet.runtime.dtypes import (
     uint32,
     uint64,
 )
-from tercet.runtime.op import OPERATORS, Op, Tensor
+from tercet.runtime.op import OPERATORS, Op, TensorAttribute
 
 from .cases import array_of, cases_by_operator
 
@@ -69,12 +69,12 @@ def _tree(dtype: Any) -> Mapping[str, Any]:
     """Return the attributes of one tree with one inner node."""
     return {
         "leaf_targetids": (0, 0),
-        "leaf_weights": Tensor(np.array([1, 2], dtype)),
+        "leaf_weights": TensorAttribute(np.array([1, 2], dtype)),
         "nodes_falseleafs": (1,),
         "nodes_falsenodeids": (1,),
         "nodes_featureids": (0,),
-        "nodes_modes": Tensor(np.zeros(1, np.uint8)),
-        "nodes_splits": Tensor(np.ones(1, dtype)),
+        "nodes_modes": TensorAttribute(np.zeros(1, np.uint8)),
+        "nodes_splits": TensorAttribute(np.ones(1, dtype)),
         "nodes_trueleafs": (1,),
         "nodes_truenodeids": (0,),
         "tree_roots": (0,),
@@ -89,7 +89,7 @@ _LIST = [_ROWS, _ROWS + 1]
 
 _sample("CastLike", _ROWS, np.zeros(0, float32))
 _sample("ConcatFromSequence", _LIST, axis=1)
-_sample("Constant", value=Tensor(_ROWS))
+_sample("Constant", value=TensorAttribute(_ROWS))
 _sample("GlobalLpPool", _IMAGE)
 _sample("MaxRoiPool", _IMAGE, np.array([[0, 0, 0, 3, 3]], float32), pooled_shape=(2, 2))
 _sample("Multinomial", np.zeros((2, 3), float32), sample_size=4)
@@ -146,8 +146,11 @@ def fitted(sample: Sample, dtype: Any) -> Op:
         case "TreeEnsemble":
             return kind(**_tree(dtype))
         case "LabelEncoder":
-            keys = Tensor(convert(np.arange(3), dtype))
-            values, default = Tensor(np.arange(3, dtype=int64)), Tensor(np.array([7]))
+            keys = TensorAttribute(convert(np.arange(3), dtype))
+            values, default = (
+                TensorAttribute(np.arange(3, dtype=int64)),
+                TensorAttribute(np.array([7])),
+            )
             return kind(keys_tensor=keys, values_tensor=values, default_tensor=default)
         case "OneHotEncoder" if dtype == string:
             return kind(cats_strings=("1", "2", "4"))

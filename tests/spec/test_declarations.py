@@ -14,7 +14,7 @@ from onnx.defs import OpSchema
 from tercet.runtime import ops
 from tercet.runtime.dtypes import BY_ONNX, DType
 from tercet.runtime.ir import Graph
-from tercet.runtime.op import OPERATORS, Op, Tensor, arity, input_kinds
+from tercet.runtime.op import OPERATORS, Op, TensorAttribute, arity, input_kinds
 from tercet.runtime.types import ValueType
 
 assert ops  # importing it declares the operators
@@ -29,8 +29,8 @@ PYTHON_TYPES: dict[Any, tuple[Any, ...]] = {
     Kind.INTS: (tuple[int, ...], tuple[DType, ...]),
     Kind.FLOATS: (tuple[float, ...],),
     Kind.STRINGS: (tuple[str, ...],),
-    Kind.TENSOR: (Tensor,),
-    Kind.SPARSE_TENSOR: (Tensor,),
+    Kind.TENSOR: (TensorAttribute,),
+    Kind.SPARSE_TENSOR: (TensorAttribute,),
     Kind.GRAPH: (Graph,),
     Kind.TYPE_PROTO: (ValueType,),
 }

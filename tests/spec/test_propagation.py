@@ -10,7 +10,7 @@ from tercet.runtime.dtypes import DType, bool_, float32, int32, int64
 from tercet.runtime.errors import ModelError
 from tercet.runtime.infer import infer, specialise
 from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op, Tensor
+from tercet.runtime.op import Op, TensorAttribute
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Equal, Floor, Mul, Sub, Where
 from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Tile, Transpose
@@ -76,14 +76,14 @@ def resize_sizes(c: Chain) -> Value:
 def expand_by_minus_one(c: Chain) -> Value:
     """`tensor.expand(-1, 5, -1)`: ones take the place of -1."""
     wanted = c.constant([-1, 5, -1])
-    ones = c(ConstantOfShape(value=Tensor(np.array([1]))), [3])
+    ones = c(ConstantOfShape(value=TensorAttribute(np.array([1]))), [3])
     return c(Expand(), c.x, c(Where(), c(Equal(), wanted, -1), ones, wanted))
 
 
 def expand_to_shape(c: Chain) -> Value:
     """The same for a shape of which elements are symbols, none of which can be -1."""
     shape = c(Shape(), c.x)
-    ones = c(ConstantOfShape(value=Tensor(np.array([1]))), [2])
+    ones = c(ConstantOfShape(value=TensorAttribute(np.array([1]))), [2])
     wanted = c(Where(), c(Equal(), shape, -1), ones, shape)
     return c(Expand(), np.float32(0), wanted)
 

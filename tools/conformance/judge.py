@@ -10,7 +10,7 @@ from onnx.backend.test.runner import Runner
 
 from ...onnx_backend import TercetBackend
 from ...runtime.errors import DeviceError, TercetError, UnsupportedError
-from .suite import Case
+from .suite import ConformanceCase
 
 Status = Literal["passed", "unsupported", "failed"]
 
@@ -46,7 +46,9 @@ class Outcome:
     broken: bool = False
 
 
-def judge(case: Case, backend: type[TercetBackend], fallback: str | None = None) -> Outcome:
+def judge(
+    case: ConformanceCase, backend: type[TercetBackend], fallback: str | None = None
+) -> Outcome:
     """Run a case on a backend and compare as ONNX's runner does, with the case's tolerances."""
     options = {} if fallback is None else {"fallback": fallback}
     with warnings.catch_warnings():

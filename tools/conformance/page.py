@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ... import backends
 from ...runtime.errors import UsageError
-from .report import NotPassed, Report, Score
+from .report import ConformanceReport, NotPassed, Score
 from .suite import operators_without_case
 
 _SHOWN_CASES = 4
@@ -37,7 +37,7 @@ def check_whole(page: Path | None, pattern: str, categories: Sequence[str] | Non
         raise UsageError("--write is for the whole suite: leave out -k and --category")
 
 
-def write_page(page: Path, report: Report) -> None:
+def write_page(page: Path, report: ConformanceReport) -> None:
     """Keep a report in the folder ``results`` beside the page; write the page on all in there."""
     folder = page.parent / "results"
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,17 +46,19 @@ def write_page(page: Path, report: Report) -> None:
     page.write_text(markdown(read_reports(folder)), encoding="utf-8")
 
 
-def read_reports(folder: Path) -> list[Report]:
+def read_reports(folder: Path) -> list[ConformanceReport]:
     """Return the reports that are kept in a folder, tercet's own backends first."""
     files = folder.glob("conformance_*.json")
-    found = [Report.from_dict(json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    found = [
+        ConformanceReport.from_dict(json.loads(file.read_text(encoding="utf-8"))) for file in files
+    ]
     own = backends.names()
     return sorted(
         found, key=lambda r: (r.backend not in own, [*own, r.backend].index(r.backend), r.fallback)
     )
 
 
-def markdown(reports: Sequence[Report]) -> str:
+def markdown(reports: Sequence[ConformanceReport]) -> str:
     """Return the page."""
     titles = [_title(report) for report in reports]
     sections = [
@@ -75,11 +77,11 @@ def markdown(reports: Sequence[Report]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _title(report: Report) -> str:
+def _title(report: ConformanceReport) -> str:
     return " + ".join(name for name in (report.backend, report.fallback) if name)
 
 
-def _facts(report: Report) -> list[str]:
+def _facts(report: ConformanceReport) -> list[str]:
     about, score = report.environment, report.score
     share = f"{score.passed / score.cases:.1%}"
     when = f"{report.seconds:.0f}", about["date"]
@@ -100,7 +102,7 @@ def _rows(columns: Sequence[Mapping[str, Score]]) -> Iterable[list[str]]:
         yield [name, *(str(score) if score and score.passed else "" for score in scores)]
 
 
-def _gaps(report: Report) -> Iterable[str]:
+def _gaps(report: ConformanceReport) -> Iterable[str]:
     """Yield the section on what a backend does not pass."""
     yield f"## What {_title(report)} does not pass"
     if not report.not_passed:

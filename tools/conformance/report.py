@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ...runtime.errors import UsageError
 from .judge import Outcome
-from .suite import CATEGORIES, Case
+from .suite import CATEGORIES, ConformanceCase
 
 HERE = Path(__file__).resolve().parent
 
@@ -73,7 +73,7 @@ class NotPassed:
 
     Attributes:
         case: its id.
-        operator: see `Case`.
+        operator: see `ConformanceCase`.
         status: ``unsupported`` or ``failed``.
         reason: that of the expectation, if it is expected.
         expected: whether it is.
@@ -87,7 +87,7 @@ class NotPassed:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConformanceReport:
     """The score of a backend.
 
     Attributes:
@@ -144,7 +144,7 @@ class Report:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+    def from_dict(cls, data: Mapping[str, Any]) -> ConformanceReport:
         """Return what `to_dict` was made from."""
         return cls(
             data["backend"],
@@ -165,13 +165,15 @@ def total(scores: Iterable[Score]) -> Score:
     return Score(sum(s.passed for s in found), sum(s.cases for s in found))
 
 
-def assess(outcomes: Sequence[tuple[Case, Outcome]], expected: Expectation, **about: Any) -> Report:
+def assess(
+    outcomes: Sequence[tuple[ConformanceCase, Outcome]], expected: Expectation, **about: Any
+) -> ConformanceReport:
     """Return the report on cases that were run.
 
     Args:
         outcomes: every case with what became of it.
         expected: what is known of the backend.
-        **about: backend, fallback, suite, environment and seconds, as `Report` has them.
+        **about: backend, fallback, suite, environment and seconds, as `ConformanceReport` has them.
     """
     passed: dict[str, bool] = {}
     missed: list[NotPassed] = []
@@ -184,7 +186,7 @@ def assess(outcomes: Sequence[tuple[Case, Outcome]], expected: Expectation, **ab
         elif case.id in expected.reasons:
             surprises.append(case.id)
     cases = sorted((case for case, _ in outcomes), key=lambda case: CATEGORIES.index(case.category))
-    return Report(
+    return ConformanceReport(
         categories=_scores((case.category, passed[case.id]) for case in cases),
         operators=dict(sorted(_scores((c.operator, passed[c.id]) for c in cases).items())),
         not_passed=tuple(sorted(missed, key=lambda found: found.case)),
@@ -193,7 +195,7 @@ def assess(outcomes: Sequence[tuple[Case, Outcome]], expected: Expectation, **ab
     )
 
 
-def _not_passed(case: Case, outcome: Outcome, expected: Expectation) -> NotPassed:
+def _not_passed(case: ConformanceCase, outcome: Outcome, expected: Expectation) -> NotPassed:
     reason = expected.reasons.get(case.id)
     declined = outcome.status == "unsupported"
     known = reason is not None or (declined and expected.may_decline)

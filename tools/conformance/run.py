@@ -12,8 +12,8 @@ from ...runtime.options import Options
 from ..environment import environment
 from ..threads import usable_cpus
 from . import suite
-from .report import Report, assess, read_expectation
-from .workers import Settings, run_cases
+from .report import ConformanceReport, assess, read_expectation
+from .workers import WorkerSettings, run_cases
 
 MOST_JOBS = 8
 TIMEOUT = 60.0
@@ -31,7 +31,7 @@ def run_suite(
     timeout: float = TIMEOUT,
     jobs: int | None = None,
     tell: Tell = lambda done, of: None,
-) -> Report:
+) -> ConformanceReport:
     """Run cases, each on its own in a process, and compare as ONNX does.
 
     Args:
@@ -50,7 +50,7 @@ def run_suite(
     _check(categories, timeout, jobs)
     opened = backends.open_backends(backend, Options(), fallback)
     cases = select(pattern, categories)
-    settings = Settings(backend, fallback, timeout, jobs or min(usable_cpus(), MOST_JOBS))
+    settings = WorkerSettings(backend, fallback, timeout, jobs or min(usable_cpus(), MOST_JOBS))
     start = perf_counter()
     outcomes = []
     tell(0, len(cases))
@@ -82,7 +82,7 @@ def _check(categories: Sequence[str], timeout: float, jobs: int | None) -> None:
         raise UsageError(f"{jobs} processes; it must be 1 or more")
 
 
-def select(pattern: str = "", categories: Sequence[str] = ()) -> list[suite.Case]:
+def select(pattern: str = "", categories: Sequence[str] = ()) -> list[suite.ConformanceCase]:
     """Return cases by pattern and category, those that take longest first.
 
     Raises:

@@ -35,7 +35,7 @@ class Content(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ConformanceCase:
     """A model with data, as ONNX judges backends by it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Case:
 
 
 @cache
-def all_cases() -> tuple[Case, ...]:
+def all_cases() -> tuple[ConformanceCase, ...]:
     """Return every case, by category and name."""
     return tuple(
         case
@@ -71,17 +71,17 @@ def all_cases() -> tuple[Case, ...]:
     )
 
 
-def _cases_of(category: str) -> Iterator[Case]:
+def _cases_of(category: str) -> Iterator[ConformanceCase]:
     if category in ("node", "model"):
         yield from _in_memory(category)
         return
     for test in load_model_tests(kind="real" if category == "light" else category):
         content = _content(test)
         if content is not None:
-            yield Case(test.name, category, "", test.rtol, test.atol, content)
+            yield ConformanceCase(test.name, category, "", test.rtol, test.atol, content)
 
 
-def _in_memory(category: str) -> Iterator[Case]:
+def _in_memory(category: str) -> Iterator[ConformanceCase]:
     from onnx.backend.test.case import model as models
 
     with warnings.catch_warnings():
@@ -92,7 +92,7 @@ def _in_memory(category: str) -> Iterator[Case]:
     for test, model in made:
         operator = operators.get(_EXPANDED.sub("", test.name), "")
         content = Made(model.SerializeToString(), tuple(test.data_sets or ()))
-        yield Case(test.name, category, operator, test.rtol, test.atol, content)
+        yield ConformanceCase(test.name, category, operator, test.rtol, test.atol, content)
 
 
 def _operator(model: ModelProto) -> str:

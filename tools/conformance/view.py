@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.text import Text
 
 from ..console import counted, facts, grid, open_console
-from .report import NotPassed, Report
+from .report import ConformanceReport, NotPassed
 from .run import Tell
 
 
@@ -39,7 +39,7 @@ def progress_bar() -> Iterator[Tell]:
         yield tell
 
 
-def show_report(console: Console, report: Report) -> None:
+def show_report(console: Console, report: ConformanceReport) -> None:
     """Print the scores, what is not passed and why, and the verdict."""
     behind = f", then {report.fallback}" if report.fallback else ""
     score = report.score
@@ -66,7 +66,7 @@ def show_report(console: Console, report: Report) -> None:
     console.print(_verdict(report))
 
 
-def _show_categories(console: Console, report: Report) -> None:
+def _show_categories(console: Console, report: ConformanceReport) -> None:
     table = grid("category", "passed", "unsupported", "failed", "cases")
     for name, score in report.categories.items():
         statuses = [f.status for f in report.not_passed if f.case.split("/")[0] == name]
@@ -76,7 +76,7 @@ def _show_categories(console: Console, report: Report) -> None:
     console.print()
 
 
-def _show_operators(console: Console, report: Report) -> None:
+def _show_operators(console: Console, report: ConformanceReport) -> None:
     if not report.operators:
         return
     gaps = {name: score for name, score in report.operators.items() if not score.is_full}
@@ -109,7 +109,7 @@ def by_reason(cases: Sequence[NotPassed]) -> dict[str, list[str]]:
     return found
 
 
-def _verdict(report: Report) -> Text:
+def _verdict(report: ConformanceReport) -> Text:
     if report.ok:
         return Text("everything is as expected", "green")
     said = []

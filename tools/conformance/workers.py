@@ -16,14 +16,14 @@ from ...onnx_backend import TercetBackend
 from ...runtime.errors import DeviceError
 from ..threads import usable_cpus
 from .judge import Outcome, judge
-from .suite import Case
+from .suite import ConformanceCase
 
 _CONTEXT = get_context("spawn")  # a CUDA context does not survive a fork
 _START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """What all workers have in common.
 
     Attributes:
@@ -39,7 +39,9 @@ class Settings:
     jobs: int = 1
 
 
-def run_cases(cases: Sequence[Case], settings: Settings) -> Iterator[tuple[Case, Outcome]]:
+def run_cases(
+    cases: Sequence[ConformanceCase], settings: WorkerSettings
+) -> Iterator[tuple[ConformanceCase, Outcome]]:
     """Yield every case with what became of it, in the order in which they end.
 
     Raises:
@@ -74,13 +76,13 @@ def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
 class _Worker:
     """A process that is started again where a case has ended or broken it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._start()
 
     def _start(self) -> None:
         self.idle = False
-        self._case: Case | None = None
+        self._case: ConformanceCase | None = None
         self.connection, theirs = _CONTEXT.Pipe()
         self._process = _CONTEXT.Process(
             target=_serve, args=(theirs, self._settings), name="tercet-conformance", daemon=True
@@ -89,7 +91,7 @@ class _Worker:
         theirs.close()
         self.deadline = monotonic() + _START_SECONDS
 
-    def give(self, case: Case) -> None:
+    def give(self, case: ConformanceCase) -> None:
         """Let the process run a case; one that has gone answers by being gone."""
         self.idle = False
         self._case = case
@@ -97,7 +99,7 @@ class _Worker:
         with suppress(BrokenPipeError):
             self.connection.send(case)
 
-    def answer(self) -> tuple[Case, Outcome] | None:
+    def answer(self) -> tuple[ConformanceCase, Outcome] | None:
         """Return the case with what became of it; None where the process has just started."""
         try:
             outcome = self.connection.recv() if self.connection.poll() else self._overdue()
@@ -130,7 +132,7 @@ class _Worker:
         self._process.join()
 
 
-def _serve(connection: Connection, settings: Settings) -> None:
+def _serve(connection: Connection, settings: WorkerSettings) -> None:
     """Answer that the process is there, then each case with its outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     blas.set_threads(max(1, usable_cpus() // settings.jobs))

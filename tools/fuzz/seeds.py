@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, parser
 
-from ..conformance.suite import Case, all_cases
+from ..conformance.suite import ConformanceCase, all_cases
 from .sites import GraphLike, bodies_of, graphs_of
 
 #: Larger files are left out: a mutant of them takes its time and shows nothing else.
@@ -110,7 +110,7 @@ def _cases() -> Iterator[Seed]:
             yield from _case(case)
 
 
-def _case(case: Case) -> Iterator[Seed]:
+def _case(case: ConformanceCase) -> Iterator[Seed]:
     model, data = case.content.read()
     if model.ByteSize() <= MOST_BYTES:
         feeds = data[0][0] if data else ()

@@ -26,7 +26,7 @@ DOMAINS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class MutationSite:
     """A model with one of its graphs, which a change changes in place."""
 
     model: ModelProto
@@ -48,7 +48,7 @@ class Site:
 
 
 #: Makes a change and returns where; None where the graph has nothing of the kind.
-Change = Callable[[Site], Places | None]
+Change = Callable[[MutationSite], Places | None]
 CHANGES: dict[str, Change] = {}
 
 
@@ -58,7 +58,7 @@ def change(function: Change) -> Change:
     return function
 
 
-def _on_node(site: Site, edit: Callable[[NodeProto], object]) -> Places | None:
+def _on_node(site: MutationSite, edit: Callable[[NodeProto], object]) -> Places | None:
     node = site.node()
     if node is None:
         return None
@@ -71,14 +71,14 @@ def _on_node(site: Site, edit: Callable[[NodeProto], object]) -> Places | None:
 
 
 @change
-def operator(site: Site) -> Places | None:
+def operator(site: MutationSite) -> Places | None:
     """Another operator, or one that nobody has."""
     kinds = (site.rng.choice(OPERATORS), site.rng.choice(OPERATORS), some_name(site.rng), "")
     return _on_node(site, lambda node: setattr(node, "op_type", site.rng.choice(kinds)))
 
 
 @change
-def domain(site: Site) -> Places | None:
+def domain(site: MutationSite) -> Places | None:
     """Another domain, or an overload."""
     if site.rng.random() < 0.2:
         return _on_node(site, lambda node: setattr(node, "overload", some_name(site.rng)))
@@ -86,19 +86,19 @@ def domain(site: Site) -> Places | None:
 
 
 @change
-def attribute(site: Site) -> Places | None:
+def attribute(site: MutationSite) -> Places | None:
     """An attribute with another value, type or name; one more, one less, one twice."""
     return _on_node(site, lambda node: change_attribute(node, site.rng))
 
 
 @change
-def node_twice(site: Site) -> Places | None:
+def node_twice(site: MutationSite) -> Places | None:
     """A node that is there twice, and so gives the same tensors twice."""
     return _on_node(site, lambda node: site.graph.node.append(node))
 
 
 @change
-def no_node(site: Site) -> Places | None:
+def no_node(site: MutationSite) -> Places | None:
     """A node that is missing."""
     node = site.node()
     if node is None:
@@ -109,7 +109,7 @@ def no_node(site: Site) -> Places | None:
 
 
 @change
-def order(site: Site) -> Places | None:
+def order(site: MutationSite) -> Places | None:
     """Two nodes in each other's place, or all in reverse."""
     nodes, rng = list(site.graph.node), site.rng
     if len(nodes) < 2:
@@ -125,7 +125,7 @@ def order(site: Site) -> Places | None:
 
 
 @change
-def reads(site: Site) -> Places | None:
+def reads(site: MutationSite) -> Places | None:
     """A node that reads another tensor: one of its own or a later one, an absent one, none."""
 
     def edit(node: NodeProto) -> None:
@@ -144,7 +144,7 @@ def reads(site: Site) -> Places | None:
 
 
 @change
-def writes(site: Site) -> Places | None:
+def writes(site: MutationSite) -> Places | None:
     """A node that gives a tensor of another name, one that is there, one more, none."""
 
     def edit(node: NodeProto) -> None:
@@ -161,7 +161,7 @@ def writes(site: Site) -> Places | None:
 
 
 @change
-def ends(site: Site) -> Places | None:
+def ends(site: MutationSite) -> Places | None:
     """Inputs or outputs of the graph that are absent, others, or there twice."""
     rng = site.rng
     side: Any = rng.choice((site.graph.input, site.graph.output))
@@ -189,7 +189,7 @@ def ends(site: Site) -> Places | None:
 
 
 @change
-def constant(site: Site) -> Places | None:
+def constant(site: MutationSite) -> Places | None:
     """A constant with other elements, dims or dtype; too few or too many bytes; outside data."""
     tensors = [] if not isinstance(site.graph, GraphProto) else list(site.graph.initializer)
     held = [
@@ -211,7 +211,7 @@ def constant(site: Site) -> Places | None:
 
 
 @change
-def constant_twice(site: Site) -> Places | None:
+def constant_twice(site: MutationSite) -> Places | None:
     """A constant that is there twice, or not at all, or bears the name of something else."""
     if not isinstance(site.graph, GraphProto) or not site.graph.initializer:
         return None
@@ -229,7 +229,7 @@ def constant_twice(site: Site) -> Places | None:
 
 
 @change
-def sparse(site: Site) -> Places | None:
+def sparse(site: MutationSite) -> Places | None:
     """A constant that becomes sparse, with indices that may lie."""
     if not isinstance(site.graph, GraphProto) or not site.graph.initializer:
         return None
@@ -250,7 +250,7 @@ def sparse(site: Site) -> Places | None:
 
 
 @change
-def declared(site: Site) -> Places | None:
+def declared(site: MutationSite) -> Places | None:
     """The declared type of an input, an output or a tensor between: another, or a lie."""
     if not isinstance(site.graph, GraphProto):
         return None
@@ -273,7 +273,7 @@ def declared(site: Site) -> Places | None:
 
 
 @change
-def versions(site: Site) -> Places | None:
+def versions(site: MutationSite) -> Places | None:
     """Another opset, one that is missing or twice; another IR version."""
     rng, opsets = site.rng, site.model.opset_import
     match rng.randrange(4):
@@ -289,7 +289,7 @@ def versions(site: Site) -> Places | None:
 
 
 @change
-def function(site: Site) -> Places | None:
+def function(site: MutationSite) -> Places | None:
     """A node that becomes a call of a function, which may call itself, or lack what it needs."""
     node, rng = site.node(), site.rng
     if node is None:
@@ -344,7 +344,7 @@ def damaged(seed: bytes, rng: Random) -> Mutant:
     wanted = rng.choices((1, 2, 4), (8, 1, 1))[0]
     while len(kinds) < wanted:
         kind = rng.choice(list(CHANGES))
-        site = Site(model, rng.choice(graphs_of(model)), rng)
+        site = MutationSite(model, rng.choice(graphs_of(model)), rng)
         found = CHANGES[kind](site)
         if found is not None:
             kinds.append(kind)
