@@ -10,10 +10,10 @@ from .backend import BuildContext, Run, View, Weights
 from .errors import ModelError
 from .infer import specialise
 from .ir import Graph, Node, Value
-from .lanes import assign, bound, sequence, side_by_side
 from .layout import Layout, Row, Slot, lives_of
 from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
 from .resources import Resources
+from .streams import assign, bound, sequence, side_by_side
 from .types import Array, TensorType, ValueType
 
 

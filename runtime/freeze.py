@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError, did_you_mean
-from .feeds import TensorInfo, check_value
 from .infer import specialise
+from .io_types import TensorInfo, check_value
 from .ir import Graph
 from .symbols import ambiguous, loosened, sizes_of
 from .types import TensorType, ValueType

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
+from .alias_slices import share_slices
+from .alias_transposes import demands, renamed
 from .arena import Allocation
 from .backend import Backend, BuildContext, Claim, Decline, Device, Format, Step, Stream, extent
 from .errors import ModelError
@@ -15,8 +17,6 @@ from .host import HOST
 from .ir import Graph, Node, Value
 from .options import Options
 from .partition import Assigned, Bars, Partition, partition, reads_of, results_of
-from .slices import share_slices
-from .transposes import demands, renamed
 from .types import TensorType
 from .weights import WeightStore
 

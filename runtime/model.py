@@ -11,16 +11,15 @@ from typing import Any, cast
 
 from .arguments import flag, whole, words
 from .backend import Backend, Stream
-from .border import Border, Place
-from .bound import BoundModel
+from .bound_plan import BoundModel
 from .budget import budget_of
 from .errors import InputError, UsageError, did_you_mean
-from .feeds import Feed, Owned, TensorInfo
 from .guard import bounded
 from .hints import Doubts
 from .host import HOST
+from .io_boundary import Border, Place
+from .io_types import Feed, Owned, TensorInfo
 from .ir import Graph
-from .lookup import Lookup
 from .mapped import Mapped, release
 from .notebook import one_line
 from .options import Options
@@ -30,8 +29,9 @@ from .pipeline import DEPTH, Lane, Pipeline, Streams
 from .placement import Placement, placement_of
 from .plan import Memory
 from .program import Program
+from .program_cache import Lookup
+from .program_pool import Shelf
 from .resources import Resources
-from .shelves import Shelf
 from .text import printable
 from .weights import WeightStore
 

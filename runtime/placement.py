@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .backend import Format
-from .branches import Branches
 from .errors import Refusal
+from .if_step import Branches
 from .ir import Node
 from .layout import Row, Slot
+from .loop_step import Repetition
 from .notebook import shown_as
 from .partition import obstacle
 from .plan import Plan
 from .program import Program
-from .repetition import Repetition
 from .text import printable
 from .unknown import NOBODY, REASON, Opaque
 

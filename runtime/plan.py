@@ -18,9 +18,9 @@ from .exchange import HOST_IO, IOPlacement
 from .guard import check_time, is_timed, planning
 from .host import HOST, array
 from .ir import Graph
-from .lanes import assign, bound, is_capturable, sequence, side_by_side, stretches
 from .layout import Layout, Row, Slot, lay_out, lives_of
 from .options import Options
+from .streams import assign, bound, is_capturable, sequence, side_by_side, stretches
 from .types import Array, TensorType
 from .weights import WeightStore
 

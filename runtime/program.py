@@ -16,9 +16,10 @@ import numpy as np
 
 from .backend import Interpreter
 from .body import opened, settled
+from .bounded_outputs import Counting, counting
 from .budget import Budget, Tally, check_sizes
 from .control import run_control
-from .counting import Counting, counting
+from .device_io import Resident
 from .errors import (
     FAILURES,
     DeviceError,
@@ -35,11 +36,10 @@ from .host import HOST
 from .infer import specialise
 from .ir import Graph, Node, Value
 from .layout import Row
-from .nesting import nesting_of
+from .nested_control import nesting_of
 from .op import Op
 from .ops.control import Loop
 from .plan import Memory, Plan
-from .resident import Resident
 from .resources import Keys, Resources, Types
 from .stages import Stage, is_plannable, last_reads, late_nodes, levels_of
 from .types import Array, HostValue, TensorType, type_of

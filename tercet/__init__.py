@@ -44,7 +44,7 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 if _TYPE_CHECKING:
     from .api import available, load, pinned, run_op, to_device
     from .backends import Availability
-    from .runtime.bound import BoundModel
+    from .runtime.bound_plan import BoundModel
     from .runtime.custom import CustomOperator
     from .runtime.model import Model
     from .runtime.options import Options
@@ -119,7 +119,7 @@ _LAZY = {
     "Availability": ".backends",
     "Bench": ".tools.bench",
     "Bisection": ".tools.bisection",
-    "BoundModel": ".runtime.bound",
+    "BoundModel": ".runtime.bound_plan",
     "Comparison": ".tools.compare",
     "CustomOperator": ".runtime.custom",
     "Diagnosis": ".tools.doctor",

@@ -25,11 +25,11 @@ from .runtime.custom import CustomOperator, with_custom
 from .runtime.dlpack import place_of
 from .runtime.dtypes import TO_ONNX, string
 from .runtime.errors import InputError, ModelWarning, UsageError, did_you_mean
-from .runtime.feeds import as_array, as_texts
 from .runtime.freeze import freeze_inputs
 from .runtime.guard import bounded, inherited
 from .runtime.host import HOST
 from .runtime.infer import infer
+from .runtime.io_types import as_array, as_texts
 from .runtime.ir import Graph
 from .runtime.model import Model, ModelSource
 from .runtime.op import OPERATORS, Op, arity, attributes

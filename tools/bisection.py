@@ -31,6 +31,7 @@ from .agreement import Word
 from .console import Say, silent, text_of
 from .contestants import Settings
 from .deadline import time_limit
+from .error_bounds import Finding, Judge, exit_code, overall
 from .export import model_title
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .layers import Match
@@ -45,7 +46,6 @@ from .replay import (
     run_all,
 )
 from .threads import use_threads
-from .verdict import Finding, Judge, exit_code, overall
 
 
 @shown_as(lambda f: f"{f.model}: fault {f.fault}; {f.contestant} against {f.reference}")

@@ -20,14 +20,14 @@ from .agreement import Agreement, Word
 from .console import Say, silent, text_of
 from .contestants import Settings, check_names, default_names
 from .deadline import time_limit
+from .error_bounds import exit_code, overall
 from .export import model_title
 from .inputs import Dims, Given, Inputs, Shapes, asked
 from .measure import Repeat, Timing
-from .race import Entry, Race
+from .run_all import Entry, Race
 from .saved import Saved, write_comparison
 from .threads import use_threads
 from .tolerances import ByName, Chosen
-from .verdict import exit_code, overall
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from .agreement import Agreement
 from .compare import Comparison, ComparisonResult
 from .console import counted, facts, grid, ms_text
 from .differences import Differences
-from .verdict import WORDS
+from .error_bounds import WORDS
 
 DETAILED_OUTPUTS = 20
 STYLES: Mapping[str, str] = {"ok": "green", "inconclusive": "bold yellow", "MISMATCH": "bold red"}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.backend import Stream
 from ..runtime.host import HOST
-from ..runtime.lanes import is_capturable, stretches
 from ..runtime.model import Model
 from ..runtime.program import Program
+from ..runtime.streams import is_capturable, stretches
 from .measure import Timing
 
 if TYPE_CHECKING:

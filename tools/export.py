@@ -34,8 +34,8 @@ from ..runtime.passes import optimise as run_passes
 from ..runtime.types import Array, Dim, TensorType, ValueType
 from .agreement import Agreement, Word
 from .console import Say, silent, text_of
+from .error_bounds import Judge, exit_code, overall
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
-from .verdict import Judge, exit_code, overall
 
 
 @shown_as(lambda f: f"{f.file or 'in memory'}, from {f.model}: {f.nodes[1]} of {f.nodes[0]} nodes")

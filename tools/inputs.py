@@ -15,7 +15,7 @@ import numpy as np
 from ..runtime import arguments as rules
 from ..runtime.dtypes import INTEGERS, bool_, int32, int64, name_of, string
 from ..runtime.errors import DeviceError, InputError, ModelError, UsageError, did_you_mean
-from ..runtime.feeds import values_of
+from ..runtime.io_types import values_of
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, TensorType
 from .agreement import type_text

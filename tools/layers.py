@@ -26,6 +26,7 @@ from .agreement import Word
 from .console import Say, silent, text_of
 from .contestants import Settings
 from .deadline import time_limit
+from .error_bounds import Finding, Judge, exit_code, flat, overall
 from .export import model_title
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .replay import (
@@ -38,7 +39,6 @@ from .replay import (
     run_all,
 )
 from .threads import use_threads
-from .verdict import Finding, Judge, exit_code, flat, overall
 
 #: Samples of the whole graph, every tensor of which is kept.
 _SAMPLES = 3

@@ -15,7 +15,7 @@ from ..runtime.ops.conv import Conv
 from ..runtime.options import Precision
 from ..runtime.types import Array
 from .measure import Spread
-from .probe import Probe
+from .row_timing import Probe
 
 PRECISIONS: dict[str, Precision] = {"fp32": "float32", "fp16": "float16"}
 #: How the names of those peers begin that a backend is held against; all of them where none is

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from ..api import load
 from ..runtime.backend import View
-from ..runtime.bound import BoundModel
+from ..runtime.bound_plan import BoundModel
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.host import HOST, HostBuffer
 from ..runtime.model import Model

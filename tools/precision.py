@@ -30,13 +30,13 @@ from ..runtime.types import Array, TensorType
 from .console import Say, silent, text_of
 from .contestants import Settings
 from .deadline import time_limit
+from .error_bounds import flat
 from .export import model_title
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .oracle import Oracle
 from .reduction import least, thinned
 from .replay import Player, open_player, prepared
 from .threads import use_threads
-from .verdict import flat
 
 HALVES: Final = ("float16", "bfloat16")
 

@@ -13,7 +13,7 @@ from ..runtime.partition import obstacle
 from ..runtime.types import TensorType
 from .cost import macs
 from .peaks import Peaks
-from .probe import Probe, ProfileFrame, Recording
+from .row_timing import Probe, ProfileFrame, Recording
 
 #: What a run consists of; see `Profile.phases`.
 PHASES: tuple[str, ...] = ("feed", "upload", "compute", "download", "fetch", "between")

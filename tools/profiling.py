@@ -26,8 +26,8 @@ from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from .measure import Repeat, Timing, timed
 from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of
-from .probe import Probe, Recording, sites_of
 from .profile_rows import ProfiledRow, Share, middle_of, phases_of, rows_of, shape_key, shares_of
+from .row_timing import Probe, Recording, sites_of
 from .threads import use_threads
 
 

@@ -11,8 +11,8 @@ from ..runtime.ir import Graph
 from ..runtime.types import Array, HostValue
 from .agreement import RELATIVE, Agreement, agreement, tolerance_for
 from .console import Say, silent
+from .error_bounds import Judge, unmeasured
 from .export import tensor
-from .verdict import Judge, unmeasured
 
 #: Tolerances by name of an output or a dtype; "" for all that are not named.
 ByName = Mapping[str, float]

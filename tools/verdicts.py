@@ -39,6 +39,7 @@ from ..runtime.types import Array
 from .arrays import read_archive
 from .deadline import time_limit
 from .environment import environment
+from .error_bounds import COUNTS, Judge
 from .light_models import NAMES, light_inputs, light_model
 from .nested import flat
 from .planted import planted
@@ -46,7 +47,6 @@ from .results import VARYING, earlier, to_json, write
 from .rounding import slices
 from .shaken import FAIR
 from .threads import use_threads
-from .verdict import COUNTS, Judge
 from .verdicts_page import Key, Proof, markdown, row
 
 Arrays = Mapping[str, Array]

@@ -13,7 +13,7 @@ from cuda.core.graph import GraphBuilder
 from ...runtime.backend import Run, Step, View
 from ...runtime.deciding import Rounds
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
-from ...runtime.lanes import sequence
+from ...runtime.streams import sequence
 from ...runtime.types import Array
 from .device import CudaDevice, CudaStream, Recording
 from .launch import Launch, each

@@ -13,7 +13,7 @@ from cuda.bindings import driver
 from ...runtime.backend import BuildContext, View
 from ...runtime.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ...runtime.ir import Value
-from ...runtime.lanes import sequence
+from ...runtime.streams import sequence
 from .launch import Launch, Recipe, base_of, fill_of, launches_of
 from .memory import pointer
 from .operands import Argument, Operand, Packed, Scratch, Struct, TensorMap

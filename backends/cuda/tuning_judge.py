@@ -11,7 +11,7 @@ from cuda.bindings import driver
 from ...runtime.backend import Format, View
 from ...runtime.dtypes import DType, float32, float64
 from ...runtime.errors import DeviceError
-from ...runtime.lanes import sequence
+from ...runtime.streams import sequence
 from ...runtime.types import Array
 from .clock import microseconds
 from .device import CudaDevice

@@ -27,9 +27,9 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         raise BackendUnavailable("cudnn", error.missing, error.remedy) from None
     from ..cuda.backend import CudaBackend
     from ..cuda.device import open_device
+    from .arbitration import Rival
     from .backend import CudnnBackend
     from .choice import Chooser
-    from .rival import Rival
 
     device, folder = open_device(options.cache, "cudnn", options.device), options.cache / "cudnn"
     device.enter()

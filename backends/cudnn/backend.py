@@ -10,10 +10,10 @@ from ...runtime.backend import BuildContext, Claim, Decline
 from ...runtime.ir import Graph, Node
 from ...runtime.options import CUDNN, Options
 from ..cuda.device import CudaDevice
+from .arbitration import Arena, Duel, Rival
 from .choice import Choice, Chooser, Task
 from .families import FAMILIES
 from .registry import Wanted
-from .rival import Arena, Duel, Rival
 from .step import Bench, GraphStep
 from .vendor import NoPlan
 

@@ -11,7 +11,7 @@ from ...runtime.backend import BuildContext, Claim
 from ...runtime.ir import Node, Value
 from ...runtime.op import Op
 from ...runtime.types import Array, HostValue, TensorType
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
 from .elementwise import CALLS, ELEMENTWISE
@@ -27,7 +27,7 @@ def elementwise_claim(chain: Chain) -> Claim:
     """Return the claim of a chain whose head is elementwise too."""
 
     def build(site: BuildContext) -> HostStep:
-        count = crew.size()
+        count = thread_pool.size()
         record = partial(_record_elementwise, chain, count)
         return HostStep(chain.title, site, record, workers=count)
 

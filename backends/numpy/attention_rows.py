@@ -16,7 +16,7 @@ from ...runtime.dtypes import DType, bool_, float64
 from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .attention import attention, by_head, seen_keys
 from .chain import Chain
 from .cost import ELEMENT, PRODUCT
@@ -44,7 +44,7 @@ def attention_rows(chain: Chain, site: BuildContext, options: Options) -> HostSt
         return HostStep(chain.title, site, partial(_record_whole, chain))
     heads, rows, size = _sizes(q.tensor.dims, op.q_num_heads)
     sources, total, _ = _sizes(k.tensor.dims, op.kv_num_heads)
-    repeats, workers = heads // sources, crew.size()
+    repeats, workers = heads // sources, thread_pool.size()
     part = -(-rows // workers) if rows >= workers * LEAST else rows
     part = min(part, max(LEAST, BLOCK // (repeats * total)))
     count = min(sources, max(1, BLOCK // (repeats * part * total)))
@@ -121,7 +121,7 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
         tapes.append([call])
     size += elements.shape[3]
     scores = prod(queries.shape[:4]) * total
-    return portions(tapes, scores * (size * PRODUCT + CALLS * ELEMENT), crew.size())
+    return portions(tapes, scores * (size * PRODUCT + CALLS * ELEMENT), thread_pool.size())
 
 
 def _grouped(x: Array, sources: int) -> Array:

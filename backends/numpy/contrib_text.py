@@ -7,7 +7,7 @@ import numpy as np
 from ...runtime.dtypes import int32, string, uint32
 from ...runtime.ops.contrib_text import MurmurHash3, Tokenizer
 from ...runtime.types import Array
-from .pattern import Pattern, compile_pattern
+from .regex import Pattern, compile_pattern
 from .registry import kernel
 
 _START, _END = "\x02", "\x03"

@@ -24,7 +24,7 @@ from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import window
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .columns import Unfolding
 from .cost import ELEMENT, PRODUCT, blocks_worth
@@ -89,7 +89,7 @@ class _Convolution:
         self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
         self.positions = prod(self.window.output)
         self.dtype = sums(x.dtype)
-        self.workers = crew.size()
+        self.workers = thread_pool.size()
         self._cut(limit, narrowest)
         self.scratch = Scratch()
         self.unfolding = Unfolding.of(

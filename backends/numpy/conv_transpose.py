@@ -16,7 +16,7 @@ from ...runtime.ops.conv import ConvTranspose
 from ...runtime.ops.window import transposed_window
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .conv import COLUMNS, operands
 from .products import recorded, sums
@@ -45,7 +45,7 @@ class _Transposed:
         self.group, self.filters = op.group, w.dims[1]
         self.window = transposed_window(op, x.dims[2:], w.dims[2:])
         self.axes = transposed_axes(self.window, x.dims[2:])
-        self.dtype, self.workers = sums(x.dtype), crew.size()
+        self.dtype, self.workers = sums(x.dtype), thread_pool.size()
         self.positions, self.taps = prod(x.dims[2:]), prod(self.window.kernel)
         column = self.positions * self.taps * self.dtype.itemsize
         limit = min(COLUMNS, (workspace or COLUMNS) // self.workers)

@@ -15,7 +15,7 @@ from ...runtime.ir import Value
 from ...runtime.ops.matmul import Det, Einsum, Gemm, MatMul
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .conv import operands
 from .cost import ELEMENT, FETCH, PRODUCT, blocks_worth
@@ -58,7 +58,7 @@ class _Product:
         self.sums = None
         if chain.output.tensor.dtype != dtype:
             self.sums = self.scratch.take(chain.output.tensor.size, dtype)
-        self.workers = 1 if self.scratch.nbytes else crew.size()
+        self.workers = 1 if self.scratch.nbytes else thread_pool.size()
 
     def step(self, site: BuildContext) -> HostStep:
         """Return what runs it."""

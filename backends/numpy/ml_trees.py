@@ -20,10 +20,10 @@ from ...runtime.ops.ml_trees import (
 from ...runtime.options import Options
 from ...runtime.types import Array
 from .chain import Chain
-from .forest import EQUAL, MEMBER, MODES, Forest, Growing, Weights
 from .ml import both_classes, labels_of, rows_of, transformed
 from .registry import builder
 from .step import Bound, HostStep, Tape
+from .tree_ensemble import EQUAL, MEMBER, MODES, Forest, Growing, Weights
 
 # ── building ─────────────────────────────────────────────────────────────────────────────────────
 

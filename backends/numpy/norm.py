@@ -22,7 +22,7 @@ from ...runtime.ops.norm import (
 )
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
 from .frame import Frame, blocks, cut, lengths, shares
@@ -59,7 +59,7 @@ def batch_normalization(chain: Chain, site: BuildContext, options: Options) -> H
         return f"dtype {name_of(x.tensor.dtype)}"
     if op.training_mode:
         return HostStep(chain.title, site, partial(_record_training, chain, op))
-    count = crew.size()
+    count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_batchnorm, chain, op, count), count)
 
 
@@ -158,7 +158,7 @@ def lrn(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
         return f"dtype {name_of(type_.dtype)}"
     n, channels = type_.dims[:2]
     positions = type_.size // max(1, n * channels)
-    dtype, count = float64 if type_.dtype == float64 else float32, crew.size()
+    dtype, count = float64 if type_.dtype == float64 else float32, thread_pool.size()
     width = BLOCK // max(1, channels)
     if options.workspace is not None:
         column = (2 * channels + op.size) * dtype.itemsize

@@ -17,7 +17,7 @@ from ...runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, float64
 from ...runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .cost import ELEMENT
 from .frame import Frame, blocks, cut
@@ -49,7 +49,7 @@ def softmax(chain: Chain, site: BuildContext, options: Options) -> HostStep | st
     """Return exp(x - max) / sum of that, or its logarithm, along an axis."""
     if chain.output.tensor.dtype not in FLOATS:
         return f"dtype {name_of(chain.output.tensor.dtype)}"
-    count = crew.size()
+    count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_softmax, chain, count), count)
 
 
@@ -93,7 +93,7 @@ def layer_normalization(chain: Chain, site: BuildContext, options: Options) -> H
     """Normalize over the last axes, with the elementwise nodes behind it."""
     if chain.output.tensor.dtype not in FLOATS:
         return f"dtype {name_of(chain.output.tensor.dtype)}"
-    count = crew.size()
+    count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_norm, chain, count), count)
 
 

@@ -27,7 +27,7 @@ from ...runtime.ops.pool import (
 from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .convert import lowest
 from .cost import ELEMENT
@@ -102,7 +102,7 @@ class Pooling:
     ) -> None:
         self.chain, self.axes, self.reduction = chain, axes, reduction
         self.x, self.y = _ends(chain)
-        self.workers = crew.size()
+        self.workers = thread_pool.size()
         self.planes, spatial = prod(self.x.tensor.dims[:2]), self.x.tensor.dims[2:]
         between = self._between(spatial)
         count, most = min(2, len(between)), max(between, default=0)

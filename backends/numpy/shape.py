@@ -16,7 +16,7 @@ from ...runtime.ops import movement
 from ...runtime.ops import shape as ops
 from ...runtime.options import Options
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .convert import blank
 from .cost import ELEMENT, blocks_worth
@@ -72,7 +72,7 @@ def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
 @builder(movement.Concat)
 def concat(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Put the inputs one behind the other."""
-    count = crew.size()
+    count = thread_pool.size()
     return HostStep(chain.title, site, partial(_record_concat, chain, count), count)
 
 

@@ -18,7 +18,7 @@ from ...runtime.host import array, logical
 from ...runtime.ir import Node, Value
 from ...runtime.types import Array
 from .cost import blocks_worth
-from .crew import CREW
+from .thread_pool import CREW
 
 #: Calls without arguments, made one after the other.
 Tape = list[Callable[[], object]]

@@ -14,7 +14,7 @@ from ...runtime.dtypes import bool_, float32, int64, string
 from ...runtime.guard import check_time, need
 from ...runtime.ops import text as ops
 from ...runtime.types import Array
-from .pattern import compile_pattern
+from .regex import compile_pattern
 from .registry import kernel
 
 #: Texts that are joined between two looks at the clock.

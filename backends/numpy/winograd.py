@@ -30,7 +30,7 @@ from ...runtime.dtypes import float32, float64
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import window
 from ...runtime.types import Array
-from . import crew
+from . import thread_pool
 from .chain import Chain
 from .cost import PRODUCT
 from .elementwise import ELEMENTWISE
@@ -133,7 +133,7 @@ class Winograd:
         self.filters = w.tensor.dims[0]
         self.rows, columns = (-(-size // M) for size in self.window.output)
         self.pitch = columns + 1
-        self.workers = crew.size()
+        self.workers = thread_pool.size()
         choices = product(range(1, self.rows + 1), range(1, self.workers + 1))
         self.nanoseconds, self.depth, self.parts = min((self._cost(*c), *c) for c in choices)
         self.early = self._early()

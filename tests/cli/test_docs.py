@@ -19,9 +19,9 @@ from tercet.tools.bench import Schedule, bench
 from tercet.tools.cli import app
 from tercet.tools.compare import compare
 from tercet.tools.console import finite
+from tercet.tools.error_bounds import INCONCLUSIVE_CODE
 from tercet.tools.layers import compare_layers
 from tercet.tools.profiling import profile
-from tercet.tools.verdict import INCONCLUSIVE_CODE
 
 from . import models
 from .conftest import Tercet

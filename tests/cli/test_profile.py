@@ -20,7 +20,7 @@ from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 from tercet.tools import peaks as peaks_module
-from tercet.tools import probe
+from tercet.tools import row_timing
 from tercet.tools.bench_models import bench_inputs, bench_model
 from tercet.tools.inputs import Inputs
 from tercet.tools.measure import Repeat
@@ -335,7 +335,7 @@ def test_rows_of_a_cuda_device_are_timed_by_its_events(monkeypatch: pytest.Monke
         return watches[-1]
 
     monkeypatch.setattr(events, "Stopwatch", make)
-    monkeypatch.setattr(probe, "_has_events", lambda device: device.name == "fake:0")
+    monkeypatch.setattr(row_timing, "_has_events", lambda device: device.name == "fake:0")
     found = on_a_device(Relu(), Relu())
     assert [row.seconds for row in found.rows] == pytest.approx([0.004] * 4)
     assert found.phases["upload"] == pytest.approx(0.004)

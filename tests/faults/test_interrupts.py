@@ -19,7 +19,7 @@ import onnx.parser
 import pytest
 
 import tercet
-from tercet.backends.numpy import blas, crew
+from tercet.backends.numpy import blas, thread_pool
 
 ROOT = Path(tercet.__file__).parent.parent
 #: Where a run may be interrupted.
@@ -27,15 +27,15 @@ FILES = frozenset(
     str(ROOT / name)
     for name in (
         "backends/numpy/blas.py",
-        "backends/numpy/crew.py",
+        "backends/numpy/thread_pool.py",
         "backends/numpy/step.py",
         "runtime/control.py",
-        "runtime/lookup.py",
+        "runtime/program_cache.py",
         "runtime/model.py",
         "runtime/plan.py",
         "runtime/program.py",
         "runtime/resources.py",
-        "runtime/shelves.py",
+        "runtime/program_pool.py",
         "runtime/weights.py",
     )
 )
@@ -112,11 +112,11 @@ class Late:
 
 
 def test_no_thread_works_for_a_caller_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_Hand", Late)
-    files = frozenset({crew.__file__, blas.__file__})
+    monkeypatch.setattr(thread_pool, "_Hand", Late)
+    files = frozenset({thread_pool.__file__, blas.__file__})
     with two_threads():
         for at in range(2000):
-            Late.given, team = [], crew.Crew()
+            Late.given, team = [], thread_pool.Crew()
             done: list[int] = []
             jobs = [[[partial(done.append, block)] for block in range(4)]] * 2
             was_interrupted = interrupted(partial(team.play, jobs), at, files)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.runtime import repetition
+from tercet.runtime import loop_step
 from tercet.runtime.model import Model
 
 from ..plan.flows import FLOWS, Feeds, Flow, random_flow
@@ -31,7 +31,7 @@ def same(model: Model, reference: Model, feeds: Feeds) -> None:
 def test_one_graph_that_the_gpu_decides_on(
     flow: Flow, lanes: int, unrolled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repetition, "UNROLLED", unrolled)
+    monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
     with (
         tercet.load(flow.model, "cuda", lanes=lanes) as model,
         tercet.load(flow.model) as reference,

@@ -22,7 +22,7 @@ from tercet.tools.light_models import light_inputs, light_model
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn import rival, step
+from tercet.backends.cudnn import arbitration, step
 
 pytestmark = pytest.mark.gpu
 
@@ -67,7 +67,7 @@ def test_both_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> float:
         raise AssertionError("measured again")
 
-    for module in (rival, step):
+    for module in (arbitration, step):
         monkeypatch.setattr(module, "microseconds", refuse)
     again = ran(tmp_path, tune=True)
     assert (again.backend, again.reason) == (first.backend, first.reason)

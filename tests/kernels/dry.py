@@ -13,7 +13,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Source, Target
 from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.step import KernelStep
-from tercet.runtime.counting import bounded
+from tercet.runtime.bounded_outputs import bounded
 from tercet.runtime.host import HOST
 from tercet.runtime.infer import infer, specialise
 from tercet.runtime.ir import Graph

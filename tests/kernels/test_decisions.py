@@ -20,7 +20,7 @@ from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.memory import pointer
 from tercet.backends.numpy import evaluate
 from tercet.importers.onnx import load
-from tercet.runtime import repetition
+from tercet.runtime import loop_step
 from tercet.runtime.backend import View
 from tercet.runtime.dtypes import float16, float32, float64, uint8
 from tercet.runtime.host import HOST, HostBuffer
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("unrolled", [0, 1024])
 @pytest.mark.parametrize("flow", [COUNTED, SCANNED], ids=str)
 def test_rounds(flow: Flow, unrolled: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repetition, "UNROLLED", unrolled)
+    monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
     backend = open_emulated(folder, monkeypatch.setattr)
     monkeypatch.setattr(decisions, "bound", emulated)
     device: Any = backend.device

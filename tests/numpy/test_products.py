@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.backends.numpy import crew
+from tercet.backends.numpy import thread_pool
 
 from .graphs import model, node, random
 
@@ -27,7 +27,7 @@ PRODUCTS = {
 def test_cut_products(
     name: str, channels: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "size", lambda: workers)
+    monkeypatch.setattr(thread_pool, "size", lambda: workers)
     dims, a, b = PRODUCTS[name]
     inputs = {"a": random(*a), "b": random(*b)}
     addend = {

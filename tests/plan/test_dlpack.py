@@ -12,7 +12,7 @@ import pytest
 from tercet.runtime.dlpack import CODES, on_host, place_name, place_of, relabel, see
 from tercet.runtime.dtypes import bfloat16
 from tercet.runtime.errors import InputError
-from tercet.runtime.feeds import as_array
+from tercet.runtime.io_types import as_array
 from tercet.runtime.types import Array
 
 

@@ -18,7 +18,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.types import Array
 
 from .lazy import Foreign, LazyDevice
-from .test_resident import chain, data, expected, model_of
+from .test_device_io import chain, data, expected, model_of
 
 
 def on_host() -> Model:

@@ -18,8 +18,8 @@ from ...runtime.op import Op
 from ...runtime.ops.random import Random as RandomOp
 from ...runtime.text import printable
 from ..environment import ROOT
+from ..error_bounds import Judge
 from ..inputs import input_shapes, random_inputs
-from ..verdict import Judge
 from .seeds import Seed
 from .sites import Places
 from .structure import Mutant

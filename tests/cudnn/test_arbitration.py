@@ -23,10 +23,10 @@ from tercet.tools.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cudnn.arbitration import Arena, Duel, Rival, Timed, signature
 from tercet.backends.cudnn.backend import CudnnBackend, survey
 from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.registry import Wanted
-from tercet.backends.cudnn.rival import Arena, Duel, Rival, Timed, signature
 
 CASE = ConvolutionCase(
     Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True

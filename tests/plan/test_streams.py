@@ -12,11 +12,11 @@ from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import UsageError
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
-from tercet.runtime.lanes import stretches
 from tercet.runtime.model import Model
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.options import Options
 from tercet.runtime.plan import Plan
+from tercet.runtime.streams import stretches
 from tercet.runtime.types import TensorType
 
 from .fakes import FakeBackend, FakeDevice, FakeStream

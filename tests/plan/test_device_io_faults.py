@@ -11,7 +11,7 @@ import pytest
 from tercet.runtime.errors import DeviceError
 
 from .lazy import Foreign, LazyDevice, LazyStream
-from .test_resident import chain, data, expected, model_of
+from .test_device_io import chain, data, expected, model_of
 
 
 class Kept(Foreign):

@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 import tercet
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.importers.onnx import load
-from tercet.runtime import repetition
+from tercet.runtime import loop_step
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 
@@ -55,7 +55,7 @@ def hosted(model: Model) -> list[str]:
 def test_one_plan_that_the_device_decides_on(
     flow: Flow, lanes: int, unrolled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repetition, "UNROLLED", unrolled)
+    monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
     model = check(flow.model, *flow.feeds, lanes=lanes)
     assert hosted(model) == []
     (program,) = model._lookup.shelves.idle

@@ -15,10 +15,10 @@ import tercet as api
 from tercet.tools import accuracy, precision, verdicts
 from tercet.tools.agreement import Agreement
 from tercet.tools.compare import compare
+from tercet.tools.error_bounds import Judge
 from tercet.tools.planted import planted
 from tercet.tools.report import report
 from tercet.tools.shaken import decides
-from tercet.tools.verdict import Judge
 from tercet.tools.verdicts import Truth, prove
 
 from . import models
@@ -358,14 +358,14 @@ def test_simplify_and_bisect_say_the_same(
     folder: Path, tercet: Tercet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both end with 8 where the model itself amplifies what the passes change."""
-    from tercet.tools import verdict
+    from tercet.tools import error_bounds
 
     proto, _ = picture()
     onnx.save(proto, folder / "m.onnx")
     assert tercet("simplify", "m.onnx", "out.onnx").code == 0
     unsure = models.classifier()
     onnx.save(unsure, folder / "c.onnx")
-    ruling = verdict.Ruling("inconclusive", "for a test")
+    ruling = error_bounds.Ruling("inconclusive", "for a test")
     monkeypatch.setattr(Judge, "_ruling", lambda *_: ruling)
     for command in (("simplify", "c.onnx", "o.onnx"), ("bisect", "c.onnx", "-b", "numpy")):
         done = tercet(*command, "--json")

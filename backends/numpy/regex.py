@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .pattern_syntax import Alternatives, Assertion, Characters, Repeat, Sequence, Tree, parse
+from .regex_parser import Alternatives, Assertion, Characters, Repeat, Sequence, Tree, parse
 
 MAX_STATES = 100_000
 MAX_REMEMBERED = 10_000

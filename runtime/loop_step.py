@@ -12,7 +12,7 @@ from .body import Body, finder, part
 from .deciding import Decisions, Rounds
 from .dtypes import int64, uint8
 from .ir import Node, Value
-from .lanes import sequence
+from .streams import sequence
 from .types import TensorType
 
 COUNTER = TensorType(int64, (2,))

@@ -10,11 +10,11 @@ import numpy as np
 
 from .arguments import refused
 from .backend import Format, Stream, View
+from .device_io import Resident
 from .errors import InputError, UsageError
 from .exchange import Exchange, Lent
 from .host import HOST, array
 from .plan import Plan
-from .resident import Resident
 from .types import HostValue
 
 Check = Callable[[Mapping[str, Any], Stream | None], dict[str, HostValue | Lent]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from string import ascii_letters, digits, hexdigits, octdigits
 
-from .characters import (
+from .char_classes import (
     LAST,
     PERL,
     POSIX,

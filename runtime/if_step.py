@@ -5,7 +5,7 @@ from __future__ import annotations
 from .backend import BuildContext, Run, View
 from .body import Body, finder
 from .deciding import Decisions
-from .lanes import sequence
+from .streams import sequence
 
 
 class Branches:

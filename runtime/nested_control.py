@@ -13,19 +13,19 @@ import numpy as np
 
 from .backend import Claim, Forking, Format
 from .body import Body, opened, settled
-from .branches import Branches
 from .deciding import Decisions, decisions_of
 from .dtypes import string
 from .errors import ModelError, UnsupportedError
 from .exchange import IOPlacement
 from .host import HOST
+from .if_step import Branches
 from .ir import Graph, Node, Value
 from .layout import Layout, lay_out
+from .loop_step import Elements, Repetition, Signature
 from .ops.control import If, Loop, Scan
 from .ops.shapes import normalize_axis
 from .options import Options
 from .partition import misfit, obstacle
-from .repetition import Elements, Repetition, Signature
 from .resources import Resources
 from .types import Array, TensorType, ValueType
 

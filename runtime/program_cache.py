@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from .backend import Format, Stream
-from .border import Border
 from .errors import InputError, ModelError, ModelWarning, UnsupportedError
 from .exchange import HOST_IO, IOPlacement, Lent
-from .feeds import Feed
 from .infer import specialise
+from .io_boundary import Border
+from .io_types import Feed
 from .ir import Graph
 from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
 from .program import Program
+from .program_pool import Shelf, Shelves
 from .resources import Keys, Resources, is_deciding
-from .shelves import Shelf, Shelves
 from .slow import SlowPaths
 from .symbols import ambiguous, loosened, sizes_of
 from .types import TensorType, ValueType, type_of

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.backends.numpy import blas, crew
-from tercet.backends.numpy.crew import Crew
+from tercet.backends.numpy import blas, thread_pool
+from tercet.backends.numpy.thread_pool import Crew
 
 from .graphs import model, node, random
 
@@ -122,7 +122,7 @@ def test_a_caller_that_had_to_wait_works_alone_for_a_while() -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "PATIENCE", 0.02)
+    monkeypatch.setattr(thread_pool, "PATIENCE", 0.02)
     team = Crew()
     before = threading.active_count()
     done, jobs = counting(4)

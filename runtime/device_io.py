@@ -11,7 +11,7 @@ import numpy as np
 from .backend import Stream, View
 from .errors import DeviceError
 from .exchange import Exchange, Handle, Lent, StreamSerializer
-from .feeds import Feed
+from .io_types import Feed
 from .plan import Plan
 
 
