@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 
-from ...runtime.dtypes import float16, name_of
+from ...runtime.dtypes import float16, float32, name_of
 from ...runtime.ops.conv import Conv, ConvTranspose
 from .convolution import Convolution, convolution
 from .depthwise import depthwise, depthwise_formats, depthwise_time, depthwise_variants
@@ -42,6 +43,7 @@ from .implicit import (
     tile_variants,
     window_formats,
 )
+from .layout import ceil_div
 from .menu import PLAIN, Formats, Menu, Way
 from .registry import Answer, kernel
 from .split_conv import split_convolution, split_formats, split_time, split_variants
@@ -121,13 +123,68 @@ def _half_sums(conv: Convolution, variant: str = "") -> Answer:
     return _half(replace(conv, setting=replace(conv.setting, way=HALF_SUMS)))
 
 
+# ── floors of estimates, known without the files of the ways ─────────────────────────────────────
+
+
+def _gemm_floor(conv: Convolution) -> float:
+    """Return what `gemm.cu` takes at least: no tile does more on one multiprocessor."""
+    if conv.x.dtype != float32:
+        return inf
+    return 2.3 + conv.macs / (2e5 * conv.setting.target.processors)
+
+
+def _winograd_floor(conv: Convolution) -> float:
+    """Return what a launch with one step takes, or both transforms of an image."""
+    return 4.0 if conv.x.dtype == float32 and conv.view.kernel == (3, 3) else inf
+
+
+def _fft_floor(conv: Convolution) -> float:
+    """Return what both transforms take, of tiles that have as many results as elements."""
+    if conv.x.dtype != float32:
+        return inf
+    return 6.0 + 8 * conv.pixels * (conv.channels + conv.filters) / 2.4e6
+
+
+def _explicit_floor(conv: Convolution) -> float:
+    """Return what it takes to write and to read the matrix of windows."""
+    elements = conv.pixels * conv.taps * conv.channels
+    return 2.0 + 2 * elements * conv.x.dtype.itemsize / 3.4e6
+
+
+def _textbook_floor(conv: Convolution) -> float:
+    """Return what the steps of one block take; of a transposed convolution, its launch."""
+    if isinstance(conv.op, ConvTranspose):
+        return 3.0
+    return 3.0 + 2.05 * ceil_div(conv.taps * conv.channels, 16)
+
+
+def _direct_floor(conv: Convolution) -> float:
+    """Return what the elements of one window take."""
+    return 3.0 + 0.18 * conv.taps * conv.channels
+
+
+def _naive_floor(conv: Convolution) -> float:
+    """Return what the elements of one window take."""
+    return 3.0 + 0.07 * conv.taps * conv.channels
+
+
+def _nhwc_floor(conv: Convolution) -> float:
+    """Return what the elements of one window take."""
+    return 10.0 + 0.5 * conv.taps * conv.channels if conv.x.dtype == float32 else inf
+
+
 # ── the menus ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _winograd(
     name: str, make: Callable[..., Answer], time: Callable[..., float], out: int
 ) -> Way[Convolution]:
-    return Way(name, partial(make, out=out), winograd_formats, partial(time, out=out))
+    estimate = partial(time, out=out)
+    return Way(name, partial(make, out=out), winograd_formats, estimate, floor=_winograd_floor)
+
+
+def _precomputed(name: str, formats: Callable[[Convolution], Formats | str]) -> Way[Convolution]:
+    return Way(*(name, precomputed, formats, precomputed_time, tile_variants), floor=_gemm_floor)
 
 
 def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], float]:
@@ -149,7 +206,9 @@ def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], flo
 
 
 _TEXTBOOK = Way(
-    "implicit_gemm", implicit_gemm, implicit_formats, _beside(implicit_time), anywhere=True
+    *("implicit_gemm", implicit_gemm, implicit_formats, _beside(implicit_time)),
+    anywhere=True,
+    floor=_textbook_floor,
 )
 
 CONV = Menu(
@@ -157,19 +216,30 @@ CONV = Menu(
     (
         Way("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
         Way("depthwise", depthwise, _depthwise_formats, depthwise_time, depthwise_variants),
-        Way("gemm_1x1", precomputed, pointwise_formats, precomputed_time, tile_variants),
-        Way("grouped", precomputed, grouped_formats, precomputed_time, tile_variants),
-        Way("implicit_precomp_gemm", precomputed, window_formats, precomputed_time, tile_variants),
+        _precomputed("gemm_1x1", pointwise_formats),
+        _precomputed("grouped", grouped_formats),
+        _precomputed("implicit_precomp_gemm", window_formats),
         _winograd("winograd_f4", fused, fused_time, 4),
         _winograd("winograd_f2", fused, fused_time, 2),
         _winograd("winograd_f4_nonfused", nonfused, nonfused_time, 4),
         _winograd("winograd_f2_nonfused", nonfused, nonfused_time, 2),
-        Way("fft", fft, fft_formats, fft_time),
-        Way("explicit_gemm", explicit_gemm, explicit_formats, explicit_time),
+        Way("fft", fft, fft_formats, fft_time, floor=_fft_floor),
+        Way(
+            *("explicit_gemm", explicit_gemm, explicit_formats, explicit_time),
+            floor=_explicit_floor,
+        ),
         _TEXTBOOK,
-        Way("direct", direct, direct_formats, _beside(direct_time), anywhere=True),
-        Way("naive", naive, naive_formats, _beside(naive_time), anywhere=True),
-        Way("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time),
+        Way(
+            *("direct", direct, direct_formats, _beside(direct_time)),
+            anywhere=True,
+            floor=_direct_floor,
+        ),
+        Way(
+            *("naive", naive, naive_formats, _beside(naive_time)),
+            anywhere=True,
+            floor=_naive_floor,
+        ),
+        Way("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time, floor=_nhwc_floor),
         Way(HALF_SUMS, _half_sums, _half_sums_formats, _half_time, by_name=True),
     ),
     convolution,

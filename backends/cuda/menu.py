@@ -74,7 +74,10 @@ class Way(Generic[T]):
         make: gives a recipe for a task whose tensors lie in the formats wanted, or the reason why
             there is none; its second argument is one of `variants`, or empty for its own choice.
         formats: the formats that it wants, or the reason why it cannot be used at all.
-        estimate: microseconds that it is expected to take, called where `make` gave a recipe.
+        estimate: microseconds that it is expected to take, in the formats that it wants; known
+            before there is a recipe.
+        floor: microseconds that the estimate is never below, infinite where the formats are
+            refused. A way is not looked at whose floor another's estimate does not exceed.
         variants: names of the forms that it has for a task, such as tile sizes; for the tuner.
         anywhere: it takes its tensors in every format, not only in those that it wants.
         by_name: it is taken only where the user asks for it, because its results are worse.
@@ -87,6 +90,7 @@ class Way(Generic[T]):
     variants: Callable[[T], tuple[str, ...]] = lambda task: ()
     anywhere: bool = False
     by_name: bool = False
+    floor: Callable[[T], float] = lambda task: 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,40 @@ class Menu(Generic[T]):
                 offer = self.offer(task, way, chosen.variant)
                 if offer.recipe is not None:
                     return offer
-        return self._least(self.offers(task))
+        return self._quickest(task, {way: None for way in self.ways if not way.by_name})
+
+    def _quickest(self, task: T, left: dict[Way[T], Formats | None]) -> Offer:
+        """Return the offer of the way with the least estimate among those that can be used.
+
+        Only that one's recipe is made; if it turns out that there is none, the next one's.
+
+        Args:
+            task: what is to be done.
+            left: the ways, with the formats of the tensors; None for those that a way wants.
+        """
+        refused = {way.name: UNASKED for way in self.ways if way.by_name and way not in left}
+        while left:
+            best: tuple[float, Way[T], Formats] | None = None
+            for way, given in tuple(left.items()):
+                if best is not None and way.floor(task) >= best[0]:
+                    continue
+                formats = given or way.formats(task)
+                if isinstance(formats, str):
+                    refused[way.name] = formats
+                    del left[way]
+                    continue
+                time = way.estimate(task.within(formats))
+                if best is None or time < best[0]:
+                    best = time, way, formats
+            if best is not None:
+                time, way, formats = best
+                offer = self._served(task.within(formats), way, formats, "")
+                if offer.recipe is not None:
+                    return offer
+                refused[way.name] = offer.reason
+                del left[way]
+        names = (way.name for way in self.ways if way.name in refused)
+        return Offer(self.operator, reason="; ".join(f"{n}: {refused[n]}" for n in names))
 
     def _asked(self, task: T) -> Offer:
         """Return the first way of those asked for that can be used."""
@@ -200,13 +237,6 @@ class Menu(Generic[T]):
                 return offer
             reasons.append(f"algorithm '{name}' cannot be used: {offer.reason}")
         return Offer(task.setting.asked[0], reason="; ".join(reasons))
-
-    def _least(self, offers: tuple[Offer, ...]) -> Offer:
-        usable = [offer for offer in offers if offer.recipe is not None]
-        if usable:
-            return min(usable, key=lambda offer: offer.microseconds)
-        said = "; ".join(f"{offer.way}: {offer.reason}" for offer in offers)
-        return Offer(self.operator, reason=said)
 
     # ── what the registry asks for ───────────────────────────────────────────────────────────
 
@@ -229,14 +259,14 @@ class Menu(Generic[T]):
 
     def _elsewhere(self, task: T, wanted: str) -> Answer:
         """Return the best recipe for tensors that lie otherwise than the chosen way wants."""
-        asked, offers = task.setting.asked, list[Offer]()
+        asked, able = task.setting.asked, dict[Way[T], Formats | None]()
         for way in self.ways:
             formats = way.formats(task)
             if isinstance(formats, str) or (way.name not in asked if asked else way.by_name):
                 continue
             if way.anywhere or formats == task.formats:
-                offers.append(self._served(task, way, task.formats, ""))
-        answer = self._least(tuple(offers))
+                able[way] = task.formats
+        answer = self._quickest(task, able)
         if answer.recipe is not None:
             return answer.recipe
         given = " and ".join(format.value for format in task.formats)

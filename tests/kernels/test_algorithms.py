@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,10 @@ from tercet.backends.cuda.conv import CONV, CONV_TRANSPOSE
 from tercet.backends.cuda.convolution import Convolution
 from tercet.backends.cuda.fft import pack_spectra, tiling_of
 from tercet.backends.cuda.launch import launches_of
-from tercet.backends.cuda.menu import Menu, Offer
+from tercet.backends.cuda.menu import UNASKED, Menu, Offer, Way
 from tercet.backends.cuda.multiplication import GEMM, MATMUL
 from tercet.backends.cuda.operands import Tensor
-from tercet.backends.cuda.registry import Choice, Setting
+from tercet.backends.cuda.registry import Answer, Choice, Setting
 from tercet.backends.cuda.tail import no_tail
 from tercet.backends.cuda.textbook import phases_of
 from tercet.backends.cuda.winograd import WEIGHTS
@@ -51,10 +54,11 @@ def tasked(
     operator: str = "Conv",
     target: Target = H200,
     options: dict[str, Any] | None = None,
+    dtype: type[np.floating[Any]] = np.float32,
     **how: Any,
 ) -> tuple[Menu[Convolution], Convolution]:
     """Return a menu and a task for it, of one node; its numbers take no room."""
-    arrays = [np.broadcast_to(np.float32(0.5), dims) for dims in (x, w)]
+    arrays = [np.broadcast_to(dtype(0.5), dims) for dims in (x, w)]
     (node,) = single(operator, arrays, (1,), **how).nodes
     menu = CONV if operator == "Conv" else CONV_TRANSPOSE
     setting = Setting(target, Options(**(options or {}))).for_node(node)
@@ -69,6 +73,81 @@ def offered(way: str, *w: int, **how: Any) -> Offer:
     found = menu.named(way)
     assert not isinstance(found, str)
     return menu.offer(task, found)
+
+
+# ── floors and estimates ──────────────────────────────────────────────────────────────────────────
+
+
+def shapes() -> Iterator[dict[str, Any]]:
+    """Convolutions of all sizes, among them those of common networks, and transposed ones."""
+    dice = np.random.default_rng(0)
+    for i in range(300):
+        kernel = int(dice.choice((1, 2, 3, 3, 5, 7, 11)))
+        channels, filters = (int(2 ** dice.uniform(0, 9)) for _ in range(2))
+        group = int(dice.choice((1, 1, 1, 2, channels)))
+        channels, filters = -(-channels // group) * group, -(-filters // group) * group
+        size = kernel + 2 + int(2 ** dice.uniform(0, 7))
+        how = {"strides": (int(dice.integers(1, 3)),) * 2, "group": group}
+        how |= {"pads": (int(dice.integers(0, 2)),) * 4, "target": (H200, A100)[i % 2]}
+        x = (int(dice.choice((1, 1, 8))), channels, size, size)
+        if i % 5:
+            yield {"w": (filters, channels // group, kernel, kernel), "x": x, **how}
+        else:
+            w = (channels, filters // group, kernel, kernel)
+            yield {"w": w, "x": x, "operator": "ConvTranspose", **how}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_no_estimate_is_below_its_floor(dtype: type[np.floating[Any]]) -> None:
+    """Ways whose floor is above another's estimate are not looked at."""
+    seen: set[str] = set()
+    for shape in shapes():
+        menu, task = tasked(*shape.pop("w"), dtype=dtype, **shape)
+        for way in menu.ways:
+            formats = way.formats(task)
+            if not isinstance(formats, str):
+                assert way.floor(task) <= way.estimate(task.within(formats)), (way.name, task)
+                seen.add(way.name)
+    assert len(seen) > 6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_the_least_estimate_is_taken_and_no_other_recipe_is_made(
+    dtype: type[np.floating[Any]],
+) -> None:
+    for shape in itertools.islice(shapes(), 60):
+        menu, task = tasked(*shape.pop("w"), dtype=dtype, **shape)
+        made: list[str] = []
+        ways = tuple(replace(way, make=recorded(way, made)) for way in menu.ways)
+        offers = [offer for offer in menu.offers(task) if offer.recipe is not None]
+        best = min(offers, key=lambda offer: offer.microseconds)
+        assert replace(menu, ways=ways).pick(task) == best
+        assert made[-1] == best.way
+        refused = {offer.way for offer in menu.offers(task) if offer.recipe is None}
+        assert set(made[:-1]) <= refused
+
+
+def recorded(way: Way[Convolution], made: list[str]) -> Callable[[Convolution, str], Answer]:
+    """Return what makes the recipe of a way and notes its name."""
+
+    def make(task: Convolution, variant: str) -> Answer:
+        made.append(way.name)
+        return way.make(task, variant)
+
+    return make
+
+
+def test_where_no_way_can_be_used_all_say_why() -> None:
+    menu, task = tasked(4, 3, 3, 3, x=(1, 3, 9, 9))
+    ways = tuple(
+        replace(way, make=lambda task, variant: "not today")
+        for way in menu.ways
+        if way.name in ("tensor_cores", "fft", "direct", "half_sums")
+    )
+    offer = replace(menu, ways=ways).pick(replace(task, setting=replace(task.setting, picks={})))
+    assert offer.recipe is None
+    asked = "; ".join(f"{name}: not today" for name in ("tensor_cores", "fft", "direct"))
+    assert offer.reason == f"{asked}; half_sums: {UNASKED}"
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
