@@ -28,7 +28,6 @@ from ..runtime.arguments import instance, number, optional, whole, words
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ..runtime.model import Model, TensorInfo
 from ..runtime.options import Options
-from .accuracy import distance, exact_outputs
 from .bench_arguments import (
     latencies_rule,
     limits_of,
@@ -41,6 +40,7 @@ from .bench_arguments import (
 )
 from .bench_cases import Bench, Case
 from .bench_check import Limits, against, complaints, read_bench, slower
+from .bench_quality import Quality, judged
 from .console import Say, silent
 from .contestants import (
     ONNXRUNTIME,
@@ -68,6 +68,7 @@ from .inputs import (
 )
 from .measure import Repeat, Timing, interleave, timed
 from .threads import use_threads
+from .verdict import Judge
 
 LEAST, MOST = 5, 100_000
 
@@ -163,7 +164,8 @@ def bench(
         streams: callers at a time; 1 measures latency, more measure throughput.
         duration: seconds of steady runs of each contestant.
         warm_up: seconds of runs before that do not count.
-        accuracy: whether to run every model in float64, too.
+        accuracy: whether to run every model in float64, too, and to judge the results: a wrong
+            one is a complaint.
         pipeline: whether to measure a stream of batches as well; see `Schedule`.
         compare: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
             `Bench.to_dict`.
@@ -228,7 +230,7 @@ class _Runner:
     load: float
     cold: float
     warm: float
-    error: float | None
+    quality: Quality
 
     @property
     def model(self) -> Model | None:
@@ -255,25 +257,25 @@ class _Series:
         """Yield the cases of one model."""
         operators = self._settings.operators
         with load(source, stop_at=0, operators=operators) as model:
-            infos = model.inputs
+            infos, graph = model.inputs, model.imported
         for batch in self._schedule.batches:
             feeds = _feeds(infos, inputs, batch)
-            self.say(f"{model_title(source)}: in float64")
-            with feeds.explained():
-                accurate = self._schedule.accuracy
-                exact = exact_outputs(source, feeds.arrays, operators) if accurate else None
             for precision in self._schedule.precisions:
-                yield from self._race(source, feeds, precision, exact)
+                judge = None
+                if self._schedule.accuracy:
+                    self.say(f"{model_title(source)}: in float64")
+                    judge = Judge(graph, feeds.arrays, precision)
+                yield from self._race(source, feeds, precision, judge)
 
     def _race(
-        self, source: Loadable, feeds: Inputs, precision: str, exact: Mapping[str, Any] | None
+        self, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
     ) -> Iterator[Case]:
         with ExitStack() as stack:
             runners: list[_Runner] = []
             for name in self._names:
                 if precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
                     continue
-                runner = self._entered(name, source, feeds, precision, exact)
+                runner = self._entered(name, source, feeds, precision, judge)
                 if runner is not None:
                     stack.callback(runner.contestant.close)
                     runners.append(runner)
@@ -299,10 +301,10 @@ class _Series:
         source: Loadable,
         feeds: Inputs,
         precision: str,
-        exact: Mapping[str, Any] | None,
+        judge: Judge | None,
     ) -> _Runner | None:
         try:
-            return self._enter(name, source, feeds, precision, exact)
+            return self._enter(name, source, feeds, precision, judge)
         except (BackendUnavailable, UnsupportedError) as error:
             if not self.skip:
                 raise
@@ -316,7 +318,7 @@ class _Series:
         source: Loadable,
         feeds: Inputs,
         precision: str,
-        exact: Mapping[str, Any] | None,
+        judge: Judge | None,
     ) -> _Runner:
         self.say(f"{name}: loading {model_title(source)}")
         begin = perf_counter()
@@ -328,11 +330,11 @@ class _Series:
             with feeds.explained():
                 cold = timed(lambda: found.update(contestant.run(feeds.arrays)))
             warm = timed(lambda: contestant.run(feeds.arrays))
+            quality = Quality() if judge is None else judged(judge, found)
         except BaseException:
             contestant.close()
             raise
-        error = None if exact is None else distance(found, exact)
-        return _Runner(name, contestant, loaded, cold, warm, error)
+        return _Runner(name, contestant, loaded, cold, warm, quality)
 
     def _note_environment(self, runners: Sequence[_Runner]) -> None:
         for runner in runners:
@@ -435,8 +437,10 @@ def _case(
         steady=steady,
         rate=rate,
         device=device,
-        error=runner.error,
+        error=runner.quality.error,
         steps=steps,
+        verdict=runner.quality.verdict,
+        reason=runner.quality.reason,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.notebook import shown_as
+from .agreement import Word
 from .bench_check import Against
 from .console import text_of
 from .measure import Timing
@@ -31,6 +32,8 @@ class Case:
         device: the device's own time, copies left out; None where it cannot be had.
         error: greatest relative L2 distance of an output from float64; None if not asked for.
         steps: what the plans do, copies and views left out; None but for tercet's backends.
+        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if not asked for, or not known.
+        reason: why it is not ok; empty if it is.
     """
 
     model: str
@@ -47,6 +50,8 @@ class Case:
     device: Timing | None
     error: float | None
     steps: int | None
+    verdict: Word | None = None
+    reason: str = ""
 
     @property
     def key(self) -> tuple[str, str, int, str, int]:
@@ -70,6 +75,8 @@ class Case:
             "device_ms": None if self.device is None else percentiles(self.device),
             "error": self.error,
             "steps": self.steps,
+            "verdict": self.verdict,
+            "reason": self.reason,
         }
 
 
@@ -79,7 +86,7 @@ def percentiles(timing: Timing) -> dict[str, float | int]:
     return {**found, "runs": len(timing.samples)}
 
 
-@shown_as(lambda found: f"{len(found.cases)} cases: {'ok' if found.ok else 'limits exceeded'}")
+@shown_as(lambda found: f"{len(found.cases)} cases: {'ok' if found.ok else found.complaints[0]}")
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What came out of `bench`; print it, or look at `cases`.
@@ -88,7 +95,7 @@ class Bench:
         cases: everything that was measured.
         skipped: why a contestant has no case, by contestant and what was wanted.
         environment: machine and versions.
-        complaints: limits that were not kept.
+        complaints: limits that were not kept, and wrong results.
         against: the cases that an older benchmark has, too.
         stopped: why cases are missing; empty if none is.
     """
@@ -102,7 +109,7 @@ class Bench:
 
     @property
     def ok(self) -> bool:
-        """Whether every limit was kept."""
+        """Whether every limit was kept and no result is wrong."""
         return not self.complaints
 
     def __str__(self) -> str:

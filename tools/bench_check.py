@@ -56,10 +56,12 @@ def latency_limits(texts: Iterable[str]) -> dict[str, float]:
 
 
 def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
-    """Return a sentence for each limit that a case does not keep."""
+    """Return a sentence for each limit that a case does not keep, and for each wrong result."""
     found: list[str] = []
     for case in cases:
         what = f"{case.model} on {case.contestant}, batch {case.batch}, {case.precision}"
+        if case.verdict == "MISMATCH":
+            found.append(f"{what}: {case.reason}")
         own = case.contestant not in (ONNXRUNTIME, REFERENCE)
         most = limits.p50.get(case.contestant, limits.p50.get("") if own else None)
         if most is not None and case.steady.median > most:

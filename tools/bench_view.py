@@ -9,6 +9,7 @@ from rich.text import Text
 
 from .bench_cases import Bench, Case
 from .bench_check import Against
+from .compare_view import STYLES
 from .console import facts, grid, ms_text
 from .measure import Timing
 
@@ -24,7 +25,8 @@ def show_bench(console: Console, found: Bench) -> None:
     console.print(
         Text(
             "milliseconds, arrays in to arrays out. cold: the first run, warm: the second, steady: "
-            "those after the warm-up. error: relative L2 distance from float64.",
+            "those after the warm-up. error: relative L2 distance from float64. verdict: whether "
+            "the results are those of float64 but for rounding.",
             "dim",
         )
     )
@@ -38,12 +40,13 @@ def show_bench(console: Console, found: Bench) -> None:
 
 def _show_model(console: Console, model: str, cases: Sequence[Case]) -> None:
     console.print(Text(model, "bold"))
-    table = grid("contestant", "batch", "load", "cold", "warm", "steps", "error")
+    table = grid("contestant", "batch", "load", "cold", "warm", "steps", "error", "verdict")
     for case in {(c.contestant, c.precision, c.batch): c for c in cases}.values():
         phases = (ms_text(seconds) for seconds in (case.load, case.cold, case.warm))
         error = "-" if case.error is None else f"{case.error:.0e}"
         steps = "-" if case.steps is None else str(case.steps)
-        table.add_row(_who(case), str(case.batch), *phases, steps, error)
+        verdict = Text(case.verdict or "-", STYLES.get(case.verdict or "", "dim"))
+        table.add_row(_who(case), str(case.batch), *phases, steps, error, verdict)
     console.print(table)
     console.print()
     table = grid("steady", "batch", "streams", "p10", "p50", "p90", "p99", "items/s")

@@ -130,6 +130,7 @@ def moved(
     amount: float = 0.0,
     bits: int = 0,
     floor: float = 0.0,
+    steps: bool = True,
 ) -> Array:
     """Return numbers moved by at most a share of themselves.
 
@@ -140,11 +141,12 @@ def moved(
         amount: the share.
         bits: numbers of so many bits stay; whole ones where 0.
         floor: the least magnitude that the share is taken of; where there is one nothing stays.
+        steps: whether bytes move.
     """
     if like is not None and like.shape != x.shape:
         like = None
     if x.dtype != float64:
-        return _stepped(noise, x) if amount and x.dtype in _BYTES else x
+        return _stepped(noise, x) if amount and steps and x.dtype in _BYTES else x
     with np.errstate(all="ignore"):
         size = x if like is None else np.maximum(np.abs(x), np.abs(like))
         size = np.maximum(np.abs(size), floor) if floor else size
@@ -266,12 +268,15 @@ class _Shake:
         growth = _growth(node)
         narrow = node.op.domain == "ai.onnx.ml" or node.kind == "DynamicQuantizeLinear"
         for value in node.outputs:
+            is_known = value.type is not None  # of a custom operator's result only a run knows
             name = self._name(value) or self._fixed_point(node, value)
+            name = name if is_known else self._precision
             if not name:
                 continue
             coarse = name not in ("float32", "float64")
             amount = self._amount(name) * (1.0 if coarse else growth)
-            op = self._op(amount=amount, bits=0 if narrow else BITS[name], floor=floor)
+            bits = 0 if narrow else BITS[name]
+            op = self._op(amount=amount, bits=bits, floor=floor, steps=is_known)
             gated = node.kind in _GATED and node.inputs[0]
             reads = [value, node.inputs[0]] if gated else [value]
             noisy = graph.insert(op, reads, before=follower)

@@ -23,6 +23,7 @@ from tercet.runtime.op import Op
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
+from tercet.tools import contestants
 from tercet.tools.accuracy import distance, exact_outputs
 from tercet.tools.bench import Schedule, bench
 from tercet.tools.bench_cases import Bench, Case
@@ -328,3 +329,37 @@ def test_a_stream_of_batches(tercet: Tercet) -> None:
     assert piped["batch"] == 4
     assert piped["steady_ms"]["runs"] >= 5
     assert piped["items_per_second"] == pytest.approx(4e3 / piped["steady_ms"]["p50"], rel=0.9)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_wrong_result_is_a_complaint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    def measured(**options: Any) -> Bench:
+        return bench(
+            "classifier.onnx",
+            ["numpy"],
+            schedule=Schedule(precisions=(precision,), duration=0.02, warm_up=0, **options),
+        )
+
+    right = measured()
+    assert ([each.verdict for each in right.cases], right.ok) == (["ok"], True)
+    opened = contestants.open_contestant
+
+    def planted(*arguments: Any) -> contestants.Contestant:
+        contestant = opened(*arguments)
+        run = contestant.run
+
+        def shifted(feeds: Any) -> Any:
+            return {name: np.roll(np.asarray(data), 1, -1) for name, data in run(feeds).items()}
+
+        monkeypatch.setattr(contestant, "run", shifted)
+        return contestant
+
+    monkeypatch.setattr("tercet.tools.bench.open_contestant", planted)
+    found = measured()
+    assert ([each.verdict for each in found.cases], found.ok) == (["MISMATCH"], False)
+    assert f"on numpy, batch 1, {precision}: output 'scores'" in found.complaints[0]
+    assert "MISMATCH" in str(found)
+    unjudged = measured(accuracy=False)
+    assert ([each.verdict for each in unjudged.cases], unjudged.ok) == ([None], True)

@@ -14,8 +14,6 @@ import numpy as np
 from ... import load
 from ...runtime.errors import InputError, TercetError, TimeLimitError
 from ...runtime.model import TensorInfo
-from ...runtime.op import Op
-from ...runtime.ops.random import Random as RandomOp
 from ...runtime.text import printable
 from ..environment import ROOT
 from ..error_bounds import Judge
@@ -152,7 +150,7 @@ def _fits(data: Any, info: TensorInfo) -> bool:
 def _differs(data: bytes, given: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Return what another result there is without the graph's rewrites; empty if none."""
     with load(data, stop_at=0, **options()) as plain:
-        if any(_is_random(node.op) for node in plain.graph.walk()):
+        if not all(node.op.deterministic for node in plain.graph.walk()):
             return ""
         try:
             expected = plain.run(given, timeout=SECONDS)
@@ -164,11 +162,6 @@ def _differs(data: bytes, given: Mapping[str, Any], found: Mapping[str, Any]) ->
             if result.verdict == "MISMATCH":
                 return f"{result.output}: {result.reason}"
     return ""
-
-
-def _is_random(op: Op) -> bool:
-    trained = getattr(op, "training_mode", False) or getattr(op, "seed", None) is not None
-    return isinstance(op, RandomOp) or bool(trained)
 
 
 def _where(error: BaseException) -> str:
