@@ -125,7 +125,9 @@ class Compiler:
 
         Raises:
             Refused: OpenVINO's reader of ONNX or its plugin does not take it.
+            DeviceError: this process was forked from one that had compiled something.
         """
+        self._check_process()
         core = self.vendor.core
         with TemporaryDirectory(prefix="tercet-") as folder:
             path = section.write(Path(folder))
@@ -139,6 +141,16 @@ class Compiler:
         _check_results(made, section)
         return Engine(self.vendor, made, key, len(layers_of(made)))
 
+    def _check_process(self) -> None:
+        """Raise where OpenVINO would wait for threads that a fork has not copied."""
+        if self.vendor.used and self.vendor.used[0] != forks.generation():
+            raise DeviceError(
+                f"OpenVINO {self.vendor.version} cannot compile in this process, which was forked "
+                "from one that had used it: start processes by 'spawn' or 'forkserver', or fork "
+                "before the first run; what was planned before goes on working"
+            )
+        self.vendor.used[:] = [forks.generation()]
+
     def _bounds(self, least: Sequence[int], usual: Sequence[int], most: Sequence[int]) -> Any:
         api = self.vendor.api
         sizes = zip(least, most, strict=True)
@@ -148,6 +160,7 @@ class Compiler:
         blob = self.store.read(f"{key}.blob")
         if blob is None:
             return None
+        self._check_process()
         try:
             made = self.vendor.core.import_model(blob, DEVICE, _properties(threads))
         except RuntimeError:  # of a build that calls itself the same and is another

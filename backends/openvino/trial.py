@@ -93,6 +93,10 @@ class Judge:
             nodes: in topological order.
             finite: whether only ordinary numbers count.
             plain: names of those that are not spelled out.
+
+        Raises:
+            DeviceError: see `Compiler.compile`.
+            TimeLimitError: the time is up.
         """
         form = [node.name in plain or type(node.op) not in FORMS for node in nodes]
         key = self._compiler.digest("trial", finite, form, signature(nodes))
@@ -108,7 +112,10 @@ class Judge:
 
     def _stored(self, key: str) -> Verdict | None:
         stored = self._compiler.store.read(f"{key}.verdict")
-        return None if stored is None else Verdict(**json.loads(stored))
+        try:
+            return None if stored is None else Verdict(**json.loads(stored))
+        except (TypeError, ValueError):  # written by another version
+            return None
 
     def _try(
         self, graph: Graph, nodes: tuple[Node, ...], finite: bool, plain: frozenset[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +37,8 @@ class Library:
         cpu: the processor that the plugin compiles for.
         api: the package.
         core: its ``Core``.
+        used: the generation of the process (`runtime/forks.py`) in which something was compiled;
+            empty before.
     """
 
     version: str
@@ -44,6 +46,7 @@ class Library:
     cpu: str
     api: Any
     core: Any
+    used: list[int] = field(default_factory=list[int])
 
 
 @cache

@@ -1,0 +1,62 @@
+"""OpenVINO, where it is installed: the extra `openvino` brings it, `.ci/run` installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tercet
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.importers import onnx as importer
+from tercet.runtime.cache import Cache
+from tercet.runtime.model import Model
+from tercet.runtime.options import Options
+
+pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
+
+from tercet.backends.openvino import vendor
+from tercet.backends.openvino.backend import OpenvinoBackend
+from tercet.backends.openvino.compiler import Compiler
+
+
+@pytest.fixture(scope="session")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """One for all tests, so that equal nodes are tried once."""
+    return Compiler(vendor.load(), Cache(tmp_path_factory.mktemp("openvino")))
+
+
+@pytest.fixture
+def opened(compiler: Compiler) -> Callable[..., Model]:
+    """Return what loads a model on OpenVINO, which takes single nodes, too, with numpy behind."""
+
+    def load(model: Any, *, least: int = 1, own: Compiler | None = None, **options: Any) -> Model:
+        chain = (OpenvinoBackend(own or compiler, least), NumpyBackend())
+        return Model(importer.load(model).graph, chain, Options(**options), evaluate)
+
+    return load
+
+
+@pytest.fixture
+def parsed() -> Callable[[str], Any]:
+    """Return what reads a graph in ONNX's text form."""
+    import onnx.parser
+
+    return lambda text: onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}')
+
+
+def on_openvino(model: Model, **shapes: tuple[int, ...]) -> str:
+    """Return the operators that OpenVINO runs, in order."""
+    rows = model.placement(shapes or None)
+    return ", ".join(row.operators for row in rows if row.backend == "openvino")
+
+
+def reasons(model: Model) -> str:
+    """Return why the others are not run by it."""
+    return "; ".join(row.reason for row in model.placement())
+
+
+__all__ = ["Path", "np", "on_openvino", "reasons", "tercet"]
