@@ -54,6 +54,7 @@ from .contestants import (
 from .deadline import OutOfTime, time_limit
 from .device_time import device_times
 from .environment import PACKAGES, device_environment
+from .error_bounds import Judge
 from .export import model_title
 from .inputs import (
     Asked,
@@ -68,7 +69,6 @@ from .inputs import (
 )
 from .measure import Repeat, Timing, interleave, timed
 from .threads import use_threads
-from .verdict import Judge
 
 LEAST, MOST = 5, 100_000
 

@@ -9,8 +9,8 @@ from ..runtime.dtypes import COMPLEX, FLOATS
 from ..runtime.types import HostValue
 from .accuracy import distance
 from .agreement import Word
+from .error_bounds import Judge, overall
 from .nested import flat
-from .verdict import Judge, overall
 
 
 @dataclass(frozen=True, slots=True)
