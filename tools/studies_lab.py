@@ -323,16 +323,16 @@ class Lab:
 
     def tiles(self, side: int) -> Iterator[tuple[str, float]]:
         """Yield every tile of gemm with the microseconds of a product of square matrices."""
-        from ..backends.cuda.launch import Tensor
         from ..backends.cuda.multiplication import MATMUL
-        from ..backends.cuda.registry import Setting
+        from ..backends.cuda.operands import Tensor
+        from ..backends.cuda.registry import RecipeContext, Setting
         from ..backends.cuda.tiles import TILES, title_of
         from ..backends.cuda.tuning_judge import DeviceJudge
 
         square = TensorType(float32, (side, side))
         y, a, b = (Tensor(Value(name, square)) for name in "yab")
         setting = Setting(self.device.compiler.target, Options())
-        task = MATMUL.task(MatMul(), y, a, b, setting=setting)
+        task = MATMUL.task(RecipeContext(MatMul(), y, (a, b), setting))
         way = MATMUL.named("gemm")
         if isinstance(task, str) or isinstance(way, str):
             raise UnsupportedError(f"{task}, {way}")
@@ -348,7 +348,8 @@ class Lab:
 
     def kernels(self, program: Program) -> list[dict[str, Any]]:
         """Return what the compiler made of every kernel of a program, each form of it once."""
-        from ..backends.cuda.launch import MOST_THREADS, KernelStep
+        from ..backends.cuda.launch import MOST_THREADS
+        from ..backends.cuda.step import KernelStep
 
         steps = [row.step for row in program.rows if isinstance(row.step, KernelStep)]
         launches = [launch for step in steps for launch in step.launches]

@@ -20,7 +20,7 @@ WARPS = 4
 NO_SCORES = 4
 
 
-@kernel(Attention, outputs=4, sized=True)
+@kernel(Attention, outputs=4)
 def attention(
     op: Attention,
     y: Tensor | None,
@@ -55,7 +55,7 @@ def attention(
     return (*launches, *launches_of(quick))
 
 
-@kernel(FlexAttention, sized=True)
+@kernel(FlexAttention)
 def flex_attention(
     op: FlexAttention, y: Tensor, q: Tensor, k: Tensor, v: Tensor, *, setting: Setting
 ) -> Answer:

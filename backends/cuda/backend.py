@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -19,13 +19,11 @@ from .fuse import Group, groups, smaller
 from .half_conv import half_pooled
 from .launch import pitched_by
 from .operands import Tensor
-from .registry import Answer, Setting
+from .registry import Answer, RecipeContext, Setting
 from .step import KernelStep
-from .tail import tail_of
+from .tail import no_tail, tail_of
 from .tuning import tuner_of, works_of
 
-#: Makes the recipe of a group that ends with a pooling, from any operands, as the registry's do.
-POOLED: Callable[..., Answer] = half_pooled
 NO_PITCHES: Mapping[Value, int] = MappingProxyType({})
 Pairs = tuple[tuple[Value, Value], ...]
 
@@ -139,33 +137,25 @@ def recipe_of(
     if setting.asked and registered.menu is None:
         return f"algorithm '{setting.asked[0]}' cannot be used: {head.kind} has no menu of ways"
     more = tuple(tensor(v if v in results else None) for v in head.outputs[1:])
-    extra: dict[str, object] = {}
-    if registered.outputs > 1:
-        extra["more"] = more
-    elif any(more):
+    if registered.outputs == 1 and any(more):
         return "only its first output is computed"
-    if registered.tail or registered.sized:
-        extra["setting"] = setting
+    if registered.outputs == 1 and y.value not in results:
+        return "its first output is not read"
+    inputs = tuple(map(tensor, head.inputs))
+    context = RecipeContext(head.op, y, inputs, setting, more)
     if y.value not in results:
-        if registered.outputs == 1:
-            return "its first output is not read"
-        if registered.tail:
-            extra["tail"] = tail_of((), y, head.output)
-        return registered.make(head.op, None, *map(tensor, head.inputs), **extra)
+        empty = no_tail(y.dtype) if registered.tail else None
+        return registered.build(replace(context, y=None, tail=empty))
     if group.pool is not None:
         if setting.asked and "tensor_cores" not in setting.asked:
             return f"a pooling behind algorithm '{setting.asked[0]}'"
         before = Tensor(group.nodes[-2].output, y.format)
         tail = tail_of(group.tail, before, head.output)
-        if isinstance(tail, str):
-            return tail
-        return POOLED(head.op, y, before, *map(tensor, head.inputs), tail=tail, setting=setting)
-    if registered.tail:
-        tail = tail_of(group.tail, y, head.output)
-        if isinstance(tail, str):
-            return tail
-        extra["tail"] = tail
-    return registered.make(head.op, y, *map(tensor, head.inputs), **extra)
+        return tail if isinstance(tail, str) else half_pooled(replace(context, tail=tail), before)
+    if not registered.tail:
+        return registered.build(context)
+    tail = tail_of(group.tail, y, head.output)
+    return tail if isinstance(tail, str) else registered.build(replace(context, tail=tail))
 
 
 def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
@@ -173,11 +163,10 @@ def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
     registered = None if group.head is None else KERNELS[type(group.head.op)]
     if group.head is None or registered is None or registered.formats is None:
         return {}
-    inputs = [None if value is None else Tensor(value) for value in group.head.inputs]
-    y = Tensor(group.head.output)
-    given, result = registered.formats(
-        group.head.op, y, *inputs, setting=setting.for_node(group.head)
-    )
+    head, y = group.head, Tensor(group.head.output)
+    inputs = tuple(None if value is None else Tensor(value) for value in head.inputs)
+    context = RecipeContext(head.op, y, inputs, setting.for_node(head))
+    given, result = registered.formats(context)
     wanted = {
         v: result
         for node in group.nodes

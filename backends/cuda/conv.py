@@ -45,7 +45,7 @@ from .implicit import (
 )
 from .layout import ceil_div
 from .menu import PLAIN, Formats, Menu, Way
-from .registry import Answer, kernel
+from .registry import Answer
 from .split_conv import split_convolution, split_formats, split_time, split_variants
 from .textbook import (
     direct,
@@ -255,7 +255,5 @@ CONV_TRANSPOSE = Menu(
     convolution,
 )
 
-kernel(Conv, tail=True, formats=CONV.formats, menu=CONV)(CONV.recipe)
-kernel(ConvTranspose, tail=True, formats=CONV_TRANSPOSE.formats, menu=CONV_TRANSPOSE)(
-    CONV_TRANSPOSE.recipe
-)
+CONV.register(Conv)
+CONV_TRANSPOSE.register(ConvTranspose)

@@ -13,7 +13,7 @@ from .half_words import HALVES
 from .layout import Ints
 from .menu import Formats
 from .operands import Tensor
-from .registry import Setting, need_dtypes
+from .registry import RecipeContext, Setting, need_dtypes
 from .tail import Tail, no_tail
 
 #: Kernels count elements of an image in 32 bits.
@@ -149,17 +149,11 @@ def times(dims: Ints) -> str:
     return "x".join(map(str, dims))
 
 
-def convolution(
-    op: Conv | ConvTranspose,
-    y: Tensor,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    setting: Setting,
-    tail: Tail | None = None,
-) -> Convolution | str:
-    """Return the task of an operator and its operands, or why no kernel takes it."""
+def convolution(context: RecipeContext) -> Convolution | str:
+    """Return the task of a Conv or ConvTranspose, or why no kernel takes it."""
+    op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
+    if not isinstance(op, Conv | ConvTranspose) or y is None or x is None or w is None:
+        return "no convolution"
     refused = need_dtypes(FLOATS, y, x, w, b)
     if refused:
         return refused
@@ -168,7 +162,7 @@ def convolution(
     transposed = isinstance(op, ConvTranspose)
     find = transposed_window if transposed else window
     view = find(op, x.dims[2:], w.dims[2:])
-    return Convolution(op, y, x, w, b, view, tail or no_tail(y.dtype), setting)
+    return Convolution(op, y, x, w, b, view, context.tail or no_tail(y.dtype), context.setting)
 
 
 def image_formats(conv: Convolution, least: int) -> Formats:

@@ -33,7 +33,7 @@ from .half_tiles import LAUNCH, MEMORY, BulkTile
 from .launch import Launch
 from .layout import Ints, ceil_div
 from .operands import Packed, Scratch, Tensor
-from .registry import Answer, Setting
+from .registry import Answer, RecipeContext, Setting
 from .tail import Tail
 from .windows import divided_image, pack_table
 
@@ -142,29 +142,17 @@ def _product(
     return product, source.launches
 
 
-def half_pooled(
-    op: Conv,
-    y: Tensor,
-    before: Tensor,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    tail: Tail,
-    setting: Setting,
-) -> Answer:
+def half_pooled(context: RecipeContext, before: Tensor) -> Answer:
     """Return a convolution whose greatest results of every 2 x 2 pixels are kept.
 
     Args:
-        op: the convolution.
-        y: what is kept.
+        context: the convolution, the tail applied to every result, and what is kept of them.
         before: the results.
-        x: the input.
-        w: constant weights.
-        b: the bias.
-        tail: applied to every result.
-        setting: the GPU.
     """
+    op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
+    tail, setting = context.tail, context.setting
+    if not isinstance(op, Conv) or tail is None or y is None or x is None or w is None:
+        return "no convolution"
     if setting.asked or setting.choices or op.group > 1:
         return "the pooling is a step of its own"
     if not all(t.is_channels_last for t in (y, before, x)) or w.data is None or not w.size:

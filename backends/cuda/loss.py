@@ -61,7 +61,7 @@ def negative_log_likelihood_loss(
     return refused or _loss(op, y, x, x, target, weight)
 
 
-@kernel(SoftmaxCrossEntropyLoss, outputs=2, sized=True)
+@kernel(SoftmaxCrossEntropyLoss, outputs=2)
 def softmax_cross_entropy_loss(
     op: SoftmaxCrossEntropyLoss,
     y: Tensor | None,

@@ -14,10 +14,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ...runtime.backend import Format
 from ...runtime.errors import did_you_mean
+from ...runtime.op import Op
 from .bounds import as_reason
 from .launch import Recipe, launches_of
 from .operands import Tensor
-from .registry import Answer, Setting
+from .registry import Answer, Kernel, RecipeContext, Setting, register
 from .tail import Tail
 
 #: Physical formats of the first input and of the first output.
@@ -126,13 +127,12 @@ class Menu(Generic[T]):
     Attributes:
         operator: its name.
         ways: in order of preference; it decides between equal estimates.
-        task: makes the task of (operator, result, inputs, with the keywords tail and setting), or
-            says why there is no way at all.
+        task: makes the task of an operator and its operands, or says why there is no way at all.
     """
 
     operator: str
     ways: tuple[Way[T], ...]
-    task: Callable[..., T | str]
+    task: Callable[[RecipeContext], T | str]
 
     def named(self, name: str) -> Way[T] | str:
         """Return the way of this name, or what is known instead."""
@@ -240,14 +240,14 @@ class Menu(Generic[T]):
 
     # ── what the registry asks for ───────────────────────────────────────────────────────────
 
-    def formats(self, *operands: Any, setting: Setting) -> Formats:
+    def formats(self, context: RecipeContext) -> Formats:
         """Return the formats of the first input and of the result; plain where no way fits."""
-        task = self.task(*operands, setting=setting)
+        task = self.task(context)
         return PLAIN if isinstance(task, str) else self.pick(task).formats
 
-    def recipe(self, *operands: Any, setting: Setting, tail: Any) -> Answer:
+    def build(self, context: RecipeContext) -> Answer:
         """Return the recipe for tensors in the formats that they have, or why there is none."""
-        task = self.task(*operands, tail=tail, setting=setting)
+        task = self.task(context)
         if isinstance(task, str):
             return task
         offer = self.pick(task)
@@ -271,6 +271,11 @@ class Menu(Generic[T]):
             return answer.recipe
         given = " and ".join(format.value for format in task.formats)
         return f"{wanted} does not take tensors that lie {given}"
+
+    def register(self, *operators: type[Op]) -> None:
+        """Enter the menu into the table of kernels."""
+        kernel = Kernel(self.build, formats=self.formats, tail=True, menu=self)
+        register(kernel, *operators)
 
 
 def workspace_of(recipe: Recipe) -> int:

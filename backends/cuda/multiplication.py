@@ -16,7 +16,7 @@ from .matmul import MOST_GEMV_ROWS, tiled_gemm, tiled_matmul
 from .menu import PLAIN, Formats, Menu, Way
 from .operands import Tensor
 from .product import general_product, stacked_product
-from .registry import Answer, Setting, kernel
+from .registry import Answer, RecipeContext, Setting
 from .split import linear_time, parts_of, task_of
 from .split_tiles import title_of, ways_of
 from .tail import Tail, no_tail
@@ -91,18 +91,12 @@ class Multiplication:
         return " ".join(parts)
 
 
-def multiplication(
-    op: MatMul | Gemm,
-    y: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    *,
-    setting: Setting,
-    tail: Tail | None = None,
-) -> Multiplication | str:
-    """Return the task of an operator and its operands."""
-    return Multiplication(op, y, a, b, c, tail or no_tail(y.dtype), setting)
+def multiplication(context: RecipeContext) -> Multiplication | str:
+    """Return the task of a MatMul or Gemm."""
+    op, y, (a, b, c) = context.op, context.y, (*context.inputs, None)[:3]
+    if not isinstance(op, MatMul | Gemm) or y is None or a is None or b is None:
+        return "no product of two matrices"
+    return Multiplication(op, y, a, b, c, context.tail or no_tail(y.dtype), context.setting)
 
 
 # ── ways ─────────────────────────────────────────────────────────────────────────────────────────
@@ -221,5 +215,5 @@ LADDER = (
 MATMUL = Menu("MatMul", (*WAYS, *LADDER), multiplication)
 GEMM = Menu("Gemm", WAYS, multiplication)
 
-kernel(MatMul, tail=True, menu=MATMUL)(MATMUL.recipe)
-kernel(Gemm, tail=True, menu=GEMM)(GEMM.recipe)
+MATMUL.register(MatMul)
+GEMM.register(Gemm)

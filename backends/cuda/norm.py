@@ -38,7 +38,7 @@ from .tail import Tail
 THREADS = 128
 
 
-@kernel(BatchNormalization, tail=True, follows=True, outputs=3)
+@kernel(BatchNormalization, follows=True, outputs=3)
 def batch_normalization(
     op: BatchNormalization,
     y: Tensor | None,
@@ -121,7 +121,7 @@ def _batch_statistics(
     return standardize(y, x, axes, how, setting.target, *parameters, channel=1)
 
 
-@kernel(LayerNormalization, outputs=3, sized=True)
+@kernel(LayerNormalization, outputs=3)
 def layer_normalization(
     op: LayerNormalization,
     y: Tensor | None,
@@ -143,7 +143,7 @@ def layer_normalization(
     return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale, b)
 
 
-@kernel(RMSNormalization, sized=True)
+@kernel(RMSNormalization)
 def rms_normalization(
     op: RMSNormalization, y: Tensor, x: Tensor, scale: Tensor, *, setting: Setting
 ) -> Answer:
@@ -160,7 +160,7 @@ def _last_axes(axis: int, rank: int) -> Ints:
     return tuple(range(normalize_axis(axis, rank), rank))
 
 
-@kernel(InstanceNormalization, sized=True)
+@kernel(InstanceNormalization)
 def instance_normalization(
     op: InstanceNormalization, y: Tensor, x: Tensor, scale: Tensor, b: Tensor, *, setting: Setting
 ) -> Answer:
@@ -169,7 +169,7 @@ def instance_normalization(
     return standardize(y, x, tuple(range(2, x.rank)), how, setting.target, scale, b, channel=1)
 
 
-@kernel(GroupNormalization, sized=True)
+@kernel(GroupNormalization)
 def group_normalization(
     op: GroupNormalization, y: Tensor, x: Tensor, scale: Tensor, bias: Tensor, *, setting: Setting
 ) -> Answer:
@@ -179,7 +179,7 @@ def group_normalization(
     return standardize(y, x, (2,), how, setting.target, scale, bias, channel=1, sizes=sizes)
 
 
-@kernel(MeanVarianceNormalization, sized=True)
+@kernel(MeanVarianceNormalization)
 def mean_variance_normalization(
     op: MeanVarianceNormalization, y: Tensor, x: Tensor, *, setting: Setting
 ) -> Answer:
@@ -188,7 +188,7 @@ def mean_variance_normalization(
     return standardize(y, x, normalize_axes(op.axes, x.rank), how, setting.target)
 
 
-@kernel(LpNormalization, sized=True)
+@kernel(LpNormalization)
 def lp_normalization(op: LpNormalization, y: Tensor, x: Tensor, *, setting: Setting) -> Answer:
     """Divide by the norm along an axis."""
     how = Statistic(SUM if op.p == 1 else ROOT, centred=False)
@@ -223,7 +223,7 @@ def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
     )
 
 
-@kernel(Softmax, LogSoftmax, Hardmax, follows=True, sized=True)
+@kernel(Softmax, LogSoftmax, Hardmax, follows=True)
 def softmax(
     op: Softmax | LogSoftmax | Hardmax, y: Tensor, x: Tensor, *, setting: Setting
 ) -> Answer:

@@ -36,10 +36,10 @@ from .integers import Quantization, integer_matmul
 from .integers_conv import integer_convolution, integer_formats
 from .launch import Launch, each, launches_of
 from .layout import Ints, ceil_div, order
-from .menu import Formats
+from .menu import PLAIN, Formats
 from .operands import Scratch, Tensor
 from .product import stack_of_products
-from .registry import Answer, Setting, kernel, need_dtypes
+from .registry import Answer, RecipeContext, Setting, kernel, need_dtypes
 from .rounding import narrow
 
 QUANTIZED = INTEGERS | SMALL_FLOATS
@@ -258,7 +258,7 @@ def _need_vectors(*zeros: Tensor | None) -> str:
     return ""
 
 
-@kernel(MatMulInteger, sized=True)
+@kernel(MatMulInteger)
 def matmul_integer(
     op: MatMulInteger,
     y: Tensor,
@@ -282,7 +282,7 @@ def matmul_integer(
     )
 
 
-@kernel(QLinearMatMul, sized=True)
+@kernel(QLinearMatMul)
 def qlinear_matmul(
     op: QLinearMatMul,
     y: Tensor,
@@ -331,13 +331,16 @@ def _need_geometry(x: Tensor) -> str:
     return f"{x.rank - 2} spatial axes" if x.rank > 5 else ""
 
 
-def _integer_formats(
-    op: ConvInteger, y: Tensor, x: Tensor, w: Tensor, *rest: Tensor | None, setting: Setting
-) -> Formats:
+def _formats(context: RecipeContext) -> Formats:
+    """Return the formats of a convolution of integers, whose weights are operand 1 or 3."""
+    op, x = context.op, context.inputs[0]
+    w = context.inputs[1 if isinstance(op, ConvInteger) else 3]
+    if not isinstance(op, ConvInteger | QLinearConv) or x is None or w is None:
+        return PLAIN
     return integer_formats(op, x, w)
 
 
-@kernel(ConvInteger, sized=True, formats=_integer_formats)
+@kernel(ConvInteger, formats=_formats)
 def conv_integer(
     op: ConvInteger,
     y: Tensor,
@@ -359,20 +362,7 @@ def conv_integer(
     return direct_sums(op, y, y.dims, x, w, zeros, y.format)
 
 
-def _quantized_formats(
-    op: QLinearConv,
-    y: Tensor,
-    x: Tensor,
-    x_scale: Tensor,
-    x_zero: Tensor,
-    w: Tensor,
-    *rest: Tensor | None,
-    setting: Setting,
-) -> Formats:
-    return integer_formats(op, x, w)
-
-
-@kernel(QLinearConv, sized=True, formats=_quantized_formats)
+@kernel(QLinearConv, formats=_formats)
 def qlinear_conv(
     op: QLinearConv,
     y: Tensor,

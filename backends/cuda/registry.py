@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...runtime.backend import Format
@@ -17,11 +18,10 @@ from .operands import Tensor
 
 if TYPE_CHECKING:
     from .menu import Menu
+    from .tail import Tail
 
 Answer = Recipe | str
 Function = TypeVar("Function", bound=Callable[..., Answer])
-#: Physical formats of (the first input, the first output), given operator, output and inputs.
-FormatRule = Callable[..., tuple[Format, Format]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,30 +75,52 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class RecipeContext:
+    """What a recipe is made for.
+
+    Attributes:
+        op: the operator with its attributes.
+        y: the first output; None where nobody reads it.
+        inputs: the operands, None where one is left out.
+        setting: the GPU and the user's choices.
+        more: the other outputs, None where nobody reads one.
+        tail: the elementwise nodes behind it; None where nothing can follow.
+    """
+
+    op: Op
+    y: Tensor | None
+    inputs: tuple[Tensor | None, ...]
+    setting: Setting
+    more: tuple[Tensor | None, ...] = ()
+    tail: Tail | None = None
+
+
+#: Makes a recipe, or says in words why there is none.
+Build = Callable[[RecipeContext], Answer]
+#: Returns the physical formats of the first input and of the first output.
+FormatRule = Callable[[RecipeContext], tuple[Format, Format]]
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """How an operator becomes a recipe.
 
     Attributes:
-        make: called with the operator, the first output and the inputs (None where left out);
-            returns a recipe, or a reason in words. With `tail` it also gets the keywords ``tail``
-            and ``setting``, with `outputs` more than 1 the keyword ``more``: the other outputs,
-            None where nobody reads one.
+        build: makes the recipe.
         follows: whether it takes its tensors in any format, the same one for all of them; perhaps
             only for some nodes.
         formats: the formats that it wants, where they are not plain.
         tail: it applies an elementwise chain to its results before it stores them.
         outputs: how many outputs it computes at most.
         menu: the ways that users and the tuner may choose from.
-        sized: it gets the keyword ``setting`` also without `tail`.
     """
 
-    make: Callable[..., Answer]
+    build: Build
     follows: bool | Callable[[Node], bool] = False
     formats: FormatRule | None = None
     tail: bool = False
     outputs: int = 1
     menu: Menu[Any] | None = None
-    sized: bool = False
 
     def follows_for(self, node: Node) -> bool:
         """Return `follows` for one node."""
@@ -108,25 +130,53 @@ class Kernel:
 KERNELS: dict[type[Op], Kernel] = {}
 
 
+def register(kernel: Kernel, *operators: type[Op]) -> None:
+    """Enter a kernel into the table.
+
+    Raises:
+        TypeError: one of the operators has one already.
+    """
+    for operator in operators:
+        if operator in KERNELS:
+            raise TypeError(f"{operator.__name__} has two kernels")
+        KERNELS[operator] = kernel
+
+
 def kernel(
     *operators: type[Op],
     follows: bool | Callable[[Node], bool] = False,
     formats: FormatRule | None = None,
-    tail: bool = False,
     outputs: int = 1,
-    menu: Menu[Any] | None = None,
-    sized: bool = False,
 ) -> Callable[[Function], Function]:
-    """Register a function for operators; see `Kernel`."""
+    """Register a function that makes recipes; see `Kernel`.
 
-    def register(make: Function) -> Function:
-        for operator in operators:
-            if operator in KERNELS:
-                raise TypeError(f"{operator.__name__} has two kernels")
-            KERNELS[operator] = Kernel(make, follows, formats, tail, outputs, menu, sized)
+    It is called with the operator, the first output and the inputs, and with those of the keywords
+    ``more``, ``setting`` and ``tail`` that it has; see `RecipeContext`.
+    """
+
+    def registered(make: Function) -> Function:
+        wanted = _keywords(make)
+        if ("more" in wanted) != (outputs > 1):
+            raise TypeError(f"{make.__name__}: `more` is for kernels of several outputs")
+
+        def build(context: RecipeContext) -> Answer:
+            given = {name: getattr(context, name) for name in wanted}
+            return make(context.op, context.y, *context.inputs, **given)
+
+        register(Kernel(build, follows, formats, "tail" in wanted, outputs), *operators)
         return make
 
-    return register
+    return registered
+
+
+def _keywords(make: Callable[..., Answer]) -> tuple[str, ...]:
+    """Return the fields of `RecipeContext` that a function wants beside operator and operands."""
+    parameters = signature(make).parameters.values()
+    names = tuple(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
+    unknown = set(names) - {"more", "setting", "tail"}
+    if unknown:
+        raise TypeError(f"{make.__name__}: a recipe has no {', '.join(sorted(unknown))}")
+    return names
 
 
 def need_dtypes(allowed: Container[DType], *operands: Tensor | None) -> str:

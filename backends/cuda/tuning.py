@@ -22,7 +22,7 @@ from .families import KERNELS
 from .menu import Menu, Offer, Task
 from .operands import Tensor
 from .records import Records
-from .registry import Choice, Setting
+from .registry import Choice, RecipeContext, Setting
 
 if TYPE_CHECKING:
     from .device import CudaDevice
@@ -297,9 +297,9 @@ def works_of(nodes: Iterable[Node], setting: Setting) -> list[Work]:
         menu = None if registered is None else registered.menu
         if menu is None or not node.output.tensor.size:
             continue
-        operands = [None if value is None else Tensor(value) for value in node.inputs]
+        operands = tuple(None if value is None else Tensor(value) for value in node.inputs)
         own = setting.for_node(node)
-        task = menu.task(node.op, Tensor(node.output), *operands, setting=own)
+        task = menu.task(RecipeContext(node.op, Tensor(node.output), operands, own))
         if not isinstance(task, str):
             found.append(Work(menu, task, node))
     return found

@@ -23,8 +23,7 @@ from tercet.backends.cuda.launch import launches_of
 from tercet.backends.cuda.menu import UNASKED, Menu, Offer, Way
 from tercet.backends.cuda.multiplication import GEMM, MATMUL
 from tercet.backends.cuda.operands import Tensor
-from tercet.backends.cuda.registry import Answer, Choice, Setting
-from tercet.backends.cuda.tail import no_tail
+from tercet.backends.cuda.registry import Answer, Choice, RecipeContext, Setting
 from tercet.backends.cuda.textbook import phases_of
 from tercet.backends.cuda.winograd import WEIGHTS
 from tercet.runtime.backend import Format
@@ -62,7 +61,8 @@ def tasked(
     (node,) = single(operator, arrays, (1,), **how).nodes
     menu = CONV if operator == "Conv" else CONV_TRANSPOSE
     setting = Setting(target, Options(**(options or {}))).for_node(node)
-    task = menu.task(node.op, Tensor(node.output), *map(Tensor, node.reads), setting=setting)
+    operands = tuple(map(Tensor, node.reads))
+    task = menu.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
     assert isinstance(task, Convolution)
     return menu, task
 
@@ -202,8 +202,8 @@ def test_every_way_answers(case: Case, target: Target) -> None:
     """A way gives a recipe or a reason, and the chosen one is the least estimate of all."""
     menu = CONV if case.operator == "Conv" else CONV_TRANSPOSE
     (node,) = single(case.operator, case.arrays, (1, 2), **case.how).nodes
-    operands = [Tensor(value) for value in node.reads]
-    task = menu.task(node.op, Tensor(node.output), *operands, setting=Setting(target, Options()))
+    operands, setting = tuple(map(Tensor, node.reads)), Setting(target, Options())
+    task = menu.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
     assert isinstance(task, Convolution)
     offers = menu.offers(task)
     for offer in offers:
@@ -221,14 +221,8 @@ def test_a_measured_choice_is_taken() -> None:
     (node,) = single(
         "Conv", [normal(1, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4
     ).nodes
-    recipe = menu.recipe(
-        node.op,
-        Tensor(node.output, Format.CHANNELS_LAST),
-        Tensor(node.reads[0], Format.CHANNELS_LAST),
-        Tensor(node.reads[1]),
-        setting=setting,
-        tail=None,
-    )
+    y, x = (Tensor(value, Format.CHANNELS_LAST) for value in (node.output, node.reads[0]))
+    recipe = menu.build(RecipeContext(node.op, y, (x, Tensor(node.reads[1])), setting))
     assert not isinstance(recipe, str)
     assert [one.title for one in launches_of(recipe)] == ["gemm 32x64x16/2 split 4", "gemm_reduce"]
 
@@ -320,8 +314,8 @@ def test_products_without_elements(
 
 def test_a_measured_product_is_taken() -> None:
     (node,) = single("MatMul", [normal(100, 256), normal(256, 40)], (1,)).nodes
-    operands = [Tensor(node.output), *map(Tensor, node.reads)]
-    task = MATMUL.task(node.op, *operands, setting=Setting(H200, Options()))
+    y, operands = Tensor(node.output), tuple(map(Tensor, node.reads))
+    task = MATMUL.task(RecipeContext(node.op, y, operands, Setting(H200, Options())))
     assert not isinstance(task, str)
     for way, entry in (("gemm", "gemm"), ("tensor_cores", "split_wgmma")):
         named = MATMUL.named(way)
@@ -329,7 +323,7 @@ def test_a_measured_product_is_taken() -> None:
         form = named.variants(task)[-1]
         choices = {task.signature: Choice(way, form, 1.0)}
         setting = Setting(H200, Options(), choices=choices)
-        recipe = MATMUL.recipe(node.op, *operands, setting=setting, tail=no_tail(np.dtype("f4")))
+        recipe = MATMUL.build(RecipeContext(node.op, y, operands, setting))
         assert not isinstance(recipe, str)
         assert launches_of(recipe)[0].entry == entry
         assert form in launches_of(recipe)[0].note

@@ -18,7 +18,7 @@ from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.menu import UNASKED
 from tercet.backends.cuda.multiplication import MATMUL
 from tercet.backends.cuda.operands import Tensor
-from tercet.backends.cuda.registry import Setting
+from tercet.backends.cuda.registry import RecipeContext, Setting
 from tercet.backends.numpy import evaluate
 from tercet.runtime.backend import Backend
 from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
@@ -77,8 +77,8 @@ def test_it_is_taken_where_it_is_asked_for(name: str) -> None:
 def test_nobody_else_takes_it() -> None:
     """Neither the heuristic nor the tuner, which looks at what the menu offers."""
     (node,) = graphs()["constant"][0].nodes
-    operands = [Tensor(node.output), *(Tensor(value) for value in node.reads)]
-    task = MATMUL.task(node.op, *operands, setting=Setting(H200, Options()))
+    y, operands = Tensor(node.output), tuple(map(Tensor, node.reads))
+    task = MATMUL.task(RecipeContext(node.op, y, operands, Setting(H200, Options())))
     assert not isinstance(task, str)
     offers = {offer.way: offer for offer in MATMUL.offers(task)}
     assert offers["half_sums"].recipe is None

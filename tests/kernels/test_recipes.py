@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,23 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.backends.cuda.families import KERNELS
 from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.layout import broadcast_strides, merge, strides
 from tercet.backends.cuda.norm import softmax
 from tercet.backends.cuda.operands import Scratch, Tensor
-from tercet.backends.cuda.registry import Setting
+from tercet.backends.cuda.registry import RecipeContext, Setting, kernel
 from tercet.backends.cuda.tiles import TILES, choose, estimate
 from tercet.runtime.backend import Format
 from tercet.runtime.dtypes import float32, int32, int64
 from tercet.runtime.errors import UnsupportedError
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
+from tercet.runtime.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
-from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.norm import BatchNormalization, Softmax
 from tercet.runtime.options import Options
 from tercet.runtime.types import TensorType
 from tercet.tools.light_models import NAMES, light_file
@@ -64,7 +68,42 @@ def test_axes_that_all_tensors_walk_alike_are_merged() -> None:
 # ── single recipes ───────────────────────────────────────────────────────────────────────────────
 
 
+class Unknown(Op):
+    """An operator that nobody has kernels for."""
+
+
 ON_H200 = Setting(H200, Options())
+
+
+def needs_a_stream(op: Op, y: Tensor, x: Tensor, *, stream: int) -> str:
+    return ""
+
+
+def lacks_the_others(op: Op, y: Tensor, x: Tensor) -> str:
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("make", "operator", "outputs", "reason"),
+    [
+        (needs_a_stream, Unknown, 1, "needs_a_stream: a recipe has no stream"),
+        (lacks_the_others, Unknown, 2, "lacks_the_others: `more` is for kernels of several"),
+        (lacks_the_others, Softmax, 1, "Softmax has two kernels"),
+    ],
+)
+def test_what_is_registered_fits(
+    make: Callable[..., str], operator: type[Op], outputs: int, reason: str
+) -> None:
+    with pytest.raises(TypeError, match=reason):
+        kernel(operator, outputs=outputs)(make)
+    assert Unknown not in KERNELS
+
+
+def test_a_recipe_gets_what_it_names() -> None:
+    x, y = tensor(3, 1000), tensor(3, 1000)
+    context = RecipeContext(Softmax(), y, (x,), ON_H200)
+    assert KERNELS[Softmax].build(context) == softmax(Softmax(), y, x, setting=ON_H200)
+    assert [KERNELS[op].tail for op in (Softmax, BatchNormalization, MatMul)] == [False, True, True]
 
 
 def test_softmax_is_plain_data() -> None:
