@@ -75,8 +75,11 @@ def light() -> Iterator[Source]:
 def real(folder: Path) -> Iterator[Source]:
     """Yield the models of a folder, with their inputs."""
     for file in sorted(folder.glob("*/model.onnx")):
-        with np.load(file.parent / "inputs.npz") as data:
-            feeds = {name: data[name] for name in data.files}
+        beside = (file.with_name(name) for name in ("inputs.npz", "real_inputs.npz"))
+        feeds: dict[str, Any] | None = None
+        for inputs in [each for each in beside if each.is_file()][:1]:
+            with np.load(inputs) as data:
+                feeds = {name: data[name] for name in data.files}
         yield Source(f"real/{file.parent.name}", importer.load(file).graph, feeds)
 
 

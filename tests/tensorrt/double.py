@@ -112,6 +112,18 @@ def declared(rtx: bool) -> dict[str, ast.ClassDef]:
     return found
 
 
+def classes(stub: Path) -> dict[str, set[str]]:
+    """Return the members that a stub declares, by class."""
+    found: dict[str, set[str]] = {}
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            names = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            assigned = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+            names |= {target.id for target in assigned if isinstance(target, ast.Name)}
+            found.setdefault(node.name, set()).update(names)
+    return found
+
+
 def _class(double: Double, node: ast.ClassDef) -> Any:
     """Return a class with the stub's methods, properties and members, and nothing else."""
     members: dict[str, Any] = {"__slots__": ("__weakref__", "state"), "double": double}

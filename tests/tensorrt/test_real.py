@@ -1,0 +1,158 @@
+"""The real parser and builder, in a process of their own: a sample; the tool asks about everything.
+
+They need no GPU; nothing is run. `python -m tercet.tools.tensorrt_support` has the whole table.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.backends.regions.section import section
+from tercet.backends.tensorrt.claims import OPSET
+from tercet.importers import onnx as importer
+from tercet.runtime.model import Model
+from tercet.runtime.options import Options
+from tercet.tools.generated_models import Sheet, image
+from tercet.tools.light_models import light_model
+from tercet.tools.tensorrt_page import is_wrong_claim, is_wrong_refusal
+from tercet.tools.tensorrt_support import CAPABILITY, suite
+from tercet.tools.tensorrt_survey import Survey, look_at
+from tercet.tools.tensorrt_worker import Worker
+
+from .double import RTX_STUB, STUB, classes
+
+WHY = "TensorRT-RTX is not installed: pip install 'tercet[tensorrt-rtx]'"
+pytestmark = pytest.mark.skipif(find_spec("tensorrt_rtx_bindings") is None, reason=WHY)
+#: One in so many cases of ONNX's suite.
+STRIDE = 41
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(CAPABILITY, patience=120) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, bool]:
+    """Which operators the real parser knows; others it does not."""
+    from tercet.runtime.op import OPERATORS
+
+    names = sorted(name for domain, name in OPERATORS if not domain)
+    said = in_a_process(f"print(*[name for name in {names!r} if builder.takes(name)])")
+    return dict.fromkeys(said.split(), True)
+
+
+def in_a_process(script: str) -> str:
+    """Return what a script prints that has a `builder` of the real library."""
+    head = f"""
+    from tercet.backends.tensorrt.build import Builder, Refused
+    from tercet.backends.tensorrt.products import RTX
+    from tercet.backends.tensorrt.vendor import load
+    vendor = load()
+    builder = Builder(vendor, "{CAPABILITY}")
+    """
+    text = textwrap.dedent(head) + textwrap.dedent(script)
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_names_that_the_stubs_have() -> None:
+    """Every class of the stubs that the backend needs, and every member, exists."""
+    used = ("Builder", "IBuilderConfig", "INetworkDefinition", "OnnxParser", "ParserError")
+    used += ("Runtime", "ICudaEngine", "IExecutionContext", "EngineInspector", "ITensor")
+    members = {name: classes(RTX_STUB)[name] for name in classes(RTX_STUB)}
+    calls = {name: classes(STUB)[name] & CALLED for name in used}
+    said = in_a_process(f"""
+    for declared in ({members!r}, {calls!r}):
+        for kind, names in declared.items():
+            for name in names:
+                if not hasattr(getattr(vendor.module, kind), name):
+                    print(f"{{kind}}.{{name}}")
+    """)
+    assert said == ""
+
+
+#: What the backend calls, in the main stub.
+CALLED = {
+    *("create_network", "create_builder_config", "create_optimization_profile"),
+    *("build_serialized_network", "set_flag", "clear_flag", "builder_optimization_level"),
+    *("set_memory_pool_limit", "add_optimization_profile", "num_inputs", "num_outputs"),
+    *("get_input", "get_output", "add_input", "add_activation", "mark_output", "name", "dtype"),
+    *("shape", "parse_from_file", "supports_operator", "num_errors", "get_error", "node_name"),
+    *("code", "desc", "deserialize_cuda_engine", "create_execution_context", "num_layers"),
+    *("create_runtime_config", "create_engine_inspector", "device_memory_size_v2"),
+    *("set_input_shape", "set_tensor_address", "set_device_memory", "execute_async_v3"),
+    *("get_engine_information",),
+}
+
+
+def test_a_sample_of_the_suite(worker: Worker, known: dict[str, bool]) -> None:
+    """The backend claims what the library takes, and has a reason for whatever else it takes."""
+    survey = Survey(lambda name: name in known, worker.build, "TensorRT-RTX")
+    for i, source in enumerate(suite("")):
+        if i % STRIDE == 0:
+            look_at(survey, source.name, source.graph, source.feeds)
+    found = [*survey.nodes.values()]
+    assert len(found) > 40
+    assert [each for each in found if is_wrong_claim(each)] == []
+    assert [each for each in found if is_wrong_refusal(each)] == []
+    assert [each for each in survey.parts.values() if not each.verdict] == []
+    assert worker.crashes == 0
+
+
+def test_a_whole_network_is_one_engine(worker: Worker, known: dict[str, bool]) -> None:
+    survey = Survey(lambda name: name in known, worker.build, "TensorRT-RTX")
+    graph = importer.load(light_model("squeezenet")).graph
+    assert look_at(survey, "squeezenet", graph, None) == ""
+    (part,) = survey.parts.values()
+    assert (bool(part.verdict), part.refusal) == (True, "")
+
+
+def small() -> ModelProto:
+    sheet = Sheet("small", 0)
+    x = sheet.node("Relu", sheet.conv("input", (3, 8), 3, 4))
+    x = sheet.node("Flatten", sheet.node("GlobalAveragePool", x), axis=1)
+    return sheet.model(image("batch"), (sheet.gemm(x, 8, 10), ("batch", 10)), 17)
+
+
+def test_one_engine_for_all_sizes_of_a_range(worker: Worker) -> None:
+    """A region with symbolic dimensions and a profile, as `ranges=` makes it."""
+    found = []
+
+    class Keep(NumpyBackend):
+        def claim(self, graph, free, options):  # type: ignore[no-untyped-def]
+            found.append(section(graph, tuple(graph.nodes), {"batch": (1, 4, 8)}, OPSET))
+            return super().claim(graph, free, options)
+
+    graph = importer.load(small()).graph
+    with Model(graph, (Keep(),), Options(), evaluate) as model:
+        model.run({"input": np.zeros((2, 3, 224, 224), np.float32)})
+    assert found[0].profiles == {"input": tuple((n, 3, 224, 224) for n in (1, 4, 8))}
+    verdict = worker.build(found[0])
+    assert verdict.stage == "built", verdict
+
+
+def test_the_librarys_own_words() -> None:
+    said = in_a_process("""
+    print(RTX.capabilities(vendor.module))
+    print(len(builder.probe()) > 0)
+    try:
+        Builder(vendor, "9.0").probe()
+    except Refused as error:
+        print(error)
+    """).splitlines()
+    assert "8.9" in said[0]
+    assert said[1] == "True"
+    assert said[2].startswith("no engines for compute capability 9.0 (it has: 7.5, 8.0, ")
