@@ -8,6 +8,7 @@ from functools import partial
 from ...runtime.backend import BuildContext, Claim, Decline, Device, View
 from ...runtime.errors import UnsupportedError
 from ...runtime.ir import Graph, Node
+from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.options import Options
 from ..regions.regions import Region, is_worthwhile, regions
 from ..regions.section import section
@@ -73,15 +74,21 @@ class TensorrtBackend:
 
 
 def _node(region: Region, name: str) -> Node:
-    """Return the node of this name, or one that was made of it; else the first that computes."""
+    """Return the node of this name, or one that was made of it; else the likeliest to blame.
+
+    That is the last one that has a loop, else that multiplies matrices, else that computes: what is
+    left of the region is asked about again.
+    """
     for node in region:
         if name and (node.name == name or name in node.origin):
             return node
-    return next(node for node in region if not node.op.view)
+    computing = [node for node in region if not node.op.view]
+    loops = [node for node in computing if isinstance(node.op, GRU | LSTM | RNN)]
+    return (loops or [node for node in computing if node.op.dense] or computing)[-1]
 
 
 def _named(region: Region, said: str) -> Node:
-    """Return the node that a message names in quotes, else the first that computes."""
+    """Return the node that a message names in quotes, else the likeliest to blame."""
     return next((node for node in region if f"'{node.name}'" in said), _node(region, ""))
 
 

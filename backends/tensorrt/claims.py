@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ...runtime import dtypes
 from ...runtime.dtypes import DType, name_of
 from ...runtime.ir import Graph, Node, Value
@@ -135,6 +137,18 @@ def _scatter(op: Any, node: Node, graph: Graph) -> str:
     return "" if op.reduction == "none" else f"reduction={op.reduction}: it replaces elements alone"
 
 
+def _quantization(op: Any, node: Node, graph: Graph) -> str:
+    found = node.output if isinstance(op, QuantizeLinear) else node.reads[0]
+    if found.tensor.dtype not in QUANTIZED | {dtypes.int4}:
+        return f"'{found.name}' has dtype {name_of(found.tensor.dtype)}"
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    if zero is not None and zero.data is None:
+        return "its input 'zero_point' is no constant"
+    if zero is not None and zero.data is not None and np.any(zero.data.astype(np.float32)):
+        return "its zero point is not 0"
+    return ""
+
+
 def _mod(op: Any, node: Node, graph: Graph) -> str:
     floats = node.output.tensor.dtype not in (dtypes.int32, dtypes.int64)
     return "fmod=0 is for integers" if floats and not op.fmod else ""
@@ -154,4 +168,5 @@ _RULES: Mapping[type[Op], Callable[[Any, Node, Graph], str]] = {
     LayerNormalization: _first_alone,
     MatMul: _product,
     Mod: _mod,
+    **dict.fromkeys((DequantizeLinear, QuantizeLinear), _quantization),
 }
