@@ -272,6 +272,16 @@ class Step(Protocol):
 
 
 @runtime_checkable
+class Detailed(Protocol):
+    """A step that stands for many, and knows what it does inside."""
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """A line for each thing that it does, in order."""
+        ...
+
+
+@runtime_checkable
 class Filling(Protocol):
     """A step that knows how much of its device it keeps busy, which others may use meanwhile."""
 

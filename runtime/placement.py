@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .backend import Format
+from .backend import Detailed, Format
 from .errors import Refusal
 from .if_step import Branches
 from .ir import Node
@@ -39,6 +39,7 @@ class PlacedRow:
         outputs: likewise.
         nbytes: bytes written.
         reason: what the backends that were asked before declined; empty where the first took it.
+        details: what runs inside, a line each, where the step knows.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class PlacedRow:
     outputs: tuple[str, ...]
     nbytes: int
     reason: str
+    details: tuple[str, ...] = ()
 
 
 @shown_as(lambda found: f"{len(found.rows)} rows, {len(found.copies)} copies between devices")
@@ -177,6 +179,7 @@ def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
         outputs=_texts(row.outputs),
         nbytes=0 if row.kind == "view" else sum(slot.nbytes for slot in row.outputs),
         reason="; ".join(said),
+        details=row.step.details if isinstance(row.step, Detailed) else (),
     )
 
 

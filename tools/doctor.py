@@ -330,7 +330,9 @@ def _tensorrt() -> Check:
         found = vendor.load()
     except BackendUnavailable as error:
         return check(False, error.missing, error.remedy)
-    return check(True, f"{found.version}, {found.file}")
+    able = ", ".join(found.product.capabilities(found.module))
+    builds = f"; builds for compute capability {able}" if able else ""
+    return check(True, f"{found}{builds}; {found.file}")
 
 
 def _openvino() -> Check:

@@ -189,8 +189,8 @@ def _show_placement(console: Console, backend: str, placement: Placement) -> Non
         title, operator = _titles(row)
         style = "yellow" if row.kind in ("copy", "reformat") else ""
         table.add_row(Text(title), Text(operator), row.backend, Text(row.kernel), style=style)
-        if row.reason:
-            table.add_row(Text(f"  {row.reason}"), "", "", "", style="dim")
+        for line in filter(None, (row.reason, *row.details)):
+            table.add_row(Text(f"  {line}"), "", "", "", style="dim")
     console.print(table)
     console.print(Text(_placement_summary(backend, placement), "dim"))
     console.print()

@@ -79,4 +79,5 @@ _KNOWN: Mapping[str, tuple[str, Callable[[ctypes.CDLL], str]]] = {
     "libcublasLt": ("the cudnn backend", _of_library("cublasLtGetVersion")),
     "libcudart": ("the cudnn backend", _of_cuda("cudaRuntimeGetVersion")),
     "libnvinfer": ("the tensorrt backend", _of_library("getInferLibVersion")),
+    "libtensorrt_rtx": ("the tensorrt backend, by TensorRT-RTX", _of_library("getInferLibVersion")),
 }

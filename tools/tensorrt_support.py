@@ -3,11 +3,12 @@
     python -m tercet.tools.tensorrt_support
     python -m tercet.tools.tensorrt_support --models FOLDER --networks FOLDER --output docs/results
 
-Every node of ONNX's own suite, of the nine light models, of real models (--models, as for
-tercet.tools.model_table) and of exported networks (--networks, ``NAME.onnx`` files), and every
-region that the backend forms of them goes through the parser and the builder of TensorRT-RTX, each
-kind once. A crash of the library ends a process, and is a refusal. The exit code is 1 where the
-backend claims what the library refuses, or refuses what it takes without a reason of its own.
+Every region that the backend forms of ONNX's own suite, of the nine light models, of real models
+(--models, as for tercet.tools.model_table) and of exported networks (--networks, ``NAME.onnx``
+files) goes through the parser and the builder of TensorRT-RTX; so does every kind of node alone, of
+the suite, of what the backend refuses, and of regions that cannot be built. A crash of the library
+ends a process, and is a refusal. The exit code is 1 where the backend claims what the library
+refuses, or refuses what it takes without a reason of its own.
 """
 
 from __future__ import annotations
@@ -156,9 +157,10 @@ def gather(chosen: argparse.Namespace, say: Any) -> Found:
             kind = source.name.split("/")[0]
             counts[kind] = counts.get(kind, 0) + 1
             before = perf_counter()
+            survey.alone = kind not in ("light", "real", "exported")
             if reason := look_at(survey, source.name, source.graph, source.feeds, source.shapes):
                 failed[source.name] = reason
-            if kind in ("light", "real", "exported"):
+            if not survey.alone:
                 say(f"{source.name}: {perf_counter() - before:.1f} s")
         about = {
             **environment(("numpy", "onnx"), chosen.commit),

@@ -56,6 +56,7 @@ class Survey:
         build: asks parser and builder.
         vendor: the library, for reasons.
         source: the model that is looked at.
+        alone: whether to ask about each node alone; else only about those that no built region has.
         nodes: what came of each kind of node, by what the library sees of it.
         parts: what came of each region, by its digest.
     """
@@ -64,6 +65,7 @@ class Survey:
     build: Callable[..., Verdict]
     vendor: str
     source: str = ""
+    alone: bool = True
     nodes: dict[str, Asked] = field(default_factory=dict[str, Asked])
     parts: dict[str, Asked] = field(default_factory=dict[str, Asked])
     name: str = "tensorrt"
@@ -75,27 +77,25 @@ class Survey:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         """Look at every node and region, and decline them all."""
-        taken: set[Node] = set()
-        for node in graph.nodes:
-            if node in free and not self._look_at(graph, node):
-                taken.add(node)
-        for region in regions(graph, taken):
-            if not all(node.op.view for node in region):
-                self._look_at_region(graph, region)
+        why = {n: refusal(graph, n, self.takes, self.vendor) for n in graph.nodes if n in free}
+        built: set[Node] = set()
+        for region in regions(graph, {node for node, reason in why.items() if not reason}):
+            if not all(node.op.view for node in region) and self._look_at_region(graph, region):
+                built.update(region)
+        for node, reason in why.items():
+            self._look_at(graph, node, reason, node in built and not self.alone)
         return [Decline(n, "surveyed") for n in graph.nodes if n in free and not n.op.view]
 
-    def _look_at(self, graph: Graph, node: Node) -> str:
-        """Return why a node is not claimed, after parser and builder were asked about it."""
-        why = refusal(graph, node, self.takes, self.vendor)
+    def _look_at(self, graph: Graph, node: Node, why: str, built: bool) -> None:
+        """Ask parser and builder about a node, unless a region that it is in has been built."""
         key = signature(graph, node)
         if key not in self.nodes:
-            written, verdict = self._asked(graph, node)
+            written, verdict = self._asked(graph, node, built)
             types = ", ".join(dict.fromkeys(name_of(v.tensor.dtype) for v in _tensors(node)))
             operator = f"{node.op.domain}.{node.kind}" if node.op.domain else node.kind
             self.nodes[key] = Asked(operator, types, written, why, verdict, self.source)
-        return why
 
-    def _asked(self, graph: Graph, node: Node) -> tuple[str, Verdict | None]:
+    def _asked(self, graph: Graph, node: Node, built: bool) -> tuple[str, Verdict | None]:
         """Return how a node is written, and what parser and builder make of it."""
         if node.op.domain:
             return "-", None
@@ -104,18 +104,22 @@ class Survey:
         schema = schema_of(type(node.op), opset)
         own = schema is not None and (unsayable or nodes == (node,))
         written = str(schema.since_version) if schema is not None and own else "functions"
+        if built:
+            return written, Verdict("built")
         try:
             return written, self.build(section(graph, (node,), {}, opset))
         except UnsupportedError:
             return written, None
 
-    def _look_at_region(self, graph: Graph, region: Region) -> None:
+    def _look_at_region(self, graph: Graph, region: Region) -> Verdict:
+        """Return what parser and builder make of a region."""
         found = section(graph, region, {}, OPSET)
         if found.digest not in self.parts:
             small = "" if is_worthwhile(region) else "too small for an engine"
             types = ", ".join(sorted({name_of(t.type.dtype) for t in found.inputs}))
             size, verdict = str(len(region)), self.build(found)
             self.parts[found.digest] = Asked(size, types, str(OPSET), small, verdict, self.source)
+        return self.parts[found.digest].verdict or Verdict("-")
 
 
 def signature(graph: Graph, node: Node) -> str:

@@ -202,6 +202,7 @@ class Builder:
         else:
             config.clear_flag(trt.BuilderFlag.TF32)
         config.builder_optimization_level = settings.level
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # what its inspector tells
         if settings.workspace is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace)
         if profiles:

@@ -12,6 +12,7 @@ from ...runtime.backend import Device, View
 from ...runtime.errors import DeviceError
 from ..regions.section import Section, Tensor
 from .engine import Context, Engine
+from .layers import layers as layers_of
 
 #: The address of a view on the GPU.
 Pointer = Callable[[View], int]
@@ -40,7 +41,13 @@ class EngineStep:
     def kernel(self) -> str:
         """The engine, for the placement report."""
         key, layers = self.engine.key[:8], self.engine.layers
-        return f"engine {key}: {self.size} nodes as {layers} layers"
+        memory = f", {self.scratch} bytes of scratch" if self.scratch else ""
+        return f"engine {key}: {self.size} nodes as {layers} layers{memory}"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What the engine says of its layers."""
+        return tuple(str(layer) for layer in layers_of(self.engine.describe()))
 
     @property
     def scratch(self) -> int:

@@ -41,7 +41,7 @@ def test_libraries_have_a_file_or_say_what_is_off(tercet: Tercet) -> None:
     found = tercet("doctor", "--json").json["libraries"]
     assert [entry["name"] for entry in found] == [
         "libcuda", "libnvrtc", "libcudnn", "libcublasLt", "libcudart", "libnvinfer",
-        "nvidia-cudnn-frontend",
+        "libtensorrt_rtx", "nvidia-cudnn-frontend",
     ]  # fmt: skip
     for entry in found:
         assert entry["purpose"]

@@ -373,7 +373,16 @@ def _capability(self: Any, capability: Any, index: Any) -> bool:
 def _information(self: Any, kind: Any) -> str:
     assert kind.name == "JSON"
     nodes = onnx.load_from_string(self.state["owner"].state["model"]).graph.node
-    return json.dumps({"Layers": [node.name for node in nodes], "Bindings": []})
+    layers = [
+        {
+            "Name": f"layer {i}",
+            "LayerType": "Gemm",
+            "Metadata": f"[ONNX Layer: {node.name}]",
+            "Inputs": [{"Name": node.input[0], "Dimensions": [1], "Format/Datatype": "Float"}],
+        }
+        for i, node in enumerate(nodes)
+    ]
+    return json.dumps({"Layers": layers, "Bindings": []})
 
 
 BEHAVIOUR: dict[tuple[str, str], Callable[..., Any]] = {

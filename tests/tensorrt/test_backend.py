@@ -95,6 +95,9 @@ def test_one_engine_for_a_whole_model(trt: Double, opened: Callable[..., Model])
         (row,) = [row for row in model.placement() if row.kind == "step"]
     assert row.backend == "tensorrt"
     assert row.kernel.startswith("engine ")
+    assert row.kernel.endswith(", 256 bytes of scratch")
+    assert len(row.details) == 7, "a line for each layer"
+    assert all(line.startswith("Gemm | ") for line in row.details)
     assert trt.builds == 1
     assert trt.of("IBuilderConfig", "clear_flag") == [(trt.BuilderFlag.TF32,)], "float32 is float32"
     assert trt.of("Builder", "create_network")[-1] == (

@@ -1,0 +1,66 @@
+"""What an engine says of its layers: the nodes that each stands for, tensors, and the tactic.
+
+The library's inspector writes JSON, whose entries are names alone where it knows no more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_NODE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer of an engine.
+
+    Attributes:
+        name: the library's name for it.
+        kind: such as ``CaskConvolution``; empty where it is not told.
+        nodes: the nodes of the section that were fused to it, as far as it names them.
+        tensors: what it reads and writes: name, shape and format, with the precision.
+        tactic: the kernel; empty where it is not told.
+    """
+
+    name: str
+    kind: str = ""
+    nodes: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+    tactic: str = ""
+
+    def __str__(self) -> str:
+        what = " + ".join(self.nodes) or self.name
+        parts = (self.kind, what, "; ".join(self.tensors), self.tactic)
+        return " | ".join(filter(None, parts))
+
+
+def layers(said: str) -> tuple[Layer, ...]:
+    """Return the layers that the inspector's JSON tells of; none where it is no such JSON."""
+    try:
+        found = json.loads(said)
+    except ValueError:
+        return ()
+    entries = found.get("Layers", ()) if isinstance(found, dict) else ()
+    return tuple(_layer(entry) for entry in entries)
+
+
+def _layer(entry: Any) -> Layer:
+    if not isinstance(entry, dict):
+        return Layer(str(entry))
+    tensors = [*(entry.get("Inputs") or ()), *(entry.get("Outputs") or ())]
+    return Layer(
+        str(entry.get("Name", "")),
+        str(entry.get("LayerType", "")),
+        tuple(_NODE.findall(str(entry.get("Metadata", "")))),
+        tuple(_tensor(each) for each in tensors if isinstance(each, dict)),
+        str(entry.get("TacticName", "")),
+    )
+
+
+def _tensor(entry: Mapping[str, Any]) -> str:
+    order = entry.get("Format/Datatype") or entry.get("Format") or ""
+    return f"{entry.get('Name', '')} {entry.get('Dimensions', '')} {order}".strip()
