@@ -1,4 +1,4 @@
-"""Everything that there is to check of the tensorrt backend, on a machine that has TensorRT.
+"""Everything that there is to check of the tensorrt backend, on a GPU that the library serves.
 
     python -m tercet.tools.tensorrt_check
     python -m tercet.tools.tensorrt_check --models FOLDER
@@ -13,12 +13,13 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 from ..backends import available
+from ..backends.tensorrt import LEAST_VARIABLE
 from .console import open_console
 from .environment import PACKAGES, ROOT, environment
 
@@ -34,10 +35,12 @@ class Part:
     Attributes:
         title: what it proves.
         arguments: behind the interpreter.
+        settings: variables of its environment.
     """
 
     title: str
     arguments: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,11 @@ def parts(models: Path | None, output: Path) -> list[Part]:
         models: folder of real models with inputs and expected outputs, or None.
         output: folder for the tables that they write.
     """
-    tool = ("-m", "tercet")
+    tool, single = ("-m", "tercet"), {LEAST_VARIABLE: "1"}  # most cases have a single node
     found = [
         Part("what is installed", (*tool, "doctor", "--require", BACKEND)),
         Part("the demo", (*tool, "demo", "--backend", BACKEND)),
-        Part("ONNX's own suite", (*tool, "conformance", "--backend", BACKEND)),
+        Part("ONNX's own suite", (*tool, "conformance", "--backend", BACKEND), single),
         Part("operators and models of the tests", ("-m", "pytest", "-q", "-k", BACKEND, "tests")),
         Part(
             "speed",
@@ -84,7 +87,7 @@ def run(part: Part) -> Outcome:
         text=True,
         check=False,
         cwd=ROOT,
-        env={**os.environ, "TERCET_TEST_TENSORRT": "1"},
+        env={**os.environ, "TERCET_TEST_TENSORRT": "1", **part.settings},
     )
     said = (answer.stdout + answer.stderr).splitlines()[-KEPT:]
     return Outcome(part, answer.returncode, perf_counter() - start, "\n".join(said))
@@ -95,10 +98,12 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     lines = ["# TensorRT", "", "Written by `python -m tercet.tools.tensorrt_check`.", ""]
     lines += [f"- {name}: {text}" for name, text in environment((*PACKAGES, BACKEND)).items()]
     for each in outcomes:
+        settings = [f"{name}={value}" for name, value in each.part.settings.items()]
         command = " ".join(each.part.arguments)
+        said = " ".join((*settings, "python", command))
         verdict = "passed" if each.code == 0 else f"exit code {each.code}"
         lines += ["", f"## {each.part.title}: {verdict}, {each.seconds:.0f} s", ""]
-        lines += [f"`python {command}`", "", "```", each.output, "```"]
+        lines += [f"`{said}`", "", "```", each.output, "```"]
     return "\n".join([*lines, ""])
 
 

@@ -42,10 +42,10 @@ def regions(graph: Graph, taken: Set[Node]) -> list[Region]:
     return sorted(found, key=lambda part: order[part[0]])
 
 
-def is_worthwhile(region: Region) -> bool:
+def is_worthwhile(region: Region, least: int = LEAST) -> bool:
     """Whether a region is large enough for an engine of its own."""
     computing = [node for node in region if not node.op.view]
-    return len(computing) >= LEAST or any(node.op.dense for node in computing)
+    return len(computing) >= least or any(node.op.dense for node in computing)
 
 
 def _sources(node: Node) -> list[Node]:

@@ -10,7 +10,7 @@ from ...runtime.errors import UnsupportedError
 from ...runtime.ir import Graph, Node
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.options import Options
-from ..regions.regions import Region, is_worthwhile, regions
+from ..regions.regions import LEAST, Region, is_worthwhile, regions
 from ..regions.section import section
 from .build import Refused, Settings
 from .claims import OPSET, refusal
@@ -25,14 +25,23 @@ class TensorrtBackend:
         device: shared with the cuda kernels, which take what is declined.
         engines: builds and keeps them.
         pointer: gives the address of a view on the device; CUDA's where None.
+        least: nodes that compute something which a region has at least, unless one of them
+            multiplies matrices.
     """
 
     name = "tensorrt"
 
-    def __init__(self, device: Device, engines: Engines, pointer: Pointer | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        engines: Engines,
+        pointer: Pointer | None = None,
+        least: int = LEAST,
+    ) -> None:
         self.device = device
         self._engines = engines
         self._pointer = pointer or _on_cuda
+        self._least = least
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield a claim for each region that is worth an engine, a reason for every other node."""
@@ -45,7 +54,7 @@ class TensorrtBackend:
                 if not reason:
                     taken.add(node)
         for region in regions(graph, taken):
-            if is_worthwhile(region):
+            if is_worthwhile(region, self._least):
                 yield Claim(region, partial(self._build, graph, region, options))
                 continue
             for node in region:

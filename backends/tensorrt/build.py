@@ -94,7 +94,8 @@ class Border:
             found: Any = tensor.dtype
             if found.name != TYPES.get(dtype):
                 return f"'{tensor.name}' is {dtype}, and is parsed as {found.name}"
-            shape: Ints = tuple(tensor.shape)
+            sizes: Any = tensor.shape
+            shape: Ints = tuple(sizes)
             fits = (n < 0 or n == size for n, size in zip(shape, dims, strict=False))
             if len(shape) != len(dims) or not all(fits):
                 return f"'{tensor.name}' has shape {dims}, and is parsed as {shape}"

@@ -329,7 +329,7 @@ def _execute(self: Any, stream_handle: int) -> bool:
     return True
 
 
-_PARSED = {
+_PARSED: dict[int, str] = {
     onnx.TensorProto.FLOAT: "FLOAT",
     onnx.TensorProto.FLOAT16: "HALF",
     onnx.TensorProto.BFLOAT16: "BF16",

@@ -12,6 +12,7 @@ import pytest
 from onnx import ModelProto
 
 import tercet
+from tercet.backends import tensorrt
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.backend import TensorrtBackend
@@ -20,7 +21,7 @@ from tercet.backends.tensorrt.products import TENSORRT
 from tercet.importers import onnx as importer
 from tercet.runtime.backend import View
 from tercet.runtime.cache import Cache
-from tercet.runtime.errors import DeviceError
+from tercet.runtime.errors import DeviceError, UsageError
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 from tercet.tools.bench_models import bench_inputs
@@ -147,6 +148,16 @@ def test_the_builders_no_is_a_decline(trt: Double, opened: Callable[..., Model])
     assert "tensorrt" not in {row.backend for row in rows}
     said = "tensorrt: TensorRT 11.4.0: build_serialized_network: no reason given"
     assert any(row.reason.startswith(said) for row in rows)
+
+
+@pytest.mark.parametrize(("said", "least"), [("", 4), ("1", 1), ("0", 0), ("few", 0)])
+def test_how_small_a_region_may_be(said: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tensorrt.LEAST_VARIABLE, said)
+    if least:
+        assert tensorrt._least() == least
+        return
+    with pytest.raises(UsageError, match="it must be a number, 1 or greater"):
+        tensorrt._least()
 
 
 def test_options_reach_the_builder(trt: Double, opened: Callable[..., Model]) -> None:

@@ -24,6 +24,8 @@ def test_parts(tmp_path: Path) -> None:
     assert [part.title for part in found] == [*titles, "real models"]
     assert "some-model" in found[-1].arguments
     assert all("tensorrt" in part.arguments for part in found)
+    (suite,) = [part for part in found if part.title == "ONNX's own suite"]
+    assert suite.settings == {"TERCET_TENSORRT_LEAST": "1"}
 
 
 def test_a_command_that_fails_is_reported() -> None:
