@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 #: Refusals of the backend's own of what the library may take, with their reasons.
 CHOICES: Mapping[str, str] = {
     r"has dtype float64$": "the library computes float64 in float32",
-    r"has dtype u?int8$": "8-bit integers are quantized numbers there: no sum of them is specified",
+    r"has dtype int8$": "the library does not say what becomes of sums beyond 8 bits",
+    r"has dtype uint8$": "the library has hardly an operator for unsigned bytes",
     r"has no elements$": "there is nothing to compute, and no address to read it from",
     r"is no constant$": "engines have shapes and axes fixed",
     r"cannot be tensor\(|^regions are written": "its form is newer than the regions' opset",
@@ -79,7 +80,7 @@ def _counts(nodes: Sequence[Asked], regions: Sequence[Asked]) -> list[str]:
     largest = max((int(each.operator) for each in regions), default=0)
     parts, whole = len(regions), sum(map(_built, regions))
     return [
-        f"| asked about, each kind once | {asked} | {parts} (the largest of {largest} nodes) |",
+        f"| asked about, each kind once, alone or in a region that was built | {asked} | {parts} (the largest of {largest} nodes) |",
         f"| built by the library | {built} | {whole} |",
         f"| refused by the library | {asked - built} | {parts - whole} |",
         f"| not to be written in any opset it reads | {len(nodes) - asked} | |",

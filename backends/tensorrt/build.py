@@ -147,6 +147,7 @@ class Builder:
         Raises:
             Refused: the parser or the builder does not take it, or as something else.
         """
+        self.vendor.messages.clear()
         network = self._network()
         parser = self._parse(network, path)
         if reason := border.difference(network):
@@ -166,6 +167,7 @@ class Builder:
         Raises:
             Refused: not even that can be built.
         """
+        self.vendor.messages.clear()
         trt, network = self.vendor.trt, self._network()
         x = network.add_input("x", trt.DataType.FLOAT, trt.Dims((1,)))
         layer = network.add_activation(x, trt.ActivationType.RELU)

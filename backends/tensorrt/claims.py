@@ -16,24 +16,44 @@ from ...runtime import dtypes
 from ...runtime.dtypes import DType, name_of
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op, input_names
-from ...runtime.ops.elementwise import Mod
-from ...runtime.ops.gather import ScatterElements, ScatterND
+from ...runtime.ops.elementwise import (
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Max,
+    Min,
+    Mod,
+    Where,
+)
+from ...runtime.ops.gather import Gather, GatherElements, ScatterElements, ScatterND
 from ...runtime.ops.matmul import MatMul
+from ...runtime.ops.movement import Concat, Expand, Pad, Slice, Split, Tile, Transpose
 from ...runtime.ops.norm import BatchNormalization, LayerNormalization
 from ...runtime.ops.pool import AveragePool, LpPool, MaxPool
 from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
+from ...runtime.ops.shape import Flatten, Identity, Reshape, Squeeze, Unsqueeze
 from ...runtime.types import TensorType
 from ..regions.section import written_as
 
 #: The opset that regions are written in. It is the first one whose pooling has the windows that the
 #: operators here have; what is newer is written as the functions that the specification gives.
 OPSET = 22
-#: Element types of tensors; those of bytes between Q and DQ alone.
+#: Element types of tensors; those of bytes where they are quantized, moved or compared.
 DTYPES: frozenset[DType] = frozenset(
     (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool_)
 )
 QUANTIZED: frozenset[DType] = frozenset((dtypes.int8, dtypes.float8e4m3fn))
+#: Operators that move bytes or compare them, and do no arithmetic on them: for int8, too.
+MOVING: frozenset[type[Op]] = frozenset(
+    (
+        *(Concat, Expand, Flatten, Gather, GatherElements, Identity, Pad, Reshape, Slice, Split),
+        *(Squeeze, Tile, Transpose, Unsqueeze, Where),
+        *(Equal, Greater, GreaterOrEqual, Less, LessOrEqual, Max, Min),
+    )
+)
 #: Axes that a tensor has at most.
 MOST_AXES = 8
 #: Inputs that say what the result looks like; engines have that fixed.
@@ -83,17 +103,18 @@ def _refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str
     operator = type(node.op).__name__
     if not takes(operator):
         return f"the parser of {vendor} does not know {operator}"
-    quantizes = isinstance(node.op, QuantizeLinear | DequantizeLinear)
     for value in (*node.reads, *node.outputs):
-        if isinstance(value.type, TensorType) and not _has(value, quantizes):
+        if isinstance(value.type, TensorType) and not _has(value, node.op):
             return f"'{value.name}' has dtype {name_of(value.type.dtype)}"
     rule = _RULES.get(type(node.op))
     return rule(node.op, node, graph) if rule else ""
 
 
-def _has(value: Value, quantizes: bool) -> bool:
-    """Whether the library has the dtype of a value."""
-    dtype = value.tensor.dtype
+def _has(value: Value, op: Op) -> bool:
+    """Whether the library has the dtype of a value, for this operator."""
+    dtype, quantizes = value.tensor.dtype, isinstance(op, QuantizeLinear | DequantizeLinear)
+    if dtype == dtypes.int8 and type(op) in MOVING:
+        return True
     if dtype == dtypes.int4:  # packed otherwise here than there, so that none is read or given
         return quantizes and value.is_constant and prod(value.tensor.dims) % 2 == 0
     return dtype in (DTYPES | QUANTIZED if quantizes else DTYPES)

@@ -66,6 +66,9 @@ POOLED: Sequence[Input] = ((F, (1, 2, 2, 2)),)
         (("Relu", [(D, (2,))], [(D, (2,))]), {}, "'x0' has dtype float64"),
         (("Relu", [(F, (0, 2))], [(F, (0, 2))]), {}, "'x0' has no elements"),
         (("Relu", [(F, (1,) * 9)], [(F, (1,) * 9)]), {}, "'x0' has 9 axes"),
+        (("Slice", [(B8, (4,)), np.array([0]), np.array([2])], [(B8, (2,))]), {}, ""),
+        (("Equal", [(B8, (4,)), (B8, (4,))], [(TensorProto.BOOL, (4,))]), {}, ""),
+        (("Add", [(B8, (4,)), (B8, (4,))], [(B8, (4,))]), {}, "'x0' has dtype int8"),
         # windows
         (("MaxPool", [IMAGE], POOLED), {"kernel_shape": [2, 2], "strides": [2, 2]}, ""),
         (("MaxPool", [IMAGE], [(F, (1, 2, 3, 3))]), {"kernel_shape": [2, 2], "dilations": [2, 2]},
