@@ -80,7 +80,8 @@ def _counts(nodes: Sequence[Asked], regions: Sequence[Asked]) -> list[str]:
     largest = max((int(each.operator) for each in regions), default=0)
     parts, whole = len(regions), sum(map(_built, regions))
     return [
-        f"| asked about, each kind once, alone or in a region that was built | {asked} | {parts} (the largest of {largest} nodes) |",
+        f"| asked about, each kind once: alone, or in a region that was built | {asked} "
+        f"| {parts} (the largest of {largest} nodes) |",
         f"| built by the library | {built} | {whole} |",
         f"| refused by the library | {asked - built} | {parts - whole} |",
         f"| not to be written in any opset it reads | {len(nodes) - asked} | |",
