@@ -20,6 +20,8 @@ from . import (
     fuse_activation,
     fuse_attention,
     fuse_norm,
+    fuse_rotary,
+    hoist_reshapes,
     inline_bodies,
     join_heads,
     lower_einsum,
@@ -96,9 +98,19 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "likewise; the scale behind it is a normalization's own before it is anybody else's",
     ),
     Pass(
+        "hoist_reshapes",
+        hoist_reshapes.run,
+        "before the patterns below, which know layers as MatMul and Add of the tensor's own axes",
+    ),
+    Pass(
         "compose_views",
         compose_views.run,
         "before the patterns below, which know heads by one Transpose",
+    ),
+    Pass(
+        "fuse_rotary",
+        fuse_rotary.run,
+        "before the heads are joined, which may then be rotated where they lie",
     ),
     Pass(
         "fuse_attention",
@@ -186,6 +198,8 @@ AFTER_SHAPES: tuple[Pass, ...] = (
     ),
     Pass("unflatten_softmax", unflatten_softmax.run, "sizes tell whether a shape is kept"),
     Pass("lower_einsum", lower_einsum.run, "it needs the sizes of axes that it joins"),
+    Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes tell which axes are rows"),
+    Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
     Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
     Pass("join_heads", join_heads.run, "and how many heads a Reshape makes"),
     Pass("unshuffle", unshuffle.run, "sizes tell which axes are cut and joined"),

@@ -14,7 +14,7 @@ from ..ops.norm import Softmax
 from ..ops.shape import Unsqueeze
 from ..types import Shape
 from .driver import Context
-from .editing import Builder, dtype_of, number, shape_of, stand_in
+from .editing import Builder, drop, dtype_of, number, shape_of, stand_in
 from .fusion import obstacle
 from .operands import Operand, in_order, lift, operand
 from .rounding import holds
@@ -207,7 +207,9 @@ def _rewrite(graph: Graph, found: _Found, limit: int) -> Node:
         behind = None if value is None else lift(graph, value, one.source)
         if behind is not None and holds(scale * behind[2], float32):
             view, inner, factor = behind
+            scaled = view.inputs[0]
             graph.set_inputs(view, (inner, *view.inputs[1:]))
+            drop(graph, None if scaled is None else scaled.producer)
             scale *= factor
     q, k, v = (in_order(graph, one, top) for one in (found.q, found.k, found.v))
     heads = 1 if rank == 3 else None
@@ -222,8 +224,8 @@ def _rewrite(graph: Graph, found: _Found, limit: int) -> Node:
 def _mask(graph: Graph, found: _Found, limit: int) -> Value:
     """Return the masks as Attention takes them, of four axes where they have three."""
     add = Builder(graph, found.top, f"{found.top.name}.mask")
-    shapes = [one.permuted() or () for one in (found.q, found.k)]
-    scores = (*shapes[0][:-1], shapes[1][-2])
+    queries, keys = (one.permuted() or (None, None) for one in (found.q, found.k))
+    scores = (*queries[:-1], keys[-2])
     dtype = found.v.source.tensor.dtype
     masks = found.scores.masks
     if not found.scores.moved:

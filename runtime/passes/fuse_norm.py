@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..dtypes import FLOATS, float32, float64
+from ..dtypes import FLOATS, bfloat16, float16, float32, float64
 from ..ir import Graph, Node, Value
-from ..ops.elementwise import Add, Div, Mul, Pow, Reciprocal, Sqrt, Sub
+from ..ops.elementwise import Add, Cast, Div, Mul, Pow, Reciprocal, Sqrt, Sub
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.reduce import ReduceMean
 from .driver import Context, Reason
 from .editing import dtype_of, rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .pattern import Apply, Number, OneOf, Var, perhaps
+from .pattern import Apply, Number, OneOf, Pattern, Var, perhaps
 
 
 def axis_of(mean: Node) -> int | None:
@@ -55,8 +55,7 @@ _PRODUCT = Apply(Mul, _CENTRED, "root")
 
 
 def _build(found: Found) -> Outcome:
-    match, x = found.match, found["x"]
-    mean = match.get("mean")
+    match, x, mean = found.match, found["x"], found.match.get("mean")
     axis, shape = axis_of(match.made("variance")), shape_of(x)
     if axis is None or (mean is not None and axis_of(match.made("mean")) != axis):
         return None
@@ -65,6 +64,10 @@ def _build(found: Found) -> Outcome:
     sizes = () if shape is None else tuple(n for n in shape[axis:] if isinstance(n, int))
     if len(sizes) != -axis:
         return found.refuse(Reason.SHAPE, f"the axes of {x.type} have no known sizes")
+    if match.get("rounded") is not None:
+        wide, x = x, _narrow(x)
+        if x is None or dtype_of(x) != dtype_of(match["rounded"]) or dtype_of(wide) != float32:
+            return None
     parameters = [match.get("scale"), match.get("shift")]
     if parameters[1] is not None and (mean is None or parameters[0] is None):
         return None
@@ -82,13 +85,26 @@ def _build(found: Found) -> Outcome:
     return Replacement(op, (x, *given))
 
 
+def _narrow(wide: Value) -> Value | None:
+    """Return what is widened to float32 for a norm, and rounded behind it."""
+    node = wide.producer
+    source = node.inputs[0] if node is not None and isinstance(node.op, Cast) else None
+    return source if dtype_of(source) in (float16, bfloat16) else None
+
+
 def _depends(found: Found, value: Value) -> bool:
     """Whether a parameter depends on the nodes that it is a parameter of."""
     return value.producer in found.match.nodes
 
 
+def _whole(quotient: Pattern) -> Pattern:
+    """Return the quotient, perhaps rounded, perhaps with a scale and a shift behind it."""
+    rounded = OneOf(Apply(Cast, quotient, name="rounded"), quotient)
+    return perhaps(Add, perhaps(Mul, rounded, "scale"), "shift")
+
+
 FUSIONS = tuple(
-    Fusion(root, _build, perhaps(Add, perhaps(Mul, quotient, "scale"), "shift"), reach=4)
+    Fusion(root, _build, _whole(quotient), reach=5)
     for root, quotient in ((_SQRT, _QUOTIENT), (_POWER, _PRODUCT))
 )
 
@@ -99,6 +115,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     With ``d = x - mean(x)`` that is LayerNormalization, with ``d = x`` and no shift it is
     RMSNormalization. The means are over the last axes and keep them; the square is a Pow or a
     Mul, the division a Div, or a Mul with a reciprocal or with a power of -0.5. Scale and shift
-    must have the shape of the axes; where there is no scale, it is ones.
+    must have the shape of the axes; where there is no scale, it is ones. A norm of half precision
+    may be computed in float32 and rounded before its scale, which is what the operators do.
     """
     return fuse(graph, context, FUSIONS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir import Graph, Node, Value
 from ..op import with_attributes
-from ..ops.attention import Attention
+from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
@@ -29,12 +29,14 @@ class _Rows:
         part: which of the parts they are.
         parts: how many there are; each is h * d wide.
         heads: h.
+        turned: the RotaryEmbedding behind them, if there is one.
     """
 
     source: Value
     part: int
     parts: int
     heads: int
+    turned: Node | None = None
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -66,6 +68,10 @@ def _is_plain(graph: Graph, node: Node) -> bool:
 
 
 def _rows_of(value: Value | None) -> _Rows | None:
+    node = None if value is None else value.producer
+    if node is not None and isinstance(node.op, RotaryEmbedding):
+        rows = None if node.op.num_heads else _rows_of(node.inputs[0])
+        return None if rows is None or rows.turned else replace(rows, turned=node)
     turn, part, parts = (None if value is None else value.producer), 0, 1
     order = _HEADS_BEHIND
     if turn is not None and not isinstance(turn.op, Transpose):
@@ -177,7 +183,17 @@ def _rewrite(graph: Graph, node: Node, rows: list[_Rows], behind: tuple[Node, No
 
 
 def _part(graph: Graph, rows: _Rows, before: Node) -> Value:
-    """Return the part as a value; one Split gives all parts of a source."""
+    """Return the part as a value, rotated if it was."""
+    value = _cut_out(graph, rows, before)
+    if rows.turned is None:
+        return value
+    old = rows.turned
+    op = with_attributes(old.op, num_heads=rows.heads)
+    return Builder(graph, before, old.name, (old,))(op, value, *old.inputs[1:])
+
+
+def _cut_out(graph: Graph, rows: _Rows, before: Node) -> Value:
+    """Return the part; one Split gives all parts of a source."""
     if rows.parts == 1:
         return rows.source
     op = Split(axis=-1, num_outputs=rows.parts)

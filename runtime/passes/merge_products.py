@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir import Graph, Node, Value
-from ..ops.attention import Attention
+from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split
@@ -39,6 +39,11 @@ class _Layer:
         """Columns of the result."""
         return self.weight.shape[1]
 
+    @property
+    def addend(self) -> Array:
+        """The bias, zeros where there is none."""
+        return np.zeros(self.width, self.weight.dtype) if self.bias is None else self.bias
+
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Merge the linear layers in front of an Attention that read the same tensor.
@@ -49,7 +54,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Attention):
             continue
-        operands = dict.fromkeys(value for value in node.inputs[:3] if value is not None)
+        operands = dict.fromkeys(_unturned(value) for value in node.inputs[:3] if value)
         found = [one for value in operands if (one := _layer(graph, value)) is not None]
         alike = [[other for other in found if _are_alike(one, other)] for one in found]
         layers = max(alike, key=len, default=list[_Layer]())
@@ -57,6 +62,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         new = _rewrite(graph, layers)
         yield f"{new.kind} '{new.name}' computes {len(layers)} products with '{layers[0].x.name}'"
+
+
+def _unturned(value: Value) -> Value:
+    """Return what a RotaryEmbedding rotates, or the value itself."""
+    node = value.producer
+    if node is None or not isinstance(node.op, RotaryEmbedding) or node.inputs[0] is None:
+        return value
+    return node.inputs[0]
 
 
 def _layer(graph: Graph, value: Value) -> _Layer | None:
@@ -80,8 +93,7 @@ def _layer(graph: Graph, value: Value) -> _Layer | None:
 
 
 def _are_alike(one: _Layer, other: _Layer) -> bool:
-    same = one.x is other.x and one.weight.dtype == other.weight.dtype
-    return same and (one.bias is None) == (other.bias is None)
+    return one.x is other.x and one.weight.dtype == other.weight.dtype
 
 
 def _rewrite(graph: Graph, layers: list[_Layer]) -> Node:
@@ -95,8 +107,8 @@ def _rewrite(graph: Graph, layers: list[_Layer]) -> Node:
     stored = graph.constant(weight, f"{name}.weights")
     new = Builder(graph, before, name, origin).node(MatMul(), first.x, stored)
     value = new.output
-    if first.bias is not None:
-        biases = [one.bias for one in layers if one.bias is not None]
+    if any(one.bias is not None for one in layers):
+        biases = [one.addend for one in layers]
         bias = graph.constant(np.concatenate(biases), f"{name}.bias")
         value = add(Add(), value, bias, name=f"{name}.sum")
     sizes = add.integers((one.width for one in layers), f"{name}.widths")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import exp, inf, isfinite, sqrt
+from math import exp, hypot, inf, isfinite, sqrt
 
 import numpy as np
 
@@ -401,6 +401,12 @@ def _terms(node: Node, source: Value) -> int:
     return count_along(source, op.axes(axes, rank))
 
 
+def _rotated(node: Node, ranges: Ranges) -> Range:
+    x, cos, sin = (ranges[_input(node, i)] for i in range(3))
+    bound = times(x.bound, cos.bound + sin.bound)
+    return Range(times(x.size, hypot(cos.size, sin.size)), -bound, bound)
+
+
 def _cumulative(node: Node, ranges: Ranges) -> Range:
     x = ranges[_input(node, 0)]
     return Range(x.size * UNKNOWN, counted=x.counted)
@@ -423,7 +429,7 @@ def _build() -> dict[type[Op], Rule]:
     put(_first, movement.ReverseSequence, gather.Gather, gather.GatherElements, gather.GatherND)
     put(_first, gather.Compress, ew.Floor, ew.Ceil, ew.Round, ew.Mod)
     put(_first, pool.AveragePool, pool.MaxPool, pool.GlobalAveragePool, pool.GlobalMaxPool)
-    put(_first, reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, attention.RotaryEmbedding)
+    put(_first, reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin)
     put(_union, movement.Concat, movement.Pad, ew.Mean)
     put(_add, ew.Add, ew.Sum)
     put(_sub, ew.Sub)
@@ -456,6 +462,7 @@ def _build() -> dict[type[Op], Rule]:
     put(_matmul, matmul.MatMul)
     put(_einsum, matmul.Einsum)
     put(_attention, attention.Attention)
+    put(_rotated, attention.RotaryEmbedding)
     put(_quantized, quantize.DequantizeLinear)
     put(_normalized, norm.LayerNormalization, norm.RMSNormalization, norm.GroupNormalization)
     put(_normalized, norm.InstanceNormalization, norm.BatchNormalization)

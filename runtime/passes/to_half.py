@@ -84,7 +84,7 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(shape.Identity, shape.Reshape, shape.Flatten, shape.Squeeze, shape.Unsqueeze),
         *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat),
         *(movement.Split, movement.Slice, movement.Pad),
-        *(movement.DepthToSpace, movement.SpaceToDepth),
+        *(movement.DepthToSpace, movement.SpaceToDepth, attention.RotaryEmbedding),
     }
 )
 #: Operators of whose inputs only the first so many become half.
