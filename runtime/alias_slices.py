@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from .backend import Format
-from .ops.attention import Attention
+from .ops.attention import Attention, RotaryEmbedding
 from .ops.movement import Concat, Slice, Split, bounds_of_slice
 from .ops.shapes import normalize_axes, normalize_axis
 
@@ -173,7 +173,9 @@ class _Slices:
         """Whether a row reads or writes a slot that has gaps between its rows."""
         if row.claim is not None:
             has_channels = slot.format is Format.CHANNELS_LAST or len(slot.type.dims) == 2
-            reads_heads = all(isinstance(node.op, Attention) for node in row.nodes)
+            reads_heads = all(
+                isinstance(node.op, Attention | RotaryEmbedding) for node in row.nodes
+            )
             is_able = (has_channels or reads_heads) and self.dense.isdisjoint(row.nodes)
             return is_able and slot.value in row.claim.formats.pitched
         if row.kind == "reformat":

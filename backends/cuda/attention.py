@@ -141,7 +141,7 @@ def rotary_embedding(
     _, count, rows, size = heads.dims
     rotated = op.rotary_embedding_dim or size
     batches = cos.dims[0] if positions is None else positions.dims[0]
-    return each(
+    launch = each(
         "sequence.cu",
         "rotate",
         y.size,
@@ -149,10 +149,12 @@ def rotary_embedding(
             **{"x": x, "cosine": cos, "sine": sin, "positions": positions, "y": y},
             **{"count": y.size, "heads": count, "rows": rows, "size": size, "rotated": rotated},
             **{"batches": max(1, batches), "by": heads.struct},
+            "to": by_head(y, op.num_heads).struct,
         },
         types=_types(x.dtype, x.dtype),
         constants=(("INTERLEAVED", bool(op.interleaved)), *_NOTHING[1:]),
     )
+    return replace(launch, pitched=(x,))
 
 
 @kernel(LinearAttention, outputs=2)

@@ -17,8 +17,20 @@ RECORDED = Path(__file__).parent / "recorded"
 NAMES = sorted(file.stem for file in RECORDED.glob("*.onnx"))
 
 #: What each model is planned as for an H200; the name without its exporter stands for both.
+LAYER, SUM, GATED = "MatMul + Add", "MatMul + Add + Add", "MatMul + Add + Gelu"
+_LLAMA = [
+    *("RMSNormalization", "MatMul", "RotaryEmbedding", "RotaryEmbedding", "Attention", LAYER),
+    *("RMSNormalization", "MatMul", "MatMul + Swish + Mul", LAYER),
+]
 KERNELS: dict[str, list[str]] = {
-    "swin": ["MatMul + Add", "Attention", "MatMul + Add"],
+    "bert": [LAYER, "Cast + Sub + Mul", "Attention", LAYER],
+    "bert_boolean": [LAYER, "Greater + Where", "Attention", LAYER],
+    "folded": [GATED, SUM],
+    "gpt2": ["LayerNormalization", LAYER, "Attention", SUM, "LayerNormalization", GATED, SUM],
+    "llama": _LLAMA,
+    "llama_eager": _LLAMA,
+    "swin": [LAYER, "Attention", LAYER],
+    "whisper": ["LayerNormalization", LAYER, "Attention", SUM, GATED, SUM],
 }
 
 

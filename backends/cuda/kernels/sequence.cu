@@ -29,15 +29,17 @@ append(const T* past, const T* now, T* y, long long count, int heads, int total,
 // (INTERLEAVED) or lie half of `rotated` apart; what is behind `rotated` stays.
 extern "C" __global__ void __launch_bounds__(256)
 rotate(const T* x, const T* cosine, const T* sine, const long long* positions, T* y,
-       long long count, int heads, int rows, int size, int rotated, int batches, Steps by)
+       long long count, int heads, int rows, int size, int rotated, int batches, Steps by,
+       Steps to)
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
     if (i >= count) return;
     const int d = i % size, row = i / size % rows, head = i / size / rows % heads;
     const long long n = i / size / rows / heads;
     const long long at = n * by.batch + head * by.head + row * by.row;
+    const long long out = n * to.batch + head * to.head + row * to.row;
     if (d >= rotated) {
-        y[at + d] = x[at + d];
+        y[out + d] = x[at + d];
         return;
     }
     const int half = rotated / 2, pair = INTERLEAVED ? d / 2 : d % half;
@@ -46,7 +48,7 @@ rotate(const T* x, const T* cosine, const T* sine, const long long* positions, T
     const long long own = n % batches * rows + row, place = positions ? positions[own] : own;
     const A real = A(cosine[place * half + pair]), imaginary = A(sine[place * half + pair]);
     const A u = A(x[at + first]), v = A(x[at + other]);
-    y[at + d] = T(second ? imaginary * u + real * v : real * u - imaginary * v);
+    y[out + d] = T(second ? imaginary * u + real * v : real * u - imaginary * v);
 }
 
 struct Recurrence {

@@ -1,0 +1,111 @@
+"""A Reshape behind a product of rows, which moves in front of it, or stays for a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.elementwise import Neg
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.shape import Flatten, Reshape
+from tercet.runtime.types import Dim
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+SHAPE = (2, 5, 8)
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def flat(g: Graph, x: Value) -> Value:
+    return apply(g, Reshape(), x, ints(-1, 8))
+
+
+def behind(g: Graph, y: Value, *shape: int) -> Value:
+    return apply(g, Reshape(), y, ints(*(shape or (2, 5, -1))))
+
+
+def layer(op: object = None, *data: np.ndarray) -> Callable[[Graph, Value], Value]:
+    def build(g: Graph, x: Value) -> Value:
+        return behind(g, apply(g, op or Gemm(), flat(g, x), *(data or (normal(8, 6),))))
+
+    return build
+
+
+MOVED: dict[str, tuple[Callable[[Graph, Value], Value], list[str]]] = {
+    "a Gemm": (layer(), ["MatMul"]),
+    "with a bias": (layer(Gemm(), normal(8, 6), normal(6)), ["MatMul", "Add"]),
+    "transposed": (layer(Gemm(transB=1), normal(6, 8), normal(6)), ["MatMul", "Add"]),
+    "a MatMul": (layer(MatMul()), ["MatMul"]),
+    "other axes than before": (
+        lambda g, x: behind(g, apply(g, Gemm(), flat(g, x), normal(8, 6)), 5, 2, 1, 6),
+        ["Reshape", "MatMul"],
+    ),
+    "no Reshape in front": (
+        lambda g, x: behind(
+            g, apply(g, Gemm(), apply(g, Neg(), apply(g, Flatten(axis=2), x)), normal(8, 6))
+        ),
+        ["Flatten", "Neg", "Reshape", "MatMul"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_it_moves(name: str) -> None:
+    build, wanted = MOVED[name]
+    graph = make(build, SHAPE)
+    after, log = optimised(graph)
+    assert kinds(after) == wanted
+    assert log.counts["hoist_reshapes"] == 1
+    assert after.outputs["y"].type == graph.outputs["y"].type
+    assert_same(graph, after)
+    product = next(node for node in after.nodes if node.kind == "MatMul")
+    assert {"Gemm", "MatMul"} & set(product.origin)
+
+
+STAYS: dict[str, Callable[[Graph, Value], Value]] = {
+    "columns are cut": lambda g, x: behind(
+        g, apply(g, Gemm(), flat(g, x), normal(8, 6)), 2, 5, 2, 3
+    ),
+    "rows are joined with columns": lambda g, x: behind(
+        g, apply(g, Gemm(), flat(g, x), normal(8, 6)), 2, 30, 1
+    ),
+    "fewer axes": lambda g, x: behind(g, apply(g, MatMul(), x, normal(8, 6)), 10, 6),
+    "a factor": layer(Gemm(alpha=0.5), normal(8, 6)),
+    "a bias by row": layer(Gemm(), normal(8, 6), normal(10, 1)),
+    "a computed weight": lambda g, x: behind(
+        g, apply(g, MatMul(), flat(g, x), apply(g, Reshape(), apply(g, Neg(), x), ints(8, 10)))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_it_stays(name: str) -> None:
+    graph = make(STAYS[name], SHAPE)
+    after, log = optimised(graph)
+    assert "hoist_reshapes" not in log.counts
+    assert_same(graph, after)
+
+
+def test_others_may_read_the_rows() -> None:
+    graph = make(layer(), SHAPE)
+    rows = graph.nodes[1].output
+    graph.set_outputs({**graph.outputs, "rows": rows})
+    _, log = optimised(graph)
+    assert "hoist_reshapes" not in log.counts
+
+
+@pytest.mark.parametrize("shape", [("n", 5, 8), ("n", "m", 8)])
+def test_one_size_may_vary(shape: tuple[Dim, ...]) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        return behind(g, apply(g, Gemm(), flat(g, x), normal(8, 6)), -1, 5, 6)
+
+    graph = make(build, shape)
+    after, _ = optimised(graph)
+    assert kinds(after)[-1] == "MatMul"
+    assert_same(graph, after, *SHAPE)
