@@ -13,6 +13,15 @@ _STYLE = "line-height: 1.25; overflow-x: auto; white-space: pre"
 MOST_CHARACTERS = 200
 
 
+class Shown:
+    """What a notebook shows as the whole of `str`."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="{_STYLE}">{escape(str(self))}</pre>'
+
+
 def shown_as(about: Callable[[Any], str]) -> Callable[[type[T]], type[T]]:
     """Decorate a class of results: ``repr`` is one line, and a notebook shows what `str` says.
 
@@ -24,11 +33,8 @@ def shown_as(about: Callable[[Any], str]) -> Callable[[type[T]], type[T]]:
         def line(self: Any) -> str:
             return one_line(kind.__name__, about(self))
 
-        def html(self: Any) -> str:
-            return f'<pre style="{_STYLE}">{escape(str(self))}</pre>'
-
         setattr(kind, "__repr__", line)  # noqa: B010 - a dataclass has one of its own
-        setattr(kind, "_repr_html_", html)  # noqa: B010
+        setattr(kind, "_repr_html_", Shown._repr_html_)  # noqa: B010
         return kind
 
     return decorate

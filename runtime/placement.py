@@ -11,7 +11,7 @@ from .if_step import Branches
 from .ir import Node
 from .layout import Row, Slot
 from .loop_step import Repetition
-from .notebook import shown_as
+from .notebook import Shown, shown_as
 from .partition import obstacle
 from .plan import Plan
 from .program import Program
@@ -56,7 +56,7 @@ class PlacedRow:
 
 @shown_as(lambda found: f"{len(found.rows)} rows, {len(found.copies)} copies between devices")
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Shown):
     """Every row of a plan in the order of execution."""
 
     rows: tuple[PlacedRow, ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -168,6 +169,22 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "providers": ("backend", "contestants"),
     "shape": ("shapes",),
 }
+
+
+def in_data_dir(function: Callable[P, R]) -> Callable[P, R]:
+    """Look for external data in the argument `external_data_dir` of a function while it runs."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        folder = kwargs.get("external_data_dir")
+        if folder is None:
+            return function(*args, **kwargs)
+        from .importers.onnx.external import external_data_in
+
+        with external_data_in(cast("str | os.PathLike[str]", folder)):
+            return function(*args, **kwargs)
+
+    return call
 
 
 def public(**own: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -210,3 +210,19 @@ def test_what_an_operator_holds_is_given_back_with_its_model() -> None:
     del model, function
     gc.collect()
     assert held() is None
+
+
+def test_writing_a_model_keeps_no_operator_alive() -> None:
+    """A schema is looked up by name, also where a function takes the place of ONNX's operator."""
+
+    class Rectified:
+        def __call__(self, x: Array) -> Array:
+            return np.maximum(x, 0)
+
+    function = Rectified()
+    held = weakref.ref(function)
+    model = model_of("g (float[n] x) => (float[n] y) { y = Relu (x) }")
+    assert tercet.export(model, operators={("", "Relu"): function}).nodes[1] == 1
+    del function
+    gc.collect()
+    assert held() is None

@@ -47,7 +47,7 @@ def read_tensor(file: Path) -> dict[str, Array]:
         proto = TensorProto.FromString(file.read_bytes())
         return {proto.name: TensorReader(FileSource(str(file))).read(proto, "the tensor")}
     except DecodeError as error:
-        raise InputError(f"{file} is no ONNX tensor") from error
+        raise InputError(f"{file} is not an ONNX tensor") from error
     except (ModelError, LimitError) as error:
         raise InputError(str(error)) from error
 

@@ -12,12 +12,13 @@ it stays wrong.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..api import Loadable, Operators, load
-from ..arguments import public
+from ..arguments import in_data_dir, public
 from ..runtime.arguments import instance, optional
 from ..runtime.backend import Backend, Claim, Decline, Device
 from ..runtime.errors import TercetError, UsageError
@@ -131,6 +132,7 @@ class Bisection:
 
 
 @public(passes=optional(instance(PassList)))
+@in_data_dir
 def bisect(
     source: Loadable,
     contestants: Sequence[str | Player] | None = None,
@@ -144,6 +146,7 @@ def bisect(
     passes: PassList | None = None,
     reduce: bool = True,
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     allow_inconclusive: bool = False,
     timeout: float | None = None,
@@ -166,6 +169,8 @@ def bisect(
         passes: others than the usual ones.
         reduce: whether to look for the smallest part of the model that is wrong.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         allow_inconclusive: whether `Bisection.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.

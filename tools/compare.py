@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import api
 from ..api import Loadable, Operators
-from ..arguments import public
+from ..arguments import in_data_dir, public
 from ..backends.numpy import blas
 from ..runtime.errors import UsageError
 from ..runtime.notebook import shown_as
@@ -185,6 +185,7 @@ class Comparison:
 
 
 @public()
+@in_data_dir
 def compare(
     source: Loadable,
     contestants: Sequence[str] | None = None,
@@ -202,6 +203,7 @@ def compare(
     skip_unavailable: bool = False,
     load: str | os.PathLike[str] | None = None,
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     allow_inconclusive: bool = False,
     timeout: float | None = None,
@@ -234,6 +236,8 @@ def compare(
         skip_unavailable: leave out who cannot run here or does not run the model.
         load: what `Comparison.save` wrote; its contestants take part.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         allow_inconclusive: whether `Comparison.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.

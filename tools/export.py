@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from .. import __version__
 from ..api import Loadable, Operators, load
-from ..arguments import public
+from ..arguments import in_data_dir, public
 from ..backends.numpy import evaluate
 from ..importers.onnx.expand import expanded
 from ..importers.onnx.export import About
@@ -122,6 +122,7 @@ class ExportResult:
 
 
 @public()
+@in_data_dir
 def export(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -134,6 +135,7 @@ def export(
     force: bool = False,
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> ExportResult:
     """Write a model as ONNX, after the graph passes or as it was read.
@@ -151,6 +153,8 @@ def export(
         force: whether the file that the model is read from may be replaced.
         freeze: arrays for inputs that become constants, by name.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         **options: further fields of `Options`, such as `stop_at`.
 
     Raises:
@@ -172,6 +176,7 @@ def export(
 
 
 @public()
+@in_data_dir
 def simplify(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -185,6 +190,7 @@ def simplify(
     force: bool = False,
     freeze: Mapping[str, Array] | None = None,
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     allow_inconclusive: bool = False,
     say: Say = silent,
     **options: Any,
@@ -204,6 +210,8 @@ def simplify(
         force: as for `export`.
         freeze: as for `export`; the original is fed these arrays.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         allow_inconclusive: whether `ExportResult.exit_code` is 0 for what is inconclusive, too.
         say: told of each stage.
         **options: further fields of `Options`.
@@ -247,6 +255,7 @@ def simplify(
 
 
 @public(inputs=words("names of tensors"))
+@in_data_dir
 def extract(
     source: Loadable,
     file: str | os.PathLike[str] | None = None,
@@ -257,6 +266,7 @@ def extract(
     external: int | None = None,
     force: bool = False,
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
 ) -> ExportResult:
     """Write the part of a model that computes some tensors from others, unoptimised.
 
@@ -270,6 +280,8 @@ def extract(
         external: as for `export`.
         force: as for `export`.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
 
     Raises:
         InputError: the model has no such tensor, or the outputs depend on further inputs.

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..api import Loadable, Operators, load
+from ..arguments import in_data_dir, public
 from ..arguments import model as model_rule
-from ..arguments import public
 from ..backends import open_backends
 from ..backends.numpy import evaluate
 from ..importers.onnx.read import in_memory
@@ -193,6 +193,7 @@ class Inspection:
 
 
 @public(file=model_rule)
+@in_data_dir
 def inspect(
     file: Loadable,
     *,
@@ -207,6 +208,7 @@ def inspect(
     shapes: Shapes = (),
     dims: Dims = (),
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     say: Say = silent,
     **options: Any,
 ) -> Inspection:
@@ -227,6 +229,8 @@ def inspect(
         shapes: of inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 where not given.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         say: told of each stage.
         **options: further fields of `Options`.
 

@@ -8,6 +8,7 @@ come. What is wrong and what is rounding is decided by `verdict`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..api import Loadable, Operators, load
-from ..arguments import public
+from ..arguments import in_data_dir, public
 from ..runtime.errors import InputError, TercetError
 from ..runtime.ir import Graph, Node
 from ..runtime.notebook import shown_as
@@ -212,6 +213,7 @@ class Layers:
 
 
 @public()
+@in_data_dir
 def compare_layers(
     source: Loadable,
     contestants: Sequence[str | Player] | None = None,
@@ -227,6 +229,7 @@ def compare_layers(
     fallback: str | None = None,
     precision: str = "float32",
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     allow_inconclusive: bool = False,
     timeout: float | None = None,
@@ -254,6 +257,8 @@ def compare_layers(
         fallback: backend for nodes that one of tercet's backends does not run.
         precision: arithmetic of float32 tensors on the contestants.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         allow_inconclusive: whether `Layers.exit_code` is 0 for what is inconclusive, too.
         timeout: seconds after which it ends with what it has; None for as long as it takes.

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..api import Loadable, Operators, load
-from ..arguments import public
+from ..arguments import in_data_dir, public
 from ..runtime.arguments import one_of
 from ..runtime.dtypes import FLOATS, bfloat16, float16, float32
 from ..runtime.errors import UsageError
@@ -127,6 +127,7 @@ class PrecisionResult:
 
 
 @public(precision=one_of(*HALVES))
+@in_data_dir
 def keep_float32(
     source: Loadable,
     tolerance: float,
@@ -139,6 +140,7 @@ def keep_float32(
     dims: Dims = (),
     fallback: str | None = None,
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
@@ -160,6 +162,8 @@ def keep_float32(
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         fallback: backend for nodes that this one does not run.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which the shortest list so far counts; None for no limit.
         say: told of each stage.

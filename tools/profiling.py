@@ -5,6 +5,7 @@ The module is not called ``profile``, for the reason that `inspection` gives.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from time import monotonic
 from typing import Any
 
 from ..api import Loadable, Operators, load
-from ..arguments import public
+from ..arguments import in_data_dir, public
 from ..runtime.host import HOST
 from ..runtime.model import Model
 from ..runtime.notebook import shown_as
@@ -142,6 +143,7 @@ class Profile:
 
 
 @public()
+@in_data_dir
 def profile(
     source: Loadable,
     backend: str = "numpy",
@@ -155,6 +157,7 @@ def profile(
     fallback: str | None = None,
     precision: str = "float32",
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
@@ -178,6 +181,8 @@ def profile(
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which it runs no more; None for as often as it is to.
         say: told of each stage.

@@ -37,11 +37,10 @@ HEARD = Heard()
 
 @contextmanager
 def listening() -> Iterator[Heard]:
-    """Hear of tercet's warnings until the block ends; others go the way of all warnings."""
+    """Print every warning as one line until the block ends; tercet's own are kept for JSON, too."""
     HEARD.warnings.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("always", TercetWarning)
-        others = warnings.showwarning
 
         def hear(
             what: Warning | str,
@@ -54,7 +53,8 @@ def listening() -> Iterator[Heard]:
             if isinstance(what, TercetWarning):
                 HEARD.add(what)
             else:
-                others(what, category, filename, lineno, file, line)
+                said = message(" ".join(str(what).split()))
+                print(f"warning: {said} ({category.__name__})", file=sys.stderr)
 
         warnings.showwarning = hear
         yield HEARD

@@ -101,18 +101,18 @@ def _decode(data: bytes, source: FileSource) -> ModelProto:
         proto = ModelProto.FromString(data)
     except DecodeError as error:
         if kind := describe(data):
-            raise source.error(f"is no ONNX model but {kind}") from error
+            raise source.error(f"is not an ONNX model but {kind}") from error
         if missing := missing_bytes(data):
             raise source.error(f"is truncated: at least {missing} bytes are missing") from error
-        raise source.error("is no ONNX model, or is damaged") from error
+        raise source.error("is not an ONNX model, or is damaged") from error
     if not proto.HasField("graph") and (kind := describe(data)):
-        raise source.error(f"is no ONNX model but {kind}")
+        raise source.error(f"is not an ONNX model but {kind}")
     return proto
 
 
 def _check(proto: ModelProto, source: FileSource) -> None:
     if not proto.HasField("graph"):
-        raise source.error("has no graph: it is no ONNX model, or is truncated")
+        raise source.error("has no graph: it is not an ONNX model, or is truncated")
     if proto.ir_version < 1:
         raise source.error("has no IR version")
     if proto.ir_version > IR_VERSION:

@@ -1,4 +1,4 @@
-"""What a file is that is no ONNX model: most mistakes are a file of another kind."""
+"""What a file is that is not an ONNX model: most mistakes are a file of another kind."""
 
 from __future__ import annotations
 

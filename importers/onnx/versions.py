@@ -88,7 +88,7 @@ def versions_for(
         listed = "".join(f"\n  {where}: {reason}" for where, reason in refused.items())
         raise UnsupportedError(
             f"this graph cannot be written in opset {found['']}:{listed}",
-            remedy="without a wanted opset the lowest one that can say it is taken",
+            remedy="without an opset, the lowest one that can represent the graph is used",
         )
     return {domain: found.get(domain, 1) for domain in sorted(used)}
 
@@ -149,7 +149,9 @@ def refusal(node: Node, version: int, results: Set[Value]) -> str:
     if isinstance(form, str):
         return f"{name} differs in opset {version}: {form}"
     if version < until and form is None:
-        return f"{name} was written in another way before opset {until}"
+        return (
+            f"{name} has another form before opset {until}, and no downgrade to it is implemented"
+        )
     return (
         _attribute_refusal(node, schema, version)
         or _split_refusal(node, version)
@@ -261,10 +263,14 @@ def _equal(value: Any, default: Any) -> bool:
     return value == default
 
 
-@cache
 def schema_of(operator: type[Op], version: int) -> OpSchema | None:
-    """Return what the specification says of an operator in a version; None if it has it not."""
-    name, domain = operator.__name__, operator.domain
+    """Return the schema of an operator in a version of its domain; None if there is none."""
+    return _schema(operator.domain, operator.__name__, version)
+
+
+@cache
+def _schema(domain: str, name: str, version: int) -> OpSchema | None:
+    """Look up a schema by name: a cache by class would keep classes of custom operators alive."""
     if not onnx.defs.has(name, max_inclusive_version=version, domain=domain):
         return None
     schema = onnx.defs.get_schema(name, max_inclusive_version=version, domain=domain)

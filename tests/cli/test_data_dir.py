@@ -1,9 +1,12 @@
 """Weights in another folder than the model's, on every command that reads a model."""
 
+from functools import partial
 from pathlib import Path
 
 import onnx
 import pytest
+
+import tercet as tercet_api
 
 from .conftest import Tercet
 from .models import classifier
@@ -37,3 +40,31 @@ def test_weights_in_another_folder(tercet: Tercet, apart: Path, words: str) -> N
     assert "is not there; expected in" in refused.err
     assert tercet(*words.split(), "--external-data-dir", "weights").code == 0
     assert tercet(*words.split()).code == 2, "the folder is for one command"
+
+
+PAIR = ["numpy", "onnxruntime"]
+#: Public functions that read a model, each with what it needs besides.
+CALLS = {
+    "bisect": {"contestants": ["numpy", "numpy"]},
+    "compare": {"contestants": PAIR, "repeat": 0},
+    "compare_layers": {"contestants": PAIR},
+    "export": {},
+    "extract": {"outputs": ["r"]},
+    "inspect": {},
+    "keep_float32": {"tolerance": 1e9},
+    "load": {},
+    "profile": {"repeat": 2, "peaks": False},
+    "simplify": {},
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_function_that_reads_a_model_takes_the_folder(name: str, apart: Path) -> None:
+    call = partial(getattr(tercet_api, name), apart, **CALLS[name])
+    with pytest.raises(tercet_api.TercetError, match="is not there; expected in"):
+        call()
+    found = call(external_data_dir=apart.parent / "weights")
+    if isinstance(found, tercet_api.Model):
+        found.close()
+    with pytest.raises(tercet_api.TercetError, match="is not there; expected in"):
+        call()

@@ -145,7 +145,7 @@ def files(folder: Path) -> None:
         ("-i gone.png", ["gone.png: No such file"]),
         ("-i junk.npy", ["junk.npy is no .npy file", "numpy.save"]),
         ("-i junk.npz", ["junk.npz is no .npz file"]),
-        ("-i junk.pb", ["junk.pb is no ONNX tensor"]),
+        ("-i junk.pb", ["junk.pb is not an ONNX tensor"]),
         ("-i junk.png", ["junk.png is no picture"]),
         ("-i cut.npy", ["cut.npy is damaged"]),
         ("-i objects.npy", ["objects.npy", "Object arrays"]),

@@ -113,7 +113,7 @@ def test_a_notebook_shows_a_model_and_its_placement() -> None:
         assert "image: float32[batch,3,8,8]" in model._repr_html_()
         assert "<script" not in model._repr_html_()
         assert len(repr(model.placement())) < 100
-        assert "conv" in model.placement()._repr_html_()  # type: ignore[attr-defined]  # set by a decorator
+        assert "conv" in model.placement()._repr_html_()
 
 
 def swish(x: np.ndarray, *, beta: float = 1.0) -> np.ndarray:

@@ -185,7 +185,7 @@ def test_what_a_model_says_of_itself_prints_safely() -> None:
     with tercet.load(hostile(), backend="numpy") as model:
         model.run({named("x"): np.ones((2, 4), np.float32)})
         said = [str(model.inputs[0]), str(model.placement()), repr(model.inputs), repr(model)]
-        for text in (*said, model._repr_html_(), model.placement()._repr_html_()):  # type: ignore[attr-defined]
+        for text in (*said, model._repr_html_(), model.placement()._repr_html_()):
             assert all(line.isprintable() for line in text.split("\n"))
         assert model.inputs[0].name == named("x")
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-_NAME = "external_data_dir"
+from .added_option import added_option
+
 _DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -21,24 +20,11 @@ _DataDir = Annotated[
 ]
 
 
-def with_data_dir(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the option, if it reads a model."""
-    signature = inspect.signature(command, eval_str=True)
-    if "model" not in signature.parameters:
-        return command
+def _around(folder: Path) -> AbstractContextManager[Any]:
+    from ...importers.onnx.external import external_data_in
 
-    @wraps(command)
-    def wrapped(**given: Any) -> None:
-        folder = given.pop(_NAME, None)
-        if folder is None:
-            return command(**given)
-        from ...importers.onnx.external import external_data_in
+    return external_data_in(folder)
 
-        with external_data_in(folder):
-            return command(**given)
 
-    option = inspect.Parameter(_NAME, inspect.Parameter.KEYWORD_ONLY, default=None)
-    options = [*signature.parameters.values(), option.replace(annotation=_DataDir)]
-    setattr(wrapped, "__signature__", signature.replace(parameters=options))  # noqa: B010
-    wrapped.__annotations__ = {**inspect.get_annotations(command, eval_str=True), _NAME: _DataDir}
-    return wrapped
+#: Gives a command the option, if it reads a model.
+with_data_dir = added_option("external_data_dir", _DataDir, _around, frozenset({"model"}))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import runpy
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ...runtime.errors import FileError, UsageError
+from .added_option import added_option
 
-_NAME = "operators"
 _Operators = Annotated[
     Path | None,
     typer.Option(
@@ -26,29 +25,6 @@ _EXPECTED = (
     "it sets OPERATORS to functions by (domain, name), as in "
     "OPERATORS = {('my.domain', 'Swish'): swish}"
 )
-
-
-def with_operators(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the option, if it reads a model."""
-    signature = inspect.signature(command, eval_str=True)
-    if not {"model", "models"} & set(signature.parameters):
-        return command
-
-    @wraps(command)
-    def wrapped(**given: Any) -> None:
-        file = given.pop(_NAME, None)
-        if file is None:
-            return command(**given)
-        from ...runtime.custom import operators_in
-
-        with operators_in(read_operators(file)):
-            return command(**given)
-
-    option = inspect.Parameter(_NAME, inspect.Parameter.KEYWORD_ONLY, default=None)
-    options = [*signature.parameters.values(), option.replace(annotation=_Operators)]
-    setattr(wrapped, "__signature__", signature.replace(parameters=options))  # noqa: B010
-    wrapped.__annotations__ = {**inspect.get_annotations(command, eval_str=True), _NAME: _Operators}
-    return wrapped
 
 
 def read_operators(file: Path) -> Mapping[tuple[str, str], Any]:
@@ -70,3 +46,13 @@ def read_operators(file: Path) -> Mapping[tuple[str, str], Any]:
     if not isinstance(found, Mapping):
         raise UsageError(f"--operators {file}: {_EXPECTED}")
     return found
+
+
+def _around(file: Path) -> AbstractContextManager[Any]:
+    from ...runtime.custom import operators_in
+
+    return operators_in(read_operators(file))
+
+
+#: Gives a command the option, if it reads a model.
+with_operators = added_option("operators", _Operators, _around, frozenset({"model", "models"}))

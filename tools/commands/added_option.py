@@ -1,0 +1,51 @@
+"""One more option for commands that read a model: it holds around the command."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+
+Command = Callable[..., None]
+
+
+def added_option(
+    name: str,
+    annotation: object,
+    around: Callable[[Any], AbstractContextManager[Any]],
+    readers: frozenset[str],
+) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command an option.
+
+    Args:
+        name: of the parameter, None where the option is not given.
+        annotation: its type, with the `typer.Option`.
+        around: opens, for a value, the context in which the command runs.
+        readers: parameters by which a command that reads a model is known; others stay as they are.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        if readers.isdisjoint(signature.parameters):
+            return command
+
+        @wraps(command)
+        def wrapped(**given: Any) -> None:
+            value = given.pop(name, None)
+            if value is None:
+                return command(**given)
+            with around(value):
+                return command(**given)
+
+        option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        options = [*signature.parameters.values(), option.replace(annotation=annotation)]
+        setattr(wrapped, "__signature__", signature.replace(parameters=options))  # noqa: B010
+        wrapped.__annotations__ = {
+            **inspect.get_annotations(command, eval_str=True),
+            name: annotation,
+        }
+        return wrapped
+
+    return decorate
