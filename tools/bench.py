@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..api import Loadable, Operators, load
-from ..arguments import public
+from ..arguments import in_data_dir, public
 from ..backends.numpy import blas
 from ..runtime.arguments import instance, number, optional, whole, words
 from ..runtime.errors import BackendUnavailable, UnsupportedError, UsageError
@@ -118,6 +118,7 @@ class Schedule:
     assert_error=optional(number(least=0)),
     assert_ratio=optional(number(above=0)),
 )
+@in_data_dir
 def bench(
     sources: Loadable | Sequence[Loadable],
     contestants: Sequence[str] | None = None,
@@ -144,6 +145,7 @@ def bench(
     fallback: str | Sequence[str] | None = None,
     skip_unavailable: bool = False,
     operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     timeout: float | None = None,
     say: Say = silent,
@@ -183,6 +185,8 @@ def bench(
         fallback: backend for nodes that one of tercet's backends does not run.
         skip_unavailable: leave out who cannot run here or does not run the model.
         operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the models keep in other files; their own
+            folders where None.
         threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
         timeout: seconds after which it ends with the cases that are measured; None for no limit.
         say: told of each stage.
