@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import WeakValueDictionary
+
+import numpy as np
 
 from ...runtime import forks
 from ...runtime.cache import Cache
@@ -223,11 +226,6 @@ def layers_of(compiled: Any) -> list[Layer]:
 
 def writeable(data: Array) -> Array:
     """Return a view of read-only memory for those who ask to write and do not."""
-    import ctypes
-
-    import numpy as np
-
-    memory = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
-    view = np.frombuffer(memory, data.dtype).reshape(data.shape)
-    memory._owner = data  # type: ignore[attr-defined]
-    return view
+    memory: Any = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
+    memory.owner = data  # lives as long as the view
+    return np.frombuffer(memory, data.dtype).reshape(data.shape)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import tercet
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.importers import onnx as importer
 from tercet.runtime.cache import Cache
@@ -57,6 +54,3 @@ def on_openvino(model: Model, **shapes: tuple[int, ...]) -> str:
 def reasons(model: Model) -> str:
     """Return why the others are not run by it."""
     return "; ".join(row.reason for row in model.placement())
-
-
-__all__ = ["Path", "np", "on_openvino", "reasons", "tercet"]

@@ -69,7 +69,7 @@ def pictures(batch: int = 2) -> Array:
 
 def check(model: Any, x: Array) -> None:
     session = onnxruntime.InferenceSession(small().SerializeToString())
-    (want,) = session.run(None, {"x": x})
+    want: Any = session.run(None, {"x": x})[0]
     np.testing.assert_allclose(model(x)[0], want, rtol=1e-4, atol=1e-5)
 
 
