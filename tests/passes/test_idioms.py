@@ -82,3 +82,14 @@ def test_kernels(name: str) -> None:
     assert found.placement is not None
     steps = [row.operators for row in found.placement if row.kind == "step"]
     assert steps == KERNELS[name.rpartition("_")[0]]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "half" in name])
+def test_norms_of_half_precision(name: str) -> None:
+    """Casts to float32 and back around a norm are what the operator does anyway."""
+    with tercet.load(RECORDED / f"{name}.onnx") as model:
+        norms = [node for node in model.graph.nodes if node.kind == "RMSNormalization"]
+    assert len(norms) == 2
+    for norm in norms:
+        types = [value.tensor.dtype for value in (*norm.reads, norm.output)]
+        assert types == [np.dtype(np.float16)] * 3
