@@ -160,13 +160,14 @@ class _Pointer:
             return given
         if isinstance(given, Tensor):
             dtype = given.dtype
-            if self.dtype in (None, dtype) or self._moves(dtype):
+            if self.dtype is None or self.dtype == dtype or _moves(self.dtype, dtype):
                 return given
         raise _unfit(self.name, self.type, given)
 
-    def _moves(self, dtype: DType) -> bool:
-        """Whether the kernel moves words, which may be elements of another dtype."""
-        return self.dtype in WORDS and self.dtype.itemsize % dtype.itemsize == 0
+
+def _moves(word: DType, dtype: DType) -> bool:
+    """Whether a kernel moves words, which may be elements of another dtype."""
+    return word in WORDS and word.itemsize % dtype.itemsize == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,7 @@ class _Struct:
         values: list[int | float] = []
         for name, length in self.lengths.items():
             number = given[name]
-            numbers = number if type(number) is tuple else (number,)
+            numbers = number if isinstance(number, tuple) else (number,)
             if len(numbers) != length:
                 raise self._refusal(given)
             members.append((name, numbers))
