@@ -128,7 +128,7 @@ class BackendUnavailable(TercetError):
     Args:
         backend: its name.
         missing: what was looked for and not found.
-        remedy: the command, or the step, that mends it.
+        remedy: the command, or the step, that fixes it.
     """
 
     exit_code = 5

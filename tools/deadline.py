@@ -30,7 +30,7 @@ _OWN_FILES = frozenset({__file__, contextlib.__file__})
 
 
 class OutOfTime(BaseException):
-    """The time is up. No error: it passes all who mend errors, as KeyboardInterrupt does."""
+    """The time is up. No error: it passes all that handle errors, as KeyboardInterrupt does."""
 
 
 @dataclass(slots=True)

@@ -318,7 +318,7 @@ def show_absent(console: Console, errors: dict[str, TercetError]) -> None:
 
 
 def reason(error: TercetError) -> str:
-    """Return why a backend did not run, and the command that mends it."""
+    """Return why a backend did not run, and the command that fixes it."""
     if isinstance(error, BackendUnavailable):
         return f"not available here: {error.missing}\n  {error.remedy}"
     return f"failed: {error}"

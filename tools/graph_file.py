@@ -26,7 +26,7 @@ def check_graph_name(file: Path) -> None:
 
 
 def write_graph(file: Path, graph: Graph, title: str) -> None:
-    """Draw a graph: a box a node, redder the more it multiplies.
+    """Draw a graph: one box per node, redder the more it multiplies.
 
     Args:
         file: .svg, .html or .dot.

@@ -217,7 +217,7 @@ def measure(
 
 
 def _rows(results: Sequence[OutputRow]) -> Iterator[list[str]]:
-    """Yield a line a model: of each set of inputs the output that comes nearest to its limit."""
+    """Yield one line per model: the output of each set of inputs that is nearest to its limit."""
     for name in dict.fromkeys(result.model for result in results):
         mine = [result for result in results if result.model == name]
         cells = [name]

@@ -103,7 +103,7 @@ class PrecisionResult:
 
     @public()
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the names to a file, one a line, as ``--keep-float32 @FILE`` takes it."""
+        """Write the names to a file, one per line, as ``--keep-float32 @FILE`` takes it."""
         write_text(Path(file), "".join(f"{name}\n" for name in self.keep))
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def show_kept(console: Console, found: PrecisionResult) -> None:
             "model": found.model,
             "inputs": str(found.inputs),
             "backend": found.backend,
-            "nodes in half": f"{len(found.candidates)} could compute in {found.precision}",
+            "nodes in 16 bits": f"{len(found.candidates)} could compute in {found.precision}",
             "tolerance": f"{found.tolerance:g} of the greatest magnitude",
             "runs": str(found.runs),
         },

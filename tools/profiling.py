@@ -52,8 +52,8 @@ class Profile:
             ``between`` (Python, launches and waiting between the rows).
         total: runs of the model as it is, without any clock inside.
         watched: runs with the clocks, taken in turn with those.
-        overhead: what the clocks cost: a watched run by the one beside it without clocks, less 1,
-            a median of such pairs.
+        overhead: of profiling: a watched run divided by the uninstrumented one beside it, less 1, a
+            median of such pairs.
         covered: rows, feeding and fetching of a watched run by the one beside it, likewise.
         peaks: by device; empty if they were not asked for.
         arenas: of all plans.
@@ -261,7 +261,7 @@ def profile_model(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of a model without clocks, in seconds, and with them."""
+    """Uninstrumented and instrumented runs of a model, in seconds."""
 
     plain: list[float] = field(default_factory=list[float])
     watched: list[Recording] = field(default_factory=list[Recording])

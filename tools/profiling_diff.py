@@ -47,7 +47,7 @@ class Difference:
     Attributes:
         before: what was profiled first.
         after: what was profiled then.
-        total: the run without clocks.
+        total: the uninstrumented run.
         rows: by the nodes that they stand for; rows of the same nodes are added up.
         operators: by operators.
     """

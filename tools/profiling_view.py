@@ -70,7 +70,7 @@ def _peaks_text(peaks: Peaks) -> str:
 
 
 def _show_rows(console: Console, found: Profile, top: int) -> None:
-    table = grid("node", "operator", "ms", "share", "MACs", "bytes", "MAC/B", "of roof", left=2)
+    table = grid("node", "operator", "ms", "share", "MACs", "bytes", "MAC/B", "% of roof", left=2)
     rows = [row for row in found.rows if row.seconds is not None]
     rows.sort(key=lambda row: -(row.seconds or 0.0))
     shown = rows[: top or None]
@@ -161,14 +161,14 @@ def _show_sum(console: Console, found: Profile) -> None:
     rows, total = found.rows_seconds, found.total.median
     console.print(
         Text(
-            f"rows {ms_text(rows)} ms; with feed and fetch {found.covered:.1%} of a run without "
-            f"clocks, {ms_text(total)} ms; the clocks cost {found.overhead:+.1%}",
+            f"rows {ms_text(rows)} ms; with feed and fetch {found.covered:.1%} of an "
+            f"uninstrumented run, {ms_text(total)} ms; profiling overhead {found.overhead:+.1%}",
             "bold",
         )
     )
     console.print(
         Text(
-            "times: means of the middle half of the runs. of roof: the least time that the peaks "
+            "times: means of the middle half of the runs. % of roof: the least time that the peaks "
             "allow by the time taken; c: arithmetic bounds it, m: memory. It may pass 100 % where "
             "a cache holds the data, or an algorithm multiplies less than the specification.",
             "dim",

@@ -183,7 +183,7 @@ def profile_section(found: Sequence[Found]) -> Markup:
 
 def _profile(found: Found) -> list[Content]:
     total = found["total_ms"]
-    cover = f"{found['covered']:.1%} of a run; the clocks cost {found['overhead']:+.1%}"
+    cover = f"{found['covered']:.1%} of a run; profiling overhead {found['overhead']:+.1%}"
     phases = ", ".join(f"{name} {_ms(ms)} ms" for name, ms in found["phases_ms"].items() if ms)
     parts = [
         (" + ".join(row["nodes"]) or row["kernel"], row["operators"] or row["kind"], row["ms"])
@@ -195,7 +195,10 @@ def _profile(found: Found) -> list[Content]:
         element("h3", f"{found['model']} on {found['backend']}, {found['precision']}"),
         facts(
             [
-                ("run", f"{_ms(total['median'])} ms, median of {total['runs']} without clocks"),
+                (
+                    "run",
+                    f"{_ms(total['median'])} ms, {total['runs']} uninstrumented runs",
+                ),
                 ("phases", phases),
                 ("rows, feed and fetch", cover),
                 ("inputs", _inputs(found)),
@@ -271,7 +274,7 @@ def _slowest(found: Found) -> Markup:
         )
         for row in rows[:SLOWEST]
     ]
-    titles = ("node", "operator", "kernel", "ms", "share", "MACs", "bytes", "of roof")
+    titles = ("node", "operator", "kernel", "ms", "share", "MACs", "bytes", "% of roof")
     return table(titles, cells, left=3)
 
 

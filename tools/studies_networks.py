@@ -253,7 +253,7 @@ def _transfer_row(title: str, found: PipelineTimes) -> dict[str, Any]:
 #: By title: backend and options.
 _VGG_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "numpy, vectorised": ("numpy", {}),
-    "cuda, a thread a result": ("cuda", {"conv": "naive", "algorithms": {"Gemm": "naive"}}),
+    "cuda, one thread per result": ("cuda", {"conv": "naive", "algorithms": {"Gemm": "naive"}}),
     "cuda, float32": ("cuda", {}),
     "cuda, float16": ("cuda", {"precision": "float16"}),
 }

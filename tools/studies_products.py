@@ -43,7 +43,7 @@ class Step:
 
 
 PRODUCT_STEPS = (
-    Step("a thread a result", "gemm_naive"),
+    Step("one thread per result", "gemm_naive"),
     Step("tiles in shared memory", "gemm_blocked"),
     Step("sums in registers", "gemm_registers"),
     Step("loads of four", "gemm_vectors"),
@@ -54,7 +54,7 @@ PRODUCT_STEPS = (
 )
 CONVOLUTION_STEPS = (
     Step("a block a pixel, NHWC", "naive_nhwc"),
-    Step("a thread a result", "naive"),
+    Step("one thread per result", "naive"),
     Step("direct: tiles of the image", "direct"),
     Step("implicit GEMM", "implicit_gemm"),
     Step("with a table, copies beside", "implicit_precomp_gemm"),
@@ -222,7 +222,7 @@ def _torch_seconds(torch: Any, call: Callable[[], object], calls: int = 20) -> f
 
 
 def _loops(lab: Lab) -> str:
-    """Compare seven loops of Python with a thread a result."""
+    """Compare seven loops of Python with one thread per result."""
     case = Conv((1, 8, 16, 16), 8, 3)
     feeds = case.feeds
     begin = perf_counter()
@@ -231,9 +231,9 @@ def _loops(lab: Lab) -> str:
     taken = lab.take(case.model(feeds), feeds, "Conv", conv="naive")
     apart = apart_by(slow, taken.result)
     return (
-        f"seven loops of Python on the host ({case.title}): {1e3 * seconds:.0f} ms, a thread a "
-        f"result {taken.us:.1f} us, {seconds / taken.seconds:.0f} times faster; results apart by "
-        f"{apart:.1e} of the greatest"
+        f"seven loops of Python on the host ({case.title}): {1e3 * seconds:.0f} ms, one thread "
+        f"per result {taken.us:.1f} us, {seconds / taken.seconds:.0f} times faster; results apart "
+        f"by {apart:.1e} of the greatest"
     )
 
 

@@ -58,7 +58,7 @@ def test_shows_rows_operators_and_memory(tercet: Tercet, peaks: Peaks) -> None:
         "[2,3,8,8] [4,3,3,3] ->",
         "arena on cpu",
         "live bytes",
-        "the clocks cost",
+        "profiling overhead",
     ):
         assert words in " ".join(done.out.split())
     assert "more row" in tercet("profile", "classifier.onnx", "--top", 1, "--repeat", 1).out
@@ -120,7 +120,7 @@ def loop() -> ModelProto:
 
 
 def test_rows_of_a_large_batch_make_up_the_run() -> None:
-    """Within 5 % of the model without clocks, where nothing else takes the CPUs meanwhile."""
+    """Within 5 % of the uninstrumented model, where nothing else takes the CPUs meanwhile."""
     model = bench_model("mobilenet_v2")
     feeds = bench_inputs(model, batch=8)
     found: list[float] = []

@@ -51,7 +51,7 @@ LARGE = ("resnet50_v15", "vgg16", "googlenet")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LARGE)
 def test_rows_make_up_the_run(name: str, backend: str) -> None:
-    """Rows, feeding and fetching within 5 % of the same model without clocks, in one lane.
+    """Rows, feeding and fetching within 5 % of the same model, uninstrumented, on one stream.
 
     Branches that run side by side are timed one after the other, so that with lanes rows are more.
     """

@@ -146,7 +146,7 @@ def bench(
         bool, typer.Option("--pipeline", help="A stream of batches, too, whose copies overlap.")
     ] = False,
     duration: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Steady runs of each contestant.")
+        float, typer.Option(metavar="SECONDS", help="Duration of the steady runs of each backend.")
     ] = 2.0,
     warm_up: Annotated[
         float, typer.Option("--warm-up", metavar="SECONDS", help="Runs before that do not count.")

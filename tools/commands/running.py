@@ -179,7 +179,7 @@ def compare(
     ] = None,
     load: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What --save wrote: its contestants take part, too."),
+        typer.Option(metavar="FILE", help="A file that --save wrote: its results take part, too."),
     ] = None,
     repeat: Repeats = None,
     threads: Threads = None,
@@ -199,7 +199,7 @@ def compare(
     ] = False,
     other: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --layers: the second contestant runs this model."),
+        typer.Option(metavar="FILE", help="With --layers: the second backend runs this model."),
     ] = None,
     as_it_is: Annotated[
         bool, typer.Option("--no-optimise", help="With --layers: leave out the graph passes.")
@@ -281,7 +281,7 @@ def bisect(
             "--backend",
             "-b",
             metavar="BACKEND",
-            help="The reference, then the contestant; one alone is held against itself.",
+            help="The reference, then the backend to check; one alone is compared with itself.",
         ),
     ] = None,
     fallback: Fallback = None,
@@ -311,7 +311,7 @@ def bisect(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --tolerance: write their names, one a line."),
+        typer.Option(metavar="FILE", help="With --tolerance: write their names, one per line."),
     ] = None,
     threads: Threads = None,
     allow: AllowInconclusive = False,
