@@ -187,7 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     chosen = parser.parse_args(arguments)
     named = {"models": chosen.models, "networks": chosen.networks}
-    chosen.said = " ".join(f"--{name} FOLDER" for name, value in named.items() if value)
+    said = [f"-k '{chosen.k}'"] if chosen.k else []
+    chosen.said = " ".join((*said, *(f"--{name} FOLDER" for name, value in named.items() if value)))
     console = open_console()
     for value in named.values():
         if value is not None and not value.is_dir():

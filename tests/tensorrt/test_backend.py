@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 import tercet
 from tercet.backends import tensorrt
@@ -17,12 +18,14 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.backend import TensorrtBackend
 from tercet.backends.tensorrt.engine import Engines
-from tercet.backends.tensorrt.products import TENSORRT
+from tercet.backends.tensorrt.products import RTX, TENSORRT
 from tercet.importers import onnx as importer
 from tercet.runtime.backend import View
 from tercet.runtime.cache import Cache
 from tercet.runtime.errors import DeviceError, UsageError
 from tercet.runtime.model import Model
+from tercet.runtime.op import OPERATORS
+from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.options import Options
 from tercet.tools.bench_models import bench_inputs
 from tercet.tools.generated_models import Sheet, image
@@ -128,6 +131,35 @@ def test_other_kernels_in_between_copy_nothing(trt: Double, opened: Callable[...
     assert said == {"tensorrt: the parser of TensorRT 11.4.0 does not know Relu"}
 
 
+def test_a_custom_operator_stays_with_the_kernels(trt: Double, tmp_path: Path) -> None:
+    """Engines before and behind it, and nothing is copied to the host in between."""
+    proto = small()
+    proto.opset_import.append(helper.make_opsetid("my.domain", 1))
+    first = next(node for node in proto.graph.node if node.op_type == "Relu")
+    first.domain = "my.domain"
+
+    @dataclass(frozen=True)
+    class Rectify(Relu):
+        domain: ClassVar[str] = "my.domain"
+
+    device = Device()
+    engines = Engines(vendor.opened(TENSORRT, "11.4.0", trt), "a GPU", Cache(tmp_path))
+    chain = (TensorrtBackend(device, engines, pointer), FakeBackend(device), NumpyBackend())
+    known = {**OPERATORS, ("my.domain", "Relu"): Rectify}
+    graph = importer.load(proto, operators=known).graph
+    with Model(graph, chain, Options(), evaluate) as model:
+        feeds = bench_inputs(small())
+        got = model.run(feeds)
+        rows = model.placement()
+    with tercet.load(small()) as exact:
+        for name, data in exact.run(feeds).items():
+            np.testing.assert_allclose(got[name], data, rtol=1e-4, atol=1e-4 * np.abs(data).max())
+    assert [row.backend for row in rows if row.kind == "step"] == ["tensorrt", "fake", "tensorrt"]
+    assert sum(row.kind == "copy" for row in rows) == 2, "the input and the result alone"
+    (custom,) = [row for row in rows if row.backend == "fake"]
+    assert custom.reason == "tensorrt: an operator of 'my.domain'"
+
+
 def test_the_parsers_no_is_a_decline(trt: Double, opened: Callable[..., Model]) -> None:
     trt.refuses.add("GlobalAveragePool")
     with opened(small()) as model:
@@ -196,6 +228,24 @@ def test_engines_are_kept(trt: Double, opened: Callable[..., Model], tmp_path: P
         check(model, small())
     assert trt.builds == 3
     assert trt.of("IBuilderConfig", "create_timing_cache")[1:] == [(b"timings",)] * 2
+
+
+def test_kernels_that_an_engine_compiled_are_kept(tmp_path: Path) -> None:
+    """TensorRT-RTX compiles where an engine runs first, and never while a plan is recorded."""
+    for seen in (0, 1):
+        rtx = Double(rtx=True, version="1.7.1")
+        engines = Engines(vendor.opened(RTX, "1.7.1", rtx), "a GPU", Cache(tmp_path))
+        chain = (TensorrtBackend(Device(), engines, pointer), NumpyBackend())
+        with Model(importer.load(small()).graph, chain, Options(), evaluate) as model:
+            check(model, small())
+        assert rtx.of("IRuntimeCache", "deserialize") == [(b"kernels",)] * seen
+        assert rtx.of("IRuntimeConfig", "cuda_graph_strategy")[0][0].name == "DISABLED"
+        strategy = "dynamic_shapes_kernel_specialization_strategy"
+        assert rtx.of("IRuntimeConfig", strategy)[0][0].name == "EAGER"
+        targets = {given[0].name for given in rtx.of("IBuilderConfig", "set_compute_capability")}
+        assert targets == (set() if seen else {"CURRENT"}), "built once"
+        assert rtx.of("IBuilderConfig", "create_timing_cache") == []
+    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".engine", ".kernels"]
 
 
 def test_a_failing_run_is_typed(trt: Double, opened: Callable[..., Model]) -> None:
