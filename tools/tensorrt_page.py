@@ -94,7 +94,7 @@ def _built(asked: Asked) -> bool:
 
 
 def _told(asked: Asked) -> str:
-    why = asked.verdict.reason if asked.verdict else asked.refusal
+    why = asked.refusal or (asked.verdict.reason if asked.verdict is not None else "")
     return f"- {asked.operator} ({asked.types}), {asked.source}: {_short(why)}"
 
 
