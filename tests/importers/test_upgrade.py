@@ -120,7 +120,7 @@ SAMPLES: dict[str, Any] = {
 
 
 class Bench:
-    """A `Site` where all values are [1, 2, 3, 4] of one dtype."""
+    """A `NodeSite` where all values are [1, 2, 3, 4] of one dtype."""
 
     def __init__(self, dtype: type = np.float32) -> None:
         self.dtype = np.dtype(dtype)
