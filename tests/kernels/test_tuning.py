@@ -379,7 +379,8 @@ def test_results_are_compared_on_the_gpu(
     for found in (want, (want * dtype.type(1.25)).astype(dtype), np.full_like(want, np.nan)):
         launch = difference(dtype, count)
         views = [device.upload(array) for array in (found, want, np.zeros((launch.grid[0], 2)))]
-        at = dict(zip(("found", "expected", "sums"), map(pointer, views), strict=True))
+        names = ("found", "expected", "sums")
+        at = {name: pointer(view) for name, view in zip(names, views, strict=True)}
         run: Any = stepping.bound(device, launch, device.compiler.submit(launch.source), at)
         run(None)
         sums = views[2].buffer.core.buffer.memory.view(np.float64)[: launch.grid[0] * 2]
