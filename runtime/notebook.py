@@ -34,7 +34,7 @@ def shown_as(about: Callable[[Any], str]) -> Callable[[type[T]], type[T]]:
             return one_line(kind.__name__, about(self))
 
         setattr(kind, "__repr__", line)  # noqa: B010 - a dataclass has one of its own
-        setattr(kind, "_repr_html_", Shown._repr_html_)  # noqa: B010
+        setattr(kind, "_repr_html_", vars(Shown)["_repr_html_"])  # noqa: B010
         return kind
 
     return decorate
