@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 from ..runtime.unknown import NOBODY, REASON, Opaque
 
 #: Who is said of nodes that are gone after the passes, and of those that a run decides on.
-PASSES, LATER = "passes", "run"
+PASSES, LATER, PLAN = "passes", "run", "plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,9 @@ def capabilities(
     """
     fates: dict[str, tuple[str, str]] = {}
     for row in rows:
-        for name in row.nodes:
-            fates.setdefault(name, (row.backend, row.reason))
+        for name in row.nodes:  # of several rows the first that computes something
+            if fates.get(name, (PLAN,))[0] == PLAN:
+                fates[name] = row.backend, row.reason
     left = {name for node in optimised.walk() for name in (node.name, *node.origin)}
     groups: dict[tuple[str, str, str], list[int]] = {}
     for number, node in enumerate(imported.walk(), 1):
@@ -85,7 +86,7 @@ def capabilities(
         Capability(operator, backend, len(numbers), ranges_text(numbers), reason)
         for (operator, backend, reason), numbers in groups.items()
     ]
-    rank = {NOBODY: 0, LATER: 2, PASSES: 4, "plan": 3}
+    rank = {NOBODY: 0, LATER: 2, PASSES: 4, PLAN: 3}
     return tuple(sorted(found, key=lambda c: (rank.get(c.backend, 1), -c.nodes, c.operator)))
 
 

@@ -82,6 +82,8 @@ class TensorReader:
         where = f"sparse tensor '{self._source.text(proto.values.name)}'"
         indices = self.read(proto.indices, f"indices of {where}")
         shape = self._shape(proto.dims, values.dtype, where)
+        if not shape:
+            raise self._source.error("has no dims; a sparse tensor has one axis or more", where)
         size = prod(shape)
         if size * values.itemsize > self._source.limits.sparse_bytes:
             limit = self._source.limits.sparse_bytes

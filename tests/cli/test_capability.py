@@ -111,7 +111,8 @@ def _nothing(*arguments: Any) -> None:
 
 def fates(model: Model, shapes: dict[str, tuple[int, ...]] | None) -> dict[str, str]:
     """Who ran the nodes of a model that has run, by the file's names."""
-    return {name: row.backend for row in model.placement(shapes) for name in row.nodes}
+    rows = sorted(model.placement(shapes), key=lambda row: row.backend != "plan")
+    return {name: row.backend for row in rows for name in row.nodes}
 
 
 def check(model: Model, feeds: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def test_unknown_operators(tercet: Tercet, folder: Path, command: str) -> None:
     ("make", "code", "words"),
     [
         (lambda file: None, 2, ["no such file"]),
-        (lambda file: file.write_text("hello, this is no model\n"), 4, ["no ONNX model"]),
+        (lambda file: file.write_text("hello, this is no model\n"), 4, ["not an ONNX model"]),
         (lambda file: file.write_text(LFS), 4, ["LFS pointer", "git lfs pull"]),
         (lambda file: file.write_text("<!DOCTYPE html><html></html>"), 4, ["HTML"]),
         (lambda file: file.write_bytes(b""), 4, ["empty"]),

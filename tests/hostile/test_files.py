@@ -84,8 +84,8 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "tf-graph": (b"\n\x13\n\1x\x12\x0bPlaceholder\x1a\1y", "TensorFlow graph"),
     "tf-saved": (b"\x08\1\x12\x14\n\x12saved_model_main_op", "SavedModel"),
     "tensor": (numpy_helper.from_array(np.ones(3), "x").SerializeToString(), "one ONNX tensor"),
-    "noise": (bytes(range(255, 0, -1)), "no ONNX model"),
-    "zeros": (bytes(100), "no ONNX model"),
+    "noise": (bytes(range(255, 0, -1)), "not an ONNX model"),
+    "zeros": (bytes(100), "not an ONNX model"),
 }
 
 
@@ -239,6 +239,7 @@ SPARSE: dict[str, tuple[onnx.SparseTensorProto, type[TercetError], str]] = {
     "negative": (sparse([1], np.array([-1]), [4, 2]), ModelError, "outside its shape"),
     "count": (sparse([1, 2], np.array([1]), [4, 2]), ModelError, "2 values"),
     "type": (sparse([1], np.array([1.0]), [4, 2]), ModelError, "int64 indices"),
+    "no axes": (sparse([1, 2], np.zeros((2, 0), np.int64), []), ModelError, "no dims"),
     "bomb": (sparse([1], np.array([1]), [1 << 40]), LimitError, "1073741824 allowed"),
 }
 
