@@ -1,4 +1,4 @@
-"""OpenVINO, where it is installed: the extra `openvino` brings it, `.ci/run` installs it."""
+"""OpenVINO, where it is installed: the extra `openvino` brings it."""
 
 from __future__ import annotations
 
