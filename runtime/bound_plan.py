@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
 
 from .arguments import refused
 from .backend import Format, Stream, View
+from .closable import Closable
 from .device_io import Resident
 from .errors import InputError, UsageError
 from .exchange import Exchange, Lent
@@ -20,7 +20,7 @@ from .types import HostValue
 Check = Callable[[Mapping[str, Any], Stream | None], dict[str, HostValue | Lent]]
 
 
-class BoundModel:
+class BoundModel(Closable):
     """A model with fixed shapes whose inputs and results have fixed addresses: nothing is copied.
 
     It has a plan of its own, so that several of them work at the same time, each on its stream.
@@ -112,17 +112,6 @@ class BoundModel:
             if self._resident is not None:
                 self._resident.wait()
             self._release()
-
-    def __enter__(self) -> BoundModel:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _of_host(data: HostValue) -> Lent:

@@ -6,13 +6,13 @@ from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
-from types import TracebackType
 from typing import Any, cast
 
 from .arguments import flag, whole, words
 from .backend import Backend, Stream
 from .bound_plan import BoundModel
 from .budget import budget_of
+from .closable import Closable
 from .errors import InputError, UsageError, did_you_mean
 from .guard import bounded
 from .hints import Doubts
@@ -59,7 +59,7 @@ class ModelSource:
     mapped: tuple[Mapped, ...] = ()
 
 
-class Model:
+class Model(Closable):
     """A model that is ready to run on one backend, with others behind it.
 
     Several threads may call it at once: each gets a plan of its own. Use it as a context manager,
@@ -437,14 +437,3 @@ class Model:
             store.close()
         if self._border.exchange is not None:
             self._border.exchange.trim()
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -16,6 +16,7 @@ import numpy as np
 from .arena import aligned
 from .arguments import refused
 from .backend import Buffer, Device, Stream, View
+from .closable import Closable
 from .errors import DeviceError, InputError, UsageError
 from .exchange import Event, Exchange, Lent
 from .host import HOST, HostBuffer, array
@@ -214,7 +215,7 @@ class Lane:
         self._release()
 
 
-class Pipeline:
+class Pipeline(Closable):
     """Runs streams of batches on one device, several batches at a time.
 
     It keeps its memory from one stream to the next. Use it as a context manager, or call `close`.
@@ -339,14 +340,3 @@ class Pipeline:
             if lane is not None:
                 lane.close()
         self._lanes.clear()
-
-    def __enter__(self) -> Pipeline:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

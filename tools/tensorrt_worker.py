@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from types import TracebackType
 from typing import IO, Any
 
 from ..backends.regions.section import Section
 from ..backends.tensorrt.build import Border, Builder, Refused, Settings
 from ..backends.tensorrt.vendor import load
+from ..runtime.closable import Closable
 
 #: Seconds that a section may take; the largest networks known here take less than sixty.
 PATIENCE = 600.0
@@ -50,7 +50,7 @@ class Verdict:
         return self.stage == "built"
 
 
-class Worker:
+class Worker(Closable):
     """A process with the library, and the next one where it crashed.
 
     Args:
@@ -65,15 +65,8 @@ class Worker:
         self._folder = TemporaryDirectory(prefix="tercet-sections-")
         self.crashes = 0
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the process."""
         self._end()
         self._folder.cleanup()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from cuda.core import Buffer
 from cuda.core.utils import StridedMemoryView
 
 from ...runtime.backend import View
+from ...runtime.closable import Closable
 from ...runtime.dlpack import CODES, relabel
 from ...runtime.dtypes import DType, bool_, name_of
 from ...runtime.errors import UsageError
@@ -22,7 +22,7 @@ from .memory import CudaBuffer, pointer
 from .status import check
 
 
-class DeviceArray:
+class DeviceArray(Closable):
     """A dense array, in C order, in the memory of a CUDA device.
 
     Other libraries read it through DLPack or ``__cuda_array_interface__``, without a copy. The
@@ -179,14 +179,3 @@ class DeviceArray:
         old = self.elements
         nothing = CudaBuffer(None, 0, lambda core, nbytes: None)
         self.elements = View(old.device, nothing, 0, old.type)
-
-    def __enter__(self) -> DeviceArray:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
