@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from html import escape
-from typing import Any, TypeVar
 
 from .text import printable
 
-T = TypeVar("T")
 _STYLE = "line-height: 1.25; overflow-x: auto; white-space: pre"
 MOST_CHARACTERS = 200
 
 
-class Shown:
-    """What a notebook shows as the whole of `str`."""
+class Shown(ABC):
+    """A result: ``repr`` is one line of it, and a notebook shows what `str` says."""
 
     __slots__ = ()
 
+    @abstractmethod
+    def _about(self) -> str:
+        """Say in a few words what it is."""
+
+    def __repr__(self) -> str:
+        return one_line(type(self).__name__, self._about())
+
     def _repr_html_(self) -> str:
         return f'<pre style="{_STYLE}">{escape(str(self))}</pre>'
-
-
-def shown_as(about: Callable[[Any], str]) -> Callable[[type[T]], type[T]]:
-    """Decorate a class of results: ``repr`` is one line, and a notebook shows what `str` says.
-
-    Args:
-        about: what is to be said of an instance, in a few words.
-    """
-
-    def decorate(kind: type[T]) -> type[T]:
-        def line(self: Any) -> str:
-            return one_line(kind.__name__, about(self))
-
-        setattr(kind, "__repr__", line)  # noqa: B010 - a dataclass has one of its own
-        setattr(kind, "_repr_html_", vars(Shown)["_repr_html_"])  # noqa: B010
-        return kind
-
-    return decorate
 
 
 def one_line(name: str, text: str) -> str:

@@ -11,7 +11,7 @@ from .if_step import Branches
 from .ir import Node
 from .layout import Row, Slot
 from .loop_step import Repetition
-from .notebook import Shown, shown_as
+from .notebook import Shown
 from .partition import obstacle
 from .plan import Plan
 from .program import Program
@@ -54,12 +54,14 @@ class PlacedRow:
     details: tuple[str, ...] = ()
 
 
-@shown_as(lambda found: f"{len(found.rows)} rows, {len(found.copies)} copies between devices")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Placement(Shown):
     """Every row of a plan in the order of execution."""
 
     rows: tuple[PlacedRow, ...]
+
+    def _about(self) -> str:
+        return f"{len(self.rows)} rows, {len(self.copies)} copies between devices"
 
     def __iter__(self) -> Iterator[PlacedRow]:
         return iter(self.rows)

@@ -24,9 +24,6 @@ _FILE = re.compile(
 TO_BE_MADE = {
     "backends/cuda/kernels/row_energy.cu",
     "docs/results/tensorrt.md",
-    "docs/results/models_openvino.md",
-    "docs/results/openvino_bench.md",
-    "docs/results/tensorrt_support.md",
 }
 
 

@@ -75,7 +75,9 @@ def test_every_supported_python_is_tested() -> None:
         if "strategy" in job
     ]
     assert matrix == named
-    low, high = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()  # type: ignore[union-attr]
+    bounds = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"])
+    assert bounds is not None, "such as >=3.11,<3.15"
+    low, high = bounds.groups()
     assert named == [f"3.{minor}" for minor in range(int(low), int(high))]
 
 

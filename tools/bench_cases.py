@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from .agreement import Word
 from .bench_check import Against
 from .console import text_of
@@ -86,9 +86,8 @@ def percentiles(timing: Timing) -> dict[str, float | int]:
     return {**found, "runs": len(timing.samples)}
 
 
-@shown_as(lambda found: f"{len(found.cases)} cases: {'ok' if found.ok else found.complaints[0]}")
-@dataclass(frozen=True, slots=True)
-class Bench:
+@dataclass(frozen=True, slots=True, repr=False)
+class Bench(Shown):
     """What came out of `bench`; print it, or look at `cases`.
 
     Attributes:
@@ -106,6 +105,9 @@ class Bench:
     complaints: tuple[str, ...] = ()
     against: tuple[Against, ...] = ()
     stopped: str = ""
+
+    def _about(self) -> str:
+        return f"{len(self.cases)} cases: {'ok' if self.ok else self.complaints[0]}"
 
     @property
     def ok(self) -> bool:

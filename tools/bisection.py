@@ -23,7 +23,7 @@ from ..runtime.arguments import instance, optional
 from ..runtime.backend import Backend, Claim, Decline, Device
 from ..runtime.errors import TercetError, UsageError
 from ..runtime.ir import Graph, Node
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from ..runtime.options import Options
 from ..runtime.passes import Rewrites
 from ..runtime.passes.driver import Rewrite
@@ -49,9 +49,8 @@ from .replay import (
 from .threads import use_threads
 
 
-@shown_as(lambda f: f"{f.model}: fault {f.fault}; {f.contestant} against {f.reference}")
-@dataclass(frozen=True, slots=True)
-class Bisection:
+@dataclass(frozen=True, slots=True, repr=False)
+class Bisection(Shown):
     """What was found; print it.
 
     Attributes:
@@ -84,6 +83,9 @@ class Bisection:
     reduced: Reduced | None = None
     stopped: str = ""
     allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        return f"{self.model}: fault {self.fault}; {self.contestant} against {self.reference}"
 
     @property
     def ok(self) -> bool:

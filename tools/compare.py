@@ -14,7 +14,7 @@ from ..api import Loadable, Operators
 from ..arguments import in_data_dir, public
 from ..backends.numpy import blas
 from ..runtime.errors import UsageError
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from ..runtime.types import Array
 from .agreement import Agreement, Word
 from .console import Say, silent, text_of
@@ -83,11 +83,8 @@ class ComparisonResult:
         }
 
 
-@shown_as(
-    lambda found: f"{found.model}: {found.verdict}; " + ", ".join(r.name for r in found.results)
-)
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """What came out; print it, or look at `results`.
 
     Attributes:
@@ -107,6 +104,9 @@ class Comparison:
     skipped: Mapping[str, str]
     stopped: str = ""
     allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        return f"{self.model}: {self.verdict}; " + ", ".join(r.name for r in self.results)
 
     @property
     def reference(self) -> ComparisonResult:

@@ -27,7 +27,7 @@ from ..backends.numpy import blas
 from ..runtime.arguments import number
 from ..runtime.cache import Cache, default_cache
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from .console import Say, bytes_text, grid, lines, silent, text_of
 from .libraries import SharedLibrary, libraries
 from .peaks import Peaks, all_peaks, show_peaks
@@ -63,9 +63,8 @@ class Check:
     purpose: str = ""
 
 
-@shown_as(lambda found: "backends that can run: " + ", ".join(b.name for b in found.backends if b))
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+@dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis(Shown):
     """What is here.
 
     Attributes:
@@ -79,6 +78,9 @@ class Diagnosis:
     backends: tuple[Availability, ...]
     libraries: tuple[SharedLibrary, ...] = ()
     peaks: tuple[Peaks, ...] = ()
+
+    def _about(self) -> str:
+        return "backends that can run: " + ", ".join(b.name for b in self.backends if b)
 
     def require(self, name: str) -> None:
         """Raise BackendUnavailable unless this backend can run here."""

@@ -28,7 +28,7 @@ from ..runtime.errors import FileError, InputError, UsageError, did_you_mean
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph, Value
 from ..runtime.model import Model, TensorInfo
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from ..runtime.passes import AFTER_SHAPES, Rewrites
 from ..runtime.passes import optimise as run_passes
 from ..runtime.types import Array, Dim, TensorType, ValueType
@@ -38,9 +38,8 @@ from .error_bounds import Judge, exit_code, overall
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
 
 
-@shown_as(lambda f: f"{f.file or 'in memory'}, from {f.model}: {f.nodes[1]} of {f.nodes[0]} nodes")
-@dataclass(frozen=True, slots=True)
-class ExportResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportResult(Shown):
     """What was written.
 
     Attributes:
@@ -68,6 +67,10 @@ class ExportResult:
     frozen: tuple[str, ...] = ()
     folded: tuple[str, ...] = ()
     allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        before, after = self.nodes
+        return f"{self.file or 'in memory'}, from {self.model}: {after} of {before} nodes"
 
     def __str__(self) -> str:
         from .export_view import show_exported

@@ -24,7 +24,7 @@ from ..runtime.errors import BackendUnavailable, ModelError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph
 from ..runtime.model import Model, ModelSource, TensorInfo
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from ..runtime.options import Options
 from ..runtime.passes import AFTER_SHAPES, optimise
 from ..runtime.passes.driver import Refused, Rewrite
@@ -92,9 +92,8 @@ class Passes:
         }
 
 
-@shown_as(lambda f: f"{f.model}: {f.nbytes} bytes, {sum(r.nodes for r in f.operators)} nodes")
-@dataclass(frozen=True, slots=True)
-class Inspection:
+@dataclass(frozen=True, slots=True, repr=False)
+class Inspection(Shown):
     """What `inspect` found out.
 
     Attributes:
@@ -137,6 +136,9 @@ class Inspection:
     capabilities: tuple[Capability, ...] | None = field(default=None, repr=False)
     graph: Graph | None = field(default=None, repr=False)
     strange: tuple[UnknownOperator, ...] = ()
+
+    def _about(self) -> str:
+        return f"{self.model}: {self.nbytes} bytes, {sum(r.nodes for r in self.operators)} nodes"
 
     def __str__(self) -> str:
         from .inspection_view import show_inspection

@@ -20,7 +20,7 @@ from ..api import Loadable, Operators, load
 from ..arguments import in_data_dir, public
 from ..runtime.errors import InputError, TercetError
 from ..runtime.ir import Graph, Node
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from ..runtime.options import Options
 from ..runtime.types import Array, HostValue
 from .agreement import Word
@@ -105,9 +105,8 @@ class Layer:
         }
 
 
-@shown_as(lambda f: f"{f.model}: {f.verdict}; {f.contestant} against {f.reference}")
-@dataclass(frozen=True, slots=True)
-class Layers:
+@dataclass(frozen=True, slots=True, repr=False)
+class Layers(Shown):
     """What came out, in the order of execution; print it, or look at `first` and `worst`.
 
     Attributes:
@@ -133,6 +132,9 @@ class Layers:
     others: tuple[Layers, ...] = ()
     stopped: str = ""
     allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        return f"{self.model}: {self.verdict}; {self.contestant} against {self.reference}"
 
     @property
     def first(self) -> Layer | None:

@@ -24,7 +24,7 @@ from ..runtime.dtypes import FLOATS, bfloat16, float16, float32
 from ..runtime.errors import UsageError
 from ..runtime.files import write_text
 from ..runtime.ir import Graph, Node
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from ..runtime.options import Options, Precision
 from ..runtime.types import Array, TensorType
 from .console import Say, silent, text_of
@@ -41,11 +41,8 @@ from .threads import use_threads
 HALVES: Final = ("float16", "bfloat16")
 
 
-@shown_as(
-    lambda found: f"{found.model}: {len(found.keep)} of {len(found.candidates)} nodes stay float32"
-)
-@dataclass(frozen=True, slots=True)
-class PrecisionResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class PrecisionResult(Shown):
     """What was found; print it.
 
     An error is the greatest difference of an output from the same model in float64, by the
@@ -81,6 +78,9 @@ class PrecisionResult:
     alone: Mapping[str, float] = field(default_factory=dict[str, float])
     runs: int = 0
     stopped: str = ""
+
+    def _about(self) -> str:
+        return f"{self.model}: {len(self.keep)} of {len(self.candidates)} nodes stay float32"
 
     @property
     def ok(self) -> bool:

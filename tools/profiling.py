@@ -17,7 +17,7 @@ from ..api import Loadable, Operators, load
 from ..arguments import in_data_dir, public
 from ..runtime.host import HOST
 from ..runtime.model import Model
-from ..runtime.notebook import shown_as
+from ..runtime.notebook import Shown
 from ..runtime.program import Program
 from .console import Say, announce_compiling, silent, text_of
 from .deadline import all_or_nothing, time_limit
@@ -32,9 +32,8 @@ from .row_timing import Probe, Recording, sites_of
 from .threads import use_threads
 
 
-@shown_as(lambda f: f"{f.model} on {f.backend}: {f.total.median * 1e3:.3g} ms, {len(f.rows)} rows")
-@dataclass(frozen=True, slots=True)
-class Profile:
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile(Shown):
     """What came out of `profile`; print it, or look at `rows`.
 
     Times of rows and phases are means over the half of the watched runs whose lengths are in the
@@ -79,6 +78,10 @@ class Profile:
     recording: Recording = field(repr=False)
     keys: Mapping[int, int] = field(repr=False)
     stopped: str = ""
+
+    def _about(self) -> str:
+        milliseconds = self.total.median * 1e3
+        return f"{self.model} on {self.backend}: {milliseconds:.3g} ms, {len(self.rows)} rows"
 
     @property
     def rows_seconds(self) -> float:

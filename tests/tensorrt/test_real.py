@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from importlib.util import find_spec
 
 import numpy as np
@@ -19,6 +19,8 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.regions.section import section
 from tercet.backends.tensorrt.claims import OPSET
 from tercet.importers import onnx as importer
+from tercet.runtime.backend import Claim, Decline
+from tercet.runtime.ir import Graph, Node
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 from tercet.tools.generated_models import Sheet, image
@@ -132,7 +134,9 @@ def test_one_engine_for_all_sizes_of_a_range(worker: Worker) -> None:
     found = []
 
     class Keep(NumpyBackend):
-        def claim(self, graph, free, options):  # type: ignore[no-untyped-def]
+        def claim(
+            self, graph: Graph, free: Set[Node], options: Options
+        ) -> Iterator[Claim | Decline]:
             found.append(section(graph, tuple(graph.nodes), {"batch": (1, 4, 8)}, OPSET))
             return super().claim(graph, free, options)
 

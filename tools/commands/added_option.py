@@ -41,7 +41,7 @@ def added_option(
 
         option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
         options = [*signature.parameters.values(), option.replace(annotation=annotation)]
-        setattr(wrapped, "__signature__", signature.replace(parameters=options))  # noqa: B010
+        vars(wrapped)["__signature__"] = signature.replace(parameters=options)
         wrapped.__annotations__ = {
             **inspect.get_annotations(command, eval_str=True),
             name: annotation,
