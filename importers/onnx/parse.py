@@ -28,9 +28,9 @@ from ...runtime.types import (
     ValueType,
 )
 from .raw import FunctionKey, RawFunction, RawGraph, RawModel, RawNode, Reference, domain_of
+from .rewrite import NEWEST
 from .source import FileSource
 from .tensors import TensorReader
-from .upgrade import NEWEST
 
 
 def parse(proto: ModelProto, source: FileSource) -> RawModel:

@@ -15,6 +15,9 @@ from ...runtime.op import Op
 from ...runtime.types import Array, TensorType, ValueType
 from .raw import RawNode, items
 
+#: The version of each domain that the intermediate representation speaks.
+NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
+
 
 class NodeSite(Protocol):
     """The place of a node in its graph, as far as upgrades need it."""

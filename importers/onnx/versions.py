@@ -24,8 +24,7 @@ from ...runtime.op import Op, body_names
 from .downgrade import Older, older_form
 from .encode import type_text
 from .raw import items
-from .rewrite import UPGRADES
-from .upgrade import NEWEST
+from .rewrite import NEWEST, UPGRADES
 
 #: Nothing older is written: operators aligned the axes of their operands in another way.
 OLDEST = 7

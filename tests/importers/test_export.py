@@ -14,8 +14,8 @@ from onnx import ModelProto, TensorProto, helper
 from tercet.importers.onnx import load
 from tercet.importers.onnx.encode import packed, packed_size
 from tercet.importers.onnx.export import About, export
+from tercet.importers.onnx.rewrite import NEWEST
 from tercet.importers.onnx.save import ALIGNMENT, save
-from tercet.importers.onnx.upgrade import NEWEST
 from tercet.importers.onnx.versions import OLDEST
 from tercet.runtime.dtypes import BY_ONNX, DType, float32, int64, string
 from tercet.runtime.errors import LimitError, UnsupportedError, UsageError

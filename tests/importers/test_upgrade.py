@@ -16,8 +16,8 @@ from onnx.defs import OpSchema
 import tercet
 from tercet.importers.onnx import load
 from tercet.importers.onnx.raw import RawGraph, RawNode
-from tercet.importers.onnx.rewrite import UPGRADES
-from tercet.importers.onnx.upgrade import NEWEST, upgrade
+from tercet.importers.onnx.rewrite import NEWEST, UPGRADES
+from tercet.importers.onnx.upgrade import upgrade
 from tercet.runtime.errors import ModelError, ModelWarning, UnsupportedError
 from tercet.runtime.types import Array, TensorType, ValueType, constant_type
 from tercet.runtime.verify import verify

@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     numbers = range(given.first, given.first + given.mutants)
     console, until = open_console(), monotonic() + given.seconds
     about = environment(("numpy", "onnx"), given.commit)
-    command = f"python -m tercet.tools.fuzz {' '.join(arguments or sys.argv[1:])}".rstrip()
+    said = ("FOLDER" if Path(word).is_absolute() else word for word in arguments or sys.argv[1:])
+    command = f"python -m tercet.tools.fuzz {' '.join(said)}".rstrip()
 
     def result() -> dict[str, Any]:
         return summary(campaign, found, about, command)
