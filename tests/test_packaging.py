@@ -54,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
     kernels, demo = ROOT / "backends" / "cuda" / "kernels", ROOT / "tercet" / "demo"
-    files = [*kernels.glob("*.cu"), *kernels.glob("*.cuh"), *demo.iterdir()]
+    files = [*kernels.rglob("*.cu"), *kernels.rglob("*.cuh"), *demo.iterdir()]
     files += [file for top in FOLDERS for file in (ROOT / top).rglob("*.py")]
     files += [ROOT / "tercet" / "py.typed"]
     files += (ROOT / "tools" / "conformance").glob("*.toml")

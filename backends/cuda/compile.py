@@ -94,7 +94,7 @@ _PRELUDE = (
     "using int32 = int; using uint32 = unsigned int;",
     "using int64 = long long; using uint64 = unsigned long long;",
 )
-_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"$', re.MULTILINE)
 _MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
 
 
@@ -110,7 +110,7 @@ class Source:
     """What is compiled: a file of `kernels/` with everything that its text leaves open.
 
     Attributes:
-        file: such as ``conv.cu``.
+        file: its path in `kernels/`, such as ``conv.cu``.
         types: C++ type names by alias, in pairs: ``("T", "float")``.
         constants: values by name, in pairs; they become `constexpr`.
         code: generated functions and macros that the file uses.

@@ -348,6 +348,7 @@ def digest() -> str:
     """Return what the kernels and the recipes of this package hash to."""
     folder = Path(__file__).parent
     found = sha256()
-    for file in sorted([*folder.glob("*.py"), *folder.glob("kernels/*")]):
-        found.update(file.name.encode() + b"\0" + file.read_bytes())
+    for file in sorted(path for kind in ("py", "cu", "cuh") for path in folder.rglob(f"*.{kind}")):
+        name = file.relative_to(folder).as_posix()
+        found.update(name.encode() + b"\0" + file.read_bytes())
     return found.hexdigest()[:16]

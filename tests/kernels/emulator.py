@@ -40,7 +40,8 @@ _HEADER = Path(__file__).with_name("emulator.hpp")
 _RUNNER = Path(__file__).with_name("emulator.cpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(
-    r'#line 1 "(tensor_cores|barriers|bulk|greater)\.cuh"\n.*?(?=^#line )', re.DOTALL | re.MULTILINE
+    r'#line 1 "(?:\w+/)?(tensor_cores|barriers|bulk|greater)\.cuh"\n.*?(?=^#line )',
+    re.DOTALL | re.MULTILINE,
 )
 #: Generated functions that are one instruction.
 _WGMMA = re.compile(r"^__device__ __forceinline__ void wgmma\w*\(.*?^}$", re.DOTALL | re.MULTILINE)

@@ -103,11 +103,11 @@ def test_what_is_too_large_says_so() -> None:
 def test_what_begins_early_waits() -> None:
     """A kernel that is launched early waits for the one in front: others rely on its end."""
     early: set[str] = set()
-    for source in Path(cuda.__file__).parent.glob("*.py"):
+    for source in Path(cuda.__file__).parent.rglob("*.py"):
         for call in re.split(r"\bLaunch\(", source.read_text("utf-8"))[1:]:
             head = call.split("\n    )")[0]
             if re.search(r"\bearly=(?!False)", head):
-                early |= set(re.findall(r'"(\w+\.cu)"', head))
+                early |= set(re.findall(r'"([\w/]+\.cu)"', head))
     assert len(early) > 10
     for name in early:
         assert "begin_early();" in (KERNELS / name).read_text("utf-8"), name

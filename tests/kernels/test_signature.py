@@ -107,9 +107,9 @@ def test_every_kernel_has_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     repeat = " ".join(f"X({i})" for i in range(3))
     code = f"#define INPUTS(X) {repeat}\n#define OPERANDS(X) {repeat}"
     found = 0
-    for path in KERNELS.glob("*.cu"):
+    for path in KERNELS.rglob("*.cu"):
         for entry in kernel.findall(path.read_text(encoding="utf-8")):
-            parameters = signature_of(path.name, entry, code).parameters
+            parameters = signature_of(path.relative_to(KERNELS).as_posix(), entry, code).parameters
             assert parameters
             assert all(re.fullmatch(r"\w+", name) for name in parameters), entry
             assert all(re.fullmatch(r"[\w ]+", one.type) for one in parameters.values()), entry
