@@ -7,12 +7,13 @@ from typing import Protocol
 
 import numpy as np
 
-from .budget import Budget, Tally
+from .budget import Budget
 from .errors import ShapeError
 from .guard import check_time, need
 from .ir import Graph, Node
 from .op import Op
 from .ops.control import If, Loop, Scan, SequenceMap
+from .tally import Tally
 from .types import Array, HostValue, TensorType
 
 #: Runs a body on the values of its inputs, then those of its captures.

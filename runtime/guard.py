@@ -21,7 +21,7 @@ from .errors import (
     TimeLimitError,
     out_of_memory,
 )
-from .host import allowance
+from .host_memory import allowance
 
 P = ParamSpec("P")
 R = TypeVar("R")

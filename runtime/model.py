@@ -11,7 +11,7 @@ from typing import Any, cast
 from .arguments import flag, whole, words
 from .backend import Backend, Stream
 from .bound_plan import BoundModel
-from .budget import budget_of
+from .budget import Budget
 from .closable import Closable
 from .errors import InputError, UsageError, did_you_mean
 from .guard import bounded
@@ -87,7 +87,7 @@ class Model(Closable):
         self._imported = graph
         self._outputs = tuple(TensorInfo.of(v, name) for name, v in graph.outputs.items())
         self._is_released = False
-        budget = budget_of(options)
+        budget = Budget(options.max_bytes)
         self._stores = {b.device: WeightStore(b.device) for b in backends}
         self._stores[HOST] = WeightStore(HOST, budget)
         doubts = Doubts(self.source.file)

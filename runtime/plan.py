@@ -12,7 +12,7 @@ import numpy as np
 
 from .arena import Allocation, aligned, pack, peak
 from .backend import Backend, Buffer, Device, Forking, Run, Stream, View
-from .budget import Budget, budget_of
+from .budget import Budget
 from .errors import DeviceError, LimitError
 from .exchange import HOST_IO, IOPlacement
 from .guard import check_time, is_timed, planning
@@ -100,7 +100,7 @@ class Plan:
         self.rows = layout.rows
         self.refusals = found.refusals
         self._check_each = options.check_each
-        self._budget = budget_of(options) if budget is None else budget
+        self._budget = Budget(options.max_bytes) if budget is None else budget
         self._taken = 0
         self.device = backends[0].device
         self._stream = self.device.stream()

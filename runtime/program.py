@@ -17,7 +17,7 @@ import numpy as np
 from .backend import Interpreter
 from .body import opened, settled
 from .bounded_outputs import Counting, counting
-from .budget import Budget, Tally, check_sizes
+from .budget import Budget
 from .control import run_control
 from .device_io import Resident
 from .errors import (
@@ -42,6 +42,7 @@ from .ops.control import Loop
 from .plan import Memory, Plan
 from .resources import Keys, Resources, Types
 from .stages import Stage, is_plannable, last_reads, late_nodes, levels_of
+from .tally import Tally, check_sizes
 from .types import Array, HostValue, TensorType, type_of
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from sys import getsizeof
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from .dtypes import DType, int64, name_of
+from .dtypes import DType, int64, name_of, string
 
+#: About what an entry of a dictionary takes beside its elements.
+_ENTRY = 100
 #: An integer, the name of a symbol ("batch"), or None for a size that nobody knows yet.
 Dim = int | str | None
 Shape = tuple[Dim, ...]
@@ -183,3 +186,18 @@ def type_of(data: HostValue, declared: ValueType | None = None) -> ValueType | N
     if data is None and not isinstance(declared, OptionalType):
         return OptionalType()
     return declared
+
+
+def bytes_of(data: Array | dict[object, object]) -> int:
+    """Return the bytes that an array or a map takes, the characters of strings with them.
+
+    Elements that are one object, and axes along which an array repeats, count once.
+    """
+    if isinstance(data, dict):
+        return _ENTRY * len(data)
+    repeated = (n for n, stride in zip(data.shape, data.strides, strict=True) if stride == 0)
+    nbytes = data.nbytes // max(1, prod(repeated))
+    if data.dtype == string and data.size:
+        stored = data[..., *(slice(None if stride else 1) for stride in data.strides)]
+        nbytes += sum(map(getsizeof, {id(text): text for text in stored.flat}.values()))
+    return nbytes

@@ -22,7 +22,7 @@ import numpy as np
 from ..runtime.dtypes import string
 from ..runtime.errors import InputError, LimitError, TercetError
 from ..runtime.files import replacing
-from ..runtime.host import memory
+from ..runtime.host_memory import memory
 from ..runtime.types import Array
 
 _NPY = b"\x93NUMPY"

@@ -28,7 +28,8 @@ from cuda.core.graph import GraphBuilder
 from ...runtime import forks
 from ...runtime.backend import View
 from ...runtime.errors import BackendUnavailable, DeviceError, DeviceFault, DeviceOutOfMemory
-from ...runtime.host import HostBuffer, memory
+from ...runtime.host import HostBuffer
+from ...runtime.host_memory import memory
 from ...runtime.types import Array, TensorType
 from .compile import Compiler, target_for
 from .memory import CudaBuffer, PinnedBuffer, address

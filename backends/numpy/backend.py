@@ -11,7 +11,8 @@ import numpy as np
 from ...runtime.backend import BuildContext, Claim, Decline, Weights
 from ...runtime.custom import Custom, run_custom
 from ...runtime.errors import FAILURES, LimitError, TercetError, UnsupportedError
-from ...runtime.host import HOST, HostDevice, allowance
+from ...runtime.host import HOST, HostDevice
+from ...runtime.host_memory import allowance
 from ...runtime.infer import check_types, infer
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.op import Op

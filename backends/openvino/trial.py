@@ -18,7 +18,8 @@ from ...runtime import forks
 from ...runtime.dtypes import name_of
 from ...runtime.errors import FAILURES, TercetError, UnsupportedError
 from ...runtime.guard import check_time
-from ...runtime.host import HOST, allowance
+from ...runtime.host import HOST
+from ...runtime.host_memory import allowance
 from ...runtime.ir import Graph, Node, Value
 from ...runtime.partition import reads_of, results_of
 from ...runtime.types import Array, TensorType

@@ -7,7 +7,6 @@ counted, and `Options.stop_at` stops after any number of them, which is what bis
 from __future__ import annotations
 
 from ..ir import Graph
-from ..options import Options
 from . import (
     compose_views,
     drop_requantization,
@@ -36,7 +35,7 @@ from . import (
     unfold_patches,
     unshuffle,
 )
-from .driver import Context, Evaluate, Pass, Rewrite, Rewrites, run_passes
+from .driver import Context, Evaluate, Pass, PassOptions, Rewrite, Rewrites, run_passes
 from .inline_bodies import lower
 
 __all__ = [
@@ -212,7 +211,7 @@ AFTER_SHAPES: tuple[Pass, ...] = (
 def optimise(
     graph: Graph,
     passes: tuple[Pass, ...],
-    options: Options,
+    options: PassOptions,
     evaluate: Evaluate,
     rewrites: Rewrites,
 ) -> None:

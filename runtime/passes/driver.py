@@ -6,16 +6,37 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from ..guard import check_time
 from ..ir import Graph
 from ..op import Op
-from ..options import Options
 from ..types import Array
 
 #: Runs one operator on arrays (None: input left out) and returns its outputs; None where it
 #: cannot, which leaves the node for the backends.
 Evaluate = Callable[[Op, Sequence[Array | None], int], Sequence[Array] | None]
+
+
+class PassOptions(Protocol):
+    """Those of a user's choices (`runtime.options.Options`) that decide what passes do."""
+
+    @property
+    def precision(self) -> str: ...
+    @property
+    def keep_float32(self) -> tuple[str, ...]: ...
+    @property
+    def stop_at(self) -> int | None: ...
+    @property
+    def skip(self) -> tuple[str, ...]: ...
+    @property
+    def fold_bytes(self) -> int: ...
+    @property
+    def fold_total(self) -> int: ...
+    @property
+    def finite(self) -> bool: ...
+    @property
+    def max_bytes(self) -> int | None: ...
 
 
 @dataclass(slots=True)
@@ -29,7 +50,7 @@ class Context:
         refused: every rewrite that the pass now running could have made, and why it did not.
     """
 
-    options: Options
+    options: PassOptions
     evaluate: Evaluate
     spent: int = 0
     refused: list[Refusal] = field(default_factory=list["Refusal"])

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..budget import budget_of, bytes_of
+from ..budget import Budget
 from ..guard import check_time
 from ..infer import known_elements
 from ..ir import Graph, Node
 from ..ops.shape import ConstantOfShape
-from ..types import Array, TensorType
+from ..types import Array, TensorType, bytes_of
 from .driver import Context
 
 
@@ -64,7 +64,7 @@ def _repeated(node: Node, context: Context) -> list[Array] | None:
     if not isinstance(node.op, ConstantOfShape) or not isinstance(type_, TensorType):
         return None
     fill = np.zeros((), type_.dtype) if node.op.value is None else node.op.value.array.reshape(())
-    if not type_.is_static or type_.nbytes > budget_of(context.options).limit:
+    if not type_.is_static or type_.nbytes > Budget(context.options.max_bytes).limit:
         return None
     return [np.broadcast_to(fill, type_.dims)]
 

@@ -35,7 +35,8 @@ from tercet.runtime.dtypes import (
     string,
 )
 from tercet.runtime.errors import TercetError
-from tercet.runtime.host import HOST, memory
+from tercet.runtime.host import HOST
+from tercet.runtime.host_memory import memory
 from tercet.runtime.ir import Graph
 from tercet.runtime.op import OPERATORS, attributes, with_attributes
 from tercet.runtime.ops.elementwise import Cast
