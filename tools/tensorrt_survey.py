@@ -11,7 +11,7 @@ from typing import Any
 from ..backends.numpy import NumpyBackend, evaluate
 from ..backends.regions.regions import Region, is_worthwhile, regions
 from ..backends.regions.section import section, written_as
-from ..backends.tensorrt.claims import OPSET, refusal
+from ..backends.tensorrt.claims import OPSET, refusals
 from ..importers.onnx.versions import newest, schema_of
 from ..runtime.backend import Claim, Decline, Device
 from ..runtime.dtypes import name_of
@@ -77,7 +77,7 @@ class Survey:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         """Look at every node and region, and decline them all."""
-        why = {n: refusal(graph, n, self.takes, self.vendor) for n in graph.nodes if n in free}
+        why = refusals(graph, free, self.takes, self.vendor)
         built: set[Node] = set()
         for region in regions(graph, {node for node, reason in why.items() if not reason}):
             if not all(node.op.view for node in region) and self._look_at_region(graph, region):

@@ -13,7 +13,7 @@ from ...runtime.options import Options
 from ..regions.regions import LEAST, Region, is_worthwhile, regions
 from ..regions.section import section
 from .build import Refused, Settings
-from .claims import OPSET, refusal
+from .claims import OPSET, refusals
 from .engine import Engines
 from .step import EngineStep, Pointer
 
@@ -45,15 +45,11 @@ class TensorrtBackend:
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield a claim for each region that is worth an engine, a reason for every other node."""
-        taken: set[Node] = set()
-        for node in graph.nodes:
-            if node in free:
-                reason = refusal(graph, node, self._engines.takes, str(self._engines.vendor))
-                if reason and not node.op.view:
-                    yield Decline(node, reason)
-                if not reason:
-                    taken.add(node)
-        for region in regions(graph, taken):
+        why = refusals(graph, free, self._engines.takes, str(self._engines.vendor))
+        for node, reason in why.items():
+            if reason and not node.op.view:
+                yield Decline(node, reason)
+        for region in regions(graph, {node for node, reason in why.items() if not reason}):
             if is_worthwhile(region, self._least):
                 yield Claim(region, partial(self._build, graph, region, options))
                 continue

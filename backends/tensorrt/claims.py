@@ -6,7 +6,7 @@ written down here; docs/results/tensorrt_support.md holds it against the real pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from math import prod
 from typing import Any
 
@@ -37,6 +37,7 @@ from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.ops.shape import Flatten, Identity, Reshape, Squeeze, Unsqueeze
 from ...runtime.types import TensorType
 from ..regions.section import written_as
+from .loops import DROPS, droppers
 
 #: The opset that regions are written in. It is the first one whose pooling has the windows that the
 #: operators here have; what is newer is written as the functions that the specification gives.
@@ -63,6 +64,25 @@ PARAMETERS = frozenset(
         *("sizes", "split", "starts", "steps", "training_mode"),
     )
 )
+
+
+def refusals(
+    graph: Graph, free: Set[Node], takes: Callable[[str], bool], vendor: str
+) -> dict[Node, str]:
+    """Return why each free node belongs to no region; empty where it may, in the graph's order.
+
+    Args:
+        graph: all shapes static.
+        free: those of its nodes that are asked about.
+        takes: whether the parser knows an operator.
+        vendor: the library, for the reasons.
+    """
+    dropping = droppers(graph)
+    return {
+        node: DROPS if node in dropping else refusal(graph, node, takes, vendor)
+        for node in graph.nodes
+        if node in free
+    }
 
 
 def refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str) -> str:

@@ -31,6 +31,7 @@ from tercet.tools.tensorrt_survey import Survey, look_at
 from tercet.tools.tensorrt_worker import Worker
 
 from .double import RTX_STUB, STUB, classes
+from .recurrences import WAYS, recurrences
 
 WHY = "TensorRT-RTX is not installed: pip install 'tercet[tensorrt-rtx]'"
 pytestmark = pytest.mark.skipif(find_spec("tensorrt_rtx_bindings") is None, reason=WHY)
@@ -120,6 +121,16 @@ def test_a_whole_network_is_one_engine(worker: Worker, known: dict[str, bool]) -
     assert look_at(survey, "squeezenet", graph, None) == ""
     (part,) = survey.parts.values()
     assert (bool(part.verdict), part.refusal) == (True, "")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_recurrences(way: str, worker: Worker, known: dict[str, bool]) -> None:
+    """Each region that is formed of them is built."""
+    survey = Survey(lambda name: name in known, worker.build, "TensorRT-RTX")
+    graph = importer.load(recurrences("LSTM", way)).graph
+    assert look_at(survey, way, graph, None) == ""
+    assert [each for each in survey.parts.values() if not each.verdict] == []
+    assert [each for each in survey.nodes.values() if is_wrong_refusal(each)] == []
 
 
 def small() -> ModelProto:

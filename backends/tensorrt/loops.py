@@ -1,0 +1,49 @@
+"""What the builder refuses of several recurrences in one engine: a rule about graphs.
+
+TensorRT-RTX 1.7 ends in an internal error (``bb.cpp:43: append_to->parent() == this``) where a
+recurrence that is not an engine's first one begins with a state that has lost a last axis of one
+element inside the engine: (1, 1, 128, 1) becomes (1, 1, 128), by views and operators of one input.
+The node that drops the axis is left out; mostly that is a view, which costs nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+from ...runtime.ir import Graph, Node, Value
+from ...runtime.op import input_names
+from ...runtime.ops.gather import Gather
+from ...runtime.ops.recurrent import GRU, LSTM, RNN
+
+DROPS = "the state of a second recurrence loses its last axis here: the builder fails on that"
+_STATES = ("initial_h", "initial_c")
+
+
+def droppers(graph: Graph) -> frozenset[Node]:
+    """Return the nodes that drop the last axis of what a second or later recurrence begins with."""
+    recurrences = [node for node in graph.nodes if isinstance(node.op, GRU | LSTM | RNN)]
+    found: set[Node] = set()
+    for node in recurrences[1:]:
+        named = zip(input_names(type(node.op)), node.inputs, strict=False)
+        states = [value for name, value in named if name in _STATES and value is not None]
+        found.update(filter(None, map(_dropper, states)))
+    return frozenset(found)
+
+
+def _dropper(state: Value) -> Node | None:
+    """Return the node nearest to a state that makes its shape of one with a further axis."""
+    dims, value = state.tensor.dims, state
+    while (node := value.producer) is not None:
+        source = node.inputs[0]
+        if source is None:
+            return None
+        before = source.tensor.dims
+        if before[:-1] == dims and (before[-1] == 1 if node.op.view else _reduces(node)):
+            return node
+        keeps = len(node.inputs) == 1 and before == value.tensor.dims
+        if not node.op.view and not keeps:
+            return None
+        value = source
+    return None
+
+
+def _reduces(node: Node) -> bool:
+    return isinstance(node.op, Gather) or getattr(node.op, "keepdims", 1) == 0
