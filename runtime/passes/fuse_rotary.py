@@ -2,99 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dtypes import FLOATS
+from ..dtypes import FLOATS, DType
 from ..ir import Graph, Node, Value
 from ..ops.attention import RotaryEmbedding
-from ..ops.elementwise import Add, Mul, Neg
+from ..ops.elementwise import Add, Sub
 from ..ops.movement import Concat, Slice
 from ..types import Array
 from .driver import Context
 from .editing import dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
-from .pattern import Apply, Var
+from .pattern import Apply, Match
+from .row_sums import RowSums, Term, sources
 
 
-def _constants(node: Node) -> bool:
-    return all(v is not None and v.data is not None for v in node.inputs[1:])
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Any sum of moved and scaled elements of one tensor, which gets the name x."""
+
+    def find(self, value: Value | None, match: Match) -> Iterator[Match]:
+        if value is None or len(shape_of(value) or ()) != 4 or dtype_of(value) not in FLOATS:
+            return
+        for source, nodes in sources(value):
+            bound = replace(match, nodes=match.nodes | nodes).bound("x", source)
+            if bound is not None:
+                yield bound
 
 
-def _joins_last(node: Node) -> bool:
-    rank = len(shape_of(node.output) or ())
-    return getattr(node.op, "axis", 0) in (-1, rank - 1) and len(node.inputs) == 2
+@dataclass(frozen=True, slots=True)
+class _Rotation:
+    """``y[j] = cos[j] x[j] + sin[j] x[pair of j]`` for the first elements of a row.
+
+    Attributes:
+        op: which elements are pairs.
+        cos: float64 [positions or 1, pairs].
+        sin: likewise; for the first element of a pair it counts negative.
+    """
+
+    op: RotaryEmbedding
+    cos: Array
+    sin: Array
 
 
-_CONSTANT = Var("sin", lambda value: value.data is not None)
-_OTHER = Apply(
-    Concat,
-    Apply(Neg, Apply(Slice, "x", name="second", where=_constants)),
-    Apply(Slice, "x", name="first", where=_constants),
-    where=_joins_last,
-    name="other",
-)
-_ROTATED = Apply(
-    Add, Apply(Mul, _OTHER, _CONSTANT), Apply(Mul, "x", Var("cos", lambda v: v.data is not None))
-)
-
-
-def _bounds(node: Node, rank: int, size: int) -> tuple[int, int] | None:
-    """Return what a Slice of the last axis takes, in steps of 1; None for another one."""
-    starts, ends, axes, steps = (*[v and v.data for v in node.inputs[1:]], None, None)[:4]
-    if starts is None or ends is None or axes is None or axes.size != 1:
+def _rotation(terms: Sequence[Term], size: int) -> _Rotation | None:
+    """Return the rotation that a sum is; None where it is none."""
+    own = np.arange(size)
+    moved = np.zeros(size, bool)
+    for term in terms:
+        moved |= (term.index != own) & (term.factor != 0).any(axis=(0, 1, 2))
+    width = int(np.flatnonzero(moved)[-1]) + 1 if moved.any() else 0
+    if width < 2 or width % 2:
         return None
-    if int(axes.reshape(-1)[0]) not in (-1, rank - 1):
-        return None
-    if steps is not None and int(steps.reshape(-1)[0]) != 1:
-        return None
-    first, last, step = slice(int(starts.reshape(-1)[0]), int(ends.reshape(-1)[0])).indices(size)
-    return (first, last) if step == 1 else None
+    half = width // 2
+    halves, neighbours = (own[:width] + half) % width, own[:width] ^ 1
+    dim = 0 if width == size else width
+    for pairs, is_interleaved in ((halves, 0), (neighbours, 1)):
+        first = own[:width:2] if is_interleaved else own[:half]
+        tables = _tables(terms, np.concatenate([pairs, own[width:]]), own)
+        if tables is None:
+            continue
+        cos, sin = tables
+        second = pairs[first]
+        turns = np.array_equal(cos[:, first], cos[:, second])
+        turns = turns and np.array_equal(sin[:, first], -sin[:, second])
+        if turns and (cos[:, width:] == 1).all():
+            op = RotaryEmbedding(interleaved=is_interleaved, rotary_embedding_dim=dim)
+            return _Rotation(op, cos[:, first], sin[:, second])
+    return None
 
 
-def _cache(value: Value, length: int, size: int) -> Array | None:
-    """Return what a table has for each position and pair; None where it differs otherwise."""
-    data = value.data
-    if data is None or data.ndim > 4 or data.shape[-2:] != (length, size):
-        return None
-    if data.size != length * size:
-        return None
-    table = data.reshape(length, size)
-    half = size // 2
-    return table[:, :half] if np.array_equal(table[:, :half], table[:, half:]) else None
+def _tables(terms: Sequence[Term], pairs: Array, own: Array) -> tuple[Array, Array] | None:
+    """Return the factors of each element itself and of the other one of its pair, by position."""
+    cos, sin = np.zeros((1, len(own))), np.zeros((1, len(own)))
+    for term in terms:
+        if term.factor.shape[:2] != (1, 1):
+            return None
+        factor, is_own = term.factor[0, 0], term.index == own
+        if (factor[:, ~is_own & (term.index != pairs)] != 0).any():
+            return None
+        cos = cos + np.where(is_own, factor, 0)
+        sin = sin + np.where(is_own, 0, factor)
+    shape = np.broadcast_shapes(cos.shape, sin.shape)
+    return np.broadcast_to(cos, shape), np.broadcast_to(sin, shape)
 
 
 def _build(found: Found) -> Outcome:
-    x, shape = found["x"], shape_of(found["x"])
-    if shape is None or len(shape) != 4 or dtype_of(x) not in FLOATS:
-        return None
-    batch, _, length, size = shape
+    x = found["x"]
+    batch, _, length, size = shape_of(x) or (None,) * 4
+    dtype = dtype_of(x)
     if not isinstance(batch, int) or not isinstance(length, int) or not isinstance(size, int):
         return None
-    half = size // 2
-    cuts = [_bounds(found.match.made(name), 4, size) for name in ("first", "second")]
-    if size % 2 or cuts != [(0, half), (half, size)]:
+    terms = RowSums(x, found.context.evaluate).terms(found.top.output)
+    rotation = _rotation(terms, size) if terms and dtype is not None else None
+    if rotation is None or dtype is None:
         return None
-    caches = [_cache(found[name], length, half * 2) for name in ("cos", "sin")]
-    if any(cache is None or cache.dtype != dtype_of(x) for cache in caches):
-        return None
+    tables = [
+        np.broadcast_to(table, (length, table.shape[1])) for table in (rotation.cos, rotation.sin)
+    ]
+    return _replacement(found, x, rotation.op, tables, batch, dtype)
+
+
+def _replacement(
+    found: Found, x: Value, op: RotaryEmbedding, tables: Sequence[Array], batch: int, dtype: DType
+) -> Replacement:
+    """Return a rotation of x with tables of its positions, [positions, pairs]."""
     add = found.builder(f"{found.top.name}.caches")
+    caches = [table.astype(dtype) for table in tables]
     if batch == 1:
-        tables = [add.constant(cache[None], "cache") for cache in caches if cache is not None]
-        return Replacement(RotaryEmbedding(), (x, *tables))
-    tables = [add.constant(cache, "cache") for cache in caches if cache is not None]
-    places = np.broadcast_to(np.arange(length, dtype=np.int64), (batch, length))
-    return Replacement(RotaryEmbedding(), (x, *tables, add.constant(places.copy(), "positions")))
+        return Replacement(op, (x, *(add.constant(cache[None], "cache") for cache in caches)))
+    places = np.broadcast_to(np.arange(len(caches[0]), dtype=np.int64), (batch, len(caches[0])))
+    values = [add.constant(cache, "cache") for cache in caches]
+    return Replacement(op, (x, *values, add.constant(places.copy(), "positions")))
 
 
-FUSIONS = (Fusion(_OTHER, _build, _ROTATED, 2),)
+# ── some of the positions ────────────────────────────────────────────────────────────────────────
+
+
+def _positions(node: Node | None, length: int) -> tuple[Value, range] | None:
+    """Return which positions of a tensor [batch, heads, positions, size] a Slice takes."""
+    if node is None or not isinstance(node.op, Slice):
+        return None
+    source, *bounds = node.inputs
+    starts, ends, axes, steps = (*(None if v is None else v.data for v in bounds), None, None)[:4]
+    if source is None or starts is None or ends is None or axes is None or axes.size != 1:
+        return None
+    if int(axes.reshape(-1)[0]) not in (2, -2):
+        return None
+    step = 1 if steps is None else int(steps.reshape(-1)[0])
+    part = slice(int(starts.reshape(-1)[0]), int(ends.reshape(-1)[0]), step)
+    return source, range(length)[part]
+
+
+def _rows(rotated: Node) -> list[Array] | None:
+    """Return the tables of all positions in order; None where samples have different ones."""
+    caches = [None if v is None else v.data for v in rotated.inputs[1:]]
+    cos, sin, places = (*caches, None)[:3]
+    if cos is None or sin is None or (len(caches) > 2 and places is None):
+        return None
+    if places is not None:
+        cos, sin = cos[places], sin[places]
+    if any((cache != cache[:1]).any() for cache in (cos, sin)):
+        return None
+    return [cos[0], sin[0]]
+
+
+def _build_joined(found: Found) -> Outcome:
+    rotated, shape = found.match.made("rotated"), shape_of(found.top.output)
+    batch, _, length, _ = shape or (None,) * 4
+    rows = _rows(rotated)
+    if not isinstance(batch, int) or not isinstance(length, int) or rows is None:
+        return None
+    source, start, place = None, 0, 0
+    for piece in found.top.inputs:
+        node = piece.producer if piece is not None else None
+        cut = _positions(found.match.made("part") if node is rotated else node, length)
+        if cut is None or cut[1] != range(place, place + len(cut[1])):
+            return None
+        if source not in (None, cut[0]) or shape_of(cut[0]) != shape:
+            return None
+        source, place = cut[0], place + len(cut[1])
+        start = cut[1].start if node is rotated else start
+    dtype = dtype_of(source)
+    if source is None or dtype is None or not isinstance(rotated.op, RotaryEmbedding):
+        return None
+    tables = [np.ones((length, rows[0].shape[1])), np.zeros((length, rows[1].shape[1]))]
+    for table, known in zip(tables, rows, strict=True):
+        table[start : start + len(known)] = known
+    return _replacement(found, source, rotated.op, tables, batch, dtype)
+
+
+def _joins_positions(node: Node) -> bool:
+    return getattr(node.op, "axis", 0) in (2, -2) and len(shape_of(node.output) or ()) == 4
+
+
+_PART = Apply(RotaryEmbedding, Apply(Slice, name="part", stays=True), name="rotated")
+
+FUSIONS = (
+    Fusion(Apply((Add, Sub), name="sum"), _build, _Sums(), 3),
+    Fusion(_PART, _build_joined, Apply(Concat, where=_joins_positions), 1),
+)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Put RotaryEmbedding in place of ``x * cos + concat(-x[half:], x[:half]) * sin``.
+    """Put RotaryEmbedding in place of sums of a head's elements that turn pairs of them.
 
-    The tables are constants of one batch and one head, whose halves are equal; x has four axes of
-    known sizes. Two positions of a pair are in the two halves of a head.
+    ``y[j] = cos[j] x[j] + sin[j] x[pair of j]``, however elements are moved, negated and scaled:
+    pairs lie in the two halves of a head or side by side, in all of it or in its first part. The
+    tables are constants that all heads share; x has four axes, of known sizes. Where only some
+    positions are rotated and the others joined to them again, these rotate by nothing.
     """
-    return fuse(graph, context, FUSIONS)
+    for fusion in FUSIONS:
+        yield from fuse(graph, context, (fusion,))

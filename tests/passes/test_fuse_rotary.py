@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Mul, Neg
-from tercet.runtime.ops.movement import Concat, Slice
+from tercet.runtime.ops.elementwise import Add, Exp, Mul, Neg, Sub
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.movement import Concat, Slice, Split
+from tercet.runtime.ops.shape import Reshape, Unsqueeze
 
-from .graphs import apply, assert_same, kinds, make, optimised
+from .graphs import Build, apply, assert_same, kinds, make, optimised
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,9 @@ class Spelling:
             return apply(g, Slice(), x, *(np.array([n]) for n in (first, last, self.axis)))
 
         second, first = half(self.cut, self.end), half(0, self.cut)
-        parts = [apply(g, Neg(), second), first]
-        if not self.negative_first:
+        if self.negative_first:
+            parts = [apply(g, Neg(), second), first]
+        else:
             parts = [second, apply(g, Neg(), first)]
         other = apply(g, Concat(axis=self.axis), *parts)
         if self.commuted:
@@ -67,6 +71,7 @@ ROTATED = {
     "an axis from behind": Spelling(axis=-1),
     "the end as a number": Spelling(end=8),
     "one position": Spelling(shape=(2, 3, 1, 8)),
+    "the sign on the other half": Spelling(negative_first=False),
 }
 
 
@@ -79,12 +84,135 @@ def test_it_is_recognised(name: str) -> None:
 
 
 OTHERS = {
-    "the sign on the other half": Spelling(negative_first=False),
     "tables whose halves differ": Spelling(is_doubled=False),
     "halves of unequal length": Spelling(cut=3),
     "another axis": Spelling(shape=(1, 3, 8, 8), axis=2),
     "three axes": Spelling(shape=(3, 5, 8), axis=2, tables=1),
 }
+
+
+def tables(length: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    angles = np.random.default_rng(0).standard_normal((1, 1, length, pairs))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def cut(g: Graph, x: Value, axis: int, first: int, last: int, step: int = 1) -> Value:
+    part = apply(g, Slice(), x, *(np.array([n]) for n in (first, last, axis, step)))
+    infer(g)
+    return part
+
+
+def stacked(g: Graph, first: Value, second: Value, axis: int = -1) -> Value:
+    return apply(
+        g, Concat(axis=axis), *(apply(g, Unsqueeze(), v, np.array([axis])) for v in (first, second))
+    )
+
+
+def neighbours(g: Graph, x: Value) -> Value:
+    """``x * cos + stack(-x[1::2], x[::2]) * sin``, as timm writes it."""
+    *_, length, size = x.tensor.shape or ()
+    cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
+    even, odd = (cut(g, x, 3, first, 1 << 40, 2) for first in (0, 1))
+    turned = apply(g, Reshape(), stacked(g, apply(g, Neg(), odd), even), np.array(x.tensor.shape))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+
+
+def complex_numbers(g: Graph, x: Value) -> Value:
+    """Real and imaginary parts apart, joined behind, as the first Llama was written."""
+    *outer, length, size = x.tensor.shape or ()
+    cos, sin = tables(length, size // 2)
+    pairs = apply(g, Reshape(), x, np.array([*outer, length, size // 2, 2]))
+    real, imaginary = (apply(g, Gather(axis=-1), pairs, np.array(i)) for i in (0, 1))
+    products = [
+        apply(g, Mul(), a, b)
+        for a, b in ((real, cos), (imaginary, sin), (real, sin), (imaginary, cos))
+    ]
+    parts = apply(g, Sub(), *products[:2]), apply(g, Add(), *products[2:])
+    return apply(g, Reshape(), stacked(g, *parts), np.array(x.tensor.shape))
+
+
+def half_by_half(g: Graph, x: Value) -> Value:
+    """The halves of a head apart, joined behind."""
+    *_, length, size = x.tensor.shape or ()
+    cos, sin = tables(length, size // 2)
+    halves = g.insert(Split(axis=-1, num_outputs=2), [x], 2).outputs
+    first, second = halves
+    a = apply(g, Sub(), apply(g, Mul(), first, cos), apply(g, Mul(), second, sin))
+    b = apply(g, Add(), apply(g, Mul(), second, cos), apply(g, Mul(), first, sin))
+    return apply(g, Concat(axis=-1), a, b)
+
+
+def first_part(g: Graph, x: Value) -> Value:
+    """Only the first elements of a head are rotated, as in GPT-NeoX."""
+    size = (x.tensor.shape or ())[-1]
+    part = half_by_half(g, cut(g, x, 3, 0, size // 2))
+    return apply(g, Concat(axis=-1), part, cut(g, x, 3, size // 2, 1 << 40))
+
+
+def all_but_the_first(g: Graph, x: Value) -> Value:
+    """The first position is not rotated, as class tokens are not."""
+    rest = neighbours(g, cut(g, x, 2, 1, 1 << 40))
+    return apply(g, Concat(axis=2), cut(g, x, 2, 0, 1), rest)
+
+
+def all_but_the_last(g: Graph, x: Value) -> Value:
+    rest = half_by_half(g, cut(g, x, 2, 0, -2))
+    return apply(g, Concat(axis=-2), rest, cut(g, x, 2, -2, 1 << 40))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    "build",
+    [neighbours, complex_numbers, half_by_half, first_part, all_but_the_first, all_but_the_last],
+)
+def test_every_spelling_is_one_operator(build: Build, batch: int) -> None:
+    graph = make(build, (batch, 3, 5, 8))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["RotaryEmbedding"]
+    assert_same(graph, after)
+
+
+def scrambled(g: Graph, x: Value) -> Value:
+    """Pairs of no rotation: each element with the next one."""
+    *_, length, size = x.tensor.shape or ()
+    cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
+    turned = apply(g, Gather(axis=-1), x, np.roll(np.arange(size), 1))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+
+
+def of_two(g: Graph, x: Value) -> Value:
+    """The other elements are another tensor's."""
+    *_, length, size = x.tensor.shape or ()
+    cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
+    turned = apply(g, Gather(axis=-1), apply(g, Exp(), x), np.roll(np.arange(size), size // 2))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+
+
+def mixed_heads(g: Graph, x: Value) -> Value:
+    """Elements of other heads are added."""
+    *_, length, size = x.tensor.shape or ()
+    cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
+    turned = apply(g, Gather(axis=1), x, np.array([1, 2, 0]))
+    return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
+
+
+@pytest.mark.parametrize("build", [scrambled, of_two, mixed_heads])
+def test_what_is_no_rotation_stays(build: Build) -> None:
+    graph = make(build, (1, 3, 5, 8))
+    after, _ = optimised(graph)
+    assert len(kinds(after)) > 2
+    assert_same(graph, after)
+
+
+def test_rotated_positions_in_another_order_stay() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        rest = neighbours(g, cut(g, x, 2, 1, 1 << 40))
+        return apply(g, Concat(axis=2), rest, cut(g, x, 2, 0, 1))
+
+    graph = make(build, (1, 3, 5, 8))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Concat") == 1
+    assert_same(graph, after)
 
 
 @pytest.mark.parametrize("name", OTHERS)

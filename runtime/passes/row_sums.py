@@ -1,0 +1,240 @@
+"""What a tensor is in terms of another: sums of the elements of its rows, moved and scaled.
+
+    y[..., j] = sum of factor[..., j] * x[..., index[j]]
+
+Slices, Splits, Concats, Gathers, Reshapes and Transposes of the last axes, Neg, Add, Sub, and
+products with constants are followed, in whatever order an exporter wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import prod
+
+import numpy as np
+
+from ..ir import Node, Value
+from ..ops.elementwise import Add, Div, Mul, Neg, Sub
+from ..ops.gather import Gather
+from ..ops.movement import Concat, Slice, Split, Transpose
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..types import Array
+from .driver import Evaluate
+from .editing import shape_of
+
+_MOVES = (Slice, Split, Concat, Gather, Transpose)
+_RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+#: Most nodes between the two tensors.
+_REACH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One of the summands.
+
+    Attributes:
+        index: which element of a row of x; int64 [elements of a row of y].
+        factor: of it, float64 [..., elements of a row of y]; broadcasts over the rows.
+    """
+
+    index: Array
+    factor: Array
+
+    def taken(self, places: Array) -> Term:
+        """Return this for the elements at some places."""
+        return Term(self.index[places], self.factor[..., places])
+
+    def times(self, factor: Array | float) -> Term:
+        """Return this with another factor."""
+        return Term(self.index, self.factor * factor)
+
+
+def is_followed(node: Node | None) -> bool:
+    """Whether a node only moves, adds, or scales by constants."""
+    if node is None:
+        return False
+    if isinstance(node.op, (Mul, Div)):
+        return any(v is not None and v.data is not None for v in node.inputs)
+    return isinstance(node.op, (*_MOVES, *_RESHAPES, Neg, Add, Sub))
+
+
+def sources(top: Value) -> Iterator[tuple[Value, frozenset[Node]]]:
+    """Yield the tensors of a value's shape that it alone depends on, near ones first.
+
+    Each comes with the nodes in between, all of which are followed.
+    """
+    near, order = {top: 0}, [top]
+    for value in order:
+        node = value.producer
+        if node is None or not is_followed(node):
+            continue
+        for read in node.reads:
+            if read.data is None and read not in near:
+                near[read] = len(near)
+                order.append(read)
+        if len(order) > _REACH:
+            break
+    for value in order[1:]:
+        if shape_of(value) == shape_of(top):
+            nodes = _between(top, value)
+            if nodes is not None:
+                yield value, nodes
+
+
+def _between(top: Value, source: Value) -> frozenset[Node] | None:
+    """Return the nodes from one value to another; None where there is another way in."""
+    nodes: set[Node] = set()
+    todo = [top]
+    while todo:
+        value = todo.pop()
+        node = value.producer
+        if value is source or value.data is not None or node in nodes:
+            continue
+        if node is None or not is_followed(node) or len(nodes) == _REACH:
+            return None
+        nodes.add(node)
+        todo += node.reads
+    return frozenset(nodes)
+
+
+class RowSums:
+    """Follows values to the rows of one tensor, whose last axis has a known size.
+
+    Args:
+        source: the tensor.
+        evaluate: runs an operator on arrays.
+    """
+
+    def __init__(self, source: Value, evaluate: Evaluate) -> None:
+        shape = shape_of(source)
+        if not shape or not isinstance(shape[-1], int):
+            raise ValueError("the rows of this tensor have no known size")
+        self._rows = tuple(shape[:-1])
+        self._evaluate = evaluate
+        start = np.arange(shape[-1], dtype=np.int64)
+        one = Term(start, np.ones((1,) * len(self._rows) + start.shape))
+        self._known: dict[Value, list[Term] | None] = {source: [one]}
+
+    def terms(self, value: Value | None) -> list[Term] | None:
+        """Return the summands of a value; None where it is no such sum."""
+        if value is None:
+            return None
+        if value not in self._known:
+            self._known[value] = self._follow(value)
+        return self._known[value]
+
+    def _tail(self, value: Value | None) -> tuple[int, ...] | None:
+        """Return the sizes of the axes that make up a row of x."""
+        shape, lead = shape_of(value), len(self._rows)
+        if shape is None or None in shape or tuple(shape[:lead]) != self._rows:
+            return None
+        tail = tuple(size for size in shape[lead:] if isinstance(size, int))
+        return tail if len(tail) == len(shape) - lead else None
+
+    def _follow(self, value: Value) -> list[Term] | None:
+        node, tail = value.producer, self._tail(value)
+        if node is None or tail is None or not is_followed(node):
+            return None
+        if isinstance(node.op, Neg):
+            terms = self.terms(node.inputs[0])
+            return None if terms is None else [term.times(-1.0) for term in terms]
+        if isinstance(node.op, (Add, Sub)):
+            return self._sum(node, tail)
+        if isinstance(node.op, (Mul, Div)):
+            return self._scaled(node, tail)
+        if isinstance(node.op, _RESHAPES):
+            before = self._tail(node.inputs[0])
+            same = before is not None and prod(before) == prod(tail)
+            return self.terms(node.inputs[0]) if same else None
+        return self._moved(node, value)
+
+    def _sum(self, node: Node, tail: tuple[int, ...]) -> list[Term] | None:
+        first, second = node.inputs
+        if self._tail(first) != tail or self._tail(second) != tail:
+            return None
+        a, b = self.terms(first), self.terms(second)
+        if a is None or b is None:
+            return None
+        sign = -1.0 if isinstance(node.op, Sub) else 1.0
+        return [*a, *(term.times(sign) for term in b)]
+
+    def _scaled(self, node: Node, tail: tuple[int, ...]) -> list[Term] | None:
+        x, other = node.inputs
+        if isinstance(node.op, Mul) and x is not None and x.data is not None:
+            x, other = other, x
+        data = None if other is None else other.data
+        terms = self.terms(x)
+        if terms is None or data is None or data.dtype.kind not in "fV":
+            return None
+        shape, lead = shape_of(node.output), len(self._rows)
+        if self._tail(x) != tail or shape is None or data.ndim > len(shape):
+            return None
+        wide = data.astype(np.float64).reshape((1,) * (len(shape) - data.ndim) + data.shape)
+        factor = np.broadcast_to(wide, (*wide.shape[:lead], *tail))
+        factor = factor.reshape(*wide.shape[:lead], prod(tail))
+        if isinstance(node.op, Div):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                factor = 1 / factor
+        return [term.times(factor) for term in terms] if np.isfinite(factor).all() else None
+
+    def _moved(self, node: Node, value: Value) -> list[Term] | None:
+        """Follow a node that moves elements: it tells where from by moving their numbers."""
+        lead = len(self._rows)
+        if not _spares(node, lead):
+            return None
+        moved = node.inputs if isinstance(node.op, Concat) else node.inputs[:1]
+        parts: list[list[Term]] = []
+        numbers: list[Array] = []
+        start = 0
+        for x in moved:
+            tail, terms = self._tail(x), self.terms(x)
+            if tail is None or terms is None:
+                return None
+            parts.append(terms)
+            numbers.append(np.arange(start, start + prod(tail)).reshape((1,) * lead + tail))
+            start += prod(tail)
+        others = [None if v is None else v.data for v in node.inputs[len(moved) :]]
+        results = self._evaluate(node.op, [*numbers, *others], len(node.outputs))
+        if results is None:
+            return None
+        places = results[node.outputs.index(value)]
+        if places.shape[lead:] != self._tail(value):
+            return None
+        return [_joined(terms).taken(places.reshape(-1)) for terms in _aligned(parts)]
+
+
+def _spares(node: Node, lead: int) -> bool:
+    """Whether a node leaves so many axes in front alone, and takes constants for the rest."""
+    op, rank = node.op, len(shape_of(node.inputs[0]) or ())
+    if isinstance(op, Transpose):
+        return op.order(rank)[:lead] == tuple(range(lead))
+    axes = [op.axis] if isinstance(op, (Split, Concat, Gather)) else []
+    if not isinstance(op, Concat) and any(
+        v is not None and v.data is None for v in node.inputs[1:]
+    ):
+        return False
+    if isinstance(op, Slice):
+        given = node.inputs[3].data if len(node.inputs) > 3 and node.inputs[3] is not None else None
+        axes = list(range(rank)) if given is None else [int(axis) for axis in given.reshape(-1)]
+    return all(axis + (rank if axis < 0 else 0) >= lead for axis in axes)
+
+
+def _aligned(parts: Sequence[Sequence[Term]]) -> Iterator[list[Term]]:
+    """Yield the first terms of several tensors, the second ones, and so on.
+
+    A tensor that has fewer than another one adds nothing: an element times 0.
+    """
+    for terms in zip_longest(*parts):
+        yield [
+            part[0].times(0.0) if term is None else term
+            for term, part in zip(terms, parts, strict=True)
+        ]
+
+
+def _joined(terms: Sequence[Term]) -> Term:
+    """Return the terms of tensors whose rows lie side by side."""
+    lead = np.broadcast_shapes(*(term.factor.shape[:-1] for term in terms))
+    factors = [np.broadcast_to(t.factor, (*lead, t.factor.shape[-1])) for t in terms]
+    return Term(np.concatenate([t.index for t in terms]), np.concatenate(factors, -1))
