@@ -62,7 +62,7 @@ with tercet.load("energy.onnx", backend="numpy") as model:
 
 ON_CUDA = """
 from pathlib import Path
-from tercet.backends.cuda import compile as compiling
+from tercet.backends.cuda import source as kernel_source
 from tercet.backends.cuda.compile import H200
 from tercet.backends.numpy import evaluate
 from tercet.runtime.infer import specialise
@@ -72,7 +72,7 @@ from tests.kernels.dry import launches, planned
 from tests.kernels.emulator import COMPILER, open_emulated
 from tests.kernels.samples import OPTIONS
 
-compiling.KERNELS = Path("kernels")
+kernel_source.KERNELS = Path("kernels")
 static = specialise(graph, {"x": TensorType(float32, x.shape)})
 found = launches(planned(static))
 assert [launch.entry for launch in found] == ["row_energy"]

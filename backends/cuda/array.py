@@ -17,7 +17,7 @@ from ...runtime.dlpack import CODES, relabel
 from ...runtime.dtypes import DType, bool_, name_of
 from ...runtime.errors import UsageError
 from ...runtime.types import Array, TensorType
-from .device import CudaDevice, CudaStream
+from .driver_device import CudaStream, DriverDevice
 from .memory import CudaBuffer, pointer
 from .status import check
 
@@ -38,7 +38,7 @@ class DeviceArray(Closable):
         self.stream = stream
 
     @classmethod
-    def upload(cls, device: CudaDevice, data: Array) -> DeviceArray:
+    def upload(cls, device: DriverDevice, data: Array) -> DeviceArray:
         """Return a copy of an array of the host; raises `DeviceOutOfMemory`."""
         return cls(device.upload(data))
 
@@ -158,7 +158,7 @@ class DeviceArray(Closable):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device = self.elements.device
-        return (2, device.ordinal if isinstance(device, CudaDevice) else 0)
+        return (2, device.ordinal if isinstance(device, DriverDevice) else 0)
 
     def precede(self, handle: int) -> None:
         """Let what a stream is given from now on wait for the elements; -1 is no stream."""

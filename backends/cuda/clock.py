@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .device import CudaDevice, CudaStream
+    from .driver_device import CudaStream, DriverDevice
 
 #: Microseconds that one recording should take, calls that it has at most, and its replays.
 RECORDED, MOST_CALLS, REPLAYS = 300.0, 50, 5
@@ -17,7 +17,7 @@ FAR, LAUNCHING = 3.0, 50.0
 
 
 def microseconds(
-    device: CudaDevice,
+    device: DriverDevice,
     run: Callable[[CudaStream], None],
     stream: CudaStream,
     least: float = inf,

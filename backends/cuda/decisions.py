@@ -15,7 +15,7 @@ from ...runtime.deciding import Rounds
 from ...runtime.dtypes import DType, uint8, uint16, uint32, uint64
 from ...runtime.streams import sequence
 from ...runtime.types import Array
-from .device import CudaDevice, CudaStream, Recording
+from .driver_device import CudaStream, DriverDevice, Recording
 from .launch import Launch, each
 from .memory import pointer
 from .operands import index_type
@@ -90,7 +90,7 @@ class CudaDecisions:
         device: the GPU.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         self.device = device
 
     def refusal(self, step: Step) -> str:

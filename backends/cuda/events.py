@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cuda.bindings import driver
 
-from .device import CudaDevice, CudaStream
+from .driver_device import CudaStream, DriverDevice
 from .status import check
 
 _EXTERNAL = int(driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
@@ -22,7 +22,7 @@ class Stopwatch:
         device: where the work is done.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         self._device = device
         flags = int(driver.CUevent_flags.CU_EVENT_DEFAULT)
         self._begin = check("cuEventCreate", driver.cuEventCreate(flags))

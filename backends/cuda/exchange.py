@@ -27,7 +27,7 @@ from ...runtime.errors import InputError, UsageError
 from ...runtime.exchange import Lent
 from ...runtime.types import Array, TensorType
 from .array import DeviceArray
-from .device import CudaDevice, CudaStream
+from .driver_device import CudaStream, DriverDevice
 from .memory import CudaBuffer, address, pointer
 from .status import CUDAError, check
 
@@ -95,7 +95,7 @@ class CudaExchange:
     and CuPy does: then memory that they use again at once, they use again behind it.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         self.device = device
         self._memory = _memory_of(device)
         self._streams: OrderedDict[int, CudaStream] = OrderedDict()
@@ -265,7 +265,7 @@ class CudaExchange:
             check("cuMemPoolTrimTo", driver.cuMemPoolTrimTo(self._memory.handle, 0))
 
 
-def _memory_of(device: CudaDevice) -> MemoryResource:
+def _memory_of(device: DriverDevice) -> MemoryResource:
     """Return a pool that keeps what is given back for the next array; the plain way without."""
     core = device.enter()
     if not core.properties.memory_pools_supported:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from ...runtime.dtypes import DType, int16, int32, int64, uint32, uint64
 from ...runtime.errors import KernelError
-from . import compile as compiling
+from . import source as kernel_source
 from .compile import C_TYPES
 
 _ENTRY = re.compile(r'extern "C" __global__ void\b')
@@ -99,16 +99,16 @@ def signature_of(file: str, entry: str, code: str = "") -> Signature:
     Raises:
         KernelError: the file has no such function, or the macro is not defined.
     """
-    declared = _declared(compiling.KERNELS, file, entry)
+    declared = _declared(kernel_source.KERNELS, file, entry)
     macro = _MACRO.search(declared)
     count = 0 if macro is None else _repeated(macro[1], code, file, entry)
-    return _signature(compiling.KERNELS, file, entry, count)
+    return _signature(kernel_source.KERNELS, file, entry, count)
 
 
 @cache
 def _text(folder: Path, file: str) -> str:
     """Return a file with its headers and without comments."""
-    return _COMMENT.sub("", compiling.read_kernel(file))
+    return _COMMENT.sub("", kernel_source.read_kernel(file))
 
 
 @cache

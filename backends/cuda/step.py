@@ -23,7 +23,7 @@ from .tensor_map import encoded
 if TYPE_CHECKING:
     from cuda.core import Kernel, ObjectCode
 
-    from .device import CudaDevice, CudaStream
+    from .driver_device import CudaStream, DriverDevice
 
 
 class KernelStep:
@@ -36,7 +36,7 @@ class KernelStep:
 
     capturable = True
 
-    def __init__(self, device: CudaDevice, site: BuildContext, recipe: Recipe) -> None:
+    def __init__(self, device: DriverDevice, site: BuildContext, recipe: Recipe) -> None:
         self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
         self._device = device
         self._site = site
@@ -78,7 +78,7 @@ def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, in
 
 
 def bound(
-    device: CudaDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[str, int]
+    device: DriverDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[str, int]
 ) -> Callable[[CudaStream], None]:
     """Load a kernel and return what launches it.
 

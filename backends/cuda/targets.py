@@ -1,12 +1,48 @@
-"""GPUs by name, to plan for one that is not there."""
+"""GPUs as kernels see them, and by name, to plan for one that is not there."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ...runtime.errors import UsageError, did_you_mean
-from .compile import H200, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The processor that kernels are compiled and sized for.
+
+    Attributes:
+        arch: NVRTC's name for it: ``sm_80``, ``sm_90a``.
+        processors: number of its multiprocessors.
+        shared: bytes of shared memory that one block can have.
+        code: ``cubin``, or ``ptx`` where NVRTC is older than the GPU and the driver finishes.
+    """
+
+    arch: str
+    processors: int
+    shared: int
+    code: str = "cubin"
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether blocks can share their memory, and kernels begin early: Hopper and newer."""
+        return int(re.sub(r"\D", "", self.arch)) >= 90
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether its tensor cores take float32 numbers of 11 bits: Ampere and newer."""
+        return int(re.sub(r"\D", "", self.arch)) >= 80
+
+    @property
+    def has_wgmma(self) -> bool:
+        """Whether it has the products of four warps that only Hopper has."""
+        return self.arch == "sm_90a"
+
+
+H200 = Target("sm_90a", 132, 232448)
+A100 = Target("sm_80", 108, 166912)
 
 #: Architectures, with the multiprocessors and the shared memory of a block of a usual GPU of each.
 TARGETS: Mapping[str, Target] = {

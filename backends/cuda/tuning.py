@@ -25,7 +25,7 @@ from .records import Records
 from .registry import Choice, RecipeContext, Setting
 
 if TYPE_CHECKING:
-    from .device import CudaDevice
+    from .driver_device import DriverDevice
 
 #: Ways that are expected to take more than this many times the best guess are not measured.
 HOPELESS = 8.0
@@ -328,7 +328,7 @@ def _result(entry: Mapping[str, Any]) -> Result | None:
         return None
 
 
-def tuner_of(device: CudaDevice, cache: Path, *, measure: bool = True) -> Tuner:
+def tuner_of(device: DriverDevice, cache: Path, *, measure: bool = True) -> Tuner:
     """Return the tuner of a GPU.
 
     Args:

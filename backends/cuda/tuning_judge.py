@@ -14,7 +14,7 @@ from ...runtime.errors import DeviceError
 from ...runtime.streams import sequence
 from ...runtime.types import Array
 from .clock import microseconds
-from .device import CudaDevice
+from .driver_device import DriverDevice
 from .launch import Launch, launches_of
 from .layout import ceil_div, order
 from .memory import CudaBuffer, pointer
@@ -34,7 +34,7 @@ class DeviceJudge:
         device: the GPU.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         self._device = device
         self._task: Task | None = None
         self._held: list[CudaBuffer] = []

@@ -20,7 +20,7 @@ import numpy as np
 from onnx.parser import parse_model
 
 import tercet
-from tercet.backends.cuda import compile as compiling
+from tercet.backends.cuda import source as kernel_source
 from tercet.backends.cuda import step
 from tercet.backends.cuda.launch import Launch
 from tercet.runtime.errors import DeviceError
@@ -58,12 +58,12 @@ def misplace(distance: int) -> None:
 
 def edit(folder: Path, name: str, old: str, new: str) -> None:
     """Take kernels from a copy of their files, in one of which a line is another."""
-    shutil.copytree(compiling.KERNELS, folder, dirs_exist_ok=True)
+    shutil.copytree(kernel_source.KERNELS, folder, dirs_exist_ok=True)
     file = folder / name
     text = file.read_text(encoding="utf-8")
     assert old in text
     file.write_text(text.replace(old, new), encoding="utf-8")
-    compiling.KERNELS = folder
+    kernel_source.KERNELS = folder
 
 
 def main(kind: str) -> None:

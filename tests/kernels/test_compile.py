@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet.backends.cuda import compile as compiling
+from tercet.backends.cuda import source as kernel_source
 from tercet.backends.cuda.compile import (
     A100,
     H200,
@@ -107,7 +107,8 @@ def other_sources(target: Target) -> list[Source]:
 def test_no_kernel_is_left_out() -> None:
     """Whatever its name: samples have it, or a test says that it compiles it, and does."""
     files = {
-        path.relative_to(compiling.KERNELS).as_posix() for path in compiling.KERNELS.rglob("*.cu")
+        path.relative_to(kernel_source.KERNELS).as_posix()
+        for path in kernel_source.KERNELS.rglob("*.cu")
     }
     sources = [*gemm_sources(), *other_sources(A100), *other_sources(H200)]
     assert files == {source.file for source in sources} | compiled_by_others()
@@ -185,7 +186,7 @@ def test_a_syntax_error_names_file_and_line(
 ) -> None:
     """Compiled at run time, from text, with errors at the source line."""
     (tmp_path / "broken.cu").write_text("// one\n__global__ void f() { int a = ; }\n")
-    monkeypatch.setattr(compiling, "KERNELS", tmp_path)
+    monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
     with pytest.raises(
         KernelError, match=r"^broken\.cu:2: error: expected an expression"
     ) as caught:
@@ -199,7 +200,7 @@ def test_an_error_in_a_header_names_the_header(
 ) -> None:
     (tmp_path / "a.cuh").write_text("\n\nint x = nothing;\n")
     (tmp_path / "a.cu").write_text('// begin\n#include "a.cuh"\nint y = nothing_either;\n')
-    monkeypatch.setattr(compiling, "KERNELS", tmp_path)
+    monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
     with pytest.raises(KernelError, match=r"^a\.cuh:3:") as caught:
         Compiler(H200).compile(Source("a.cu"))
     assert "a.cu(3)" in str(caught.value)

@@ -11,8 +11,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from cuda.bindings import driver
 
-from tercet.backends.cuda import device as opening
-from tercet.backends.cuda import status
+from tercet.backends.cuda import driver_device, status
 from tercet.backends.cuda.device import CudaDevice
 from tercet.runtime import forks
 from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
@@ -95,7 +94,7 @@ def device_with(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     made.__dict__["exchange"] = SimpleNamespace(trim=lambda: made.trimmed.append(memory.calls))
     success = driver.CUresult.CUDA_SUCCESS
     monkeypatch.setattr(
-        opening, "driver", SimpleNamespace(cuMemGetInfo=lambda: (success, 100, 1000))
+        driver_device, "driver", SimpleNamespace(cuMemGetInfo=lambda: (success, 100, 1000))
     )
     return made
 

@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import compile as compiling
+from tercet.backends.cuda import source as kernel_source
 from tercet.backends.cuda.arguments import ArgumentError
 from tercet.backends.cuda.bounds import TooLarge
-from tercet.backends.cuda.compile import KERNELS
 from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.operands import Arguments, Scratch, Struct, Tensor, TensorMap
 from tercet.backends.cuda.signature import Member, Parameter, signature_of
+from tercet.backends.cuda.source import KERNELS
 from tercet.backends.cuda.step import sizes
 from tercet.runtime.dtypes import DType, float16, float32, int32, int64, uint32
 from tercet.runtime.errors import KernelError
@@ -65,7 +65,7 @@ GIVEN: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "a.cu").write_text(TEXT, encoding="utf-8")
-    monkeypatch.setattr(compiling, "KERNELS", tmp_path)
+    monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
     return "a.cu"
 
 
@@ -102,7 +102,7 @@ def test_the_parameters_are_read_from_the_source() -> None:
 
 
 def test_every_kernel_has_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "KERNELS", KERNELS)
+    monkeypatch.setattr(kernel_source, "KERNELS", KERNELS)
     kernel = re.compile(r'^extern "C" __global__ void\s+(?:__launch_bounds__.*\n)?(\w+)\(', re.M)
     repeat = " ".join(f"X({i})" for i in range(3))
     code = f"#define INPUTS(X) {repeat}\n#define OPERANDS(X) {repeat}"
