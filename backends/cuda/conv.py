@@ -22,10 +22,10 @@ from .direct import (
     naive_transposed,
 )
 from .fft import fft, fft_formats, fft_time
+from .gemm.atoms import HALVES
 from .half import HALF_SUMS
 from .half_conv import half_convolution, half_formats, half_time
 from .half_tiles import LAUNCH, MEMORY
-from .half_words import HALVES
 from .im2col import (
     explicit_formats,
     explicit_gemm,

@@ -9,7 +9,7 @@ from ...runtime.backend import Format
 from ...runtime.dtypes import FLOATS, float32, name_of
 from ...runtime.ops.conv import Conv, ConvTranspose
 from ...runtime.ops.window import Window, transposed_window, window
-from .half_words import HALVES
+from .gemm.atoms import HALVES
 from .layout import Ints
 from .menu import Formats
 from .operands import Tensor

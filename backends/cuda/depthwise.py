@@ -13,7 +13,7 @@ import numpy as np
 
 from ...runtime.types import Array
 from .convolution import MOST_ELEMENTS, Convolution, times
-from .half_words import ends_of
+from .gemm.epilogue import epilogue_flags
 from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import LAST, Formats
@@ -94,7 +94,7 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
             *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
-            *ends_of(conv.b, tail),
+            *epilogue_flags(conv.b, tail),
         ),
         code=tail.code,
         early=True,

@@ -10,7 +10,7 @@ from ...runtime.dtypes import bfloat16, bool_, float16, float32, float64
 from .compile import Target
 from .flash_parts import FEW, Sharing, group_of, merge, share
 from .flash_wgmma import on_hopper
-from .half_words import instructions
+from .gemm.atoms import atom_of
 from .heads import Task
 from .launch import Launch
 from .layout import ceil_div
@@ -143,7 +143,7 @@ def _half(task: Task, target: Target, shape: Shape | None = None) -> tuple[Launc
         _shared(shape, keys, stages, (size_k, size_v)),
         32 * shape.warps_m * shape.warps_n,
         constants,
-        instructions(task.q.tensor.dtype, 0),
+        atom_of(task.q.tensor.dtype).code(),
         LOG2E * (task.scale if task.is_raw else 1),
     )
 

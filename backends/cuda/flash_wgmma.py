@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...runtime.dtypes import float32
 from .compile import Target
-from .half_words import instructions
+from .gemm.atoms import atom_of
 from .heads import Heads, Task
 from .launch import Launch
 from .layout import ceil_div
@@ -74,7 +74,7 @@ def _grouped(task: Task, target: Target, keys: int = 0, resident: int = 0) -> La
             *task.constants,
             *(("KEYS", keys), ("STAGES", stages), ("RESIDENT", resident)),
         ),
-        code=instructions(dtype, keys, SIZE),
+        code=atom_of(dtype).code(keys, across=SIZE, a_in_registers=True),
         shared=shared,
         early=True,
         note=f"{keys} keys, {batch * heads} x {length} x {task.total} x {size}",
@@ -140,7 +140,7 @@ def _long(task: Task, target: Target) -> Launch:
             *(*task.constants, ("SIZE_K", size), ("SIZE_V", size_v)),
             *(("GROUPS", groups), ("KEYS", keys), ("STAGES", stages)),
         ),
-        code=instructions(dtype, keys, 64),
+        code=atom_of(dtype).code(keys, across=64, a_in_registers=True),
         shared=max(slabs_k, slabs_v) * rows * 128 + stages * (tile + 32) + 8,
         early=True,
         note=f"{rows} rows, {keys} keys, {batch * heads} x {length} x {task.total} x {size}",

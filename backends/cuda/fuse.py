@@ -13,7 +13,7 @@ from ...runtime.ir import Graph, Node, Value
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.pool import MaxPool
 from .elementwise import CHEAP, in_chains
-from .half_words import HALVES
+from .gemm.atoms import HALVES
 from .registry import KERNELS
 
 #: Larger chains would need more registers than they save memory.

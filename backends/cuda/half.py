@@ -10,10 +10,11 @@ import numpy as np
 from ...runtime.dtypes import DType
 from ...runtime.types import Array
 from .compile import Target
+from .gemm.atoms import F16_SUMS, atom_of
+from .gemm.epilogue import epilogue_flags
 from .half_bulk import MARGIN, bulk_product, choose_bulk, matrix_product
 from .half_linear import Linear, choose_linear, linear_product
 from .half_tiles import STEP, HalfTile, Task, choose, estimate
-from .half_words import ends_of, instructions
 from .launch import Launch
 from .layout import ceil_div
 from .operands import Members, Packed, Scratch, Tensor
@@ -151,9 +152,9 @@ def _tiles(
         constants=(
             *tile.constants,
             *(("ROWS", p.rows), ("VECTOR", p.vector), ("VECTOR_C", p.vector_c)),
-            *(("SPLIT", split), ("HALF_SUMS", p.half_sums), *ends_of(p.bias, tail)),
+            *(("SPLIT", split), ("HALF_SUMS", p.half_sums), *epilogue_flags(p.bias, tail)),
         ),
-        code="\n".join((_instructions(p.dtype, tile), tail.code)),
+        code="\n".join((_instructions(p, tile), tail.code)),
         shared=tile.shared(steps),
         scratch=partial_sums.offset + 4 * splits * count * m * n if partial_sums else 0,
         cluster=(1, 1, splits if split == CLUSTER else 1),
@@ -163,9 +164,11 @@ def _tiles(
     )
 
 
-def _instructions(dtype: DType, tile: HalfTile) -> str:
-    """Return the macros of the element type, and the product of wgmma for this tile's width."""
-    return instructions(dtype, tile.bn // tile.warps_n if tile.wgmma else 0)
+def _instructions(p: HalfProduct, tile: HalfTile) -> str:
+    """Return the instructions for this tile's width."""
+    if p.half_sums:
+        return F16_SUMS.code()
+    return atom_of(p.dtype).code(tile.bn // tile.warps_n if tile.wgmma else 0)
 
 
 def _sum_of_splits(p: HalfProduct, tail: Tail, splits: int, partial_sums: Scratch) -> Launch:
@@ -182,7 +185,7 @@ def _sum_of_splits(p: HalfProduct, tail: Tail, splits: int, partial_sums: Scratc
         types=(("T", p.dtype),),
         constants=(
             *(("VECTOR_C", p.vector_c), ("GROUPS", p.rows != MATRIX)),
-            *ends_of(p.bias, tail),
+            *epilogue_flags(p.bias, tail),
         ),
         code=tail.code,
         note=tail.title,

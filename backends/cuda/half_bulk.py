@@ -7,8 +7,9 @@ from math import prod
 
 from ...runtime.ops.window import Window
 from .compile import Target
+from .gemm.atoms import atom_of
+from .gemm.epilogue import epilogue_flags
 from .half_tiles import BULK_TILES, BulkTask, BulkTile, Layout, estimate_bulk
-from .half_words import ends_of, instructions
 from .launch import Launch
 from .layout import Ints, ceil_div
 from .operands import Packed, Scratch, Tensor, TensorMap
@@ -283,9 +284,9 @@ def bulk_product(p: BulkProduct, tail: Tail, tile: BulkTile, way: Way, target: T
         constants=(
             *(("LAYOUT", way.layout.value), *tile.constants, ("CHUNK", chunk)),
             *(("POOL", p.pooled), ("KEPT", kept)),
-            *(("VECTOR_C", 8 if whole else 1), *ends_of(p.bias, tail)),
+            *(("VECTOR_C", 8 if whole else 1), *epilogue_flags(p.bias, tail)),
         ),
-        code="\n".join((instructions(p.c.dtype, tile.bn), tail.code)),
+        code="\n".join((atom_of(p.c.dtype).code(tile.bn), tail.code)),
         shared=tile.shared(stage, chunk),
         early=True,
         note=f"{way.layout.name.lower()} {tile.title} {tail.title}".strip(),

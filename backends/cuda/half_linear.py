@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import prod, sqrt
 
 from .compile import Target
+from .gemm.atoms import atom_of
+from .gemm.epilogue import epilogue_flags
 from .half_tiles import MEMORY, STEP
-from .half_words import ends_of, instructions
 from .launch import Launch
 from .layout import ceil_div
 from .operands import Packed, Scratch, Tensor, TensorMap
@@ -201,9 +202,9 @@ def linear_product(p: Linear, tail: Tail, tile: LinearTile, target: Target) -> L
         types=(("T", dtype),),
         constants=(
             *(*tile.constants, ("ACROSS", p.across), ("CONSTANT", isinstance(p.b, Packed))),
-            *ends_of(p.bias, tail),
+            *epilogue_flags(p.bias, tail),
         ),
-        code="\n".join((instructions(dtype, tile.bn, tile.bn, in_registers=False), tail.code)),
+        code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), tail.code)),
         shared=tile.shared,
         early=isinstance(p.b, Packed),  # it is read before the kernel in front has ended
         note=f"{tile.title} {tail.title}".strip(),

@@ -16,9 +16,9 @@ from ...runtime.ops.window import Window
 from ...runtime.types import Array
 from .compile import arithmetic
 from .convolution import MOST_ELEMENTS, Convolution, image_formats
+from .gemm.atoms import HALVES
 from .half import HalfProduct, multiply_halves
 from .half_conv import half_time, pack_filters
-from .half_words import HALVES
 from .implicit import LEAST_CHANNELS, pack_windows, product_time, unsplit
 from .launch import Launch, Recipe, launches_of
 from .layout import Ints, ceil_div

@@ -10,6 +10,7 @@ import numpy as np
 from ...runtime.dtypes import DType, float32, int8, uint8
 from ...runtime.types import Array
 from .compile import Target
+from .gemm.atoms import atom_of
 from .half import MATRIX, WINDOWS
 from .half_tiles import STEP, TILES, HalfTile, Task, estimate, splits_of
 from .launch import Launch
@@ -17,8 +18,8 @@ from .layout import ceil_div
 from .operands import Members, Packed, Scratch, Tensor
 from .rounding import narrow
 
-#: PTX names of the types that are multiplied.
-KINDS: dict[DType, str] = {int8: "s8", uint8: "u8"}
+#: The types that are multiplied.
+BYTES = frozenset({int8, uint8})
 WHOLE, CLUSTER = 0, 2
 #: Bytes that are copied at once: rows of `a` are multiples of the smallest.
 VECTORS = (16, 8, 4)
@@ -155,6 +156,7 @@ def multiply_integers(
     steps = ceil_div(ceil_div(k, 2 * STEP), splits)
     scale_type = q.scales[0].dtype if q.scales else float32
     image = (p.a,) if isinstance(p.a, Tensor) else ()
+    columns = tile.bn // tile.warps_n if tile.wgmma else 0
     return Launch(
         "mma_integer.cu",
         "mma_integer",
@@ -173,35 +175,13 @@ def multiply_integers(
             *(("SPLIT", CLUSTER if splits > 1 else WHOLE), ("ZERO_B", q.shifts_b)),
             ("BY_ROW", q.by_row),
         ),
-        code="\n".join((_instructions(p.types, tile), narrow(p.y.dtype, float32))),
+        code="\n".join((atom_of(*p.types).code(columns), narrow(p.y.dtype, float32))),
         shared=tile.shared(steps),
         cluster=(1, 1, splits),
         early=isinstance(p.b, Packed),  # it is read before the kernel in front has ended
         note=f"{tile.title}{f' split {splits}' if splits > 1 else ''}",
         pitched=(*image, p.y) if p.rows != MATRIX else (),
     )
-
-
-def _instructions(types: tuple[DType, DType], tile: HalfTile) -> str:
-    """Return the macros of the types, and the product of wgmma for this tile's width."""
-    kind = ".".join(KINDS[dtype] for dtype in types)
-    lines = [f'#define KIND "{kind}"', f"#define WGMMA_CODE {int(tile.wgmma)}"]
-    if tile.wgmma:
-        n = tile.bn // tile.warps_n
-        count = n // 2
-        names = ", ".join(f"%{i}" for i in range(count))
-        sums = ", ".join(f'"+r"(sums[{i // 4}][{i % 4}])' for i in range(count))
-        lines += [
-            f"__device__ __forceinline__ void wgmma(int (&sums)[{n // 8}][4], "
-            "unsigned long long a, unsigned long long b)",
-            "{",
-            '    asm volatile("{ .reg .pred p; setp.eq.u32 p, 1, 1; "',
-            f'        "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{kind} "',
-            f'        "{{{names}}}, %{count}, %{count + 1}, p; }}"',
-            f'        : {sums} : "l"(a), "l"(b));',
-            "}",
-        ]
-    return "\n".join(lines)
 
 
 # ── matrix products ──────────────────────────────────────────────────────────────────────────────
@@ -214,7 +194,7 @@ def need_bytes(
     y, a, b = operands
     if not target.has_tf32:
         return f"tensor cores of {target.arch}"
-    if not {a.dtype, b.dtype} <= KINDS.keys() or (quantization.scales and y.dtype not in KINDS):
+    if not {a.dtype, b.dtype} <= BYTES or (quantization.scales and y.dtype not in BYTES):
         return "not all of them are bytes"
     if max(a.size, b.size, y.size) >= MOST_ELEMENTS or a.size * b.size == 0:
         return f"{max(a.size, b.size, y.size)} elements"

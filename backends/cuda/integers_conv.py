@@ -21,7 +21,7 @@ from .half import PIXELS, WINDOWS
 from .half_conv import MOST_EXTENT, pack_filters
 from .half_first import packed_image
 from .integers import (
-    KINDS,
+    BYTES,
     MOST_ELEMENTS,
     VECTORS,
     IntegerProduct,
@@ -44,7 +44,7 @@ def integer_formats(op: Convolution, x: Tensor, w: Tensor) -> Formats:
 
     A filter of one channel, which has no product of matrices, takes either.
     """
-    if w.data is None or x.rank not in (3, 4) or not {x.dtype, w.dtype} <= KINDS.keys():
+    if w.data is None or x.rank not in (3, 4) or not {x.dtype, w.dtype} <= BYTES:
         return PLAIN
     channels = w.dims[1]
     if op.group == 1:

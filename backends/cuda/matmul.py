@@ -12,9 +12,9 @@ from ...runtime.dtypes import float32
 from ...runtime.ops.matmul import Gemm
 from ...runtime.types import Array
 from .bounds import MOST_BLOCKS
+from .gemm.atoms import HALVES
 from .half import half_linear
 from .half_product import half_product
-from .half_words import HALVES
 from .launch import Launch, Recipe
 from .layout import ceil_div
 from .operands import Members, Packed, Scratch, Tensor

@@ -8,8 +8,8 @@ from math import prod
 from ...runtime.dtypes import float16, float32, name_of
 from ...runtime.ops.matmul import Gemm, MatMul
 from .convolution import times
+from .gemm.atoms import HALVES
 from .half import HALF_SUMS
-from .half_words import HALVES
 from .implicit import forms_of, product_time
 from .ladder import ladder, ladder_formats
 from .matmul import MOST_GEMV_ROWS, tiled_gemm, tiled_matmul

@@ -25,7 +25,6 @@ from ...runtime.ops.norm import (
 from ...runtime.ops.shapes import normalize_axes, normalize_axis
 from ...runtime.types import Array
 from .compile import Target, arithmetic
-from .half_words import half_lrn, pools_words
 from .launch import Launch
 from .layout import Ints, ceil_div, order
 from .norm_groups import DEVIATION_PLUS, ROOT, SUM, Statistic, standardize
@@ -34,6 +33,7 @@ from .norm_rows import normalize_rows
 from .operands import Packed, Scratch, Tensor, index_type
 from .registry import Answer, Setting, kernel, need_dtypes
 from .tail import Tail
+from .vectorized_f16 import half_lrn, pools_words
 
 THREADS = 128
 

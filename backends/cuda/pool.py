@@ -17,13 +17,13 @@ from ...runtime.ops.reduce import ReduceMax, ReduceMean
 from ...runtime.ops.window import Window, window
 from .compile import arithmetic
 from .elementwise import NUMBERS, lowest
-from .half_words import half_pool, pools_words, whole_image
 from .launch import Launch
 from .layout import ceil_div
 from .operands import Tensor
 from .reduce import FOLDS, Fold, fold
 from .registry import Answer, kernel, need_dtypes
 from .spatial import pool_geometry, spatial_strides, three
+from .vectorized_f16 import half_pool, pools_words, whole_image
 
 THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)

@@ -11,8 +11,9 @@ import numpy as np
 from ...runtime.dtypes import float32
 from ...runtime.types import Array
 from .compile import Target
+from .gemm.atoms import TF32
+from .gemm.epilogue import epilogue_flags
 from .half_tiles import Task
-from .half_words import ends_of
 from .launch import Launch
 from .layout import ceil_div
 from .operands import Members, Packed, Scratch, Tensor
@@ -133,7 +134,7 @@ def _constants(
         *tile.constants,
         *(("PARTS", p.parts), ("ROWS", p.rows), ("VECTOR", p.vector)),
         *(("VECTOR_C", p.vector_c), ("SPLIT", split)),
-        *ends_of(p.bias if bias else None, tail),
+        *epilogue_flags(p.bias if bias else None, tail),
     )
 
 
@@ -163,7 +164,7 @@ def _groups(p: SplitProduct, tail: Tail, tile: SplitTile, splits: int, target: T
             *_constants(p, tile, CLUSTER if splits > 1 else WHOLE, True, tail),
             ("CONSTANT", isinstance(p.b, Packed)),
         ),
-        code="\n".join((_product_of_groups(tile.bn), tail.code)),
+        code="\n".join((TF32.code(tile.bn, a_in_registers=True), tail.code)),
         shared=tile.shared(p.parts),
         cluster=(splits, 1, 1),
         early=True,
@@ -193,7 +194,7 @@ def _warps(
         },
         types=(("T", float32),),
         constants=_constants(p, tile, WHOLE if whole else PARTIAL, whole, tail),
-        code="\n".join(('#define KIND "tf32"', tail.code)),
+        code="\n".join((TF32.code(), tail.code)),
         shared=tile.shared(p.parts),
         scratch=partial_sums.offset + 4 * splits * count * m * n if partial_sums else 0,
         early=True,
@@ -205,27 +206,6 @@ def _warps(
 def _note(p: SplitProduct, tile: SplitTile, splits: int, tail: Tail) -> str:
     kind = "3xtf32" if p.parts == 2 else "tf32"
     return f"{kind} {title_of(tile, splits)} {tail.title}".strip()
-
-
-def _product_of_groups(n: int) -> str:
-    """Return the product of a group of four warps, 64 rows by n columns, as C++."""
-    count = n // 2
-    names = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
-    rows = ", ".join(f"%{count + i}" for i in range(4))
-    return "\n".join(
-        (
-            '#define KIND "tf32"',
-            f"__device__ __forceinline__ void wgmma(float (&sums)[{n // 8}][4], "
-            "const unsigned (&a)[4], unsigned long long b, int add)",
-            "{",
-            f'    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; "',
-            f'        "wgmma.mma_async.sync.aligned.m64n{n}k8.f32.tf32.tf32 "',
-            f'        "{{{names}}}, {{{rows}}}, %{count + 4}, p, 1, 1; }}"',
-            f'        : {sums} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));',
-            "}",
-        )
-    )
 
 
 def _sum_of_splits(p: SplitProduct, tail: Tail, splits: int, partial_sums: Scratch) -> Launch:

@@ -44,7 +44,9 @@ _PTX = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 #: Generated functions that are one instruction.
-_WGMMA = re.compile(r"^__device__ __forceinline__ void wgmma\w*\(.*?^}$", re.DOTALL | re.MULTILINE)
+_MMA = re.compile(
+    r"^__device__ __forceinline__ void (?:wg)?mma\w*\(.*?^}$", re.DOTALL | re.MULTILINE
+)
 _FLAGS = (
     "-std=c++17",
     "-O1",
@@ -142,7 +144,7 @@ class HostCompiler:
 def _text(source: Source) -> str:
     kernel = re.sub(r"^#include <\w+\.h>$", "", source.text(), flags=re.MULTILINE)
     kernel = _PTX.sub(lambda found: _HEADER.with_name(f"{found[1]}.hpp").read_text(), kernel)
-    kernel = _WGMMA.sub("", kernel)
+    kernel = _MMA.sub("", kernel)
     for pattern, replacement in _REPLACED:
         kernel = pattern.sub(replacement, kernel)
     waits = "true" if re.search(r"__syncthreads|__shfl|__syncwarp", kernel) else "false"

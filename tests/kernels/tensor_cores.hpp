@@ -93,7 +93,7 @@ void each_product(const u32 (&a)[4], u32 b0, u32 b1, Take take)
     __syncwarp();
 }
 
-inline void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+inline void mma_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
         sums[q] += dot(x[0], y[0]) + dot(x[1], y[1]);
@@ -108,14 +108,14 @@ inline float2 halves_of(u32 pair)
 }
 
 // Sums in float16 are rounded after every sixteen terms; a GPU may round more often.
-inline void multiply_16x8(u32 (&sums)[2], const u32 (&a)[4], u32 b0, u32 b1)
+inline void mma_m16n8k16(u32 (&sums)[2], const u32 (&a)[4], u32 b0, u32 b1)
 {
     float wide[4];
     for (int q = 0; q < 4; q += 2) {
         const float2 two = halves_of(sums[q / 2]);
         wide[q] = two.x, wide[q + 1] = two.y;
     }
-    multiply_16x8(wide, a, b0, b1);
+    mma_m16n8k16(wide, a, b0, b1);
     for (int q = 0; q < 4; q += 2) sums[q / 2] = pair_of(wide[q], wide[q + 1]);
 }
 
@@ -128,7 +128,7 @@ inline float tf32(u32 bits)
     return found;
 }
 
-inline void multiply_16x8x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+inline void mma_m16n8k8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
         sums[q] += tf32(x[0]) * tf32(y[0]) + tf32(x[1]) * tf32(y[1]);
@@ -146,7 +146,7 @@ inline u32 dot_of_bytes(u32 a, u32 b)
     return (u32)sum;
 }
 
-inline void multiply_16x8x32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
+inline void mma_m16n8k32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
     each_product(a, b0, b1, [&](int q, const u32* x, const u32* y) {
         const u32 more = dot_of_bytes(x[0], y[0]) + dot_of_bytes(x[1], y[1]);

@@ -133,8 +133,8 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
                 fragments(b, shared_address(keys + row * PITCH_K + c * 16 + lane / 8 % 2 * 8));
 #pragma unroll
                 for (int i = 0; i < TM; ++i) {
-                    multiply_16x8(scores[i][2 * j], queries[i][c], b[0], b[1]);
-                    multiply_16x8(scores[i][2 * j + 1], queries[i][c], b[2], b[3]);
+                    mma_m16n8k16(scores[i][2 * j], queries[i][c], b[0], b[1]);
+                    mma_m16n8k16(scores[i][2 * j + 1], queries[i][c], b[2], b[3]);
                 }
             }
         }
@@ -164,8 +164,8 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
                 fragments_across(b, shared_address(from));
 #pragma unroll
                 for (int i = 0; i < TM; ++i) {
-                    multiply_16x8(results[i][2 * j], weights[i], b[0], b[1]);
-                    multiply_16x8(results[i][2 * j + 1], weights[i], b[2], b[3]);
+                    mma_m16n8k16(results[i][2 * j], weights[i], b[0], b[1]);
+                    mma_m16n8k16(results[i][2 * j + 1], weights[i], b[2], b[3]);
                 }
             }
         }

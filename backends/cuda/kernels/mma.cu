@@ -77,8 +77,8 @@ __device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& plac
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int j = 0; j < TN / 2; ++j) {
-                multiply_16x8(sums[i][2 * j], a[i], b[j][0], b[j][1]);
-                multiply_16x8(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+                mma_m16n8k16(sums[i][2 * j], a[i], b[j][0], b[j][1]);
+                mma_m16n8k16(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
             }
     }
 }

@@ -63,10 +63,10 @@ __device__ __forceinline__ void multiply(int (&sums)[TM][TN][4], int (&sums_a)[T
         for (int i = 0; i < TM; ++i) {
 #pragma unroll
             for (int j = 0; j < TN / 2; ++j) {
-                multiply_16x8x32(sums[i][2 * j], a[i], b[j][0], b[j][1]);
-                multiply_16x8x32(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+                mma_m16n8k32(sums[i][2 * j], a[i], b[j][0], b[j][1]);
+                mma_m16n8k32(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
             }
-            if constexpr (ZERO_B) multiply_16x8x32(sums_a[i], a[i], ONES, ONES);
+            if constexpr (ZERO_B) mma_m16n8k32(sums_a[i], a[i], ONES, ONES);
         }
     }
 }

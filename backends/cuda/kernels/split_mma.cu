@@ -52,10 +52,10 @@ __device__ __forceinline__ void multiply(float (&totals)[TM][TN][4], u32 tile, i
                 fragments(low, tile_b + BYTES_B + swizzled(row_b + j * 8, k * 2 + chunk));
 #pragma unroll
                 for (int i = 0; i < TM; ++i) {
-                    multiply_16x8x8(sums[i][j], parts[i].low, high[0], high[1]);
-                    multiply_16x8x8(sums[i][j + 1], parts[i].low, high[2], high[3]);
-                    multiply_16x8x8(sums[i][j], parts[i].cross, low[0], low[1]);
-                    multiply_16x8x8(sums[i][j + 1], parts[i].cross, low[2], low[3]);
+                    mma_m16n8k8(sums[i][j], parts[i].low, high[0], high[1]);
+                    mma_m16n8k8(sums[i][j + 1], parts[i].low, high[2], high[3]);
+                    mma_m16n8k8(sums[i][j], parts[i].cross, low[0], low[1]);
+                    mma_m16n8k8(sums[i][j + 1], parts[i].cross, low[2], low[3]);
                 }
             }
         }
@@ -75,8 +75,8 @@ __device__ __forceinline__ void multiply(float (&totals)[TM][TN][4], u32 tile, i
             fragments(high, tile_b + swizzled(row_b + j * 8, k * 2 + chunk));
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
-                multiply_16x8x8(sums[i][j], parts[i].high, high[0], high[1]);
-                multiply_16x8x8(sums[i][j + 1], parts[i].high, high[2], high[3]);
+                mma_m16n8k8(sums[i][j], parts[i].high, high[0], high[1]);
+                mma_m16n8k8(sums[i][j + 1], parts[i].high, high[2], high[3]);
             }
         }
     }

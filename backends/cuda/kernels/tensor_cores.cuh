@@ -85,48 +85,12 @@ __device__ __forceinline__ float exp2_of(float x)
     return found;
 }
 
-// sums[16][8] += a[16][16] * b[8][16]'
-__device__ __forceinline__ void multiply_16x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// The same with sums in float16, two neighbours a word.
-__device__ __forceinline__ void multiply_16x8(u32 (&sums)[2], const u32 (&a)[4], u32 b0, u32 b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 "
-                 "{%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
-                 : "+r"(sums[0]), "+r"(sums[1])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ __forceinline__ float2 halves_of(u32 pair)
 {
     float2 found;
     asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
         : "=f"(found.x), "=f"(found.y) : "r"(pair));
     return found;
-}
-
-// sums[16][8] += a[16][8] * b[8][8]', numbers of tf32
-__device__ __forceinline__ void multiply_16x8x8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// sums[16][8] += a[16][32] * b[8][32]', bytes; KIND names both, such as u8.s8
-__device__ __forceinline__ void multiply_16x8x32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." KIND ".s32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // ── Hopper ──────────────────────────────────────────────────────────────────────────────────────

@@ -1,82 +1,18 @@
-"""Kernels of 16-bit floats that memory bounds: depthwise convolution, poolings, normalization.
+"""Pooling and local response normalization of 16-bit floats, vectorized: words of eight channels.
 
-They read images channels last in words of eight channels, and compute in float32.
+Images lie channels last. The kernels compute in float32.
 """
 
 from __future__ import annotations
 
-from ...runtime.dtypes import DType, bfloat16, float16
 from ...runtime.ops.window import Window
+from .gemm.atoms import HALVES, atom_of
 from .launch import Launch
-from .layout import Ints, ceil_div
-from .operands import Packed, Tensor
+from .layout import ceil_div
+from .operands import Tensor
 from .spatial import by_axis, sizes
-from .tail import Tail
 
-HALVES = frozenset({float16, bfloat16})
 THREADS = 128
-#: PTX names.
-KINDS: dict[DType, str] = {float16: "f16", bfloat16: "bf16"}
-
-
-def ends_of(
-    bias: Tensor | Packed | None, tail: Tail
-) -> tuple[tuple[str, int], tuple[str, int], tuple[str, int]]:
-    """Return the constants of `finish.cuh`: whether there is a bias, and how operands lie."""
-    kinds = [
-        1 if isinstance(operand, Tensor) and operand.data is None else 2
-        for operand in tail.operands
-    ]
-    first, second = (*kinds, 0, 0)[:2]
-    return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
-
-
-def instructions(dtype: DType, n: int, across: int = 0, *, in_registers: bool = True) -> str:
-    """Return the macros of the element type, and products of wgmma.
-
-    Args:
-        dtype: float16 or bfloat16.
-        n: columns of ``wgmma``, both of whose operands lie in shared memory in rows of terms; 0 for
-            none.
-        across: columns of ``wgmma_across``, whose right operand lies in rows of columns; or 0.
-        in_registers: the left operand of ``wgmma_across`` lies in registers, not in rows of terms.
-    """
-    lines = [f'#define KIND "{KINDS[dtype]}"', f"#define WGMMA_CODE {int(n > 0)}"]
-    if n:
-        lines += _wgmma("wgmma", KINDS[dtype], n, (0, 0))
-    if across:
-        lines += _wgmma("wgmma_across", KINDS[dtype], across, (1,) if in_registers else (0, 1))
-    return "\n".join(lines)
-
-
-def _wgmma(name: str, kind: str, n: int, across: Ints) -> list[str]:
-    """Return the lines of a function that adds a product of 64 rows by `n` columns to sums.
-
-    Args:
-        name: of the function.
-        kind: the PTX name of the elements.
-        n: the columns.
-        across: of each operand in shared memory, 1 if its rows are not of terms.
-    """
-    count, in_registers = n // 2, len(across) == 1
-    names = ", ".join(f"%{i}" for i in range(count))
-    sums = ", ".join(f'"+f"(sums[{i // 4}][{i % 4}])' for i in range(count))
-    left, given, found = "unsigned long long a", '"l"(a)', f"%{count}"
-    if in_registers:
-        left, given = "const unsigned int (&a)[4]", ", ".join(f'"r"(a[{i}])' for i in range(4))
-        found = f"{{{', '.join(f'%{count + i}' for i in range(4))}}}"
-    last, ways = count + (4 if in_registers else 1), ", ".join(map(str, across))
-    return [
-        f"__device__ __forceinline__ void {name}(float (&sums)[{n // 8}][4], {left}, "
-        "unsigned long long b)",
-        "{",
-        '    asm volatile("{ .reg .pred p; setp.eq.u32 p, 1, 1; "',
-        f'        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} "',
-        f'        "{{{names}}}, {found}, %{last}, p, 1, 1, {ways}; }}"',
-        f'        : {sums} : {given}, "l"(b));',
-        "}",
-    ]
-
 
 # ── poolings ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -135,7 +71,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
             *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
             ("UNROLL", 8 if kernel_h * kernel_w <= MOST_UNROLLED else 4),
         ),
-        code=instructions(x.dtype, 0),
+        code=atom_of(x.dtype).code(),
         early=True,
         note=f"{kernel_h}x{kernel_w}",
         pitched=(x, y),
@@ -153,7 +89,7 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
         args={"x": x, "y": y, "channels": channels, "pixels": pixels, "row_x": x.row},
         types=(("T", x.dtype),),
         constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("UNROLL", 1)),
-        code=instructions(x.dtype, 0),
+        code=atom_of(x.dtype).code(),
         early=True,
         note=f"of {pixels}",
         pitched=(x,),

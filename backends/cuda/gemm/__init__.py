@@ -1,0 +1,1 @@
+"""Matrix products on CUDA cores and tensor cores."""

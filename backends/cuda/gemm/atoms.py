@@ -1,0 +1,142 @@
+"""The matrix instructions of tensor cores as a table: a row for each pair of element types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from ....runtime.dtypes import DType, bfloat16, float8e4m3fn, float16, float32, int8, uint8
+
+#: The 16-bit floats.
+HALVES = frozenset({float16, bfloat16})
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """One matrix instruction: D[m, n] += A[m, k] B[n, k]ᵀ.
+
+    ``mma.sync`` is one warp's, of 16 x 8 results, and ``wgmma`` that of four warps on Hopper, of
+    64 results by a multiple of 8. Both multiply 32 bytes of a row at a time.
+
+    Attributes:
+        a, b: PTX names of the element types.
+        k: terms of one instruction.
+        sums: the type of the accumulators; ``half`` is float16, two in a register.
+        transposable: whether the rows of operands in shared memory may be columns (wgmma).
+    """
+
+    a: str
+    b: str
+    k: int
+    sums: Literal["float", "int", "half"] = "float"
+    transposable: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The element types, as one name where they are equal."""
+        return self.a if self.a == self.b else f"{self.a}.{self.b}"
+
+    def code(self, n: int = 0, *, across: int = 0, a_in_registers: bool = False) -> str:
+        """Return what kernels are compiled with: the macro KIND, and the instructions as functions.
+
+        Args:
+            n: columns of ``wgmma``; 0 for a kernel without it, which gets ``mma_m16n8k*``.
+            across: columns of ``wgmma_across``, whose right operand lies in rows of columns.
+            a_in_registers: the left operand of the last one of these lies in registers.
+        """
+        lines = [f'#define KIND "{self.kind}"', f"#define WGMMA_CODE {int(n > 0)}"]
+        if n:
+            lines.append(self.wgmma(n, a_in_registers=a_in_registers and not across))
+        else:
+            lines.append(self.mma())
+        if across:
+            lines.append(self.wgmma(across, across=True, a_in_registers=a_in_registers))
+        return "\n".join(lines)
+
+    def mma(self) -> str:
+        """Return ``mma_m16n8k*(sums, a, b0, b1)``: the product of one warp."""
+        count, sums, letter = (2, "f16", "r") if self.sums == "half" else (4, *_PTX[self.sums])
+        kept = ", ".join(f"%{i}" for i in range(count))
+        a = ", ".join(f"%{i}" for i in range(count, count + 4))
+        results = ", ".join(f'"+{letter}"(sums[{i}])' for i in range(count))
+        return "\n".join(
+            (
+                f"__device__ __forceinline__ void mma_m16n8k{self.k}({_C[self.sums]} "
+                f"(&sums)[{count}], const unsigned int (&a)[4], unsigned int b0, unsigned int b1)",
+                "{",
+                f'    asm volatile("mma.sync.aligned.m16n8k{self.k}.row.col.{sums}.{self.a}'
+                f'.{self.b}.{sums} "',
+                f'        "{{{kept}}}, {{{a}}}, {{%{count + 4}, %{count + 5}}}, {{{kept}}};"',
+                f'        : {results} : {_FRAGMENT}, "r"(b0), "r"(b1));',
+                "}",
+            )
+        )
+
+    def wgmma(self, n: int, *, across: bool = False, a_in_registers: bool = False) -> str:
+        """Return ``wgmma(sums, a, b)``, or ``wgmma_across``: the product of four warps.
+
+        Operands in shared memory are given by their descriptors. With A in registers and elements
+        that cannot lie across there is a fourth argument: whether sums are added to, or begun.
+
+        Args:
+            n: columns.
+            across: whether B lies in rows of columns.
+            a_in_registers: whether A is a fragment.
+        """
+        count, (sums, letter) = n // 2, _PTX[self.sums]
+        results = ", ".join(f'"+{letter}"(sums[{i // 4}][{i % 4}])' for i in range(count))
+        kept = ", ".join(f"%{i}" for i in range(count))
+        a, b, a_type, given = f"%{count}", count + 1, "unsigned long long a", '"l"(a)'
+        if a_in_registers:
+            a, b = f"{{{', '.join(f'%{count + i}' for i in range(4))}}}", count + 4
+            a_type, given = "const unsigned int (&a)[4]", _FRAGMENT
+        immediates = ["p", *(["1", "1"] if self.sums == "float" else [])]
+        if self.transposable:
+            immediates += [*([] if a_in_registers else ["0"]), str(int(across))]
+        begins = a_in_registers and not self.transposable
+        shape = f"m64n{n}k{self.k}"
+        test = f"setp.ne.b32 p, %{b + 1}, 0; " if begins else "setp.eq.u32 p, 1, 1; "
+        return "\n".join(
+            (
+                f"__device__ __forceinline__ void wgmma{'_across' if across else ''}"
+                f"({_C[self.sums]} (&sums)[{n // 8}][4], {a_type}, unsigned long long b"
+                f"{', int add' if begins else ''})",
+                "{",
+                f'    asm volatile("{{ .reg .pred p; {test}"',
+                f'        "wgmma.mma_async.sync.aligned.{shape}.{sums}.{self.a}.{self.b} "',
+                f'        "{{{kept}}}, {a}, %{b}, {", ".join(immediates)}; }}"',
+                f'        : {results} : {given}, "l"(b){", " + _ADD if begins else ""});',
+                "}",
+            )
+        )
+
+
+#: PTX's name of the accumulators, and their letter as operands of assembly.
+_PTX = {"float": ("f32", "f"), "int": ("s32", "r")}
+_C = {"float": "float", "int": "int", "half": "unsigned int"}
+_FRAGMENT = ", ".join(f'"r"(a[{i}])' for i in range(4))
+_ADD = '"r"(add)'
+
+TF32 = Atom("tf32", "tf32", 8)
+#: A product of float16 with sums in float16, which mma.sync alone has here.
+F16_SUMS = Atom("f16", "f16", 16, "half")
+#: By the types of A and B.
+ATOMS: Mapping[tuple[DType, DType], Atom] = MappingProxyType(
+    {
+        (float32, float32): TF32,
+        (float16, float16): Atom("f16", "f16", 16, transposable=True),
+        (bfloat16, bfloat16): Atom("bf16", "bf16", 16, transposable=True),
+        (int8, int8): Atom("s8", "s8", 32, "int"),
+        (int8, uint8): Atom("s8", "u8", 32, "int"),
+        (uint8, int8): Atom("u8", "s8", 32, "int"),
+        (uint8, uint8): Atom("u8", "u8", 32, "int"),
+        (float8e4m3fn, float8e4m3fn): Atom("e4m3", "e4m3", 32),
+    }
+)
+
+
+def atom_of(a: DType, b: DType | None = None) -> Atom:
+    """Return the instruction for elements of A and B, of the same type where one is given."""
+    return ATOMS[a, b or a]

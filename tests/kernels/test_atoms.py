@@ -1,0 +1,73 @@
+"""The matrix instructions: a row of the table is all that a new element type takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda import compile as compiling
+from tercet.backends.cuda.compile import H200, Compiler, Source
+from tercet.backends.cuda.gemm.atoms import ATOMS, F16_SUMS, Atom, atom_of
+from tercet.runtime.dtypes import bfloat16, float8e4m3fn, float16, float32, int8, uint8
+
+C_SUMS = {"float": "float", "int": "int", "half": "unsigned int"}
+WIDTHS = (8, 64, 256)
+
+
+def kernel(atom: Atom, n: int = 0, *, a_in_registers: bool = False) -> str:
+    """Return a kernel of one instruction."""
+    sums, call = C_SUMS[atom.sums], f"mma_m16n8k{atom.k}(sums, a, a[0], a[1]);"
+    size = f"[{2 if atom.sums == 'half' else 4}]"
+    if n:
+        add = ", 1" if a_in_registers and not atom.transposable else ""
+        call = f"wgmma(sums, {'a' if a_in_registers else 'b'}, b{add});"
+        size = f"[{n // 8}][4]"
+    return f"""extern "C" __global__ void one({sums}* y, unsigned long long b, unsigned int x)
+{{
+    {sums} sums{size} = {{}};
+    const unsigned int a[4] = {{x, x, x, x}};
+    {call}
+    for (int i = 0; i < sizeof(sums) / 4; ++i) y[i] = (({sums}*)sums)[i];
+}}
+"""
+
+
+@pytest.mark.parametrize("atom", [*ATOMS.values(), F16_SUMS], ids=lambda atom: atom.kind)
+def test_instructions_compile(
+    atom: Atom, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "KERNELS", tmp_path)
+    cases = [(0, False)]
+    if atom.sums != "half":
+        cases += [(n, registers) for n in WIDTHS for registers in (False, True)]
+    for n, registers in cases:
+        (tmp_path / "one.cu").write_text(kernel(atom, n, a_in_registers=registers))
+        code = atom.code(n, a_in_registers=registers)
+        assert Compiler(H200, cache).code(Source("one.cu", code=code))
+
+
+@pytest.mark.parametrize(
+    ("atom", "kind", "instruction"),
+    [
+        (atom_of(float16), "f16", "m16n8k16.row.col.f32.f16.f16.f32"),
+        (atom_of(bfloat16), "bf16", "m16n8k16.row.col.f32.bf16.bf16.f32"),
+        (atom_of(float32), "tf32", "m16n8k8.row.col.f32.tf32.tf32.f32"),
+        (atom_of(uint8, int8), "u8.s8", "m16n8k32.row.col.s32.u8.s8.s32"),
+        (atom_of(float8e4m3fn), "e4m3", "m16n8k32.row.col.f32.e4m3.e4m3.f32"),
+        (F16_SUMS, "f16", "m16n8k16.row.col.f16.f16.f16.f16"),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Atom) else None,
+)
+def test_an_instruction_is_named_as_in_ptx(atom: Atom, kind: str, instruction: str) -> None:
+    code = atom.code()
+    assert f'#define KIND "{kind}"\n' in code
+    assert f'"mma.sync.aligned.{instruction} "' in code
+
+
+def test_operands_in_shared_memory_may_lie_across() -> None:
+    code = atom_of(float16).code(64, across=128)
+    assert '%33, p, 1, 1, 0, 0; }"' in code  # wgmma: A and B in rows of terms
+    assert '%65, p, 1, 1, 0, 1; }"' in code  # wgmma_across
