@@ -135,13 +135,15 @@ inline void mma_m16n8k8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
     });
 }
 
-// The product of four neighbouring bytes with four others, added up; KIND says which have signs.
+// The product of four neighbouring bytes with four others, added up; KIND says which have signs: "u8.s8", or "s8".
+constexpr char RIGHT = KIND[sizeof KIND > 4 ? 3 : 0];
+
 inline u32 dot_of_bytes(u32 a, u32 b)
 {
     int sum = 0;
     for (int bit = 0; bit < 32; bit += 8) {
         const int left = a >> bit & 255, right = b >> bit & 255;
-        sum += (KIND[0] == 's' ? (int8_t)left : left) * (KIND[3] == 's' ? (int8_t)right : right);
+        sum += (KIND[0] == 's' ? (int8_t)left : left) * (RIGHT == 's' ? (int8_t)right : right);
     }
     return (u32)sum;
 }
