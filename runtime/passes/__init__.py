@@ -24,6 +24,7 @@ from . import (
     inline_bodies,
     join_heads,
     lower_einsum,
+    merge_branches,
     merge_duplicates,
     merge_linear,
     merge_products,
@@ -150,6 +151,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "fold_affine",
         fold_affine.run,
         "after the batch-norms: what scales or shifts their result joins the same weights",
+    ),
+    Pass(
+        "merge_branches",
+        merge_branches.run,
+        "after the batch-norms behind convolutions, which become branches of weights alone",
     ),
     Pass(
         "merge_linear",

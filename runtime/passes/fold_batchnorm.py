@@ -9,6 +9,7 @@ import numpy as np
 from ..ir import Graph, Node
 from ..ops.matmul import Gemm
 from ..ops.norm import BatchNormalization
+from ..types import Array
 from .driver import Context
 from .editing import rank_of
 from .fusion import Found, Fusion, Outcome, fuse
@@ -25,19 +26,30 @@ def _is_inference(norm: Node) -> bool:
     )
 
 
-def _build(found: Found) -> Outcome:
-    norm, linear = found.top, layer_of(found)
-    if linear is None or not isinstance(norm.op, BatchNormalization):
-        return None
-    if isinstance(linear.node.op, Gemm) and rank_of(norm.inputs[0]) != 2:
+def folded(norm: Node) -> tuple[Array, Array] | None:
+    """Return what a BatchNormalization of constants multiplies and adds by channel (float64).
+
+    None for one in training, or whose constants differ in shape.
+    """
+    if not isinstance(norm.op, BatchNormalization) or not _is_inference(norm):
         return None
     constants = [v.data for v in norm.inputs[1:5] if v is not None and v.data is not None]
     scale, shift, mean, var = (data.astype(np.float64) for data in constants)
-    if {scale.shape, shift.shape, mean.shape, var.shape} != {(linear.channels,)}:
+    if len({scale.shape, shift.shape, mean.shape, var.shape}) != 1:
         return None
     factor = scale / np.sqrt(var + norm.op.epsilon)
-    bias = (linear.bias - mean) * factor + shift
-    return rebuilt(found.graph, linear, linear.scaled(factor), bias)
+    return factor, shift - mean * factor
+
+
+def _build(found: Found) -> Outcome:
+    norm, linear = found.top, layer_of(found)
+    affine = folded(norm)
+    if linear is None or affine is None or affine[0].shape != (linear.channels,):
+        return None
+    if isinstance(linear.node.op, Gemm) and rank_of(norm.inputs[0]) != 2:
+        return None
+    scale, shift = affine
+    return rebuilt(found.graph, linear, linear.scaled(scale), linear.bias * scale + shift)
 
 
 FUSIONS = (
