@@ -10,8 +10,7 @@ import numpy as np
 
 from .backend import Stream, View
 from .errors import DeviceError
-from .exchange import Exchange, Handle, Lent, StreamSerializer
-from .io_types import Feed
+from .exchange import Exchange, Feed, Handle, Lent, StreamSerializer
 from .plan import Plan
 
 

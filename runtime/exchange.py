@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .backend import Device, Format, Stream, View
-from .types import Array, TensorType
+from .types import Array, HostValue, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,10 @@ class Lent:
     def type(self) -> TensorType:
         """Dtype and shape."""
         return self.view.type
+
+
+#: What is fed to a model: a value of the host, or an array on the model's device.
+Feed = HostValue | Lent
 
 
 class Event(Protocol):

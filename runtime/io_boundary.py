@@ -12,8 +12,8 @@ from .backend import Device, Stream
 from .dlpack import place_name, place_of
 from .dtypes import string
 from .errors import InputError, UsageError
-from .exchange import Lent, exchange_of
-from .io_types import Feed, TensorInfo, by_name, check_lent, check_value, refuse_unknown
+from .exchange import Feed, Lent, exchange_of
+from .io_types import TensorInfo, by_name, check_lent, check_value, refuse_unknown
 from .ir import Value
 from .types import HostValue, MapType, OptionalType
 

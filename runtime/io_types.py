@@ -28,9 +28,6 @@ from .types import (
     ValueType,
 )
 
-#: What is fed to a model: a value of the host, or an array on the model's device.
-Feed = HostValue | Lent
-
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:

@@ -14,11 +14,12 @@ from .bound_plan import BoundModel
 from .budget import Budget
 from .closable import Closable
 from .errors import InputError, UsageError, did_you_mean
+from .exchange import Feed
 from .guard import bounded
 from .hints import Doubts
 from .host import HOST
 from .io_boundary import Border, Place
-from .io_types import Feed, Owned, TensorInfo
+from .io_types import Owned, TensorInfo
 from .ir import Graph
 from .mapped import Mapped, release
 from .notebook import one_line

@@ -9,10 +9,9 @@ from typing import cast
 
 from .backend import Format, Stream
 from .errors import InputError, ModelError, ModelWarning, UnsupportedError
-from .exchange import HOST_IO, IOPlacement, Lent
+from .exchange import HOST_IO, Feed, IOPlacement, Lent
 from .infer import specialise
 from .io_boundary import Border
-from .io_types import Feed
 from .ir import Graph
 from .passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
 from .program import Program

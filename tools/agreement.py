@@ -17,11 +17,11 @@ from ..runtime.dtypes import (
     bfloat16,
     complex64,
     float32,
-    name_of,
     string,
 )
 from ..runtime.types import Array
 from .differences import Differences, differences
+from .nested import type_text
 
 #: Share of the reference's greatest magnitude by which results may differ. Sums of some thousand
 #: products lose three digits when they are added up in another order.
@@ -222,11 +222,6 @@ def agreement(
     if detailed:
         make = partial(make, differences=differences(reference, found))
     return _compare_numbers(make, reference, found, tolerance)
-
-
-def type_text(data: Array) -> str:
-    """Return dtype and shape of an array: ``float32[1,1000]``."""
-    return f"{name_of(data.dtype)}[{','.join(map(str, data.shape))}]"
 
 
 def _compare_texts(make: partial[Agreement], reference: Array, found: Array) -> Agreement:

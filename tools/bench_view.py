@@ -9,8 +9,7 @@ from rich.text import Text
 
 from .bench_cases import Bench, Case
 from .bench_check import Against
-from .compare_view import STYLES
-from .console import facts, grid, ms_text
+from .console import STYLES, facts, grid, ms_text
 from .measure import Timing
 
 

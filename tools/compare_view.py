@@ -9,12 +9,11 @@ from rich.text import Text
 
 from .agreement import Agreement
 from .compare import Comparison, ComparisonResult
-from .console import counted, facts, grid, ms_text
+from .console import STYLES, counted, facts, grid, ms_text
 from .differences import Differences
 from .error_bounds import WORDS
 
 DETAILED_OUTPUTS = 20
-STYLES: Mapping[str, str] = {"ok": "green", "inconclusive": "bold yellow", "MISMATCH": "bold red"}
 #: Contestants beside each other in a table of statistics.
 ABREAST = 4
 

@@ -35,6 +35,9 @@ QUIET_SECONDS = 1.0
 #: Says what is being done; called as often as one likes.
 Say = Callable[[str], None]
 
+#: How verdicts are printed.
+STYLES: Mapping[str, str] = {"ok": "green", "inconclusive": "bold yellow", "MISMATCH": "bold red"}
+
 
 def silent(text: str) -> None:
     """Say nothing."""

@@ -24,7 +24,7 @@ from ..importers.onnx.texts import FORMATS
 from ..runtime.arguments import dims as dim_texts
 from ..runtime.arguments import shapes as shape_texts
 from ..runtime.arguments import words
-from ..runtime.errors import FileError, InputError, UsageError, did_you_mean
+from ..runtime.errors import FileError, InputError, UsageError
 from ..runtime.infer import specialise
 from ..runtime.ir import Graph, Value
 from ..runtime.model import Model, TensorInfo
@@ -36,6 +36,7 @@ from .agreement import Agreement, Word
 from .console import Say, silent, text_of
 from .error_bounds import Judge, exit_code, overall
 from .inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
+from .tensors import tensor
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -312,15 +313,6 @@ def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
             f"{', '.join(missing)} is read, too; name it among the inputs"
         )
     return graph.cut(starts, results)
-
-
-def tensor(graph: Graph, name: str) -> Value:
-    """Return a value by the name that callers or the file have for it."""
-    found = graph.outputs.get(name) or graph.values.get(name)
-    if found is None:
-        hint = did_you_mean(name, [*graph.outputs, *graph.values])
-        raise InputError(f"the model has no tensor '{name}'{hint}")
-    return found
 
 
 def _dependencies(results: Any, given: set[Value]) -> set[Value]:

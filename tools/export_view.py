@@ -8,8 +8,7 @@ from onnx import ValueInfoProto
 from rich.console import Console
 from rich.text import Text
 
-from .compare_view import STYLES
-from .console import bytes_text, counted, facts, grid
+from .console import STYLES, bytes_text, counted, facts, grid
 from .export import ExportResult
 
 

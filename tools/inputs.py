@@ -18,10 +18,10 @@ from ..runtime.errors import DeviceError, InputError, ModelError, UsageError, di
 from ..runtime.io_types import values_of
 from ..runtime.model import TensorInfo
 from ..runtime.types import Array, TensorType
-from .agreement import type_text
 from .archives import read_archive
 from .arrays import read_array, read_test_data
 from .images import IMAGE_SUFFIXES, Pixels, read_images
+from .nested import type_text
 
 Infos = Sequence[TensorInfo]
 #: Sizes of symbolic dimensions, and shapes of inputs: by name, or as the command line has them.

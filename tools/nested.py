@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.dtypes import float32, string
+from ..runtime.dtypes import float32, name_of, string
 from ..runtime.types import Array, HostValue
 
 
@@ -50,3 +50,8 @@ def _table(name: str, rows: list[Any]) -> dict[str, Array]:
     dtype = as_array(cells[0][0]).dtype
     labels = np.array(keys, string if isinstance(keys[0], str) else np.int64)
     return {name: np.array(cells, dtype), f"{name}[keys]": labels}
+
+
+def type_text(data: Array) -> str:
+    """Return dtype and shape of an array: ``float32[1,1000]``."""
+    return f"{name_of(data.dtype)}[{','.join(map(str, data.shape))}]"

@@ -20,12 +20,11 @@ from ..runtime.ir import Value
 from ..runtime.model import Model
 from ..runtime.placement import Placement
 from ..runtime.types import Array, HostValue, TensorType, ValueType
-from .agreement import type_text
 from .console import Say, announce_compiling, counted, facts, grid, ms_text, silent, value_text
 from .deadline import time_limit
 from .inputs import Inputs, Wanted, make_inputs
 from .measure import Repeat, Timing, interleave, timed
-from .nested import flat
+from .nested import flat, type_text
 
 SHOWN_ELEMENTS = 8
 SHOWN_VECTORS = 8

@@ -12,7 +12,7 @@ from ..runtime.types import Array, HostValue
 from .agreement import RELATIVE, Agreement, agreement, tolerance_for
 from .console import Say, silent
 from .error_bounds import Judge, unmeasured
-from .export import tensor
+from .tensors import tensor
 
 #: Tolerances by name of an output or a dtype; "" for all that are not named.
 ByName = Mapping[str, float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...runtime.dtypes import FLOATS
-from ...runtime.ops.pool import MaxRoiPool, RoiAlign
+from ...runtime.ops.boxes import MaxRoiPool, RoiAlign
 from .compile import arithmetic
 from .launch import Launch, each
 from .operands import Arguments, Tensor

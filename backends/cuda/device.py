@@ -12,12 +12,12 @@ from cuda.core import Device
 from ...runtime import forks
 from ...runtime.backend import View
 from ...runtime.errors import BackendUnavailable
+from .copies import reformat
 from .decisions import CudaDecisions
 from .driver_device import CudaStream as CudaStream
 from .driver_device import DriverDevice, driver_version
 from .exchange import CudaExchange
 from .memory import address
-from .shape import reformat
 from .status import check
 from .step import bound
 

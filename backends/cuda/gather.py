@@ -22,12 +22,12 @@ from ...runtime.ops.pool import MaxUnpool
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.ops.window import transposed_window
 from .compile import arithmetic
+from .copies import copy_strided, fill, words_of
 from .elementwise import ANY
 from .launch import each
 from .layout import order
 from .operands import Arguments, Tensor, index_type
 from .registry import Answer, kernel, need_dtypes
-from .shape import copy_strided, fill, words_of
 
 INDICES = (int32, int64)
 #: Threads that share the updates of `ScatterND`.

@@ -16,11 +16,11 @@ from ...runtime.ops.random import (
     RandomUniformLike,
 )
 from .compile import arithmetic
+from .copies import copy_strided, fill
 from .elementwise import ANY
 from .launch import Launch, each
 from .operands import Tensor
 from .registry import Answer, kernel, need_dtypes
-from .shape import copy_strided, fill
 
 UNIFORM, NORMAL, BERNOULLI, DROPOUT = range(4)
 

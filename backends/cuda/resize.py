@@ -13,12 +13,12 @@ from ...runtime.ops.resampling import Axis, axes_of, nearest, positions_of, taps
 from ...runtime.ops.resize import AffineGrid, GridSample, Resize
 from ...runtime.types import Array
 from .bounds import MOST_TABLE, TooLarge
+from .copies import copy_strided
 from .elementwise import ANY, SMALL_FLOATS
 from .launch import Launch, each
 from .layout import Ints, order
 from .operands import Packed, Scratch, Tensor, index_type
 from .registry import Answer, kernel, need_dtypes, need_known
-from .shape import copy_strided
 
 
 def _arithmetic(dtype: DType) -> DType:

@@ -1,20 +1,17 @@
-"""The greatest elements, and running totals."""
+"""The greatest elements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from math import isqrt, prod
+from math import prod
 
-from ...runtime.dtypes import int32, int64
-from ...runtime.ops.reduce import CumProd, CumSum, Cumulative
 from ...runtime.ops.search import TopK
 from ...runtime.ops.shapes import normalize_axis
-from .compile import C_TYPES, arithmetic
+from .compile import arithmetic
 from .elementwise import NUMBERS
 from .launch import THREADS, Launch
-from .layout import Ints, ceil_div
+from .layout import ceil_div
 from .operands import Scratch, Tensor
 from .registry import Answer, kernel, need_dtypes
 
@@ -71,74 +68,3 @@ def top_k(
     nbytes = origins.offset + 4 * result.size
     last = rank(values, origins, result.size, kept)
     return replace(thin, scratch=nbytes), replace(last, scratch=nbytes)
-
-
-# ── running totals ───────────────────────────────────────────────────────────────────────────────
-
-#: Elements that a block of `accumulate_rows` adds up at once; and from how many it gets a line.
-TILE, LONG = 2048, 256
-#: Blocks and threads that keep a GPU busy: lines are cut into chunks until there are so many.
-BLOCKS, ENOUGH = 1024, 1 << 18
-
-
-@kernel(CumSum, CumProd)
-def cumulative(op: Cumulative, y: Tensor, x: Tensor, axis: Tensor) -> Answer:
-    """Go along every line, or along chunks of it once the total of each chunk is known."""
-    refused = need_dtypes(NUMBERS, x) or need_dtypes((int32, int64), axis)
-    if refused or not x.rank:
-        return refused or "a scalar has no axis"
-    compute = arithmetic(x.dtype)
-    kind, sums = C_TYPES[compute], isinstance(op, CumSum)
-    make = partial(
-        Launch,
-        "cumulative.cu",
-        block=THREADS,
-        types=(("T", x.dtype), ("I", axis.dtype), ("A", compute)),
-        constants=(
-            *(("WARPS", THREADS // 32), ("RANK", x.rank)),
-            *(("REVERSE", bool(op.reverse)), ("EXCLUSIVE", bool(op.exclusive))),
-        ),
-        code=(
-            f"constexpr {kind} START = {int(not sums)};\n"
-            f"__device__ __forceinline__ {kind} combine({kind} a, {kind} b)"
-            f" {{ return a {'+' if sums else '*'} b; }}"
-        ),
-    )
-    if axis.known is None:
-        lines = x.size // max(1, min(x.dims))
-        args = {"x": x, "axis": axis, "y": y, "size": x.size, "sizes": x.dims}
-        return make("accumulate", grid=(ceil_div(lines, THREADS), 1, 1), args=args)
-    along = normalize_axis(axis.ints[0], x.rank)
-    return _along(make, y, x, (prod(x.dims[:along]), x.dims[along], prod(x.dims[along + 1 :])))
-
-
-def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> Answer:
-    """Return the launches for lines [outer][size][inner].
-
-    Args:
-        make: makes a launch of an entry of `cumulative.cu`.
-        y: the totals.
-        x: the elements.
-        sizes: outer, size and inner.
-    """
-    outer, size, inner = sizes
-    if inner == 1 and size > LONG:
-        tiles = ceil_div(size, TILE)
-        chunk = TILE * ceil_div(tiles, max(1, min(tiles, BLOCKS // max(1, outer))))
-        name, counted = "rows", {}
-        blocks = threads = outer * ceil_div(size, chunk)
-    else:
-        most = min(ceil_div(ENOUGH, max(1, outer * inner)), isqrt(size))
-        chunk = ceil_div(size, max(1, most))
-        name, threads = "columns", outer * inner * ceil_div(size, max(1, chunk))
-        blocks, counted = ceil_div(threads, THREADS), {"count": threads}
-    chunks = ceil_div(size, max(1, chunk))
-    lines = {"size": size, "inner": inner, "chunk": chunk, "chunks": chunks}
-    args, grid = {"x": x, "totals": Scratch(0), **counted, "l": lines}, (blocks, 1, 1)
-    note = f"{size} by {chunk}" if chunks > 1 else f"{size}"
-    last = make(f"accumulate_{name}", grid=grid, args={**args, "y": y}, note=note)
-    nbytes = threads * arithmetic(x.dtype).itemsize
-    if chunks == 1:
-        return replace(last, args={**last.args, "totals": None})
-    first = make(f"total_{name}", grid=grid, args=args)
-    return replace(first, scratch=nbytes), replace(last, scratch=nbytes)

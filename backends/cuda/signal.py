@@ -12,11 +12,11 @@ from ...runtime.op import Op
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.ops.signal import DFT, STFT, BlackmanWindow, HammingWindow, HannWindow
 from .compile import arithmetic
+from .copies import given
 from .launch import Launch, each
 from .layout import Ints
 from .operands import Tensor
 from .registry import Answer, kernel, need_dtypes, need_known
-from .shape import given
 
 
 def _transform(

@@ -8,8 +8,7 @@ import numpy as np
 
 from ...runtime.dtypes import DType, float32, float64, int64
 from ...runtime.guard import check_time, need
-from ...runtime.ops.pool import MaxRoiPool, RoiAlign
-from ...runtime.ops.search import NonMaxSuppression
+from ...runtime.ops.boxes import MaxRoiPool, NonMaxSuppression, RoiAlign
 from ...runtime.types import Array
 from .registry import kernel
 

@@ -10,9 +10,9 @@ import numpy as np
 from ...runtime.dtypes import DType
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.types import Array
+from .movement import need_lengths
 from .products import multiply, sums
 from .registry import kernel
-from .shape import need_lengths
 
 Function = Callable[[Array], Array]
 #: What a layer carries from step to step, each [batch, hidden]; the first is also its result.

@@ -2,6 +2,7 @@
 
 from . import (
     attention,
+    boxes,
     contrib_distance,
     contrib_text,
     control,
@@ -31,6 +32,7 @@ from . import (
 
 __all__ = [
     "attention",
+    "boxes",
     "contrib_distance",
     "contrib_text",
     "control",

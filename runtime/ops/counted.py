@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from ..dtypes import int64
 from ..op import Op
 from ..types import TensorType
+from .boxes import NonMaxSuppression
 from .gather import Compress
-from .search import NonMaxSuppression, NonZero, Unique
+from .search import NonZero, Unique
 from .shapes import normalize_axis
 
 COUNT = TensorType(int64, (1,))

@@ -10,13 +10,8 @@ from ..op import Op, op
 from ..types import Shape, TensorType
 from .shapes import (
     checked,
-    dim,
     ints_of,
-    need_choice,
-    need_rank,
     need_vector,
-    same_dim,
-    same_dtype,
     same_shape,
     shape_text,
 )
@@ -157,53 +152,3 @@ class MaxUnpool(Op):
         if len(shape) < 3:
             raise ShapeError(f"x {shape_text(shape)} has no spatial axis; 3 or more are needed")
         return (*shape[:2], *transposed_window_dims(self, shape[2:], self.kernel_shape))
-
-
-@op
-class MaxRoiPool(Op):
-    """Maximum over a grid of `pooled_shape` cells of each region [batch, x1, y1, x2, y2].
-
-    [n, c, h, w] and [regions, 5] → [regions, c, *pooled_shape] (ONNX 22).
-    """
-
-    pooled_shape: Ints
-    spatial_scale: float = 1.0
-
-    def infer(self, x: TensorType, rois: TensorType) -> TensorType:
-        same_dtype(x, rois)
-        need_rank(x, 4, "x")
-        need_rank(rois, 2, "rois")
-        same_dim(dim(rois, 1), 5, f"columns of rois {rois} and 5")
-        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
-            raise ShapeError(f"pooled_shape={self.pooled_shape}; it must be two positive sizes")
-        return x.with_shape((dim(rois, 0), dim(x, 1), *self.pooled_shape))
-
-
-@op
-class RoiAlign(Op):
-    """Mean or maximum of bilinear samples in a grid of cells of each region [x1, y1, x2, y2].
-
-    [n, c, h, w], [regions, 4] and [regions] → [regions, c, output_height, output_width]
-    (ONNX 22). A `sampling_ratio` of 0 takes as many samples as a cell has pixels, rounded up.
-    """
-
-    coordinate_transformation_mode: str = "half_pixel"
-    mode: str = "avg"
-    output_height: int = 1
-    output_width: int = 1
-    sampling_ratio: int = 0
-    spatial_scale: float = 1.0
-
-    def infer(self, x: TensorType, rois: TensorType, batch_indices: TensorType) -> TensorType:
-        same_dtype(x, rois)
-        need_rank(x, 4, "x")
-        need_rank(rois, 2, "rois")
-        same_dim(dim(rois, 1), 4, f"columns of rois {rois} and 4")
-        need_vector(batch_indices, dim(rois, 0), "batch_indices")
-        modes = ("half_pixel", "output_half_pixel")
-        need_choice(self.coordinate_transformation_mode, "coordinate_transformation_mode", *modes)
-        need_choice(self.mode, "mode", "avg", "max")
-        if min(self.output_height, self.output_width) < 1 or self.sampling_ratio < 0:
-            raise ShapeError(f"{self}: sizes must be positive, sampling_ratio 0 or more")
-        regions = same_dim(dim(rois, 0), dim(batch_indices, 0), "regions")
-        return x.with_shape((regions, dim(x, 1), self.output_height, self.output_width))

@@ -9,7 +9,7 @@ from ..errors import ShapeError
 from ..op import Op, op
 from ..types import Dim, TensorType
 from .propagate import is_small, with_value
-from .shapes import checked, int_of, need_rank, normalize_axis, product, same_dim
+from .shapes import checked, int_of, normalize_axis, product
 
 
 @op
@@ -35,44 +35,6 @@ class TopK(Op):
         shape[axis] = count
         found = checked(shape)
         return x.with_shape(found), TensorType(int64, found)
-
-
-@op
-class NonMaxSuppression(Op):
-    """Boxes by falling score without those that overlap a better one, as int64 [found, 3].
-
-    A row is (batch, class, box). Boxes are [batch, boxes, 4], scores [batch, classes, boxes].
-
-    Attributes:
-        center_point_box: whether a box is (x, y, width, height) of its centre, not two corners
-            (y1, x1, y2, x2).
-    """
-
-    center_point_box: int = 0
-
-    def infer(
-        self,
-        boxes: TensorType,
-        scores: TensorType,
-        max_output_boxes_per_class: TensorType | None = None,
-        iou_threshold: TensorType | None = None,
-        score_threshold: TensorType | None = None,
-    ) -> TensorType:
-        need_rank(boxes, 3, "boxes")
-        need_rank(scores, 3, "scores")
-        if boxes.shape is not None:
-            same_dim(boxes.shape[2], 4, "the last axis of boxes and 4")
-            if scores.shape is not None:
-                same_dim(boxes.shape[0], scores.shape[0], "the batches of boxes and scores")
-                same_dim(boxes.shape[1], scores.shape[2], "the counts of boxes and scores")
-        scalars = {
-            "max_output_boxes_per_class": max_output_boxes_per_class,
-            "iou_threshold": iou_threshold,
-            "score_threshold": score_threshold,
-        }
-        for name, scalar in scalars.items():
-            need_rank(scalar, (0, 1), name)
-        return TensorType(int64, (None, 3))
 
 
 @op

@@ -23,10 +23,10 @@ import pytest
 from tercet.backends.cuda import step as stepping
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, Source, Target
+from tercet.backends.cuda.copies import reformat
 from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.memory import CudaBuffer, address
 from tercet.backends.cuda.operands import TensorMap
-from tercet.backends.cuda.shape import reformat
 from tercet.backends.cuda.step import cell
 from tercet.runtime.backend import View
 from tercet.runtime.errors import KernelError
