@@ -9,7 +9,7 @@ import numpy as np
 from ..ir import Graph, Node
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Div, Mul, Sub
-from ..ops.matmul import Gemm
+from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import BatchNormalization
 from ..types import Array
 from .driver import Context
@@ -25,11 +25,12 @@ _CONSTANT = Var("constant", lambda value: value.data is not None)
 
 def _affine(found: Found) -> tuple[Array, Array] | None:
     """Return scale and shift per channel (float64), or None if the constant varies elsewhere."""
-    value, other, op = found["layer"], found["constant"].data, found.top.op
+    value = found.match.get("sum") or found["layer"]
+    other, op = found["constant"].data, found.top.op
     rank = rank_of(value)
     if rank is None or other is None:
         return None
-    axis = rank - 1 if isinstance(found.match.made("layer").op, Gemm) else 1
+    axis = rank - 1 if isinstance(found.match.made("layer").op, Gemm | MatMul) else 1
     if other.ndim > rank or other.dtype != value.tensor.dtype or other.dtype.kind != "f":
         return None
     shape = (1,) * (rank - other.ndim) + other.shape
@@ -59,7 +60,14 @@ def _build(found: Found) -> Outcome:
     if not {scale.size, shift.size} <= {1, linear.channels}:
         return None
     weight = linear.scaled(np.broadcast_to(scale, linear.channels))
+    _check_half(found, linear.by_channel(weight), linear.by_channel(linear.weight))
     return rebuilt(found.graph, linear, weight, linear.bias * scale + shift)
+
+
+def _check_half(found: Found, exact: Array, old: Array) -> None:
+    """Raise Unfit for weights by channel that would keep a layer from running in float16."""
+    if found.context.options.precision == "float16" and old.dtype.itemsize > 2:
+        check(exact, np.dtype(np.float16), old)
 
 
 def _rescaled(found: Found, norm: Node, scale: Array, shift: Array) -> Replacement | None:
@@ -75,11 +83,42 @@ def _rescaled(found: Found, norm: Node, scale: Array, shift: Array) -> Replaceme
     return Replacement(norm.op, inputs, named=norm)
 
 
+# ── products of rows ─────────────────────────────────────────────────────────────────────────────
+
+_WEIGHT = Var("weight", lambda value: value.data is not None and value.data.ndim == 2)
+_PRODUCT = Apply(MatMul, "x", _WEIGHT, name="layer")
+_BIASED = Apply(Add, _PRODUCT, Var("bias", lambda value: value.data is not None), name="sum")
+
+
+def _build_rows(found: Found) -> Outcome:
+    """Scale the columns of a constant matrix, and the bias behind the product with it."""
+    weight, bias, affine = found["weight"].data, found.match.get("bias"), _affine(found)
+    if weight is None or affine is None or affine[0].size not in (1, weight.shape[1]):
+        return None
+    scale, shift = affine
+    addend = np.zeros(1) if bias is None or bias.data is None else bias.data.astype(np.float64)
+    if addend.ndim > 1 or (bias is None and shift.any()):
+        return None
+    exact = weight.astype(np.float64) * scale
+    check(exact.T, weight.dtype, weight.T)
+    _check_half(found, exact.T, weight.T)
+    row = rounded_bias(addend * scale + shift, weight.dtype)
+    node = found.match.made("layer")
+    scaled = found.graph.constant(exact.astype(weight.dtype), f"{found['weight'].name}.folded")
+    if bias is None:
+        return Replacement(MatMul(), (found["x"], scaled), named=node)
+    product = found.builder(node.name, (node,))(MatMul(), found["x"], scaled)
+    addends = found.graph.constant(row, f"{node.name}.bias")
+    return Replacement(Add(), (product, addends), named=found.match.made("sum"))
+
+
 FUSIONS = tuple(
-    Fusion(Apply(kinds, *operands), _build, text="{new} took over {kind} '{anchor}'")
-    for kinds, operands in (
-        ((Add, Mul, Sub, Div), (_LAYER, _CONSTANT)),
-        (Sub, (_CONSTANT, _LAYER)),
+    Fusion(Apply(kinds, *operands), build, text="{new} took over {kind} '{anchor}'")
+    for kinds, operands, build in (
+        ((Add, Mul, Sub, Div), (_LAYER, _CONSTANT), _build),
+        (Sub, (_CONSTANT, _LAYER), _build),
+        ((Add, Mul, Sub, Div), (_BIASED, _CONSTANT), _build_rows),
+        ((Mul, Div), (_PRODUCT, _CONSTANT), _build_rows),
     )
 )
 
@@ -87,7 +126,8 @@ FUSIONS = tuple(
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Fold ``y * s + t`` (Mul, Div, Add, Sub of a constant per channel) into what computes `y`.
 
-    Weight and bias of a Conv, ConvTranspose or Gemm, or scale and shift of a BatchNormalization
-    in inference, are changed instead, in float64. Nobody else may read `y`.
+    Weight and bias of a Conv, ConvTranspose, Gemm or MatMul, or scale and shift of a
+    BatchNormalization in inference, are changed instead, in float64. Nobody else may read `y`.
+    Scales that float16 has no weights for stay where they are if it is the precision.
     """
     return fuse(graph, context, FUSIONS)

@@ -117,7 +117,8 @@ def _with_norm(layer: Linear, norm: Node) -> tuple[Array, Array] | None:
     place = itself.offset_in(window)
     if place is None:
         return None
-    weight, rows = layer.weight.astype(np.float64), np.arange(channels)
+    weight = layer.weight.astype(np.float64)
+    rows: Array = np.arange(channels)
     centre = tuple(part.start for part in place)
     weight[(rows, rows % depth, *centre)] += scale
     return weight, layer.bias + shift

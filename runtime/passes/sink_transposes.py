@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ..ir import Graph, Node, Value
 from ..op import Op, with_attributes
 from ..ops import elementwise
+from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Transpose
 from ..types import TensorType
 from .driver import Context
@@ -36,8 +37,15 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     behind it. A region begins at transposes of one order and takes every node whose inputs all
     come from it or are constants; at its end, the inverse order costs nothing and everything else
     costs a transpose. It is rewritten if that leaves fewer of them.
+
+    A Transpose between a product of matrices and the scales and sums behind it moves behind those,
+    which the product can then compute as its epilogue.
     """
     yield from _merge(graph)
+    for node in list(graph.nodes):
+        tail = _tail(graph, node) if node in graph else None
+        if tail is not None:
+            yield tail.rewrite(graph)
     orders = dict.fromkeys(order for node in graph.nodes if (order := _order(node)) is not None)
     for order in orders:
         # One at a time: where an order is its own inverse, a transpose may end one region and begin
@@ -115,7 +123,9 @@ class _Region:
         image = {node.output: node.inputs[0] for node in self.entries}
         made: dict[Node, Node] = {}
         for node in self.nodes:
-            inputs = [v and (image.get(v) or self._turned(graph, v)) for v in node.inputs]
+            inputs = [
+                v and (image.get(v) or _turned_constant(graph, v, self.order)) for v in node.inputs
+            ]
             new = Builder(graph, node, node.name, (node,)).node(self._op(node.op), *inputs)
             image[node.output] = new.output
             made[node] = new
@@ -137,18 +147,18 @@ class _Region:
             f"of its input: {self.before} transposes became {self.after}"
         )
 
-    def _turned(self, graph: Graph, value: Value) -> Value:
-        """Return a constant in the order of what is before the transposes."""
-        if value.data is None or value.data.size == 1:
-            return value
-        rank = len(self.order)
-        wide = value.data.reshape((1,) * (rank - value.data.ndim) + value.data.shape)
-        return graph.constant(wide.transpose(_inverse(self.order)), value.name)
-
     def _op(self, op: Op) -> Op:
         if isinstance(op, Concat):
             return with_attributes(op, axis=self.order[op.axis])
         return op
+
+
+def _turned_constant(graph: Graph, value: Value, order: Order) -> Value:
+    """Return a constant in the order of what is before transposes of `order`."""
+    if value.data is None or value.data.size == 1:
+        return value
+    wide = value.data.reshape((1,) * (len(order) - value.data.ndim) + value.data.shape)
+    return graph.constant(wide.transpose(_inverse(order)), value.name)
 
 
 def _regions(graph: Graph, order: Order) -> list[_Region]:
@@ -211,3 +221,92 @@ def _all_inside(node: Node, owner: dict[Value, _Region], rank: int) -> bool:
 
 def _can_turn(data: np.ndarray, rank: int, node: Node) -> bool:
     return data.ndim == rank if isinstance(node.op, Concat) else data.ndim <= rank
+
+
+# ── behind products of matrices ──────────────────────────────────────────────────────────────────
+
+#: The order of channels first, of an image whose channels are last: what is in either order may lie
+#: in memory as the other one wants it.
+_TO_CHANNELS_FIRST = (0, 3, 1, 2)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Elementwise nodes behind a transposed product, one after the other.
+
+    Attributes:
+        turn: the Transpose.
+        order: of it.
+        nodes: what follows.
+    """
+
+    turn: Node
+    order: Order
+    nodes: list[Node]
+
+    def rewrite(self, graph: Graph) -> str:
+        """Let the nodes work in the product's order, and transpose what they compute."""
+        before, value = self.turn.output, self.turn.inputs[0]
+        for node in self.nodes:
+            add = Builder(graph, node, node.name, (node,))
+            inputs = [value if v is before else self._turned(graph, node, v) for v in node.inputs]
+            before, value = node.output, add(node.op, *inputs)
+        last = self.nodes[-1]
+        add = Builder(graph, last, self.turn.name, (self.turn,))
+        graph.redirect(last.output, add(Transpose(perm=self.order), value))
+        for node in (*reversed(self.nodes), self.turn):
+            drop(graph, node)
+        return f"{len(self.nodes)} nodes behind Transpose '{self.turn.name}' are in front of it"
+
+    def _turned(self, graph: Graph, node: Node, value: Value | None) -> Value | None:
+        """Return another operand in the product's order."""
+        if value is None:
+            return None
+        if value.data is not None:
+            return _turned_constant(graph, value, self.order)
+        source = value.producer
+        if source is not None and _order(source) == self.order:
+            return source.inputs[0]
+        add = Builder(graph, node, f"{value.name}.turned")
+        return add(Transpose(perm=_inverse(self.order)), value)
+
+
+def _tail(graph: Graph, turn: Node) -> _Tail | None:
+    """Return what is behind a Transpose of a product that others do not read, if it can move."""
+    order = _order(turn)
+    if order is None or turn.inputs[0] is None or not _is_product(graph, turn.inputs[0]):
+        return None
+    value, nodes, sums = turn.output, list[Node](), 0
+    while (node := graph.sole_consumer(value)) is not None and _is_free(node, order):
+        others = [v for v in node.reads if v is not value]
+        sums += sum(other.data is None for other in others)
+        if isinstance(node.op, Concat) or sums > 1 or not _all_near(others, value, order, node):
+            break
+        nodes.append(node)
+        value = node.output
+    return _Tail(turn, order, nodes) if nodes else None
+
+
+def _is_product(graph: Graph, value: Value) -> bool:
+    """Whether a value is a product of matrices, perhaps with a bias, that only one node reads."""
+    if graph.sole_consumer(value) is None or value.producer is None:
+        return False
+    node = value.producer
+    if isinstance(node.op, elementwise.Add):
+        sides = [v for v in node.reads if v.data is None]
+        return len(sides) == 1 and len(node.reads) == 2 and _is_product(graph, sides[0])
+    return isinstance(node.op, (MatMul, Gemm))
+
+
+def _all_near(others: Sequence[Value], value: Value, order: Order, node: Node) -> bool:
+    """Whether the other operands of a node cost nothing, or little, in the product's order."""
+    for other in others:
+        source = other.producer
+        if other.data is not None:
+            near = _can_turn(other.data, len(order), node)
+        else:
+            turned = source is not None and _order(source) == order
+            near = other.type == value.type and (turned or order == _TO_CHANNELS_FIRST)
+        if not near:
+            return False
+    return True

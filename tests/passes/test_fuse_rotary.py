@@ -110,16 +110,16 @@ def stacked(g: Graph, first: Value, second: Value, axis: int = -1) -> Value:
 
 def neighbours(g: Graph, x: Value) -> Value:
     """``x * cos + stack(-x[1::2], x[::2]) * sin``, as timm writes it."""
-    *_, length, size = x.tensor.shape or ()
+    *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
     even, odd = (cut(g, x, 3, first, 1 << 40, 2) for first in (0, 1))
-    turned = apply(g, Reshape(), stacked(g, apply(g, Neg(), odd), even), np.array(x.tensor.shape))
+    turned = apply(g, Reshape(), stacked(g, apply(g, Neg(), odd), even), np.array(x.tensor.dims))
     return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
 
 
 def complex_numbers(g: Graph, x: Value) -> Value:
     """Real and imaginary parts apart, joined behind, as the first Llama was written."""
-    *outer, length, size = x.tensor.shape or ()
+    *outer, length, size = x.tensor.dims
     cos, sin = tables(length, size // 2)
     pairs = apply(g, Reshape(), x, np.array([*outer, length, size // 2, 2]))
     real, imaginary = (apply(g, Gather(axis=-1), pairs, np.array(i)) for i in (0, 1))
@@ -128,12 +128,12 @@ def complex_numbers(g: Graph, x: Value) -> Value:
         for a, b in ((real, cos), (imaginary, sin), (real, sin), (imaginary, cos))
     ]
     parts = apply(g, Sub(), *products[:2]), apply(g, Add(), *products[2:])
-    return apply(g, Reshape(), stacked(g, *parts), np.array(x.tensor.shape))
+    return apply(g, Reshape(), stacked(g, *parts), np.array(x.tensor.dims))
 
 
 def half_by_half(g: Graph, x: Value) -> Value:
     """The halves of a head apart, joined behind."""
-    *_, length, size = x.tensor.shape or ()
+    *_, length, size = x.tensor.dims
     cos, sin = tables(length, size // 2)
     halves = g.insert(Split(axis=-1, num_outputs=2), [x], 2).outputs
     first, second = halves
@@ -144,7 +144,7 @@ def half_by_half(g: Graph, x: Value) -> Value:
 
 def first_part(g: Graph, x: Value) -> Value:
     """Only the first elements of a head are rotated, as in GPT-NeoX."""
-    size = (x.tensor.shape or ())[-1]
+    size = x.tensor.dims[-1]
     part = half_by_half(g, cut(g, x, 3, 0, size // 2))
     return apply(g, Concat(axis=-1), part, cut(g, x, 3, size // 2, 1 << 40))
 
@@ -174,7 +174,7 @@ def test_every_spelling_is_one_operator(build: Build, batch: int) -> None:
 
 def scrambled(g: Graph, x: Value) -> Value:
     """Pairs of no rotation: each element with the next one."""
-    *_, length, size = x.tensor.shape or ()
+    *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
     turned = apply(g, Gather(axis=-1), x, np.roll(np.arange(size), 1))
     return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
@@ -182,7 +182,7 @@ def scrambled(g: Graph, x: Value) -> Value:
 
 def of_two(g: Graph, x: Value) -> Value:
     """The other elements are another tensor's."""
-    *_, length, size = x.tensor.shape or ()
+    *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
     turned = apply(g, Gather(axis=-1), apply(g, Exp(), x), np.roll(np.arange(size), size // 2))
     return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))
@@ -190,7 +190,7 @@ def of_two(g: Graph, x: Value) -> Value:
 
 def mixed_heads(g: Graph, x: Value) -> Value:
     """Elements of other heads are added."""
-    *_, length, size = x.tensor.shape or ()
+    *_, length, size = x.tensor.dims
     cos, sin = (table.repeat(2, -1) for table in tables(length, size // 2))
     turned = apply(g, Gather(axis=1), x, np.array([1, 2, 0]))
     return apply(g, Add(), apply(g, Mul(), x, cos), apply(g, Mul(), turned, sin))

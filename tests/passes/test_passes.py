@@ -17,7 +17,7 @@ from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub, Sum
-from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Tile, Transpose
 from tercet.runtime.ops.norm import Dropout
 from tercet.runtime.ops.pool import AveragePool
@@ -125,6 +125,31 @@ FOLDS: dict[str, tuple[Build, tuple[int, ...], list[str]]] = {
         ),
         (3, 4),
         ["Gemm"],
+    ),
+    "a layer's scale behind a product of rows": (
+        lambda g, x: apply(
+            g,
+            Mul(),
+            apply(g, Add(), apply(g, MatMul(), x, normal(4, 6)), normal(6)),
+            normal(1, 6),
+        ),
+        (2, 3, 4),
+        ["MatMul", "Add"],
+    ),
+    "a quotient and a second bias behind a product of rows": (
+        lambda g, x: apply(
+            g,
+            Add(),
+            apply(
+                g,
+                Add(),
+                apply(g, Div(), apply(g, MatMul(), x, normal(4, 6)), normal(1) + 3),
+                normal(6),
+            ),
+            normal(6),
+        ),
+        (2, 3, 4),
+        ["MatMul", "Add"],
     ),
     "three gemms": (
         lambda g, x: apply(
@@ -337,10 +362,10 @@ def test_duplicate_constants_count_by_content(last: int) -> None:
     def build(graph: Graph, x: Value) -> Value:
         a = apply(graph, Conv(), x, weight)
         b = apply(graph, Conv(), x, other)
-        return apply(graph, Add(), a, b)
+        return apply(graph, Mul(), a, b)
 
     convolutions = ["Conv"] * (1 + last)
-    assert kinds(optimised(make(build, (1, 3, 4, 4)))[0]) == [*convolutions, "Add"]
+    assert kinds(optimised(make(build, (1, 3, 4, 4)))[0]) == [*convolutions, "Mul"]
 
 
 def test_a_node_with_thousands_of_inputs() -> None:
@@ -364,3 +389,15 @@ def test_a_node_with_thousands_of_inputs() -> None:
     verify(graph)
     assert len(graph.nodes) == 2
     assert looked < 100 * count
+
+
+@pytest.mark.parametrize(("precision", "count"), [("float32", 0), ("bfloat16", 0), ("float16", 1)])
+def test_scales_that_float16_has_no_weights_for_stay(precision: str, count: int) -> None:
+    """A network at the start of its training scales what its layers add by 1e-6."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Add(), apply(g, MatMul(), x, normal(4, 6)), normal(6))
+        return apply(g, Mul(), y, np.full(6, 1e-6, np.float32))
+
+    after, _ = optimised(make(build, (3, 4)), precision=precision)
+    assert kinds(after).count("Mul") == count

@@ -7,6 +7,7 @@ import numpy as np
 from tercet.runtime.ir import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Mul, PRelu, Relu, Sigmoid
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.norm import Softmax
 
@@ -112,4 +113,50 @@ def test_transposes_in_a_row() -> None:
     graph = make(build, (2, 3, 4))
     after, _ = optimised(graph)
     assert [n.op.perm for n in after.nodes if isinstance(n.op, Transpose)] == [(2, 0, 1)]
+    assert_same(graph, after)
+
+
+def block(graph: Graph, x: Value, channels: int) -> Value:
+    """ConvNeXt's: a convolution, two layers of channels-last rows, a scale, a residual."""
+    y = apply(graph, Conv(pads=(1, 1, 1, 1)), x, normal(channels, channels, 3, 3))
+    y = apply(graph, MatMul(), apply(graph, LAST, y), normal(channels, 2 * channels))
+    y = apply(graph, MatMul(), apply(graph, Relu(), y), normal(2 * channels, channels))
+    y = apply(graph, FIRST, apply(graph, Add(), y, normal(channels)))
+    scaled = apply(graph, Mul(), y, normal(channels, 1, 1))
+    return apply(graph, Add(), x, scaled)
+
+
+def test_what_follows_a_product_is_computed_in_its_order() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        return block(graph, block(graph, x, 4), 4)
+
+    graph = make(build, (2, 4, 6, 5))
+    after, _ = optimised(graph)
+    one = ["Conv", "Transpose", "MatMul", "Relu", "MatMul", "Add"]
+    assert kinds(after) == [*one, "Transpose", "Add", "Transpose", *one, "Add", "Transpose"]
+    assert_same(graph, after)
+
+
+def test_a_transpose_of_rows_stays_in_front_of_a_sum_with_others() -> None:
+    """Only images may lie in memory in either order: here the sum would cost a transpose."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        y = apply(graph, MatMul(), x, normal(5, 7))
+        turned = apply(graph, Transpose(perm=(0, 2, 1)), y)
+        return apply(graph, Add(), turned, apply(graph, Sigmoid(), turned))
+
+    graph = make(build, (2, 3, 5))
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+
+
+def test_a_sum_of_two_transposed_products_is_transposed_once() -> None:
+    def build(graph: Graph, x: Value) -> Value:
+        turn = Transpose(perm=(0, 2, 1))
+        a, b = (apply(graph, turn, apply(graph, MatMul(), x, normal(5, 7))) for _ in range(2))
+        return apply(graph, Relu(), apply(graph, Add(), a, b))
+
+    graph = make(build, (2, 3, 5))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["MatMul", "MatMul", "Add", "Relu", "Transpose"]
     assert_same(graph, after)
