@@ -23,6 +23,7 @@ from . import (
     hoist_reshapes,
     inline_bodies,
     join_heads,
+    lower_conv,
     lower_einsum,
     merge_branches,
     merge_duplicates,
@@ -171,6 +172,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "drop_zero_units",
         drop_zero_units.run,
         "after the whole products, which would be all of a layer's units",
+    ),
+    Pass(
+        "lower_conv",
+        lower_conv.run,
+        "after all that knows layers as convolutions",
     ),
     Pass(
         "to_half",

@@ -1,0 +1,78 @@
+"""Convolutions of whole images become products of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Clip, HardSigmoid, Mul, Relu, Sigmoid
+from tercet.runtime.ops.reduce import ReduceMean
+from tercet.runtime.types import Dim
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+
+@pytest.mark.parametrize("batch", [1, 3, "batch"])
+def test_squeeze_and_excite(batch: Dim) -> None:
+    """Two layers of one pixel, whose gate scales the image: no view is left in between."""
+
+    def build(g: Graph, x: Value) -> Value:
+        mean = apply(g, ReduceMean(), x, np.array([2, 3]))
+        y = apply(g, Relu(), apply(g, Conv(), mean, normal(4, 8, 1, 1), normal(4)))
+        gate = apply(g, HardSigmoid(), apply(g, Conv(), y, normal(8, 4, 1, 1)))
+        return apply(g, Mul(), x, gate)
+
+    graph = make(build, (batch, 8, 5, 6))
+    after, _ = optimised(graph)
+    rows = ["Reshape", "Gemm", "Relu", "Gemm", "HardSigmoid", "Reshape"]
+    assert kinds(after) == ["ReduceMean", *rows, "Mul"]
+    if isinstance(batch, int):
+        assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    "image", [(1,), (7,), (3, 4), (2, 3, 2)], ids=lambda sizes: "x".join(map(str, sizes))
+)
+def test_windows_of_all_sizes(image: tuple[int, ...]) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Conv(auto_pad="VALID"), x, normal(4, 5, *image), normal(4))
+        limits = (np.array(limit, np.float32) for limit in (0, 6))
+        return apply(g, Clip(), apply(g, Sigmoid(), y), *limits)
+
+    graph = make(build, (2, 5, *image))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Reshape", "Gemm", "Sigmoid", "Clip", "Reshape"]
+    assert after.outputs["y"].tensor.shape == (2, 4, *(1 for _ in image))
+    assert_same(graph, after)
+
+
+OTHERS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "padded": ({"pads": (0, 0, 1, 1)}, (4, 5, 3, 3)),
+    "padded by the size": ({"auto_pad": "SAME_UPPER"}, (4, 5, 3, 3)),
+    "grouped": ({"group": 5}, (5, 1, 3, 3)),
+    "smaller windows": ({}, (4, 5, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_stay(name: str) -> None:
+    attributes, weight = OTHERS[name]
+    graph = make(lambda g, x: apply(g, Conv(**attributes), x, normal(*weight)), (2, 5, 3, 3))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Conv"]
+    assert_same(graph, after)
+
+
+def test_what_others_read_is_an_image_again() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Conv(), x, normal(5, 5, 1, 1))
+        return apply(g, Mul(), apply(g, Sigmoid(), y), y)
+
+    graph = make(build, (2, 5, 1, 1))
+    after, _ = optimised(graph, skip=("fuse_activation",))
+    assert kinds(after) == ["Reshape", "Gemm", "Reshape", "Sigmoid", "Mul"]
+    assert_same(graph, after)
