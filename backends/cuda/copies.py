@@ -27,6 +27,19 @@ def words_of(dtype: DType) -> DType:
     return _WORDS[dtype.itemsize]
 
 
+def widest_words(dtype: DType, run: int) -> DType:
+    """Return the largest word of which runs of so many neighbouring elements consist."""
+    size = dtype.itemsize
+    return max(
+        (
+            word
+            for word in _WORDS.values()
+            if word.itemsize >= size and run * size % word.itemsize == 0
+        ),
+        key=lambda word: word.itemsize,
+    )
+
+
 def reformat(dst: View, src: View) -> Launch:
     """Return the launch that changes the order of elements; its addresses `x` and `y` are null.
 

@@ -22,7 +22,7 @@ from ...runtime.ops.pool import MaxUnpool
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.ops.window import transposed_window
 from .compile import arithmetic
-from .copies import copy_strided, fill, words_of
+from .copies import copy_strided, fill, widest_words, words_of
 from .elementwise import ANY
 from .launch import each
 from .layout import order
@@ -51,16 +51,18 @@ def gather(op: Gather, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
     axis = normalize_axis(op.axis, x.rank)
     lie = order(x.rank, x.format)
     inner = prod(x.dims[a] for a in lie[lie.index(axis) + 1 :])
-    index = index_type(x.size, y.size)
+    words = widest_words(x.dtype, inner)
+    elements = words.itemsize // x.dtype.itemsize
+    count = y.size // elements
     return each(
         "gather.cu",
         "gather",
-        y.size,
+        count,
         {
-            **{"x": x, "indices": indices, "y": y, "count": y.size},
-            **{"size": x.dims[axis], "places": indices.size, "inner": inner},
+            **{"x": x, "indices": indices, "y": y, "count": count},
+            **{"size": x.dims[axis], "places": indices.size, "inner": inner // elements},
         },
-        types=_types(index, x, indices),
+        types=(("Index", index_type(x.size, y.size)), ("T", words), ("I", indices.dtype)),
         constants=(("RANK", 1),),
     )
 
