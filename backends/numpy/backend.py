@@ -19,6 +19,7 @@ from ...runtime.op import Op
 from ...runtime.options import Options
 from ...runtime.types import Array, HostValue, TensorType, ValueType, type_of
 from ...runtime.weights import WeightStore
+from . import blas
 from .apply import call, call_elementwise, elementwise_claim, in_place, kernel_claim
 from .chain import Chain
 from .elementwise import ELEMENTWISE
@@ -55,8 +56,8 @@ class NumpyBackend:
         self, node: Node, values: Sequence[HostValue], weights: Weights, limit: int
     ) -> Sequence[HostValue]:
         """Run one node on whatever values it gets; see `Interpreter`."""
-        with np.errstate(all="ignore"):
-            return _run(node, values, weights, limit)
+        with np.errstate(all="ignore"), blas.one_thread():
+            return _run(node, [_laid_out(value) for value in values], weights, limit)
 
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
@@ -114,12 +115,20 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
     values = [None if data is None else graph.constant(data) for data in inputs]
     node = graph.insert(op, values, count)
     try:
-        with np.errstate(all="ignore"):
-            found = _run(node, inputs, WeightStore(HOST), allowance())
+        with np.errstate(all="ignore"), blas.one_thread():
+            laid_out = [_laid_out(data) for data in inputs]
+            found = _run(node, laid_out, WeightStore(HOST), allowance())
     except (*FAILURES, MemoryError, TercetError):
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
     return arrays if len(arrays) == len(found) else None
+
+
+def _laid_out(value: HostValue) -> HostValue:
+    """Return an array row by row, as plans have it: how it lies may decide on the last bits."""
+    if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
+        return value.copy("C")
+    return value
 
 
 def _run(

@@ -101,6 +101,9 @@ class one_thread:
             if not _LIMIT.holds:
                 _LIMIT.before = get()
                 _LIMIT.holds = True
+            if (
+                not _LIMIT.callers
+            ):  # whoever left last may have been interrupted after setting it back
                 put(1)
             _LIMIT.callers.add(self)
 

@@ -66,7 +66,7 @@ def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     if options.conv not in ("direct", "naive") and Winograd.applies(chain):
         other = Winograd(chain)
         fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
-        if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds / other.workers:
+        if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds:
             return other.step(site)
     return made.step(site)
 

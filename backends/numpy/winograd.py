@@ -30,7 +30,7 @@ from ...runtime.dtypes import float32, float64
 from ...runtime.ops.conv import Conv
 from ...runtime.ops.window import window
 from ...runtime.types import Array
-from . import thread_pool
+from . import blas, thread_pool
 from .chain import Chain
 from .cost import PRODUCT
 from .elementwise import ELEMENTWISE
@@ -111,7 +111,8 @@ def _collect(m: Sequence[Array], y: Sequence[Array], t: Array) -> None:
 
 def _transformed(filters: Array) -> Array:
     """Return filters [k, c, 3, 3] as matrices [36, c, k]: products go by their transposes."""
-    found = np.einsum("ia,kcab,jb->ijck", G, filters.astype(float64), G, optimize=True)
+    with blas.one_thread():
+        found = np.einsum("ia,kcab,jb->ijck", G, filters.astype(float64), G, optimize=True)
     return found.reshape(N * N, *filters.shape[1::-1]).astype(sums(filters.dtype), "C")
 
 
@@ -120,6 +121,10 @@ class Winograd:
 
     Args:
         chain: a convolution that `applies`, and what follows it.
+
+    Attributes:
+        nanoseconds: what it takes on one core. That alone decides whether this way is taken, so
+            that the numbers of a model do not depend on how many threads there are.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -134,8 +139,8 @@ class Winograd:
         self.rows, columns = (-(-size // M) for size in self.window.output)
         self.pitch = columns + 1
         self.workers = thread_pool.size()
-        choices = product(range(1, self.rows + 1), range(1, self.workers + 1))
-        self.nanoseconds, self.depth, self.parts = min((self._cost(*c), *c) for c in choices)
+        self.nanoseconds, *_ = self._least(1)
+        _, self.depth, self.parts = self._least(self.workers)
         self.early = self._early()
         self.dtype = sums(x.tensor.dtype)
         c, k = self.channels, -(-self.filters // self.parts)
@@ -158,14 +163,19 @@ class Winograd:
         geometry = window(op, x.tensor.dims[2:], (3, 3))
         return geometry.strides == geometry.dilations == (1, 1) and all(geometry.output)
 
-    def _cost(self, depth: int, parts: int) -> float:
+    def _least(self, workers: int) -> tuple[float, int, int]:
+        """Return the nanoseconds of the quickest blocks, their rows and the shares of filters."""
+        choices = product(range(1, self.rows + 1), range(1, workers + 1))
+        return min((self._cost(*choice, workers), *choice) for choice in choices)
+
+    def _cost(self, depth: int, parts: int, workers: int) -> float:
         """Return the nanoseconds that blocks of so many rows and a share of the filters take."""
         blocks = self.images * -(-self.rows // depth) * parts
         filters, tiles = -(-self.filters // parts), depth * self.pitch
         product = PRODUCT * max(tiles, THINNEST) + FETCH
         block = N * N * self.channels * filters * product + BLOCK
         block += tiles * (self.channels * INPUT_TILE + filters * OUTPUT_TILE)
-        return -(-blocks // self.workers) * block
+        return -(-blocks // workers) * block
 
     def _early(self) -> int:
         """Return how many stages can work on outputs while these lie tile by tile."""

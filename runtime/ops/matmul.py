@@ -142,6 +142,8 @@ def _letters(term: str, type_: TensorType) -> tuple[dict[str, Dim], Shape | None
 class Det(Op):
     """Determinant of the square matrices in the last two axes: [*, m, m] → [*] (ONNX 22)."""
 
+    dense = True
+
     def infer(self, x: TensorType) -> TensorType:
         if x.shape is None:
             return x.without_value()

@@ -255,6 +255,7 @@ class LinearClassifier(Op):
     A single row with two classes gives the score of the second one.
     """
 
+    dense = True
     domain: ClassVar = DOMAIN
     outputs: ClassVar = (2, 2)
     classlabels_ints: Ints | None = None
@@ -274,6 +275,7 @@ class LinearClassifier(Op):
 class LinearRegressor(Op):
     """x @ coefficients.T + intercepts, a row per target (version 1)."""
 
+    dense = True
     domain: ClassVar = DOMAIN
     coefficients: Floats | None = None
     intercepts: Floats | None = None
@@ -346,6 +348,7 @@ class SVMClassifier(Op):
     one per pair of classes; two classes always have two.
     """
 
+    dense = True
     domain: ClassVar = DOMAIN
     outputs: ClassVar = (2, 2)
     classlabels_ints: Ints | None = None
@@ -379,6 +382,7 @@ def _need_kernel(kernel_type: str, kernel_params: Floats | None) -> None:
 class SVMRegressor(Op):
     """Regression, or detection of outliers, by a support vector machine: [n, 1] (version 1)."""
 
+    dense = True
     domain: ClassVar = DOMAIN
     coefficients: Floats | None = None
     kernel_params: Floats | None = None

@@ -181,6 +181,7 @@ class AffineGrid(Op):
     theta [n, axes, axes + 1] of two or three axes → [n, *spatial, axes], as GridSample reads them.
     """
 
+    dense = True
     align_corners: int = 0
 
     def infer(self, theta: TensorType, size: TensorType) -> TensorType:

@@ -135,6 +135,25 @@ def test_no_thread_works_for_a_caller_that_was_interrupted(monkeypatch: pytest.M
         assert at > 30
 
 
+def test_products_keep_to_one_thread_after_any_interrupt() -> None:
+    functions = blas._functions()
+
+    def work() -> None:
+        with blas.one_thread():
+            pass
+
+    with two_threads():
+        assert functions is not None
+        for at in range(1000):
+            was_interrupted = interrupted(work, at, frozenset({blas.__file__}))
+            with blas.one_thread():
+                assert functions[0]() == 1, f"shared between threads after place {at}"
+            assert functions[0]() == blas.threads() == 2, f"other threads after place {at}"
+            if not was_interrupted:
+                break
+        assert at > 5
+
+
 def weights(name: str, *shape: int) -> onnx.TensorProto:
     data = np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32)
     return onnx.numpy_helper.from_array(data / 8, name)
