@@ -14,20 +14,26 @@ if TYPE_CHECKING:
 
     from .compiler import Compiler
 
+#: How many nodes a region has at least that is worth a call.
+LEAST_VARIABLE = "TERCET_OPENVINO_LEAST"
+
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
     """Return OpenVINO, and numpy for what it leaves.
 
     Raises:
         BackendUnavailable: the package is not installed, is too old, or has no CPU plugin.
+        UsageError: `LEAST_VARIABLE` holds no number.
     """
     from .vendor import load
 
     load()
     from ..numpy import open_backends as open_numpy
+    from ..regions.regions import least_by
     from .backend import OpenvinoBackend
 
-    return OpenvinoBackend(_compiler(options.cache / "openvino")), *open_numpy(options)
+    compiler = _compiler(options.cache / "openvino")
+    return OpenvinoBackend(compiler, least_by(LEAST_VARIABLE)), *open_numpy(options)
 
 
 @cache

@@ -18,7 +18,8 @@ from ...runtime.cache import Cache
 from ...runtime.errors import DeviceError
 from ...runtime.types import Array
 from ..numpy import blas
-from ..regions.section import Section
+from ..regions.section import Ints, Profile, Section
+from ..regions.worker import Worker
 from .vendor import DEVICE, Library, gist
 
 #: What every region is compiled with: float32 stays float32, and nothing is traded for speed.
@@ -31,6 +32,7 @@ PROPERTIES: Mapping[str, Any] = {
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
     "KV_CACHE_PRECISION": "f32",
 }
+Profiles = Mapping[str, Profile]
 #: Counted up whenever entries of older versions must not be used any more.
 _EDITION = 1
 
@@ -70,17 +72,7 @@ class Engine:
         Args:
             arrays: by name of input and output; kept, and read and written by every call.
         """
-        request = self.core.create_infer_request()
-        shared = {name: self._shared(data) for name, data in arrays.items()}
-        for port in (*self.core.inputs, *self.core.outputs):
-            request.set_tensor(port, next(shared[n] for n in port.get_names() if n in shared))
-        return lambda: request.infer(share_outputs=True)
-
-    def _shared(self, data: Array) -> Any:
-        """Return a tensor that is an array's own memory, be it read-only."""
-        if not data.flags.writeable:
-            data = writeable(data)
-        return self.vendor.api.Tensor(data, shared_memory=True)
+        return requested(self.vendor, self.core, arrays)
 
 
 class Compiler:
@@ -89,11 +81,15 @@ class Compiler:
     Args:
         vendor: OpenVINO.
         store: where they are kept for later processes.
+
+    Attributes:
+        worker: the process in which nodes are tried.
     """
 
     def __init__(self, vendor: Library, store: Cache) -> None:
         self.vendor = vendor
         self.store = store
+        self.worker = Worker(f"{__package__}.worker")
         self._known: WeakValueDictionary[str, Engine] = WeakValueDictionary()
         self._lock = forks.lock()
 
@@ -130,40 +126,33 @@ class Compiler:
             Refused: OpenVINO's reader of ONNX or its plugin does not take it.
             DeviceError: this process was forked from one that had compiled something.
         """
-        self._check_process()
-        core = self.vendor.core
+        self.check_process()
+        self.vendor.used[:] = [forks.generation()]
         with TemporaryDirectory(prefix="tercet-") as folder:
             path = section.write(Path(folder))
-            try:
-                model = core.read_model(str(path))
-                if section.profiles:
-                    model.reshape({name: self._bounds(*p) for name, p in section.profiles.items()})
-                made = core.compile_model(model, DEVICE, _properties(blas.threads()))
-            except RuntimeError as error:
-                raise Refused("", gist(error)) from error
-        _check_results(made, section)
+            made = compiled(self.vendor, path, section.profiles, blas.threads())
+        check_results(made, shapes_of(section))
         return Engine(self.vendor, made, key, len(layers_of(made)))
 
-    def _check_process(self) -> None:
-        """Raise where OpenVINO would wait for threads that a fork has not copied."""
+    def check_process(self) -> None:
+        """Raise where OpenVINO would wait for threads that a fork has not copied.
+
+        Raises:
+            DeviceError: this process was forked from one that had compiled something.
+        """
         if self.vendor.used and self.vendor.used[0] != forks.generation():
             raise DeviceError(
                 f"OpenVINO {self.vendor.version} cannot compile in this process, which was forked "
                 "from one that had used it: start processes by 'spawn' or 'forkserver', or fork "
                 "before the first run; what was planned before goes on working"
             )
-        self.vendor.used[:] = [forks.generation()]
-
-    def _bounds(self, least: Sequence[int], usual: Sequence[int], most: Sequence[int]) -> Any:
-        api = self.vendor.api
-        sizes = zip(least, most, strict=True)
-        return api.PartialShape([api.Dimension(low, high) for low, high in sizes])
 
     def _stored(self, key: str, threads: int | None) -> Engine | None:
         blob = self.store.read(f"{key}.blob")
         if blob is None:
             return None
-        self._check_process()
+        self.check_process()
+        self.vendor.used[:] = [forks.generation()]
         try:
             made = self.vendor.core.import_model(blob, DEVICE, _properties(threads))
         except RuntimeError:  # of a build that calls itself the same and is another
@@ -178,18 +167,74 @@ class Compiler:
         return blob if isinstance(blob, bytes) else bytes(blob.getbuffer())
 
 
+def compiled(vendor: Library, path: Path, profiles: Profiles, threads: int | None) -> Any:
+    """Return the ``CompiledModel`` of an ONNX file.
+
+    Args:
+        vendor: OpenVINO.
+        path: the file.
+        profiles: least, usual and greatest shape by input, where dimensions are symbolic.
+        threads: as many as it may use; None for as many as it likes.
+
+    Raises:
+        Refused: OpenVINO's reader of ONNX or its plugin does not take it.
+    """
+    try:
+        model = vendor.core.read_model(str(path))
+        if profiles:
+            model.reshape({name: _bounds(vendor, *p) for name, p in profiles.items()})
+        return vendor.core.compile_model(model, DEVICE, _properties(threads))
+    except RuntimeError as error:
+        raise Refused("", gist(error)) from error
+
+
+def requested(vendor: Library, made: Any, arrays: Mapping[str, Array]) -> Callable[[], object]:
+    """Return what runs a ``CompiledModel`` on arrays by name, in place."""
+    request = made.create_infer_request()
+    shared = {name: as_tensor(vendor, data) for name, data in arrays.items()}
+    for port in (*made.inputs, *made.outputs):
+        request.set_tensor(port, next(shared[n] for n in port.get_names() if n in shared))
+    return lambda: request.infer(share_outputs=True)
+
+
+def as_tensor(vendor: Library, data: Array) -> Any:
+    """Return a tensor that is an array's own memory, be it read-only."""
+    if not data.flags.writeable:
+        data = writeable(data)
+    return vendor.api.Tensor(data, shared_memory=True)
+
+
+def _bounds(
+    vendor: Library, least: Sequence[int], usual: Sequence[int], most: Sequence[int]
+) -> Any:
+    api = vendor.api
+    sizes = zip(least, most, strict=True)
+    return api.PartialShape([api.Dimension(low, high) for low, high in sizes])
+
+
 def _properties(threads: int | None) -> dict[str, Any]:
     chosen = {"INFERENCE_NUM_THREADS": threads} if threads else {}
     return {**PROPERTIES, **chosen}
 
 
-def _check_results(made: Any, section: Section) -> None:
-    """Refuse a model whose results, as OpenVINO infers them, have other shapes."""
-    types = {tensor.name: tensor.type for tensor in section.outputs}
+def shapes_of(section: Section) -> dict[str, Ints]:
+    """Return the shapes of a section's results."""
+    return {tensor.name: tensor.type.dims for tensor in section.outputs}
+
+
+def check_results(made: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse a model whose results, as OpenVINO infers them, have other shapes.
+
+    Args:
+        made: the ``CompiledModel``.
+        shapes: by output.
+
+    Raises:
+        Refused: one of them has another shape.
+    """
     for port in made.outputs:
-        name = next(name for name in port.get_names() if name in types)
-        shape = port.get_partial_shape()
-        dims = types[name].dims
+        name = next(name for name in port.get_names() if name in shapes)
+        shape, dims = port.get_partial_shape(), shapes[name]
         fits = shape.rank.is_dynamic or len(shape) == len(dims)
         if not fits or not all(a.is_dynamic or a == b for a, b in zip(shape, dims, strict=False)):
             raise Refused("", f"it infers {shape} for '{name}', whose shape is {list(dims)}")

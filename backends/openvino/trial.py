@@ -1,8 +1,9 @@
 """Whether OpenVINO gives what the reference does: nodes are tried before they are claimed.
 
 No list says what the vendor gets right. Each signature (operators, attributes, types, small
-constants) is compiled once by itself, run on ordinary and on special numbers, and held against
-numpy. The verdict is kept with the version of OpenVINO and the CPU; other ones are tried anew.
+constants) is compiled once by itself, in a process that may crash (`rig.py`), run on ordinary and
+on special numbers, and held against numpy. The verdict is kept with the version of OpenVINO and the
+CPU; other ones are tried anew.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from ...runtime.types import Array, TensorType
 from ...runtime.weights import WeightStore
 from ..numpy import NumpyBackend
 from ..numpy.elementwise import ELEMENTWISE
-from ..regions.section import Section, section
-from .compiler import Compiler, Engine, Refused
+from ..regions.section import section
+from ..regions.worker import Ended
+from .compiler import Compiler, Refused
 from .forms import FORMS, spelled
+from .rig import Ready, set_up
 from .samples import samples
 from .vendor import gist
 
@@ -123,10 +126,12 @@ class Judge:
     ) -> Verdict:
         try:
             found = spelled(section(graph, nodes, {}), plain)
-            engine = self._compiler.compile(found)
+            with set_up(self._compiler, found) as ready:
+                return Verdict(_difference(graph, nodes, ready, finite))
         except (UnsupportedError, Refused) as error:
             return Verdict(str(error))
-        return Verdict(_difference(graph, nodes, found, engine, finite))
+        except Ended as error:
+            return Verdict(f"OpenVINO does not survive its trial: {error}")
 
 
 def _may_be_spelled(node: Node) -> bool:
@@ -172,14 +177,11 @@ def _operand(value: Value | None, places: dict[Value, str]) -> str:
 # ── trying ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _difference(
-    graph: Graph, nodes: tuple[Node, ...], found: Section, engine: Engine, finite: bool
-) -> str:
+def _difference(graph: Graph, nodes: tuple[Node, ...], ready: Ready, finite: bool) -> str:
     """Return how OpenVINO's results differ from the reference's; empty where they do not."""
     reads, results = reads_of(nodes), results_of(graph, nodes)
     elementwise = all(type(node.op) in ELEMENTWISE for node in nodes)
-    arrays = {t.name: np.zeros(t.type.dims, t.type.dtype) for t in (*found.inputs, *found.outputs)}
-    run = engine.request(arrays)
+    arrays = ready.arrays
     for sample in samples([value.tensor for value in reads], elementwise, finite):
         check_time()
         expected = _reference(nodes, dict(zip(reads, sample, strict=True)))
@@ -188,7 +190,7 @@ def _difference(
         for value, data in zip(reads, sample, strict=True):
             np.copyto(arrays[value.name], data)
         try:
-            run()
+            ready.run()
         except RuntimeError as error:
             return f"OpenVINO fails on values that the operator takes: {gist(error)}"
         for value in results:

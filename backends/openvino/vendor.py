@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -13,6 +14,8 @@ from ...runtime.errors import BackendUnavailable
 #: The oldest release whose calls this package uses.
 LEAST = (2025, 0)
 DEVICE = "CPU"
+#: Variables that keep its kernels from instructions that the CPU has, such as AVX-512.
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _INSTALL = "pip install 'tercet[openvino]'"
 #: How lines begin that say where in OpenVINO's sources something happened, and not what.
 _NOISE = (
@@ -34,7 +37,7 @@ class Library:
     Attributes:
         version: such as ``2026.4.1``.
         file: where the package is.
-        cpu: the processor that the plugin compiles for.
+        cpu: the processor that the plugin compiles for, and what it may use of it.
         api: the package.
         core: its ``Core``.
         used: the generation of the process (`runtime/forks.py`) in which something was compiled;
@@ -71,8 +74,9 @@ def load() -> Library:
         missing = f"OpenVINO {found} has no {DEVICE} plugin (it has {core.available_devices})"
         raise BackendUnavailable("openvino", missing, _INSTALL)
     cpu = str(core.get_property(DEVICE, "FULL_DEVICE_NAME"))
-    abilities = ", ".join(core.get_property(DEVICE, "OPTIMIZATION_CAPABILITIES"))
-    return Library(found, str(api.__file__), f"{cpu} ({abilities})", api, core)
+    abilities = [*core.get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")]
+    abilities += [f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name)]
+    return Library(found, str(api.__file__), f"{cpu} ({', '.join(abilities)})", api, core)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Set
 
+from ...runtime.errors import UsageError
 from ...runtime.ir import Graph, Node
 
 Region = tuple[Node, ...]
@@ -46,6 +48,18 @@ def is_worthwhile(region: Region, least: int = LEAST) -> bool:
     """Whether a region is large enough for an engine of its own."""
     computing = [node for node in region if not node.op.view]
     return len(computing) >= least or any(node.op.dense for node in computing)
+
+
+def least_by(variable: str) -> int:
+    """Return how many nodes a region has at least: `LEAST`, or what a variable says.
+
+    Raises:
+        UsageError: the variable holds no number above 0.
+    """
+    said = os.environ.get(variable, "")
+    if said and not (said.isascii() and said.isdigit() and int(said)):
+        raise UsageError(f"{variable}={said}: it must be a number, 1 or greater")
+    return int(said) if said else LEAST
 
 
 def _sources(node: Node) -> list[Node]:

@@ -6,13 +6,12 @@ built with the latter's parser and builder; none has been run yet: see docs/tens
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import TYPE_CHECKING
 
 from ...runtime.backend import Backend
 from ...runtime.cache import Cache
-from ...runtime.errors import BackendUnavailable, UsageError
+from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     except BackendUnavailable as error:
         raise BackendUnavailable("tensorrt", error.missing, error.remedy) from None
     from ..cuda.device import open_device
+    from ..regions.regions import least_by
     from .backend import TensorrtBackend
 
     device = open_device(options.cache, "tensorrt", options.device)
@@ -49,17 +49,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     if obstacle:
         missing = f"{engines.vendor} runs no engines on {device.description}: {obstacle}"
         raise BackendUnavailable("tensorrt", missing, "use another GPU, or the backend cudnn")
-    return TensorrtBackend(device, engines, least=_least()), *cuda
-
-
-def _least() -> int:
-    """Return how many nodes a region has at least, which tests set to 1."""
-    from ..regions.regions import LEAST
-
-    said = os.environ.get(LEAST_VARIABLE, "")
-    if said and not (said.isascii() and said.isdigit() and int(said)):
-        raise UsageError(f"{LEAST_VARIABLE}={said}: it must be a number, 1 or greater")
-    return int(said) if said else LEAST
+    return TensorrtBackend(device, engines, least=least_by(LEAST_VARIABLE)), *cuda
 
 
 @cache

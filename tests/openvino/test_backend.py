@@ -19,6 +19,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
 
 import tercet
+from tercet.backends.openvino import compiler as compilers
 from tercet.backends.openvino import vendor
 from tercet.backends.openvino.compiler import Compiler, Engine
 from tercet.backends.openvino.trial import Judge, Verdict
@@ -92,15 +93,15 @@ def test_regions_alternate_with_numpy_in_one_memory(opened: Callable[..., Any]) 
 
 def test_arrays_are_shared_not_copied(opened: Callable[..., Any], compiler: Compiler) -> None:
     seen: list[Any] = []
-    shared = Engine._shared
+    shared = compilers.as_tensor
 
-    def watched(engine: Engine, data: Array) -> Any:
-        tensor = shared(engine, data)
+    def watched(vendor: Any, data: Array) -> Any:
+        tensor = shared(vendor, data)
         seen.append(tensor.data.ctypes.data == data.ctypes.data)
         return tensor
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_shared", watched)
+        patch.setattr(compilers, "as_tensor", watched)
         model = opened(small())
         x = pictures()
         x.flags.writeable = False

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from math import erf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +16,12 @@ from numpy.typing import NDArray
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
 
+from tercet.backends.openvino.compiler import Compiler
 from tercet.backends.openvino.samples import EXTREME, samples
 from tercet.backends.openvino.trial import Judge, differs, signature
+from tercet.backends.regions.worker import Ended
 from tercet.importers import onnx as importer
+from tercet.runtime.cache import Cache
 from tercet.runtime.types import TensorType
 
 from .conftest import on_openvino, reasons
@@ -241,3 +248,67 @@ class TestSamples:
 def test_differs(got: float, want: float, is_equal: bool) -> None:
     a, b = (np.array([number, 1], np.float32) for number in (got, want))
     assert (differs(a, b, elementwise=True) == "") is is_equal
+
+
+class TestCrashes:
+    def test_a_crash_is_a_verdict(
+        self,
+        parsed: Callable[[str], Any],
+        compiler: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        """Of the process in which a node is tried, while it compiles or while it runs."""
+        graph = importer.load(parsed("g (float[9] x) => (float[9] y) { y = Neg(x) }")).graph
+        for at in ("section", "run"):
+            own = Compiler(compiler.vendor, Cache(tmp_path / at))
+            ask = own.worker.ask
+
+            def crash(question: Any, at: str = at, ask: Any = ask) -> Any:
+                if at in question:
+                    raise Ended("its process died of SIGSEGV")
+                return ask(question)
+
+            monkeypatch.setattr(own.worker, "ask", crash)
+            verdict = Judge(own).node(graph, graph.nodes[0], True)
+            assert verdict.reason.endswith("its process died of SIGSEGV")
+            own.worker.close()
+
+    def test_without_a_process_of_its_own(
+        self,
+        parsed: Callable[[str], Any],
+        compiler: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        graph = importer.load(parsed("g (float[7] x) => (float[7] y) { y = Neg(x) }")).graph
+        own = Compiler(compiler.vendor, Cache(tmp_path))
+        monkeypatch.setattr(own.worker, "start", lambda: False)
+        assert Judge(own).node(graph, graph.nodes[0], True).reason == ""
+
+    def test_a_cpu_without_avx512(self, tmp_path: Path) -> None:
+        """Normalizations crash there; the process that loads the model does not."""
+        text = (
+            '<ir_version: 10, opset_import: ["": 20]> g (float[3, 4] x) => (float[3, 4] y) '
+            "<float[4] s = {1, 2, 3, 4}, float[4] b = {1, 1, 0, 0}> "
+            "{ n = LayerNormalization(x, s, b) e = Neg(n) y = Add(e, x) }"
+        )
+        (tmp_path / "m.txt").write_text(text)
+        source = """
+import sys
+import numpy as np
+import onnx.parser
+import tercet
+
+model = onnx.parser.parse_model(open(sys.argv[1]).read())
+x = np.arange(12, dtype=np.float32).reshape(3, 4) ** 2
+want = tercet.load(model)(x)[0]
+print(np.allclose(tercet.load(model, backend="openvino")(x)[0], want, 1e-5, 1e-5))
+"""
+        settings = {"ONEDNN_MAX_CPU_ISA": "AVX2", "TERCET_OPENVINO_LEAST": "1"}
+        command = [sys.executable, "-c", source, str(tmp_path / "m.txt")]
+        environment = {**os.environ, **settings, "TERCET_CACHE": str(tmp_path / "cache")}
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, env=environment, check=False
+        )
+        assert found.stdout == "True\n", found.stderr

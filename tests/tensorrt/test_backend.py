@@ -15,6 +15,7 @@ from onnx import ModelProto, helper
 import tercet
 from tercet.backends import tensorrt
 from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.backends.regions.regions import least_by
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.backend import TensorrtBackend
 from tercet.backends.tensorrt.engine import Engines
@@ -186,10 +187,10 @@ def test_the_builders_no_is_a_decline(trt: Double, opened: Callable[..., Model])
 def test_how_small_a_region_may_be(said: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tensorrt.LEAST_VARIABLE, said)
     if least:
-        assert tensorrt._least() == least
+        assert least_by(tensorrt.LEAST_VARIABLE) == least
         return
     with pytest.raises(UsageError, match="it must be a number, 1 or greater"):
-        tensorrt._least()
+        least_by(tensorrt.LEAST_VARIABLE)
 
 
 def test_options_reach_the_builder(trt: Double, opened: Callable[..., Model]) -> None:

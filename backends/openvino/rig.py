@@ -1,0 +1,109 @@
+"""Where sections are tried: in a process of their own, for OpenVINO crashes on some of them.
+
+Both processes map one file, in which inputs and results lie. Where no process can be started, they
+are tried in this one.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ...runtime.dtypes import name_of
+from ...runtime.types import Array
+from ..numpy import blas
+from ..regions.section import Section
+from ..regions.worker import Ended, Worker
+from .compiler import Compiler, Refused, shapes_of
+
+#: Tensors begin at multiples of so many bytes.
+_STEP = 64
+#: Name, dtype and shape.
+Spec = tuple[str, str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A section that can be run.
+
+    Attributes:
+        arrays: its inputs and outputs by name.
+        run: runs it on them, in place. Raises RuntimeError where OpenVINO fails, `Ended` where that
+            ends the process.
+    """
+
+    arrays: Mapping[str, Array]
+    run: Callable[[], object]
+
+
+@contextmanager
+def set_up(compiler: Compiler, section: Section) -> Iterator[Ready]:
+    """Compile a section to try it, one at a time.
+
+    Raises:
+        Refused: OpenVINO does not take it.
+        Ended: the process has crashed.
+        DeviceError: this process was forked from one that had compiled something.
+        TimeLimitError: the time is up.
+    """
+    compiler.check_process()
+    with compiler.worker.lock:
+        if compiler.worker.start():
+            with _elsewhere(compiler.worker, section) as ready:
+                yield ready
+            return
+    tensors = (*section.inputs, *section.outputs)
+    arrays = {t.name: np.zeros(t.type.dims, t.type.dtype) for t in tensors}
+    yield Ready(arrays, compiler.compile(section).request(arrays))
+
+
+@contextmanager
+def _elsewhere(worker: Worker, section: Section) -> Iterator[Ready]:
+    specs = [
+        (t.name, name_of(t.type.dtype), t.type.dims) for t in (*section.inputs, *section.outputs)
+    ]
+    with TemporaryDirectory(prefix="tercet-") as folder:
+        arrays = mapped(Path(folder) / "tensors", specs)
+        question = {
+            "section": str(section.write(Path(folder))),
+            "tensors": str(Path(folder) / "tensors"),
+            "specs": specs,
+            "results": shapes_of(section),
+            "threads": blas.threads(),
+        }
+        if refusal := worker.ask(question)["error"]:
+            raise Refused("", refusal)
+
+        def run() -> None:
+            if error := worker.ask({"run": True})["error"]:
+                raise RuntimeError(error)
+
+        try:
+            yield Ready(arrays, run)
+        except BaseException:
+            worker.close()
+            raise
+        with suppress(Ended):
+            worker.ask({})
+
+
+def mapped(file: Path, specs: Sequence[Spec]) -> dict[str, Array]:
+    """Return arrays that lie in a file, which is made unless it is there."""
+    sizes = [prod(dims) * np.dtype(dtype).itemsize for _, dtype, dims in specs]
+    places = [sum(-(-size // _STEP) * _STEP for size in sizes[:i]) for i in range(len(sizes))]
+    length = max(places[-1] + sizes[-1], 1)
+    with file.open("r+b" if file.exists() else "w+b") as stream:
+        stream.truncate(length)
+        memory: Any = mmap.mmap(stream.fileno(), length)
+    return {
+        name: np.frombuffer(memory, dtype, prod(dims), place).reshape(dims)
+        for (name, dtype, dims), place in zip(specs, places, strict=True)
+    }

@@ -1,0 +1,197 @@
+"""A process of its own for what may crash in a vendor's library.
+
+The caller has a `Worker` and asks; the process runs `serve` and answers. Questions and answers are
+JSON, a line each. A process that crashes costs the answer to one question and no more: the next one
+starts another. It ends by itself when nobody has asked for a while, and with the process that
+started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+from weakref import finalize
+
+from ...runtime import forks
+from ...runtime.closable import Closable
+from ...runtime.guard import check_time
+
+#: Seconds without a question after which a process ends.
+IDLE = 20.0
+#: Seconds between two looks at the time limit of the caller.
+_LOOK = 0.1
+#: Seconds in which a process has to say that it is there.
+_START = 120.0
+#: What runs there: the path of modules is that of the process that started it.
+_SCRIPT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from importlib import import_module
+import_module(sys.argv[2]).main(*sys.argv[3:])
+"""
+
+Answer = dict[str, Any]
+
+
+class Ended(Exception):
+    """The process ended, or was ended, before it answered."""
+
+
+class Worker(Closable):
+    """A process that answers, and the next one where it has ended.
+
+    Args:
+        module: has a `main` that calls `serve`; imported by its full name.
+        arguments: of that function.
+        patience: seconds that an answer may take; None for no limit but the caller's own.
+
+    Attributes:
+        lock: for those to hold who ask several questions in a row.
+    """
+
+    def __init__(self, module: str, *arguments: str, patience: float | None = None) -> None:
+        self.lock = forks.lock()
+        self._call = (module, *arguments)
+        self._patience = patience
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ending: finalize[..., Any] | None = None
+        self._generation = forks.generation()
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        self._end()
+
+    def start(self) -> bool:
+        """Start the process unless it runs; return whether it does.
+
+        Raises:
+            TimeLimitError: the caller's time is up.
+        """
+        if self._generation != forks.generation():  # it belongs to the process that forked
+            self._process, self._generation = None, forks.generation()
+        if self._process is not None and self._process.poll() is None:
+            return True
+        self._end()
+        if not sys.executable:
+            return False
+        paths = json.dumps([os.path.abspath(path) for path in sys.path])
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                (sys.executable, "-c", _SCRIPT, paths, *self._call),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            return False
+        self._ending = finalize(self, _ended, self._process)
+        with suppress(Ended):
+            self._read(_START)
+            return True
+        return False
+
+    def ask(self, question: Mapping[str, Any]) -> Answer:
+        """Return the answer to a question.
+
+        Raises:
+            Ended: the process crashed, took too long, or cannot be started.
+            TimeLimitError: the caller's time is up; the process is ended.
+        """
+        if not self.start():
+            raise Ended("the process does not start")
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # then it says nothing any more, which is seen at once
+            process.stdin.write(json.dumps(question).encode() + b"\n")
+            process.stdin.flush()
+        return self._read(self._patience)
+
+    def _read(self, patience: float | None) -> Answer:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        end = None if patience is None else monotonic() + patience
+        try:
+            while not select.select([process.stdout], [], [], _LOOK)[0]:
+                check_time()
+                if end is not None and monotonic() > end:
+                    raise Ended(f"not done after {patience:g} s")
+            line = process.stdout.readline()
+        except BaseException:
+            self._end(at_once=True)
+            raise
+        if not line:
+            raise Ended(f"its process {_how(self._end())}")
+        return dict(json.loads(line))
+
+    def _end(self, *, at_once: bool = False) -> int:
+        """End the process if there is one; return its status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if self._ending is not None:
+            self._ending.detach()
+        if at_once:
+            process.kill()
+        return _ended(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process that has nothing to read any more; return its status."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    try:
+        status = process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        status = process.wait()
+    process.stdout.close()
+    return status
+
+
+def _how(status: int) -> str:
+    """Return how a process ended, by its status."""
+    if status >= 0:
+        return f"ended with status {status}"
+    with suppress(ValueError):
+        return f"died of {signal.Signals(-status).name}"
+    return f"died of signal {-status}"
+
+
+def serve(
+    answer: Callable[[Answer], Mapping[str, Any]], is_busy: Callable[[], bool] = lambda: False
+) -> None:
+    """Answer questions from the standard input until there are no more, or none for a while.
+
+    What else is printed, by a library, goes to the standard error.
+
+    Args:
+        answer: gives the answer to a question.
+        is_busy: whether another question is sure to come, however long it may take.
+    """
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    source = os.fdopen(os.dup(0), "rb", buffering=0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it ends
+    said: Mapping[str, Any] = {}
+    while True:
+        out.write(json.dumps(said).encode() + b"\n")
+        out.flush()
+        if not select.select([source], [], [], None if is_busy() else IDLE)[0]:
+            return
+        line = source.readline()
+        if not line:
+            return
+        said = answer(json.loads(line))
