@@ -90,6 +90,8 @@ class Options:
             a node's own entry counts more than that of its operator, and both more than `conv`.
         ranges: least, usual and greatest size by symbolic dimension: what a tensorrt engine serves,
             which without it is built for one set of shapes.
+        strip_weights: keep tensorrt's engines on disk without their weights, which are put in again
+            from the model when they are opened.
     """
 
     precision: Precision = "float32"
@@ -113,6 +115,7 @@ class Options:
     ranges: Mapping[str, tuple[int, int, int]] = field(
         default_factory=dict[str, tuple[int, int, int]], hash=False
     )
+    strip_weights: bool = False
 
     def __post_init__(self) -> None:
         for name, rule in OPTION_RULES.items():
@@ -207,4 +210,5 @@ OPTION_RULES: Mapping[str, Rule] = {
         "ways by node or operator, such as {'Conv': 'fft'}", value=_ways
     ),
     "ranges": arguments.mapping("sizes by symbolic dimension", value=_range),
+    "strip_weights": arguments.flag,
 }

@@ -151,6 +151,7 @@ def capabilities_of(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     target: Target | None = None,
     behind: Sequence[Backend] = (),
+    backend: str = "cuda",
 ) -> tuple[Capability, ...]:
     """Return what becomes of every node of a model on its backends.
 
@@ -158,11 +159,12 @@ def capabilities_of(
         model: loaded; nothing of it is run.
         shapes: of the inputs.
         target: a GPU that is not here, in place of the model's backends.
-        behind: with `target`: backends for the nodes that cuda does not run.
+        behind: with `target`: backends for the nodes that the first one does not run.
+        backend: with `target`: the first one, ``cuda`` or ``tensorrt``.
     """
     chain, graph = model.backends, model.imported
     if target is not None:
-        on_paper = paper_rows(model, target, shapes, (*behind, Nobody()))
+        on_paper = paper_rows(model, target, shapes, (*behind, Nobody()), backend)
         return capabilities(graph, model.graph, on_paper)
     lonely: dict[str, str] = {}
     try:

@@ -334,7 +334,20 @@ def _tensorrt() -> Check:
         return check(False, error.missing, error.remedy)
     able = ", ".join(found.product.capabilities(found.module))
     builds = f"; builds for compute capability {able}" if able else ""
-    return check(True, f"{found}{builds}; {found.file}")
+    return check(True, f"{found}{builds}; {_runs_engines(str(found))}; {found.file}")
+
+
+def _runs_engines(vendor: str) -> str:
+    """Return whether a library runs engines on the GPU that is here, else why not, in its words."""
+    from ..backends.tensorrt import open_backends
+    from ..runtime.options import Options
+
+    try:
+        (backend, *_) = open_backends(Options())
+    except BackendUnavailable as error:
+        is_its_own = error.missing.startswith(vendor)
+        return error.missing.removeprefix(f"{vendor} ") if is_its_own else "no GPU to run engines"
+    return f"runs engines on {backend.device.name}"
 
 
 def _openvino() -> Check:

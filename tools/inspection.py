@@ -45,7 +45,7 @@ from .cost import (
 from .cost import operators as operator_costs
 from .export import model_title
 from .inputs import Dims, Shapes, input_shapes
-from .paper import describe_target, paper_rows, target_of
+from .paper import PLANNED, describe_target, paper_rows, target_of
 from .pass_texts import PassText, differences_of, pass_texts
 
 if TYPE_CHECKING:
@@ -225,7 +225,8 @@ def inspect(
         capability: the backend of which it is to be said which operators it runs; it is the same
             one as that of `placement` where both are given.
         target: a GPU that need not be here, such as ``sm_90a`` or ``sm_86:46`` (46
-            multiprocessors): with `placement` or `capability`, what ``cuda`` would do on it.
+            multiprocessors): with `placement` or `capability`, what ``cuda`` would do on it, or
+            ``tensorrt``, which builds its engines for it.
         fallback: backend for nodes that this one does not run.
         precision: arithmetic of float32 tensors.
         shapes: of inputs, by name: ``{"image": (1, 3, 224, 224)}``.
@@ -251,6 +252,7 @@ def inspect(
     if not (passes or plan_wanted or capability):
         chosen["stop_at"] = 0
     backend = placement or capability or "numpy"
+    named = backend
     gpu = _target(target, backend, memory=memory, capability=capability)
     if gpu is not None:
         chosen["fallback"], backend = None, "numpy"
@@ -278,7 +280,7 @@ def inspect(
             passes=_passes(model, None if bound is None else _types(model, found))
             if passes
             else None,
-            backend=f"cuda on {describe_target(gpu)}"
+            backend=f"{named} on {describe_target(gpu)}"
             if gpu is not None
             else model.backend
             if plan_wanted or capability
@@ -287,10 +289,10 @@ def inspect(
             if placement is None
             else model.placement(found)
             if gpu is None
-            else Placement(paper_rows(model, gpu, found, behind)),
+            else Placement(paper_rows(model, gpu, found, behind, named)),
             memory=model.memory(found) if memory else None,
             nodes=nodes(model.imported, bound) if cost else (),
-            capabilities=capabilities_of(model, found, gpu, behind) if capability else None,
+            capabilities=capabilities_of(model, found, gpu, behind, named) if capability else None,
             graph=_drawn(model, bound, found) if passes else bound or model.imported,
             strange=strange,
         )
@@ -305,8 +307,9 @@ def _target(
     """
     if text is None:
         return target_of("sm_90a") if capability == "cuda" and not _is_here(backend) else None
-    if backend != "cuda" or memory:
-        raise UsageError("target is for the placement or the capability of cuda, without memory")
+    if backend not in PLANNED or memory:
+        who = " or ".join(PLANNED)
+        raise UsageError(f"target is for the placement or the capability of {who}, without memory")
     return target_of(text)
 
 

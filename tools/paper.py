@@ -1,8 +1,9 @@
 """Plans for a GPU that is not there: which kernel would run each node, without a driver.
 
 The cuda backend claims nodes and chooses kernels for a target: that needs NVRTC's package, but no
-GPU. Nothing is compiled, allocated or measured. Control flow that a device would decide on is shown
-as the host's, and sizes that only a run tells end a plan, as on numpy.
+GPU. Nothing is compiled, allocated or measured; only TensorRT-RTX builds its engines, without a
+GPU, and loads none of them. Control flow that a device would decide on is shown as the host's, and
+sizes that only a run tells end a plan, as on numpy.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from ..runtime.weights import WeightStore
 
 if TYPE_CHECKING:
     from ..backends.cuda.compile import Source, Target
+
+#: The backends that plan for a GPU that is not there.
+PLANNED = ("cuda", "tensorrt")
 
 
 @dataclass(slots=True)
@@ -71,22 +75,26 @@ def paper_rows(
     target: Target,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     behind: Sequence[Backend] = (),
+    backend: str = "cuda",
 ) -> tuple[PlacedRow, ...]:
-    """Return what the rows of a model would be on the cuda backend.
+    """Return what the rows of a model would be on the cuda or the tensorrt backend.
 
     Args:
         model: loaded for numpy, with the options that are wanted.
         target: the GPU.
         shapes: of the inputs.
-        behind: backends for the nodes that cuda does not run.
+        behind: backends for the nodes that this one does not run.
+        backend: ``cuda``, or ``tensorrt``, which builds its engines for the GPU.
 
     Raises:
+        BackendUnavailable: TensorRT is not installed, or builds nothing for this GPU.
         UnsupportedError: nodes that nobody runs, each with the reasons.
     """
     from ..backends.cuda.backend import CudaBackend
 
     device: Any = _Device(_Compiler(target))
-    chain = (CudaBackend(device), *behind)
+    front = (_tensorrt_for(device, target),) if backend == "tensorrt" else ()
+    chain = (*front, CudaBackend(device), *behind)
     options = replace(model.options, tune=False)  # what was measured is another GPU's
 
     def rows(plan: Plan) -> Iterator[PlacedRow]:
@@ -96,3 +104,16 @@ def paper_rows(
         yield from describe(layout.rows, found.refusals)
 
     return placement_of(model.prepare(shapes), rows).rows
+
+
+def _tensorrt_for(device: Any, target: Target) -> Backend:
+    """Return the tensorrt backend that builds for a GPU; its engines are loaded nowhere."""
+    from ..backends.tensorrt import vendor
+    from ..backends.tensorrt.backend import TensorrtBackend
+    from ..backends.tensorrt.on_paper import PaperEngines
+    from ..backends.tensorrt.worker import worker_for
+
+    digits = target.arch.removeprefix("sm_").rstrip("a")
+    capability = f"{digits[:-1]}.{digits[-1]}"
+    engines = PaperEngines(vendor.load(), capability, worker_for(capability))
+    return TensorrtBackend(device, engines)

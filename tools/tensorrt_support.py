@@ -34,7 +34,7 @@ from .environment import environment
 from .light_models import NAMES, light_model
 from .tensorrt_page import page
 from .tensorrt_survey import Asked, Survey, look_at
-from .tensorrt_worker import Worker
+from .tensorrt_worker import SectionBuilder
 
 #: What engines are built for where nothing else is asked for.
 CAPABILITY = "8.9"
@@ -151,7 +151,7 @@ def gather(chosen: argparse.Namespace, say: Any) -> Found:
 
     failed: dict[str, str] = {}
     counts: dict[str, int] = {}
-    with Worker(chosen.capability) as worker:
+    with SectionBuilder(chosen.capability) as worker:
         survey = Survey(takes, worker.build, str(vendor))
         for source in sources(chosen):
             kind = source.name.split("/")[0]

@@ -45,6 +45,10 @@ class Ended(Exception):
     """The process ended, or was ended, before it answered."""
 
 
+class _Left(Ended):
+    """It ended by itself, because nobody had asked for a while."""
+
+
 class Worker(Closable):
     """A process that answers, and the next one where it has ended.
 
@@ -106,6 +110,12 @@ class Worker(Closable):
             Ended: the process crashed, took too long, or cannot be started.
             TimeLimitError: the caller's time is up; the process is ended.
         """
+        try:
+            return self._ask(question)
+        except _Left:  # just as it was asked
+            return self._ask(question)
+
+    def _ask(self, question: Mapping[str, Any]) -> Answer:
         if not self.start():
             raise Ended("the process does not start")
         process = self._process
@@ -131,7 +141,8 @@ class Worker(Closable):
             self._end(at_once=True)
             raise
         if not line:
-            raise Ended(f"its process {_how(self._end())}")
+            status = self._end()
+            raise (Ended if status else _Left)(f"its process {_how(status)}")
         return dict(json.loads(line))
 
     def _end(self, *, at_once: bool = False) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..cuda.device import CudaDevice
-    from .engine import Engines
+    from .engines import Engines
 
 #: How many nodes a region has at least that is worth an engine.
 LEAST_VARIABLE = "TERCET_TENSORRT_LEAST"
@@ -55,8 +55,13 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 @cache
 def _engines(device: CudaDevice, folder: Path) -> tuple[Engines, str]:
     """Return the engines of this process on a GPU, which all models share, and why it has none."""
-    from .engine import Engines
+    from .build import name_for
+    from .engines import Engines
     from .vendor import load
+    from .worker import worker_for
 
-    engines = Engines(load(), device.description, Cache(folder))
+    vendor, store = load(), Cache(folder)
+    timings = folder / name_for(vendor, device.description, "timings")
+    worker = worker_for(device=device.ordinal, timings=str(timings))
+    engines = Engines(vendor, device.description, store, worker)
     return engines, engines.obstacle()

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from functools import partial
+from typing import Protocol
 
-from ...runtime.backend import BuildContext, Claim, Decline, Device, View
+from ...runtime.backend import BuildContext, Claim, Decline, Device, Step, View
 from ...runtime.errors import UnsupportedError
 from ...runtime.ir import Graph, Node
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.options import Options
 from ..regions.regions import LEAST, Region, is_worthwhile, regions
-from ..regions.section import section
+from ..regions.section import Section, section
 from .build import Refused, Settings
 from .claims import OPSET, refusals
-from .engine import Engines
-from .step import EngineStep, Pointer
+from .step import Pointer
+from .vendor import Library
+
+
+class EngineSource(Protocol):
+    """Makes engines of sections: for the GPU that is here, or on paper."""
+
+    vendor: Library
+
+    def takes(self, operator: str) -> bool:
+        """Whether the parser knows an operator of ai.onnx."""
+        ...
+
+    def step(
+        self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
+    ) -> Step:
+        """Return the step of a section that stands for so many nodes; raises `Refused`."""
+        ...
 
 
 class TensorrtBackend:
@@ -34,7 +51,7 @@ class TensorrtBackend:
     def __init__(
         self,
         device: Device,
-        engines: Engines,
+        engines: EngineSource,
         pointer: Pointer | None = None,
         least: int = LEAST,
     ) -> None:
@@ -59,15 +76,16 @@ class TensorrtBackend:
 
     def _build(
         self, graph: Graph, region: Region, options: Options, site: BuildContext
-    ) -> EngineStep | Decline:
+    ) -> Step | Decline:
         settings = Settings(
             tf32=options.precision == "tf32",
             workspace=options.workspace,
             level=5 if options.tune else 3,
+            strip=options.strip_weights,
         )
         try:
             found = section(graph, region, options.ranges, OPSET)
-            engine = self._engines.get(found, settings)
+            step = self._engines.step(self.device, self._pointer, found, settings, len(region))
         except UnsupportedError as error:
             return Decline(_named(region, str(error)), str(error))
         except Refused as error:
@@ -75,7 +93,7 @@ class TensorrtBackend:
             return Decline(_node(region, error.node), said)
         if [t.name for t in found.inputs] != [v.name for v in site.inputs]:
             raise ValueError(f"the section reads {found.inputs}, the step {site.inputs}")
-        return EngineStep(self.device, self._pointer, found, engine, len(region))
+        return step
 
 
 def _node(region: Region, name: str) -> Node:

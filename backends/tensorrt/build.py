@@ -56,11 +56,13 @@ class Settings:
         tf32: whether float32 products may be rounded to TF32.
         workspace: greatest scratch memory in bytes; None for no limit.
         level: how long the builder looks for faster kernels, 0 to 5.
+        strip: whether the engine holds no weights; they are put in when it is opened.
     """
 
     tf32: bool = False
     workspace: int | None = None
     level: int = 3
+    strip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,9 @@ class Builder:
             config.set_flag(trt.BuilderFlag.TF32)
         else:
             config.clear_flag(trt.BuilderFlag.TF32)
+        if settings.strip:
+            config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+            config.set_flag(trt.BuilderFlag.REFIT_IDENTICAL)
         config.builder_optimization_level = settings.level
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # what its inspector tells
         if settings.workspace is not None:

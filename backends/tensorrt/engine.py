@@ -1,17 +1,15 @@
-"""Engines: built once per section, settings, library and GPU, kept on disk and in the process."""
+"""An engine that is ready to run, and its contexts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import forks
 from ...runtime.cache import Cache
 from ...runtime.errors import DeviceError
-from ..regions.section import Ints, Section
-from .build import Builder, Refused, Settings, name_for, to_bytes
+from ..regions.section import Ints
+from .build import to_bytes
 from .vendor import Library
 
 if TYPE_CHECKING:
@@ -115,65 +113,3 @@ class Context:
             compiled = to_bytes(self.kernels.serialize())
             if compiled != self.compiled:
                 self.engine.keep(compiled)
-
-
-class Engines:
-    """All engines of this process.
-
-    Args:
-        vendor: the library.
-        gpu: what it builds for; engines fit no other one.
-        store: where engines and timings are kept.
-    """
-
-    def __init__(self, vendor: Library, gpu: str, store: Cache) -> None:
-        self.vendor = vendor
-        self._gpu = gpu
-        self._store = store
-        self._known: dict[str, Engine] = {}
-        self._lock = forks.lock()
-        self._builder = Builder(vendor, timings=(store, name_for(vendor, gpu, "timings")))
-        self._runtime = vendor.trt.Runtime(vendor.logger)
-
-    def takes(self, operator: str) -> bool:
-        """Whether the parser knows an operator of ai.onnx."""
-        with self._lock:
-            return self._builder.takes(operator)
-
-    def obstacle(self) -> str:
-        """Return why this GPU runs no engine, in the library's words; empty if it runs them."""
-        with self._lock:
-            try:
-                core = self._deserialized(self._builder.probe())
-            except Refused as error:
-                return error.reason
-            return "" if core is not None else self.vendor.said()
-
-    def get(self, section: Section, settings: Settings) -> Engine:
-        """Return the engine of a section: that of this process, of the disk, or a new one.
-
-        Raises:
-            Refused: the library does not take the section.
-        """
-        parts = (str(self.vendor), self._gpu, settings, section.digest)
-        key = sha256(repr(parts).encode()).hexdigest()
-        with self._lock:
-            if key not in self._known:
-                self._known[key] = self._open(key, section, settings)
-            return self._known[key]
-
-    def _open(self, key: str, section: Section, settings: Settings) -> Engine:
-        stored = self._store.read(f"{key}.engine")
-        core = self._deserialized(stored) if stored is not None else None
-        if core is None:
-            built = self._builder.build(section, settings)
-            core = self._deserialized(built)
-            if core is None:
-                raise Refused("", f"deserialize_cuda_engine: {self.vendor.said()}")
-            self._store.write(f"{key}.engine", built)
-        scratch = int(core.device_memory_size_v2)
-        return Engine(self.vendor, core, key, int(core.num_layers), scratch, self._store)
-
-    def _deserialized(self, data: bytes) -> trt.ICudaEngine | None:
-        """Return an engine; None where the library does not take it, as one of another version."""
-        return self._runtime.deserialize_cuda_engine(data)

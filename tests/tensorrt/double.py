@@ -272,14 +272,48 @@ def _tensor(network: Any, value: onnx.ValueInfoProto) -> Any:
 
 def _build(self: Any, network: Any, config: Any, *_: Any) -> bytes | None:
     if "parser" not in network.state:
-        return repr((b"", {})).encode()  # made layer by layer
+        return repr((b"", {}, [])).encode()  # made layer by layer
     assert network.state["parser"]() is not None, "the parser is gone, and its weights with it"
     if self.double.rtx:
         assert config.state.get("capability") is not None, "built for no GPU in particular"
     self.double.builds += 1
     profile = config.state.get("profile")
     shapes = dict(profile.state["shapes"]) if profile is not None else {}
-    return repr((network.state["model"], shapes)).encode()
+    model, left_out = network.state["model"], []
+    if "STRIP_PLAN" in config.state.get("flags", ()):
+        model, left_out = _stripped(model)
+    return repr((model, shapes, left_out)).encode()
+
+
+def _stripped(model: bytes) -> tuple[bytes, list[str]]:
+    """Return a model whose weights are zeros, and their names."""
+    found = onnx.load_from_string(model)
+    weights = [each for each in found.graph.initializer if each.data_type == onnx.TensorProto.FLOAT]
+    for each in weights:
+        each.raw_data = bytes(len(each.raw_data))
+    return found.SerializeToString(), [each.name for each in weights]
+
+
+def _refit_from_file(self: Any, path: str) -> bool:
+    model = onnx.load(path)
+    self.state["refitter"].state["given"] = {w.name: w.raw_data for w in model.graph.initializer}
+    return True
+
+
+def _refit(self: Any) -> bool:
+    engine, given = self.state["engine"], self.state["given"]
+    model = onnx.load_from_string(engine.state["model"])
+    for each in model.graph.initializer:
+        if each.name in engine.state["left_out"]:
+            each.raw_data = given[each.name]
+    engine.state.update(model=model.SerializeToString(), left_out=[])
+    return True
+
+
+def _missing(self: Any) -> list[str]:
+    return [
+        name for name in self.state["engine"].state["left_out"] if name not in self.state["given"]
+    ]
 
 
 def _deserialize(self: Any, data: bytes) -> Any:
@@ -288,10 +322,10 @@ def _deserialize(self: Any, data: bytes) -> Any:
         logger.log(self.double.ILogger.Severity.ERROR, "no kernels for this GPU")
         return None
     try:
-        model, shapes = ast.literal_eval(bytes(data).decode())
+        model, shapes, left_out = ast.literal_eval(bytes(data).decode())
     except (SyntaxError, ValueError, UnicodeDecodeError):
         return None
-    engine = _made("ICudaEngine", "model", "shapes")(self, model, shapes)
+    engine = _made("ICudaEngine", "model", "shapes", "left_out")(self, model, shapes, left_out)
     nodes = len(onnx.load_from_string(model).graph.node) if model else 1
     engine.state.update(num_layers=nodes, device_memory_size_v2=256)
     return engine
@@ -315,6 +349,7 @@ def _execute(self: Any, stream_handle: int) -> bool:
     assert stream_handle is not None
     memory = self.state.get("memory", (0, 0))
     assert memory[1] >= 256, "the engine's device memory was not provided"
+    assert not self.state["owner"].state["left_out"], "it has no weights"
     session = ort.InferenceSession(
         self.state["owner"].state["model"], providers=["CPUExecutionProvider"]
     )
@@ -407,6 +442,14 @@ BEHAVIOUR: dict[tuple[str, str], Callable[..., Any]] = {
     ("INetworkDefinition", "get_input"): lambda self, i: self.state["input"][i],
     ("INetworkDefinition", "get_output"): lambda self, i: self.state["output"][i],
     ("IBuilderConfig", "set_compute_capability"): _capability,
+    ("IBuilderConfig", "set_flag"): lambda self, flag: self.state.setdefault("flags", set()).add(
+        flag.name
+    ),
+    ("Refitter", "__init__"): _keep("engine", "logger"),
+    ("Refitter", "get_missing_weights"): _missing,
+    ("Refitter", "refit_cuda_engine"): _refit,
+    ("OnnxParserRefitter", "__init__"): _keep("refitter", "logger"),
+    ("OnnxParserRefitter", "refit_from_file"): _refit_from_file,
     ("IBuilderConfig", "create_timing_cache"): _made("ITimingCache", "data"),
     ("IBuilderConfig", "set_timing_cache"): lambda self, cache, _: True,
     ("IBuilderConfig", "get_timing_cache"): _made("ITimingCache"),

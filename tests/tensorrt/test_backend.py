@@ -18,7 +18,7 @@ from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.regions.regions import least_by
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.backend import TensorrtBackend
-from tercet.backends.tensorrt.engine import Engines
+from tercet.backends.tensorrt.engines import Engines
 from tercet.backends.tensorrt.products import RTX, TENSORRT
 from tercet.importers import onnx as importer
 from tercet.runtime.backend import View

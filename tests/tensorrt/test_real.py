@@ -10,25 +10,29 @@ import sys
 import textwrap
 from collections.abc import Iterator, Set
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 from tercet.backends.numpy import NumpyBackend, evaluate
-from tercet.backends.regions.section import section
+from tercet.backends.regions.section import Section, section
+from tercet.backends.regions.worker import Ended
 from tercet.backends.tensorrt.claims import OPSET
 from tercet.importers import onnx as importer
 from tercet.runtime.backend import Claim, Decline
+from tercet.runtime.errors import BackendUnavailable
 from tercet.runtime.ir import Graph, Node
 from tercet.runtime.model import Model
 from tercet.runtime.options import Options
 from tercet.tools.generated_models import Sheet, image
+from tercet.tools.inspection import inspect
 from tercet.tools.light_models import light_model
 from tercet.tools.tensorrt_page import is_wrong_claim, is_wrong_refusal
 from tercet.tools.tensorrt_support import CAPABILITY, suite
 from tercet.tools.tensorrt_survey import Survey, look_at
-from tercet.tools.tensorrt_worker import Worker
+from tercet.tools.tensorrt_worker import SectionBuilder
 
 from .double import RTX_STUB, STUB, classes
 from .recurrences import WAYS, recurrences
@@ -40,8 +44,8 @@ STRIDE = 41
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(CAPABILITY, patience=120) as found:
+def worker() -> Iterator[SectionBuilder]:
+    with SectionBuilder(CAPABILITY, patience=120) as found:
         yield found
 
 
@@ -101,7 +105,7 @@ CALLED = {
 }
 
 
-def test_a_sample_of_the_suite(worker: Worker, known: dict[str, bool]) -> None:
+def test_a_sample_of_the_suite(worker: SectionBuilder, known: dict[str, bool]) -> None:
     """The backend claims what the library takes, and has a reason for whatever else it takes."""
     survey = Survey(lambda name: name in known, worker.build, "TensorRT-RTX")
     for i, source in enumerate(suite("")):
@@ -115,7 +119,7 @@ def test_a_sample_of_the_suite(worker: Worker, known: dict[str, bool]) -> None:
     assert worker.crashes == 0
 
 
-def test_a_whole_network_is_one_engine(worker: Worker, known: dict[str, bool]) -> None:
+def test_a_whole_network_is_one_engine(worker: SectionBuilder, known: dict[str, bool]) -> None:
     survey = Survey(lambda name: name in known, worker.build, "TensorRT-RTX")
     graph = importer.load(light_model("squeezenet")).graph
     assert look_at(survey, "squeezenet", graph, None) == ""
@@ -124,7 +128,7 @@ def test_a_whole_network_is_one_engine(worker: Worker, known: dict[str, bool]) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_recurrences(way: str, worker: Worker, known: dict[str, bool]) -> None:
+def test_two_recurrences(way: str, worker: SectionBuilder, known: dict[str, bool]) -> None:
     """Each region that is formed of them is built."""
     survey = Survey(lambda name: name in known, worker.build, "TensorRT-RTX")
     graph = importer.load(recurrences("LSTM", way)).graph
@@ -140,23 +144,64 @@ def small() -> ModelProto:
     return sheet.model(image("batch"), (sheet.gemm(x, 8, 10), ("batch", 10)), 17)
 
 
-def test_one_engine_for_all_sizes_of_a_range(worker: Worker) -> None:
-    """A region with symbolic dimensions and a profile, as `ranges=` makes it."""
-    found = []
+def sections_of(model: ModelProto, ranges: dict[str, tuple[int, int, int]]) -> list[Section]:
+    """Return a whole model as one region, planned for a batch of 2."""
+    found: list[Section] = []
 
     class Keep(NumpyBackend):
         def claim(
             self, graph: Graph, free: Set[Node], options: Options
         ) -> Iterator[Claim | Decline]:
-            found.append(section(graph, tuple(graph.nodes), {"batch": (1, 4, 8)}, OPSET))
+            found.append(section(graph, tuple(graph.nodes), ranges, OPSET))
             return super().claim(graph, free, options)
 
-    graph = importer.load(small()).graph
-    with Model(graph, (Keep(),), Options(), evaluate) as model:
-        model.run({"input": np.zeros((2, 3, 224, 224), np.float32)})
+    with Model(importer.load(model).graph, (Keep(),), Options(), evaluate) as plan:
+        plan.run({"input": np.zeros((2, 3, 224, 224), np.float32)})
+    return found
+
+
+def test_one_engine_for_all_sizes_of_a_range(worker: SectionBuilder) -> None:
+    """A region with symbolic dimensions and a profile, as `ranges=` makes it."""
+    found = sections_of(small(), {"batch": (1, 4, 8)})
     assert found[0].profiles == {"input": tuple((n, 3, 224, 224) for n in (1, 4, 8))}
     verdict = worker.build(found[0])
     assert verdict.stage == "built", verdict
+
+
+def test_a_plan_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    """Engines are built for it, and kernels of cuda stand in between."""
+    model = small()
+    first = next(node for node in model.graph.node if node.op_type == "Relu")
+    first.op_type = "MaxPool"  # with gaps in its windows, which engines lack
+    for name, sizes in (("kernel_shape", [3, 3]), ("dilations", [2, 2]), ("pads", [2] * 4)):
+        first.attribute.append(helper.make_attribute(name, sizes))
+    file = tmp_path / "m.onnx"
+    file.write_bytes(model.SerializeToString())
+    placement = inspect(file, placement="tensorrt", target="sm_89").placement
+    assert placement is not None
+    steps = [row for row in placement if row.kind == "step"]
+    assert [row.backend for row in steps] == ["tensorrt", "cuda", "tensorrt"]
+    assert "bytes, built for compute capability 8.9" in steps[0].kernel
+    assert [row.kind for row in placement].count("copy") == 2, "the input and the result alone"
+    with pytest.raises(BackendUnavailable, match=r"no engines for compute capability 9\.0"):
+        inspect(file, placement="tensorrt", target="sm_90a")
+
+
+def test_a_crash_is_a_refusal(worker: SectionBuilder) -> None:
+    found = sections_of(small(), {})
+    with pytest.MonkeyPatch.context() as patch:
+
+        def crash(question: object) -> object:
+            raise Ended("its process died of SIGSEGV")
+
+        patch.setattr(worker._process, "ask", crash)
+        verdict = worker.build(found[0])
+    assert (verdict.stage, verdict.reason) == (
+        "crash",
+        "the library does not survive this: its process died of SIGSEGV",
+    )
+    assert worker.crashes == 1
+    worker.crashes = 0
 
 
 def test_the_librarys_own_words() -> None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
+from tercet.backends import tensorrt
+from tercet.backends.regions.section import Section, section
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.build import Border, Builder, Refused, Settings
-from tercet.backends.tensorrt.engine import Engines
+from tercet.backends.tensorrt.claims import OPSET
+from tercet.backends.tensorrt.engines import Engines
 from tercet.backends.tensorrt.products import PRODUCTS, RTX, TENSORRT, Product
+from tercet.importers import onnx as importer
 from tercet.runtime.cache import Cache
 from tercet.runtime.errors import BackendUnavailable
+from tercet.runtime.infer import infer
+from tercet.runtime.options import Options
+from tercet.tools import doctor
 
+from ..plan.fakes import FakeDevice
 from .double import Double
 
 pytestmark = pytest.mark.usefixtures("nothing_installed")
@@ -142,3 +153,91 @@ def test_an_engine_of_another_type_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Refused, match=text) as caught:
             builder.build_file(file, border, Settings())
         assert caught.value.stage == "parse"
+
+
+class TestOpening:
+    """`open_backends` on a GPU of the double's, with the real library's product."""
+
+    @pytest.fixture(autouse=True)
+    def gpu(
+        self, nothing_installed: None, rtx: Double, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[None]:
+        from tercet.backends import cuda
+        from tercet.backends.cuda import device
+
+        class Gpu(FakeDevice):
+            description, ordinal = "NVIDIA X, sm_90", 0
+
+        monkeypatch.setitem(sys.modules, "tensorrt_rtx", rtx)
+        monkeypatch.setattr(cuda, "open_backends", lambda options: ())
+        monkeypatch.setattr(device, "open_device", lambda *_: Gpu())
+        tensorrt._engines.cache_clear()
+        yield
+        tensorrt._engines.cache_clear()
+
+    def test_a_gpu_that_is_not_served_is_refused_before_anything_is_built(
+        self, rtx: Double, tmp_path: Path
+    ) -> None:
+        rtx.serves = False
+        with pytest.raises(BackendUnavailable) as caught:
+            tensorrt.open_backends(Options(cache=tmp_path))
+        said = "TensorRT-RTX 1.7.1 runs no engines on NVIDIA X, sm_90: no kernels for this GPU"
+        assert caught.value.missing == said
+        assert rtx.builds == 0
+        assert not list(tmp_path.iterdir())
+        assert doctor._runs_engines("TensorRT-RTX 1.7.1") == said.removeprefix(
+            "TensorRT-RTX 1.7.1 "
+        )
+
+    def test_one_that_is(self, tmp_path: Path) -> None:
+        (backend,) = tensorrt.open_backends(Options(cache=tmp_path))
+        assert backend.name == "tensorrt"
+        assert doctor._runs_engines("TensorRT-RTX 1.7.1") == "runs engines on fake:0"
+
+
+def weights(seed: int) -> bytes:
+    """Return those of `linear`."""
+    return np.random.default_rng(seed).standard_normal((8, 8), np.float32).tobytes()
+
+
+def linear(seed: int) -> Section:
+    """Return a product with weights."""
+    data = np.frombuffer(weights(seed), np.float32).reshape(8, 8)
+    infos = [helper.make_tensor_value_info(name, 1, [2, 8]) for name in "xy"]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph(
+        [node], "g", infos[:1], infos[1:], [numpy_helper.from_array(data, "w")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    found = importer.load(model).graph
+    infer(found)
+    return section(found, tuple(found.nodes), {}, OPSET)
+
+
+def test_engines_without_their_weights(tmp_path: Path) -> None:
+    """What is kept has none; whoever opens it puts in those of its own model, and of no other."""
+    double = Double(rtx=False)
+    flags = {"STRIP_PLAN", "REFIT_IDENTICAL"}
+    for opened in (1, 2):
+        engines = Engines(vendor.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
+        found = linear(0)
+        engine = engines.get(found, Settings(strip=True))
+        assert {given[0].name for given in double.of("IBuilderConfig", "set_flag")} == flags
+        assert (double.builds, len(double.of("Refitter", "refit_cuda_engine"))) == (1, opened)
+        core: Any = engine.core
+        assert weights(0) in core.state["model"]
+    (file,) = tmp_path.glob("*.engine")
+    assert repr(weights(0))[2:-1].encode() not in file.read_bytes()
+    assert engines.get(linear(1), Settings(strip=True)).key != engine.key
+
+
+@pytest.mark.parametrize(
+    "failing", ["OnnxParserRefitter.refit_from_file", "Refitter.refit_cuda_engine"]
+)
+def test_weights_that_it_does_not_take(failing: str, tmp_path: Path) -> None:
+    double = Double()
+    double.failing.add(failing)
+    engines = Engines(vendor.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
+    with pytest.raises(Refused, match="opening the engine"):
+        engines.get(linear(0), Settings(strip=True))
+    assert not list(tmp_path.glob("*.engine"))

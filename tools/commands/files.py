@@ -197,7 +197,8 @@ def inspect(
         str | None,
         typer.Option(
             metavar="ARCH[:N]",
-            help="Plan for this GPU, with N multiprocessors; none has to be here: sm_80, sm_90a.",
+            help="Plan cuda or tensorrt for this GPU, with N multiprocessors; none has to be "
+            "here: sm_80, sm_89.",
         ),
     ] = None,
     memory: Annotated[

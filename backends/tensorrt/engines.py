@@ -1,0 +1,125 @@
+"""Engines: built once per section, settings, library and GPU, kept on disk and in the process."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ...runtime import forks
+from ...runtime.backend import Device
+from ...runtime.cache import Cache
+from ..regions.section import Section
+from ..regions.worker import Worker
+from .build import Builder, Refused, Settings, name_for
+from .engine import Engine
+from .step import EngineStep, Pointer
+from .vendor import Library
+from .worker import Remote
+
+if TYPE_CHECKING:
+    import tensorrt as trt
+
+
+class Engines:
+    """All engines of this process.
+
+    Args:
+        vendor: the library.
+        gpu: what it builds for; engines fit no other one.
+        store: where engines and timings are kept.
+        worker: the process that builds; this one where None.
+    """
+
+    def __init__(
+        self, vendor: Library, gpu: str, store: Cache, worker: Worker | None = None
+    ) -> None:
+        self.vendor = vendor
+        self._gpu = gpu
+        self._store = store
+        self._known: dict[str, Engine] = {}
+        self._lock = forks.lock()
+        self._builder = Builder(vendor, timings=(store, name_for(vendor, gpu, "timings")))
+        self._builds = self._builder if worker is None else Remote(self._builder, worker)
+        self._runtime = vendor.trt.Runtime(vendor.logger)
+
+    def takes(self, operator: str) -> bool:
+        """Whether the parser knows an operator of ai.onnx."""
+        with self._lock:
+            return self._builder.takes(operator)
+
+    def obstacle(self) -> str:
+        """Return why this GPU runs no engine, in the library's words; empty if it runs them."""
+        with self._lock:
+            try:
+                core = self._deserialized(self._builder.probe())
+            except Refused as error:
+                return error.reason
+            return "" if core is not None else self.vendor.said()
+
+    def step(
+        self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
+    ) -> EngineStep:
+        """Return the step of a section that stands for so many nodes.
+
+        Raises:
+            Refused: the library does not take the section.
+        """
+        return EngineStep(device, pointer, found, self.get(found, settings), size)
+
+    def get(self, section: Section, settings: Settings) -> Engine:
+        """Return the engine of a section: that of this process, of the disk, or a new one.
+
+        Raises:
+            Refused: the library does not take the section.
+        """
+        key = key_of(self.vendor, self._gpu, settings, section)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._open(key, section, settings)
+            return self._known[key]
+
+    def _open(self, key: str, section: Section, settings: Settings) -> Engine:
+        stored = self._store.read(f"{key}.engine")
+        core = None if stored is None else self._complete(stored, section, settings)
+        if core is None:
+            core = self._built(key, section, settings)
+        scratch = int(core.device_memory_size_v2)
+        return Engine(self.vendor, core, key, int(core.num_layers), scratch, self._store)
+
+    def _built(self, key: str, section: Section, settings: Settings) -> trt.ICudaEngine:
+        """Return a new engine, which is kept."""
+        built = self._builds.build(section, settings)
+        core = self._complete(built, section, settings)
+        if core is None:
+            raise Refused("", f"opening the engine: {self.vendor.said()}")
+        self._store.write(f"{key}.engine", built)
+        return core
+
+    def _complete(
+        self, data: bytes, section: Section, settings: Settings
+    ) -> trt.ICudaEngine | None:
+        """Return an engine with its weights; None where the library does not take it."""
+        core = self._deserialized(data)
+        if core is None or not settings.strip:
+            return core
+        trt = self.vendor.trt
+        refitter = trt.Refitter(core, self.vendor.logger)
+        with TemporaryDirectory(prefix="tercet-") as folder:
+            reader = trt.OnnxParserRefitter(refitter, self.vendor.logger)
+            if not reader.refit_from_file(str(section.write(Path(folder)))):
+                return None
+            # What was read lies in the reader until it is in the engine.
+            is_whole = not refitter.get_missing_weights() and refitter.refit_cuda_engine()
+        return core if is_whole else None
+
+    def _deserialized(self, data: bytes) -> trt.ICudaEngine | None:
+        """Return an engine; None where the library does not take it, as one of another version."""
+        return self._runtime.deserialize_cuda_engine(data)
+
+
+def key_of(vendor: Library, gpu: str, settings: Settings, section: Section) -> str:
+    """Return what the engine of a section is known by."""
+    parts = (str(vendor), gpu, settings, section.digest)
+    return sha256(repr(parts).encode()).hexdigest()

@@ -1,0 +1,99 @@
+"""Engines for a GPU that is not here: built, and loaded nowhere.
+
+TensorRT-RTX builds for compute capabilities by name, so that it can be asked without a GPU what it
+makes of a model. What engines tell of their layers, only a GPU that runs them can ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...runtime.backend import Device, View
+from ...runtime.errors import BackendUnavailable
+from ..regions.section import Section
+from ..regions.worker import Worker
+from .build import Builder, Refused, Settings
+from .engines import key_of
+from .step import Pointer
+from .vendor import Library
+from .worker import Remote
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """The step of an engine that was built, and is not to be run.
+
+    Attributes:
+        vendor: the library.
+        key: what the engine would be known by.
+        capability: what it was built for.
+        size: how many nodes it stands for.
+        nbytes: of the engine.
+    """
+
+    vendor: Library
+    key: str
+    capability: str
+    size: int
+    nbytes: int
+    scratch: int = 0
+    capturable: bool = True
+
+    @property
+    def kernel(self) -> str:
+        """The engine, for the placement report."""
+        target = f"built for compute capability {self.capability}"
+        return f"engine {self.key[:8]}: {self.size} nodes, {self.nbytes} bytes, {target}"
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Callable[[Any], None]:
+        """Refuse.
+
+        Raises:
+            BackendUnavailable: always.
+        """
+        raise BackendUnavailable("tensorrt", f"{self.kernel}; it cannot run here", "use that GPU")
+
+
+class PaperEngines:
+    """Engines that are built and not loaded.
+
+    Args:
+        vendor: the library.
+        capability: the compute capability to build for, such as ``8.9``.
+        worker: the process that builds; this one where None.
+
+    Raises:
+        BackendUnavailable: the library builds nothing for this capability.
+    """
+
+    def __init__(self, vendor: Library, capability: str, worker: Worker | None) -> None:
+        self.vendor = vendor
+        self._capability = capability
+        self._builder = Builder(vendor, capability)
+        self._builds = self._builder if worker is None else Remote(self._builder, worker)
+        try:
+            self._builder.probe()
+        except Refused as error:
+            remedy = "name another target, or TERCET_TENSORRT=tensorrt_rtx"
+            raise BackendUnavailable("tensorrt", f"{vendor}: {error.reason}", remedy) from None
+
+    def takes(self, operator: str) -> bool:
+        """Whether the parser knows an operator of ai.onnx."""
+        return self._builder.takes(operator)
+
+    def step(
+        self, device: Device, pointer: Pointer, found: Section, settings: Settings, size: int
+    ) -> Blueprint:
+        """Return the step of a section; its weights are in the engine.
+
+        Raises:
+            Refused: the library does not take it.
+        """
+        kept = replace(settings, strip=False)  # to leave them out takes a driver
+        built = self._builds.build(found, kept)
+        key = key_of(self.vendor, self._capability, kept, found)
+        return Blueprint(self.vendor, key, self._capability, size, len(built))

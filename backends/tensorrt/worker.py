@@ -1,0 +1,113 @@
+"""Building in a process of its own, for the library ends a process on some sections.
+
+`Remote` asks; the process runs `main`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+from ...runtime.cache import Cache
+from ..regions.section import Section
+from ..regions.worker import Answer, Ended, Worker, serve
+from .build import Border, Builder, Refused, Settings
+from .vendor import load
+
+
+class Builds(Protocol):
+    """Whoever builds engines: a `Builder`, or a `Remote` one."""
+
+    def build(self, section: Section, settings: Settings) -> bytes:
+        """Return a serialized engine; raises `Refused`."""
+        ...
+
+
+class Remote:
+    """Builds in a process of its own, and where none can be started in this one.
+
+    Args:
+        here: builds in this process.
+        worker: the process.
+    """
+
+    def __init__(self, here: Builds, worker: Worker) -> None:
+        self._here = here
+        self._worker = worker
+
+    def build(self, section: Section, settings: Settings) -> bytes:
+        """Return a serialized engine.
+
+        Raises:
+            Refused: the library does not take the section, or does not survive it.
+            TimeLimitError: the time is up.
+        """
+        with self._worker.lock:
+            if self._worker.start():
+                with TemporaryDirectory(prefix="tercet-") as folder:
+                    return self._asked(section, settings, Path(folder))
+        return self._here.build(section, settings)
+
+    def _asked(self, section: Section, settings: Settings, folder: Path) -> bytes:
+        engine = folder / "engine"
+        question = {
+            "path": str(section.write(folder)),
+            "border": asdict(Border.of(section)),
+            "settings": asdict(settings),
+            "engine": str(engine),
+        }
+        try:
+            found = self._worker.ask(question)
+        except Ended as error:
+            raise Refused("", f"the library does not survive this: {error}", "crash") from None
+        if found["stage"] != "built":
+            raise Refused(found["node"], found["reason"], found["stage"])
+        return engine.read_bytes()
+
+
+def worker_for(
+    capability: str = "",
+    device: int | None = None,
+    timings: str = "",
+    patience: float | None = None,
+) -> Worker:
+    """Return a process that builds engines.
+
+    Args:
+        capability: the compute capability to build for; that of the device where empty.
+        device: number of the GPU to build on; None for none.
+        timings: the file for timings of kernels, in a folder that is a `Cache`.
+        patience: seconds that an engine may take; None for no limit.
+    """
+    gpu = "" if device is None else str(device)
+    return Worker(__name__, capability, gpu, timings, patience=patience)
+
+
+def main(capability: str, device: str, timings: str) -> None:
+    """Serve `Remote`, if this process can build anything at all."""
+    if device:
+        from cuda.core import Device
+
+        Device(int(device)).set_current()
+    kept = (Cache(Path(timings).parent), Path(timings).name) if timings else None
+    builder = Builder(load(), capability, kept)
+    with suppress(Refused):
+        builder.probe()
+        serve(lambda question: _answer(builder, question))
+
+
+def _answer(builder: Builder, question: Mapping[str, Any]) -> Answer:
+    border = question["border"]
+    types = {name: (dtype, tuple(dims)) for name, (dtype, dims) in border["types"].items()}
+    profiles = {n: (tuple(a), tuple(b), tuple(c)) for n, (a, b, c) in border["profiles"].items()}
+    settings = Settings(**question["settings"])
+    try:
+        built = builder.build_file(Path(question["path"]), Border(types, profiles), settings)
+    except Refused as error:
+        return {"stage": error.stage, "reason": error.reason, "node": error.node}
+    Path(question["engine"]).write_bytes(built)
+    return {"stage": "built"}
