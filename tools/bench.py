@@ -261,15 +261,14 @@ class _Series:
         """Yield the cases of one model."""
         operators = self._settings.operators
         with load(source, stop_at=0, operators=operators) as model:
-            infos, graph = model.inputs, model.imported
-        for batch in self._schedule.batches:
-            feeds = _feeds(infos, inputs, batch)
-            for precision in self._schedule.precisions:
-                judge = None
-                if self._schedule.accuracy:
-                    self.say(f"{model_title(source)}: in float64")
-                    judge = Judge(graph, feeds.arrays, precision)
-                yield from self._race(source, feeds, precision, judge)
+            for batch in self._schedule.batches:
+                feeds = _feeds(model.inputs, inputs, batch)
+                for precision in self._schedule.precisions:
+                    judge = None
+                    if self._schedule.accuracy:
+                        self.say(f"{model_title(source)}: in float64")
+                        judge = Judge(model.imported, feeds.arrays, precision)
+                    yield from self._race(source, feeds, precision, judge)
 
     def _race(
         self, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None

@@ -194,11 +194,14 @@ def bisect(
     wanted = Options(**{"precision": precision, **options})
     feeds = Inputs({}, {})
     trial = _Trial(reference, contestant, wanted, passes or PassList())
-    with use_threads(threads), time_limit(timeout, say) as (limit, trial.say):
-        with load(source, stop_at=0, operators=operators) as model:
-            feeds, graph = given_inputs(model.inputs, given), model.imported
+    with (
+        use_threads(threads),
+        time_limit(timeout, say) as (limit, trial.say),
+        load(source, stop_at=0, operators=operators) as model,
+    ):
+        feeds = given_inputs(model.inputs, given)
         with feeds.explained():
-            trial.search(graph, feeds.arrays, reduce=reduce)
+            trial.search(model.imported, feeds.arrays, reduce=reduce)
     return replace(
         trial.found,
         model=model_title(source),

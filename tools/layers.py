@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -286,12 +287,16 @@ def compare_layers(
         wanted = replace(wanted, stop_at=0)
     titles = model_title(source), "" if other is None else model_title(other)
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
-    with use_threads(threads), time_limit(timeout, say) as (limit, tell):
-        with load(source, stop_at=0, operators=operators) as model:
-            feeds, imported = given_inputs(model.inputs, given), model.imported
+    with (
+        use_threads(threads),
+        time_limit(timeout, say) as (limit, tell),
+        load(source, stop_at=0, operators=operators) as model,
+        nullcontext() if other is None else load(other, stop_at=0, operators=operators) as second,
+    ):
+        feeds = given_inputs(model.inputs, given)
         with feeds.explained():
-            graph = prepared(imported, feeds.arrays, wanted)
-        theirs = graph if other is None else _imported(other, operators)
+            graph = prepared(model.imported, feeds.arrays, wanted)
+        theirs = graph if second is None else second.imported
         tell(f"{players[0].name}: running everything")
         values = run_all(players[0], graph, feeds.arrays)
         for player in players[1:]:
@@ -316,11 +321,6 @@ def compare_layers(
         stopped=limit.stopped,
         allow_inconclusive=allow_inconclusive,
     )
-
-
-def _imported(source: Loadable, operators: Operators | None) -> Graph:
-    with load(source, stop_at=0, operators=operators) as model:
-        return model.imported
 
 
 class Match:

@@ -182,12 +182,15 @@ def keep_float32(
     player, given = open_player(backend, settings), asked(inputs, seed, shapes, dims)
     search: _Search | None = None
     feeds = Inputs({}, {})
-    with use_threads(threads), time_limit(timeout, say) as (limit, tell):
-        with load(source, stop_at=0, operators=operators) as model:
-            feeds, imported = given_inputs(model.inputs, given), model.imported
+    with (
+        use_threads(threads),
+        time_limit(timeout, say) as (limit, tell),
+        load(source, stop_at=0, operators=operators) as model,
+    ):
+        feeds = given_inputs(model.inputs, given)
         with feeds.explained():
             wanted = Options(**{"precision": precision, **options})
-            search = _Search(player, imported, feeds.arrays, wanted, tell)
+            search = _Search(player, model.imported, feeds.arrays, wanted, tell)
             search.run(tolerance)
     if search is None or search.best is None:
         raise limit.error()

@@ -27,4 +27,4 @@ def _around(folder: Path) -> AbstractContextManager[Any]:
 
 
 #: Gives a command the option, if it reads a model.
-with_data_dir = added_option("external_data_dir", _DataDir, _around, frozenset({"model"}))
+with_data_dir = added_option("external_data_dir", _DataDir, _around, frozenset({"model", "models"}))
