@@ -323,10 +323,10 @@ class Lab:
 
     def tiles(self, side: int) -> Iterator[tuple[str, float]]:
         """Yield every tile of gemm with the microseconds of a product of square matrices."""
-        from ..backends.cuda.multiplication import MATMUL
+        from ..backends.cuda.gemm.tables.simt import SIMT
+        from ..backends.cuda.matmul import MATMUL
         from ..backends.cuda.operands import Tensor
         from ..backends.cuda.registry import RecipeContext, Setting
-        from ..backends.cuda.tiles import TILES, title_of
         from ..backends.cuda.tuning_judge import DeviceJudge
 
         square = TensorType(float32, (side, side))
@@ -336,7 +336,7 @@ class Lab:
         way = MATMUL.named("gemm")
         if isinstance(task, str) or isinstance(way, str):
             raise UnsupportedError(f"{task}, {way}")
-        offers = [MATMUL.offer(task, way, title_of(tile, 1)) for tile in TILES]
+        offers = [MATMUL.offer(task, way, str(tile)) for tile in SIMT]
         judge = DeviceJudge(self.device)
         try:
             judge.prepare(offers)

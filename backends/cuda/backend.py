@@ -16,7 +16,7 @@ from .device import CudaDevice
 from .elementwise import chain_of, elementwise
 from .families import KERNELS
 from .fuse import Group, groups, smaller
-from .half_conv import half_pooled
+from .gemm.f16 import pooled_convolution
 from .launch import pitched_by
 from .operands import Tensor
 from .registry import Answer, RecipeContext, Setting
@@ -151,7 +151,9 @@ def recipe_of(
             return f"a pooling behind algorithm '{setting.asked[0]}'"
         before = Tensor(group.nodes[-2].output, y.format)
         tail = tail_of(group.tail, before, head.output)
-        return tail if isinstance(tail, str) else half_pooled(replace(context, tail=tail), before)
+        if isinstance(tail, str):
+            return tail
+        return pooled_convolution(replace(context, tail=tail), before)
     if not registered.tail:
         return registered.build(context)
     tail = tail_of(group.tail, y, head.output)

@@ -22,10 +22,10 @@ from .direct import (
     naive_transposed,
 )
 from .fft import fft, fft_formats, fft_time
+from .gemm import f16, tf32x3
 from .gemm.atoms import HALVES
-from .half import HALF_SUMS
-from .half_conv import half_convolution, half_formats, half_time
-from .half_tiles import LAUNCH, MEMORY
+from .gemm.cost import LAUNCH, MEMORY
+from .gemm.f16 import HALF_SUMS
 from .im2col import (
     explicit_formats,
     explicit_gemm,
@@ -46,7 +46,6 @@ from .implicit import (
 from .layout import ceil_div
 from .menu import PLAIN, Formats, Menu, Way
 from .registry import Answer
-from .split_conv import split_convolution, split_formats, split_time, split_variants
 from .textbook import (
     direct,
     direct_formats,
@@ -67,7 +66,7 @@ def _half_formats(conv: Convolution) -> Formats | str:
     refused = conv.need_halves() or conv.need_plane() or conv.need_constants()
     if refused:
         return refused
-    formats = half_formats(conv.x, conv.w, conv.group)
+    formats = f16.formats_of(conv.x, conv.w, conv.group)
     if formats == PLAIN:
         return f"{conv.group} groups of {conv.channels} channels, which fill no words"
     return formats
@@ -78,13 +77,15 @@ def _half_depthwise_formats(conv: Convolution) -> Formats | str:
 
 
 def _half(conv: Convolution, variant: str = "") -> Answer:
-    return half_convolution(
-        conv.group, conv.y, conv.x, conv.w, conv.b, conv.view, conv.tail, conv.setting
-    )
+    return f16.convolution(_operands(conv), conv.tail, conv.setting)
 
 
 def _half_time(conv: Convolution) -> float:
-    return half_time(conv.group, conv.y, conv.x, conv.w, conv.view, conv.setting)
+    return f16.time_of(_operands(conv), conv.setting.target)
+
+
+def _operands(conv: Convolution) -> f16.Operands:
+    return f16.Operands(conv.group, conv.y, conv.x, conv.w, conv.b, conv.view)
 
 
 def _depthwise_formats(conv: Convolution) -> Formats | str:
@@ -98,19 +99,19 @@ def _depthwise_formats(conv: Convolution) -> Formats | str:
 def _tensor_formats(conv: Convolution) -> Formats | str:
     if conv.is_depthwise:
         return "one channel a group, which is no matrix product"
-    return _half_formats(conv) if conv.x.dtype in HALVES else split_formats(conv)
+    return _half_formats(conv) if conv.x.dtype in HALVES else tf32x3.formats_of(conv)
 
 
 def _tensor_cores(conv: Convolution, variant: str = "") -> Answer:
-    return _half(conv) if conv.x.dtype in HALVES else split_convolution(conv, variant)
+    return _half(conv) if conv.x.dtype in HALVES else tf32x3.convolution(conv, variant)
 
 
 def _tensor_time(conv: Convolution) -> float:
-    return _half_time(conv) if conv.x.dtype in HALVES else split_time(conv)
+    return _half_time(conv) if conv.x.dtype in HALVES else tf32x3.convolution_time(conv)
 
 
 def _tensor_variants(conv: Convolution) -> tuple[str, ...]:
-    return () if conv.x.dtype in HALVES else split_variants(conv)
+    return () if conv.x.dtype in HALVES else tf32x3.variants(conv)
 
 
 def _half_sums_formats(conv: Convolution) -> Formats | str:

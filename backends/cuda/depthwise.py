@@ -14,13 +14,13 @@ import numpy as np
 from ...runtime.types import Array
 from .convolution import MOST_ELEMENTS, Convolution, times
 from .gemm.epilogue import epilogue_flags
+from .gemm.sources import divisor, image_of
 from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import LAST, Formats
 from .operands import Packed
 from .registry import Answer
 from .spatial import by_axis
-from .windows import divisor, image_of
 
 THREADS = 128
 #: Channels of a thread.

@@ -14,8 +14,10 @@ import numpy as np
 
 from ...runtime.dtypes import float32
 from ...runtime.types import Array
-from .batched import Batch, Shape, batch_time, multiply_batch
 from .convolution import MOST_ELEMENTS, Convolution
+from .gemm import batched
+from .gemm.batched import Products
+from .gemm.problem import Problem
 from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import LAST, Formats
@@ -116,11 +118,11 @@ def fft(conv: Convolution, variant: str = "") -> Answer:
     sums = Scratch(of_inputs)
     pack = partial(pack_spectra, size=tiling.size, dilations=conv.view.dilations)
     layout = ("spectra", tiling.size, conv.view.dilations)
-    shape = Shape(frequencies, tiles, 2 * m, 2 * c)
-    batch = Batch(shape, Scratch(0), sums, conv.w.value, layout, pack)
+    problem = Problem(tiles, 2 * m, 2 * c, frequencies)
+    products = Products(problem, Scratch(0), sums, conv.w.value, layout, pack)
     launches = (
         _end("fft_inputs", conv, tiling, {"x": conv.x, "spectra": Scratch(0)}),
-        *multiply_batch(batch, conv.setting),
+        *batched.multiply(products, conv.setting),
         _end(
             *("fft_results", conv, tiling),
             {"spectra": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
@@ -167,11 +169,11 @@ def fft_time(conv: Convolution) -> float:
     if tiling is None:
         return float("inf")
     c, m, count = conv.channels, conv.filters, tiling.frequencies
-    shape = Shape(count, tiling.tiles, 2 * m, 2 * c)
+    problem = Problem(tiling.tiles, 2 * m, 2 * c, count)
     ends = 16 * count * tiling.tiles * (c + m) / 2.4e6
     if tiling.size == SIZES[-1]:
         ends += BLOCK_64 * tiling.tiles * sum(ceil_div(n, CHANNELS[tiling.size]) for n in (c, m))
-    return 6.0 + batch_time(shape, conv.setting) + ends
+    return 6.0 + batched.time_of(problem, conv.setting) + ends
 
 
 def pack_spectra(w: Array, size: int, dilations: Ints) -> Array:

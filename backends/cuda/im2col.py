@@ -16,19 +16,20 @@ from ...runtime.ops.window import Window
 from ...runtime.types import Array
 from .compile import arithmetic
 from .convolution import MOST_ELEMENTS, Convolution, image_formats
+from .gemm import f16
 from .gemm.atoms import HALVES
-from .half import HalfProduct, multiply_halves
-from .half_conv import half_time, pack_filters
-from .implicit import LEAST_CHANNELS, pack_windows, product_time, unsplit
+from .gemm.pack import pack_windows, packed_filters
+from .gemm.problem import Gemm, Problem
+from .gemm.schedules import multistage, simt
+from .gemm.sources import Matrix, image_of, widest
+from .implicit import LEAST_CHANNELS
 from .launch import Launch, Recipe, launches_of
 from .layout import Ints, ceil_div
-from .matmul import Product, multiply, vector_of
 from .menu import LAST, Formats
 from .operands import Packed, Scratch, Tensor, index_type
 from .registry import Answer
 from .spatial import by_axis
 from .tail import NO_TAIL
-from .windows import image_of
 
 THREADS = 256
 
@@ -63,7 +64,7 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
     """
     x, y, view, terms = conv.x, conv.y, conv.view, conv.taps * conv.channels
     used = conv.pixels * terms * x.dtype.itemsize
-    vector = vector_of(conv.channels, x.row) if x.is_channels_last else 1
+    vector = widest((4, 2), conv.channels, x.row) if x.is_channels_last else 1
     words = terms // vector
     index = index_type(conv.pixels * words)
     write = Launch(
@@ -91,38 +92,31 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
 def _product(conv: Convolution) -> Recipe:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     pack = partial(pack_windows, groups=1)
-    product = Product(
-        a=Scratch(0),
+    gemm = Gemm(
+        a=Matrix(Scratch(0), k, widest((4, 2), k)),
         b=Packed((conv.w.value,), ("windows", 1), pack),
         c=conv.y,
-        m=m,
-        n=n,
-        k=k,
-        lda=k,
+        shape=(m, n, k),
         ldb=ceil_div(n, 4) * 4,
         ldc=conv.y.row,
         bias=conv.b,
-        vector_a=vector_of(k),
     )
-    tile = unsplit(m, n, k, 1, conv.setting.target)
-    return multiply(product, conv.tail, conv.setting, (tile, 1))
+    config = simt.unsplit(Problem(m, n, k), conv.setting.target)
+    return simt.multiply(gemm, conv.tail, conv.setting, config)
 
 
 def _half_product(conv: Convolution, used: int) -> Recipe:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
-    pack = partial(pack_filters, groups=1, channels=conv.channels)
-    product = HalfProduct(
-        a=Scratch(0),
-        b=Packed((conv.w.value,), ("filters", 1, conv.channels), pack),
+    gemm = Gemm(
+        a=Matrix(Scratch(0), k, widest(f16.VECTORS, k)),
+        b=packed_filters(conv.w, 1, conv.channels, "in eights", f16.EIGHTS),
         c=conv.y,
         shape=(m, n, k),
-        lda=k,
         ldb=ceil_div(k, 8) * 8,
         ldc=conv.y.row,
         bias=conv.b,
-        vector=next(v for v in (8, 4, 2) if k % v == 0),
     )
-    return multiply_halves(product, conv.tail, conv.setting.target, used)
+    return multistage.multiply(gemm, conv.tail, conv.setting.target, used)
 
 
 def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
@@ -146,9 +140,9 @@ def explicit_time(conv: Convolution) -> float:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
     if conv.x.dtype in HALVES and conv.channels % 2 == 0:
-        product = half_time(1, conv.y, conv.x, conv.w, conv.view, conv.setting)
-        return 2.0 + matrix + product
-    return 2.0 + matrix + product_time(m, n, k, 1, conv.setting.target)
+        operands = f16.Operands(1, conv.y, conv.x, conv.w, conv.b, conv.view)
+        return 2.0 + matrix + f16.time_of(operands, conv.setting.target)
+    return 2.0 + matrix + simt.choose(Problem(m, n, k), conv.setting.target).microseconds
 
 
 # ── transposed convolution ───────────────────────────────────────────────────────────────────────
@@ -173,20 +167,16 @@ def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
     x, y, k = conv.x, conv.y, conv.channels
     m, n = conv.x.size // k, conv.taps * conv.filters
     used = 4 * m * n
-    product = Product(
-        a=x,
+    gemm = Gemm(
+        a=Matrix(x, x.row, widest((4, 2), k, x.row)),
         b=Packed((conv.w.value,), "transposed columns", pack_transposed),
         c=Scratch(0),
-        m=m,
-        n=n,
-        k=k,
-        lda=x.row,
+        shape=(m, n, k),
         ldb=ceil_div(n, 4) * 4,
         ldc=n,
-        vector_a=vector_of(k, x.row),
     )
-    tile = unsplit(m, n, k, 1, conv.setting.target)
-    first = multiply(product, NO_TAIL, conv.setting, (tile, 1))
+    config = simt.unsplit(Problem(m, n, k), conv.setting.target)
+    first = simt.multiply(gemm, NO_TAIL, conv.setting, config)
     index = index_type(y.size)
     second = Launch(
         "im2col.cu",
@@ -217,4 +207,5 @@ def transposed_time(conv: Convolution) -> float:
     """Return the microseconds that product and sums are expected to take."""
     m, n = conv.x.size // conv.channels, conv.taps * conv.filters
     traffic = 4 * (2 * m * n + conv.y.size)
-    return 2.0 + traffic / 2.5e6 + product_time(m, n, conv.channels, 1, conv.setting.target)
+    problem = Problem(m, n, conv.channels)
+    return 2.0 + traffic / 2.5e6 + simt.choose(problem, conv.setting.target).microseconds

@@ -12,7 +12,7 @@ from .menu import PLAIN, Formats
 from .registry import Answer, need_dtypes
 
 if TYPE_CHECKING:
-    from .multiplication import Multiplication
+    from .matmul import Multiplication
 
 #: By way: rows and columns of a block, and its threads.
 BLOCKS = {

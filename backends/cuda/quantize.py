@@ -32,8 +32,8 @@ from ...runtime.ops.shapes import normalize_axis
 from .compile import arithmetic
 from .direct import direct_sums
 from .elementwise import SMALL_FLOATS
-from .integers import Quantization, integer_matmul
-from .integers_conv import integer_convolution, integer_formats
+from .gemm import int8
+from .gemm.int8 import Quantization
 from .launch import Launch, each, launches_of
 from .layout import Ints, ceil_div, order
 from .menu import PLAIN, Formats
@@ -274,7 +274,7 @@ def matmul_integer(
     if refused:
         return refused
     zeros = (a_zero, b_zero)
-    found = integer_matmul(y, a, b, Quantization(zeros), setting.target)
+    found = int8.matmul(y, a, b, Quantization(zeros), setting.target)
     return (
         found
         if isinstance(found, tuple)
@@ -307,7 +307,7 @@ def qlinear_matmul(
     if refused:
         return refused
     quantization = Quantization((a_zero, b_zero), scales, y_zero)
-    found = integer_matmul(y, a, b, quantization, setting.target)
+    found = int8.matmul(y, a, b, quantization, setting.target)
     if isinstance(found, tuple):
         return found
     sums = int32 if a.dtype in INTEGERS and b.dtype in INTEGERS else float32
@@ -337,7 +337,7 @@ def _formats(context: RecipeContext) -> Formats:
     w = context.inputs[1 if isinstance(op, ConvInteger) else 3]
     if not isinstance(op, ConvInteger | QLinearConv) or x is None or w is None:
         return PLAIN
-    return integer_formats(op, x, w)
+    return int8.formats_of(op, x, w)
 
 
 @kernel(ConvInteger, formats=_formats)
@@ -356,7 +356,7 @@ def conv_integer(
     if refused:
         return refused
     zeros = (x_zero, w_zero)
-    found = integer_convolution(op, y, x, w, Quantization(zeros), setting.target)
+    found = int8.convolution(op, y, x, w, Quantization(zeros), setting.target)
     if isinstance(found, tuple):
         return found
     return direct_sums(op, y, y.dims, x, w, zeros, y.format)
@@ -389,7 +389,7 @@ def qlinear_conv(
         return refused
     zeros = (x_zero, w_zero)
     quantization = Quantization(zeros, scales, y_zero, b)
-    found = integer_convolution(op, y, x, w, quantization, setting.target)
+    found = int8.convolution(op, y, x, w, quantization, setting.target)
     if isinstance(found, tuple):
         return found
     sums = direct_sums(op, Scratch(0), y.dims, x, w, zeros, y.format)

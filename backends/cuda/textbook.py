@@ -19,7 +19,8 @@ from ...runtime.ops.conv import ConvTranspose
 from ...runtime.types import Array
 from .compile import arithmetic
 from .convolution import MOST_ELEMENTS, Convolution, image_formats
-from .implicit import LEAST_CHANNELS, pack_windows
+from .gemm.pack import pack_windows
+from .implicit import LEAST_CHANNELS
 from .launch import Launch
 from .layout import Ints, ceil_div
 from .menu import LAST, PLAIN, Formats

@@ -14,8 +14,10 @@ import numpy as np
 
 from ...runtime.dtypes import float32
 from ...runtime.types import Array
-from .batched import Batch, Shape, batch_time, multiply_batch
 from .convolution import MOST_ELEMENTS, Convolution
+from .gemm import batched
+from .gemm.batched import Products
+from .gemm.problem import Problem
 from .launch import Launch
 from .layout import ceil_div
 from .menu import LAST, Formats
@@ -153,11 +155,11 @@ def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
     of_inputs = ceil_div(4 * points * tiles * c, 256) * 256
     sums = Scratch(of_inputs)
     pack = partial(transformed, out=out)
-    shape = Shape(points, tiles, m, c)
-    batch = Batch(shape, Scratch(0), sums, conv.w.value, ("winograd", out), pack)
+    problem = Problem(tiles, m, c, points)
+    products = Products(problem, Scratch(0), sums, conv.w.value, ("winograd", out), pack)
     launches = (
         _end("winograd_inputs", conv, out, tiles * c, {"x": conv.x, "v": Scratch(0)}),
-        *multiply_batch(batch, conv.setting),
+        *batched.multiply(products, conv.setting),
         _end(
             *("winograd_results", conv, out, tiles * m),
             {"sums": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
@@ -185,11 +187,11 @@ def _end(entry: str, conv: Convolution, out: int, count: int, operands: Argument
 def nonfused_time(conv: Convolution, *, out: int) -> float:
     """Return the microseconds that `nonfused` is expected to take."""
     points, (tiles, _, _) = (out + 2) ** 2, _tiles(conv, out)
-    shape = Shape(points, tiles, conv.filters, conv.channels)
+    problem = Problem(tiles, conv.filters, conv.channels, points)
     spaces = 4 * points * tiles * (conv.channels + conv.filters)
     images = 4 * (conv.x.size + conv.y.size)
     # Fitted to 26 measurements on an H200, within a tenth of nearly all of them.
-    return 4.7 + 0.85 * batch_time(shape, conv.setting) + spaces / 5.3e6 + images / 2.6e6
+    return 4.7 + 0.85 * batched.time_of(problem, conv.setting) + spaces / 5.3e6 + images / 2.6e6
 
 
 # ── weights, on the host ─────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from math import prod
 from ...runtime.ir import Graph
 from ...runtime.types import TensorType
 from ..cuda.device import CudaDevice, CudaStream
-from ..cuda.half_first import packed_image
+from ..cuda.gemm.sources import packed_image
 from ..cuda.launch import Launch
 from ..cuda.operands import Tensor
 from ..cuda.step import bound

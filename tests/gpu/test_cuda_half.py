@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
-from tercet.backends.cuda import half, half_conv, half_linear
 from tercet.backends.cuda.compile import Target
-from tercet.backends.cuda.half_bulk import BulkProduct, Way, way_of
-from tercet.backends.cuda.half_linear import LINEAR_TILES, LinearTile
-from tercet.backends.cuda.half_tiles import BULK_TILES, BulkTile, Layout
+from tercet.backends.cuda.gemm.cost import Choice
+from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
+from tercet.backends.cuda.gemm.schedules.tma import Convolution, Layout, Staging
+from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PERSISTENT
+from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import DType, bfloat16, float16, float64
 from tercet.runtime.infer import infer
@@ -87,17 +88,17 @@ def test_real_layers(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[st
 # ── what the copy engine brings ──────────────────────────────────────────────────────────────────
 
 
-def forced(layout: Layout, patch: pytest.MonkeyPatch) -> list[BulkTile]:
+def forced(layout: Layout, patch: pytest.MonkeyPatch) -> list[Tile]:
     """Let convolutions be done in one layout by one tile after the other; return those left."""
-    left = [tile for tile in BULK_TILES if layout in tile.layouts]
+    left = [tile for tile in TMA if layout in tma.layouts(tile)]
 
-    def take(p: BulkProduct, target: Target) -> tuple[float, BulkTile, Way] | None:
-        way = way_of(p, left[0], layout)
-        if way is None or not left[0].fits(way.stage(p.chunk), p.chunk, target):
+    def take(p: Convolution, target: Target) -> tuple[Choice, Staging] | None:
+        staging = tma.staged(p, left[0], layout)
+        if staging is None or not tma.fits(left[0], staging.stage(p.chunk), p.chunk, target):
             return None
-        return 0.0, left[0], way
+        return Choice(0.0, Config(left[0])), staging
 
-    patch.setattr(half_conv, "choose_bulk", take)
+    patch.setattr(tma, "choose", take)
     return left
 
 
@@ -212,12 +213,12 @@ def test_products_of_run_time(m: int, n: int, k: int, dtype: DType) -> None:
     check_half("Gemm", [a, np.ascontiguousarray(b.T)], (), dtype, transB=1)
 
 
-@pytest.mark.parametrize("tile", LINEAR_TILES, ids=lambda tile: tile.title)
+@pytest.mark.parametrize("tile", TMA_PERSISTENT, ids=str)
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
-def test_linear_tiles(tile: LinearTile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_tiles(tile: Tile, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile and many, whole ones and parts; with what is added, and a Gelu."""
-    monkeypatch.setattr(half, "choose_linear", lambda *_: (0.0, tile))
-    monkeypatch.setattr(half_linear, "patch_of", lambda *_: 3)
+    monkeypatch.setattr(tma_persistent, "choose", lambda *_: Choice(0.0, Config(tile)))
+    monkeypatch.setattr(tma_persistent, "patch_of", lambda *_: 3)
     for m, n, k in [(9, 8, 8), (197, 776, 72), (130, 200, 1000), (6305, 3080, 776), (64, 64, 64)]:
         check_linear(m, n, k, dtype, residual=True)
         check_linear(m, n, k, dtype, residual=False)

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda import split_conv
-from tercet.backends.cuda.split import multiply_split
-from tercet.backends.cuda.split_tiles import TILES, SplitTile
+from tercet.backends.cuda.gemm import tf32x3
+from tercet.backends.cuda.gemm.cost import Choice
+from tercet.backends.cuda.gemm.tf32x3 import TILES
+from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.backends.numpy import evaluate
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
@@ -82,14 +83,10 @@ def test_real_layers(
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.title)
-def test_every_tile(tile: SplitTile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_tile(tile: Tile, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiles for Ampere run here as well."""
-
-    def multiply(product: Any, tail: Any, target: Any, used: int, way: Any) -> Any:
-        return multiply_split(product, tail, target, used, (tile, splits))
-
-    monkeypatch.setattr(split_conv, "multiply_split", multiply)
+    monkeypatch.setattr(tf32x3, "choose", lambda *_: Choice(0.0, Config(tile, splits)))
     inputs = [normal(3, 40, 15, 14), normal(210, 40, 3, 3), normal(210)]
     check_split("Conv", inputs, (1, 2), pads=(1, 1, 1, 1))
 

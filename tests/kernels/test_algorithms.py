@@ -20,8 +20,8 @@ from tercet.backends.cuda.conv import CONV, CONV_TRANSPOSE
 from tercet.backends.cuda.convolution import Convolution
 from tercet.backends.cuda.fft import pack_spectra, tiling_of
 from tercet.backends.cuda.launch import launches_of
+from tercet.backends.cuda.matmul import GEMM, MATMUL
 from tercet.backends.cuda.menu import UNASKED, Menu, Offer, Way
-from tercet.backends.cuda.multiplication import GEMM, MATMUL
 from tercet.backends.cuda.operands import Tensor
 from tercet.backends.cuda.registry import Answer, Choice, RecipeContext, Setting
 from tercet.backends.cuda.textbook import phases_of

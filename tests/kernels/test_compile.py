@@ -22,9 +22,9 @@ from tercet.backends.cuda.compile import (
     Target,
 )
 from tercet.backends.cuda.elementwise import ROWS
-from tercet.backends.cuda.matmul import MATRIX, PIXELS, WINDOWS
+from tercet.backends.cuda.gemm.sources import Rows
+from tercet.backends.cuda.gemm.tables.simt import SIMT
 from tercet.backends.cuda.tail import NO_TAIL
-from tercet.backends.cuda.tiles import TILES
 from tercet.runtime.constraints import signature_of
 from tercet.runtime.dtypes import (
     DType,
@@ -56,21 +56,24 @@ EMPTY = Source("softmax.cu", (("X", "float"), ("A", "float")), (("WARPS", 1), ("
 # ── every variant ────────────────────────────────────────────────────────────────────────────────
 
 
+SIZES = ("BM", "BN", "BK", "TM", "TN", "STAGES", "SLICES")
+
+
 def gemm_sources() -> list[Source]:
     """Every tile, split or not, for rows of a matrix, pixels, and windows in both orders."""
-    kinds = [(MATRIX, 4, False), (PIXELS, 4, False), (WINDOWS, 4, False), (WINDOWS, 1, True)]
+    kinds = [*((rows, 4, False) for rows in Rows), (Rows.WINDOWS, 1, True)]
     found: list[Source] = []
-    for i, tile in enumerate(TILES):
+    for i, tile in enumerate(SIMT):
         for j, (rows, vector, across) in enumerate(kinds):
             split = (i + j) % 2 == 0  # both of them, though not with everything
-            constants = {"ROWS": rows, "VECTOR_A": vector, "ACROSS": across, "SPLIT": split}
+            constants = {"ROWS": int(rows), "VECTOR_A": vector, "ACROSS": across, "SPLIT": split}
             constants["WIDE"] = i % 3 == 0
             constants |= {"VECTOR_B": 4, "VECTOR_C": 4 if i % 2 else 1, "BIAS": not split}
             found.append(
                 Source(
                     "gemm.cu",
                     (("T", "float"),),
-                    (*tile.constants, *constants.items()),
+                    (*tile.constants(*SIZES), *constants.items()),
                     NO_TAIL.code,
                 )
             )

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import matmul
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.gemm.schedules import simt
 from tercet.backends.numpy import evaluate
 from tercet.runtime.dtypes import DType, float16, float32, float64
 from tercet.runtime.infer import infer
@@ -81,7 +81,7 @@ def test_products_too_wide_for_a_grid(
     emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All tiles lie along x then, in the order in which they were."""
-    monkeypatch.setattr(matmul, "MOST_BLOCKS", (1, 1, 1))
+    monkeypatch.setattr(simt, "MOST_BLOCKS", (1, 1, 1))
     graph = Graph("wide")
     a = graph.add_input("a", TensorType(float32, (70, 20)))
     b = graph.add_input("b", TensorType(float32, (20, 300)))

@@ -14,25 +14,20 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet import api
 from tercet.backends import open_backends
-from tercet.backends.cuda import half_conv
 from tercet.backends.cuda.compile import A100, H200, Source, Target
-from tercet.backends.cuda.half import multiply_halves
-from tercet.backends.cuda.half_bulk import BulkProduct, bulk_product, way_of
-from tercet.backends.cuda.half_conv import pack_filters, pack_strips
-from tercet.backends.cuda.half_first import pack_spans
-from tercet.backends.cuda.half_tiles import (
-    BULK_TILES,
-    TILES,
-    HalfTile,
-    Layout,
-    Task,
-    choose,
-    estimate,
-)
-from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.gemm.cost import Choice
+from tercet.backends.cuda.gemm.f16 import EIGHTS
+from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
+from tercet.backends.cuda.gemm.pack import filters_of
+from tercet.backends.cuda.gemm.problem import Gemm, Problem
+from tercet.backends.cuda.gemm.schedules import multistage, tma
+from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
+from tercet.backends.cuda.gemm.schedules.tma import Layout
+from tercet.backends.cuda.gemm.sources import Image, Rows, divisor
+from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
+from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.backends.cuda.operands import Packed, Struct, Tensor, TensorMap
 from tercet.backends.cuda.tail import no_tail
-from tercet.backends.cuda.windows import divisor
 from tercet.runtime import layout as planning
 from tercet.runtime.backend import Format
 from tercet.runtime.dtypes import DType, bfloat16, float16
@@ -171,34 +166,35 @@ def _compiler(target: Target) -> Any:
     [(1, 1, 1), (9, 10, 70), (49, 512, 4608), (12544, 64, 224), (10**6, 64, 576), (196, 3, 9)],
 )
 def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
-    task = Task(m, n, k)
-    tile, splits = choose(task, target)
-    assert target.has_wgmma or not tile.wgmma
-    assert splits <= 8
+    problem = Problem(m, n, k)
+    found = choose(problem, target)
+    assert target.has_wgmma or not found.tile.wgmma
+    assert found.config.splits <= 8
     alone = [
-        estimate(task, t, 1, target)
-        for t in TILES
+        expected(problem, Config(t), target)
+        for t in MULTISTAGE
         if t.wgmma <= target.has_wgmma and t.bm < 2 * m and t.bn < 2 * n
     ]
-    assert not alone or estimate(task, tile, splits, target) <= min(alone)
+    assert found.microseconds == expected(problem, found.config, target)
+    assert not alone or found.microseconds <= min(alone)
 
 
 @pytest.mark.parametrize(("n", "k"), [(512, 2048), (256, 1024), (512, 4608), (256, 2304)])
 @pytest.mark.parametrize("m", [49, 196])
 def test_blocks_of_split_convolutions_are_all_done_at_once(m: int, n: int, k: int) -> None:
     """ResNet-50 at batch 1; an H200 has 104 multiprocessors on which clusters gather."""
-    task = Task(m, n, k, image=True)
-    tile, splits = choose(task, H200)
-    assert splits == 1 or task.blocks(tile) * splits <= 104
+    problem = Problem(m, n, k, rows=Rows.PIXELS)
+    config = choose(problem, H200).config
+    assert config.splits == 1 or problem.blocks(config.tile) * config.splits <= 104
 
 
 def test_tiles_fit() -> None:
-    for tile in TILES:
-        assert tile.threads % 32 == 0
-        assert tile.shared(tile.stages) + 1024 <= H200.shared
-    for tile in BULK_TILES:
+    for tile in MULTISTAGE:
+        assert tile.bm % tile.warps[0] == tile.bn % tile.warps[1] == 0
+        assert multistage.shared(tile, tile.stages) + 1024 <= H200.shared
+    for tile in TMA:
         assert tile.bn % 32 == 0
-        assert tile.fits(tile.bm * 64, 32, H200)
+        assert tma.fits(tile, tile.bm * 64, 32, H200)
 
 
 def half_resnet() -> planning.Layout:
@@ -224,7 +220,7 @@ def test_a_chain_of_convolutions_has_no_reformat_inside() -> None:
 
 def test_filters_are_rows_of_eights() -> None:
     w = normal(6, 5, 3, 3)
-    packed = pack_filters(w, 2, 8)
+    packed = EIGHTS(filters_of(w, 2, 8))
     assert packed.shape == (2, 3, 72)
     np.testing.assert_array_equal(packed[1, 2].reshape(9, 8)[4, :5], w[5, :, 1, 1])
     assert not packed.reshape(6, 9, 8)[..., 5:].any()
@@ -269,19 +265,14 @@ def test_arguments_are_what_the_kernels_take(cache: Path) -> None:
     assert_arguments(found, H200, cache)
 
 
-def with_tile(tile: HalfTile, graph: Graph, splits: int, target: Target) -> list[Source]:
+def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Source]:
     """Return what a convolution compiles if it is done with one tile."""
-    made: list[Launch] = []
-
-    def multiply(product: Any, tail: Any, target: Target, used: int = 0) -> tuple[Launch, ...]:
-        found = multiply_halves(product, tail, target, used, (tile, splits))
-        made.extend(found)
-        return found
-
+    device = DryDevice(compiler=_compiler(target))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(half_conv, "multiply_halves", multiply)
-        planned(graph, DryDevice(compiler=_compiler(target)))
-    return [launch.source for launch in made]
+        found = Choice(0.0, Config(tile, splits))
+        patch.setattr(multistage, "choose", lambda *_, **__: found)
+        planned(graph, device)
+    return list(device.compiler.sources)
 
 
 def tile_sources(target: Target) -> Iterator[Source]:
@@ -291,7 +282,7 @@ def tile_sources(target: Target) -> Iterator[Source]:
         conv(64, 64, 3, 3, x=(1, 64, 8, 8)),
         conv(33, 3, 3, 3, x=(1, 3, 8, 8)),
     ]
-    for i, tile in enumerate(TILES):
+    for i, tile in enumerate(MULTISTAGE):
         if tile.wgmma <= target.has_wgmma:
             for j, graph in enumerate(kinds):
                 yield from with_tile(tile, graph, 1 + (i + j) % 2, target)
@@ -299,10 +290,10 @@ def tile_sources(target: Target) -> Iterator[Source]:
 
 def bulk_sources() -> Iterator[Source]:
     """Every tile that the copy engine feeds, in each of its layouts, and a pooled one."""
-    for i, tile in enumerate(BULK_TILES):
+    for i, tile in enumerate(TMA):
         channels = (64, 32, 16)[i % 3]
         x = Tensor(value(32, channels, 32, 32), Format.CHANNELS_LAST)
-        for layout in tile.layouts:
+        for layout in tma.layouts(tile):
             whole = layout is Layout.MATRIX
             view = Window(
                 kernel=(1, 1) if whole else (3, 3),
@@ -312,22 +303,25 @@ def bulk_sources() -> Iterator[Source]:
                 pads_end=(0, 0),
                 output=(30, 30),
             )
-            product = BulkProduct(
-                a=x,
+            image = Image(
+                data=x,
                 spatial=x.dims[2:],
-                moves=(x.strides[0], *x.strides[2:]),
+                strides=x.strides,
                 channels=channels,
-                b=Packed((), "none", np.asarray),
-                filters=256,
-                c=Tensor(value(32, 256, 30, 30), Format.CHANNELS_LAST),
-                ldc=256,
-                images=32,
                 view=view,
-                pooled=layout is Layout.SQUARES and i % 2 == 0,
+                output=view.output,
+                vector=8,
+                images=32,
+                weights=x,
             )
-            way = way_of(product, tile, layout)
-            assert way is not None
-            yield bulk_product(product, no_tail(float16), tile, way, H200).source
+            result = Tensor(value(32, 256, 30, 30), Format.CHANNELS_LAST)
+            weights = Packed((), "none", np.asarray)
+            gemm = Gemm(image, weights, result, (32 * 900, 256, image.terms), image.terms, 256)
+            pooled = layout is Layout.SQUARES and i % 2 == 0
+            product = tma.Convolution(gemm, result if pooled else None)
+            staging = tma.staged(product, tile, layout)
+            assert staging is not None
+            yield tma.multiply(product, no_tail(float16), tile, staging, H200).source
 
 
 def value(*dims: int) -> Value:

@@ -15,8 +15,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends import open_backends
 from tercet.backends.cuda.compile import A100, H200, Target
 from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.matmul import MATMUL
 from tercet.backends.cuda.menu import UNASKED
-from tercet.backends.cuda.multiplication import MATMUL
 from tercet.backends.cuda.operands import Tensor
 from tercet.backends.cuda.registry import RecipeContext, Setting
 from tercet.backends.numpy import evaluate

@@ -9,10 +9,12 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import integers as integers_module
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.half_tiles import TILES, HalfTile
+from tercet.backends.cuda.gemm import int8 as module
+from tercet.backends.cuda.gemm.cost import Choice
+from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
+from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.runtime.dtypes import float32, int8
 from tercet.runtime.infer import infer
 from tercet.runtime.ir import Graph
@@ -124,14 +126,14 @@ def test_every_bit(found: Sample, emulated: CudaBackend) -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("tile", [t for t in TILES if t.wgmma][::4], ids=lambda tile: tile.title)
+@pytest.mark.parametrize("tile", [t for t in MULTISTAGE if t.wgmma][::4], ids=str)
 def test_products_of_four_warps(
-    tile: HalfTile, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+    tile: Tile, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hopper's own products, as the emulator does them."""
     compiler: Any = emulated.device.compiler
     compiler.target = H200
-    monkeypatch.setattr(integers_module, "choose_integer", lambda p, target: (tile, 1))
+    monkeypatch.setattr(module, "choose", lambda *_: Choice(0.0, Config(tile)))
     for types in TYPES:
         compare(product((70, 132), (132, 70), (13,), types), emulated)
     compare(quantized_convolution((1, 16, 9, 9), (40, 16, 3, 3), pads=(1,) * 4), emulated)

@@ -11,11 +11,14 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import half, half_bulk, half_conv, half_linear
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import H200, Target
-from tercet.backends.cuda.half_linear import FEW, LINEAR_TILES, MANY, LinearTile
-from tercet.backends.cuda.half_tiles import Layout
+from tercet.backends.cuda.gemm.cost import Choice
+from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_persistent
+from tercet.backends.cuda.gemm.schedules.tma import Layout
+from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
+from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
+from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.backends.cuda.operands import TensorMap
 from tercet.runtime.dtypes import DType, bfloat16, float16
 from tercet.runtime.infer import infer
@@ -36,7 +39,7 @@ from .transformer_samples import attention
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {"mma_linear.cu"}
 
-BY_TITLE = {f"{tile.title} of {tile.places}": tile for tile in LINEAR_TILES}
+BY_TITLE = {f"{tile} of {tile.epilogues}": tile for tile in TMA_PERSISTENT}
 
 
 def layer(
@@ -89,6 +92,19 @@ def test_layers_of_many_rows(shape: tuple[int, int, int], end: str, expected: st
     assert launch.title.startswith(expected)
 
 
+def test_groups_of_a_convolution_are_products_of_their_own() -> None:
+    """Also where something is added behind it, which `mma_linear.cu` is for."""
+    graph = Graph()
+    shapes = {"x": (32, 256, 56, 56), "z": (32, 512, 56, 56)}
+    x, z = (graph.add_input(name, TensorType(float16, dims)) for name, dims in shapes.items())
+    w = graph.constant(normal(512, 128, 1, 1).astype(float16))
+    y = graph.insert(Conv(group=2), [x, w]).output
+    graph.set_outputs({"y": graph.insert(Add(), [y, z]).output})
+    infer(graph)
+    (launch,) = launches(planned(graph))
+    assert (launch.entry, launch.grid[2]) == ("mma", 2)
+
+
 def test_the_operand_read_along_lies_like_the_result(cache: Path) -> None:
     (launch,) = launches(planned(layer(6304, 768, 3072, "residual").graph))
     a, b, c, z = (arg for arg in launch.args.values() if isinstance(arg, TensorMap))
@@ -117,23 +133,23 @@ def test_rows_of_tiles_are_done_together_where_the_right_operand_leaves_the_cach
         assert found == [side, side // 128, side // 256, patch]
 
 
-@pytest.mark.parametrize("tile", LINEAR_TILES, ids=BY_TITLE)
-def test_tiles_fit(tile: LinearTile) -> None:
-    assert tile.shared <= H200.shared
+@pytest.mark.parametrize("tile", TMA_PERSISTENT, ids=BY_TITLE)
+def test_tiles_fit(tile: Tile) -> None:
+    assert tma_persistent.shared(tile) <= H200.shared
     assert tile.groups * 128 * MANY[tile.groups] + 128 * FEW <= 65536
     assert tile.bn % 64 == 0
     assert max(tile.bm, tile.bn) <= 256  # rows of a box
 
 
-def forced(tile: LinearTile, patch: pytest.MonkeyPatch) -> None:
+def forced(tile: Tile, patch: pytest.MonkeyPatch) -> None:
     """Let every product be done with one tile."""
-    patch.setattr(half, "choose_linear", lambda *_: (0.0, tile))
+    patch.setattr(tma_persistent, "choose", lambda *_: Choice(0.0, Config(tile)))
 
 
 @pytest.mark.slow
 def test_every_tile_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = DryDevice()
-    for tile in LINEAR_TILES:
+    for tile in TMA_PERSISTENT:
         forced(tile, monkeypatch)
         planned(layer(64, 64, 64, "gelu").graph, device)
         planned(layer(64, 64, 64, "residual", run_time=True).graph, device)
@@ -172,7 +188,7 @@ def test_tiles_in_patches_of_weights_of_run_time(
     """Of two rows of tiles, and of the one that is left."""
     tile = BY_TITLE[title]
     forced(tile, monkeypatch)
-    monkeypatch.setattr(half_linear, "patch_of", lambda *_: 2)
+    monkeypatch.setattr(tma_persistent, "patch_of", lambda *_: 2)
     m, n = 2 * tile.bm + 5, tile.bn + 72
     compare(layer(m, n, 136, "residual", bfloat16, run_time=True), hopper)
     assert files(hopper) == {"mma_linear.cu"}
@@ -204,13 +220,13 @@ def test_windows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each way to lay images out for `mma_bulk.cu`; tiles reach over rows and images."""
-    way_of = half_bulk.way_of
+    staged = tma.staged
     monkeypatch.setattr(
-        half_bulk,
-        "way_of",
-        lambda p, tile, wanted: way_of(p, tile, wanted) if wanted is layout else None,
+        tma,
+        "staged",
+        lambda p, tile, wanted: staged(p, tile, wanted) if wanted is layout else None,
     )
-    monkeypatch.setattr(half_conv, "expected", lambda *_: inf)
+    monkeypatch.setattr(multistage, "time_of", lambda *_: inf)
     arrays = [normal(2, 40, 9, 7), normal(36, 40, *kernel) / 12, normal(36)]
     compare(sample("Conv", [a.astype(float16) for a in arrays], (1, 2), **attributes), hopper)
     assert "mma_bulk.cu" in files(hopper)

@@ -13,12 +13,15 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.compile import A100, H200, Target
 from tercet.backends.cuda.families import KERNELS
+from tercet.backends.cuda.gemm.problem import Problem
+from tercet.backends.cuda.gemm.schedules import simt
+from tercet.backends.cuda.gemm.tables.simt import SIMT
+from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.launch import Launch
 from tercet.backends.cuda.layout import broadcast_strides, merge, strides
 from tercet.backends.cuda.norm import softmax
 from tercet.backends.cuda.operands import Scratch, Tensor
 from tercet.backends.cuda.registry import RecipeContext, Setting, kernel
-from tercet.backends.cuda.tiles import TILES, choose, estimate
 from tercet.runtime.backend import Format
 from tercet.runtime.dtypes import float32, int32, int64
 from tercet.runtime.errors import UnsupportedError
@@ -211,19 +214,18 @@ def test_split_sums_need_workspace_for_each_split() -> None:
     ("m", "n", "k"), [(1, 1, 1), (49, 512, 4608), (12544, 64, 147), (10**6, 64, 576), (196, 1, 9)]
 )
 def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
-    tile, splits = choose(m, n, k, 1, target)
-    assert 1 <= splits <= max(1, k // (3 * tile.bk))
-    alone = min(
-        estimate(m, n, k, 1, t, 1, target.processors) for t in TILES if t.bn < 2 * n or n < 16
-    )
-    assert estimate(m, n, k, 1, tile, splits, target.processors) <= alone
+    problem = Problem(m, n, k)
+    config = simt.choose(problem, target).config
+    assert 1 <= config.splits <= max(1, k // (3 * config.tile.bk))
+    alone = min(simt.expected(problem, Config(t), target) for t in SIMT if t.bn < 2 * n or n < 16)
+    assert simt.expected(problem, config, target) <= alone
 
 
 def test_tiles_fit() -> None:
-    for tile in TILES:
-        assert tile.threads % 32 == 0
-        assert tile.resident * (tile.shared + 1024) <= 233472
-        assert tile.resident * tile.threads <= 2048
+    for tile in SIMT:
+        assert simt.threads(tile) % 32 == 0
+        assert tile.resident * (simt.shared(tile) + 1024) <= 233472
+        assert tile.resident * simt.threads(tile) <= 2048
 
 
 # ── fusion ───────────────────────────────────────────────────────────────────────────────────────

@@ -12,13 +12,15 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import split, split_conv
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.compile import A100, H200, Source, Target
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.split import cut, multiply_split, pack_parts
-from tercet.backends.cuda.split_conv import pack_filters
-from tercet.backends.cuda.split_tiles import TILES, SplitTile, choose, estimate, tile_named
+from tercet.backends.cuda.gemm import tf32x3
+from tercet.backends.cuda.gemm.cost import Choice
+from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
+from tercet.backends.cuda.gemm.schedules import wgmma_rs
+from tercet.backends.cuda.gemm.sources import Rows
+from tercet.backends.cuda.gemm.tf32x3 import TILES, choose, expected
+from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.runtime.ir import Graph
 
 from .cubins import all_compile, assert_arguments
@@ -101,29 +103,30 @@ def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
     [(1, 1, 1), (9, 10, 70), (49, 512, 4608), (12544, 64, 196), (10**6, 64, 576), (196, 3, 9)],
 )
 def test_choice_of_tiles(m: int, n: int, k: int, target: Target) -> None:
-    task = split.task_of((m, n, k), 1, False, 2)
-    tile, splits = choose(task, 2, target)
-    assert tile.wgmma == target.has_wgmma
-    assert splits <= 8
+    problem = tf32x3.problem_of((m, n, k), 1, Rows.MATRIX, 2)
+    found = choose(problem, 2, target)
+    assert found.tile.wgmma == target.has_wgmma
+    assert found.config.splits <= 8
     alone = [
-        estimate(task, t, 1, 2, target)
+        expected(problem, Config(t), 2, target)
         for t in TILES
         if t.wgmma == target.has_wgmma and t.bm < 2 * m and t.bn < 2 * n
     ]
-    assert not alone or estimate(task, tile, splits, 2, target) <= min(alone)
+    assert found.microseconds == expected(problem, found.config, 2, target)
+    assert not alone or found.microseconds <= min(alone)
 
 
 def test_tiles_fit() -> None:
     for tile in TILES:
         target = H200 if tile.wgmma else A100
-        assert tile.shared(2) <= target.shared
-        assert tile.resident * (tile.shared(2) + 1024) <= target.shared + 1024
-        assert tile_named(tile.title) == (tile, 1)
+        assert tf32x3.shared(tile, 2) <= target.shared
+        assert tile.resident * (tf32x3.shared(tile, 2) + 1024) <= target.shared + 1024
+        for config in (Config(tile), Config(tile, 4)):
+            assert Config.parse(str(config), TILES) == config
         if tile.wgmma:
-            found = dict(tile.constants)
-            per_thread = 128 * (found["GROUPS"] * found["REGISTERS"] + found["LOADER_REGISTERS"])
-            assert per_thread * tile.resident <= 65536
-            assert found["REGISTERS"] % 8 == found["LOADER_REGISTERS"] % 8 == 0
+            own, loader = wgmma_rs.registers(tile)
+            assert 128 * (tile.groups * own + loader) * tile.resident <= 65536
+            assert own % 8 == loader % 8 == 0
 
 
 # ── numbers in two parts ─────────────────────────────────────────────────────────────────────────
@@ -151,7 +154,7 @@ def test_odd_numbers_stay_what_they_are() -> None:
 
 def test_rows_lie_swizzled() -> None:
     rows = normal(2, 11, 70)
-    packed = pack_parts(rows, 2)
+    packed = in_parts(rows, 2)
     assert packed.shape == (2, 3, 2, 16, 32)
     total = packed.astype(np.float64).sum(2)
     for row, term in ((0, 0), (3, 5), (10, 69), (7, 31), (5, 64)):
@@ -163,7 +166,7 @@ def test_rows_lie_swizzled() -> None:
 
 def test_filters_are_rows() -> None:
     w = normal(6, 3, 2, 2)
-    packed = pack_filters(w, 2, 4, 1)
+    packed = in_parts(filters_of(w, 2, 4), 1)
     assert packed.shape == (2, 1, 1, 8, 32)
     row = packed[1, 0, 0, 2].reshape(8, 4)[np.arange(8) ^ 2].reshape(8, 4)
     np.testing.assert_allclose(row[:4, :3], w[5].reshape(3, 4).T, rtol=2**-11)
@@ -207,19 +210,13 @@ def test_arguments_are_what_the_kernels_take(target: Target, cache: Path) -> Non
     assert_arguments(found, target, cache)
 
 
-def with_tile(tile: SplitTile, graph: Graph, splits: int, target: Target) -> list[Source]:
+def with_tile(tile: Tile, graph: Graph, splits: int, target: Target) -> list[Source]:
     """Return what a convolution compiles if it is done with one tile."""
-    made: list[Launch] = []
-
-    def multiply(product: Any, tail: Any, target: Target, used: int, way: Any) -> Any:
-        found = multiply_split(product, tail, target, used, (tile, splits))
-        made.extend(found)
-        return found
-
+    device = device_for(target)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split_conv, "multiply_split", multiply)
-        planned(graph, device_for(target), **TENSOR_CORES)
-    return [launch.source for launch in made]
+        patch.setattr(tf32x3, "choose", lambda *_: Choice(0.0, Config(tile, splits)))
+        planned(graph, device, **TENSOR_CORES)
+    return list(device.compiler.sources)
 
 
 def tile_sources(target: Target) -> Iterator[Source]:
@@ -286,16 +283,12 @@ def test_hopper_emulated(
     target = Target("sm_90a", 1, H200.shared)
     compiler: Any = emulated.device.compiler
     monkeypatch.setattr(compiler, "target", target)
-    tile, _ = tile_named(title)
-
-    def multiply(product: Any, tail: Any, target: Any, used: int, way: Any) -> Any:
-        return multiply_split(product, tail, target, used, (tile, 1))
-
-    monkeypatch.setattr(split_conv, "multiply_split", multiply)
+    found = Choice(0.0, Config.parse(title, TILES))
+    monkeypatch.setattr(tf32x3, "choose", lambda *_: found)
     options = replace(OPTIONS, conv="tensor_cores", precision=precision)
     x, w = normal(2, 24, 10, 9), normal(20, 24, 3, 3)
-    found = sample("Conv", [x, w, normal(20)], (1, 2), pads=(1, 1, 1, 1))
-    compare(found, emulated, options=options, error=1e-3 if precision == "tf32" else None)
+    made = sample("Conv", [x, w, normal(20)], (1, 2), pads=(1, 1, 1, 1))
+    compare(made, emulated, options=options, error=1e-3 if precision == "tf32" else None)
 
 
 @pytest.mark.slow

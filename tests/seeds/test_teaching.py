@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.compile import A100, H200, Target
 from tercet.backends.cuda.ladder import BLOCKS
-from tercet.backends.cuda.multiplication import MATMUL
+from tercet.backends.cuda.matmul import MATMUL
 from tercet.backends.numpy import evaluate
 from tercet.runtime.backend import Backend
 from tercet.runtime.errors import UnsupportedError

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from ..operands import Packed, Tensor
+from dataclasses import replace
+
+from ..launch import Launch
+from ..layout import ceil_div
+from ..operands import Packed, Scratch, Tensor
 from ..tail import Tail
+from .atoms import HALVES
+from .problem import Gemm
+from .sources import Rows
 
 
 def epilogue_flags(
@@ -20,3 +27,48 @@ def epilogue_flags(
     ]
     first, second = (*kinds, 0, 0)[:2]
     return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
+
+
+def reduction(gemm: Gemm, tail: Tail, splits: int, partial_sums: Scratch) -> Launch:
+    """Return the second pass of a product whose blocks left partial sums: adds them, in order.
+
+    Args:
+        gemm: the product.
+        tail: applied to every result.
+        splits: partial sums of a result.
+        partial_sums: where they lie, [batch][splits][m][n] in float32.
+    """
+    (m, n, _), batch = gemm.shape, gemm.batch
+    halves = gemm.dtype in HALVES
+    vector, entry = (8, "mma_reduce") if halves else (4, "gemm_reduce")
+    flags = epilogue_flags(gemm.bias, tail) if halves else (("BIAS", gemm.bias is not None),)
+    return Launch(
+        f"{entry}.cu",
+        entry,
+        grid=(ceil_div(m * ceil_div(n, vector), 256), batch.count, 1),
+        block=256,
+        args={
+            **{"partial": partial_sums, "c": gemm.c, "bias": gemm.bias, **tail.args},
+            **{"m": m, "n": n, "ldc": gemm.ldc, "batch_c": batch.c, "splits": splits},
+        },
+        types=(("T", gemm.dtype),),
+        constants=(
+            ("VECTOR_C", gemm.vector_c(vector)),
+            ("GROUPS", gemm.a.rows is not Rows.MATRIX),
+            *flags,
+        ),
+        code=tail.code,
+        note=tail.title,
+        pitched=gemm.pitched(tail),
+    )
+
+
+def sharing(*launches: Launch) -> tuple[Launch, ...]:
+    """Return launches that have the workspace in common."""
+    most = max(launch.scratch for launch in launches)
+    return tuple(replace(launch, scratch=most) for launch in launches)
+
+
+def behind(launches: tuple[Launch, ...]) -> int:
+    """Return where the workspace is free that these launches use the beginning of, in bytes."""
+    return ceil_div(max((launch.scratch for launch in launches), default=0), 256) * 256

@@ -1,0 +1,98 @@
+"""Batches of products with constants in the middle of an algorithm: of Winograd's, of Fourier's.
+
+Both ends lie in the workspace. The products run as plain float32 arithmetic, or on tensor cores
+with three products of tf32 for each of float32; whichever should be faster. The accuracy is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ....runtime.ir import Value
+from ....runtime.types import Array
+from ..launch import Launch
+from ..layout import ceil_div
+from ..operands import Packed, Scratch
+from ..registry import Setting
+from ..tail import NO_TAIL
+from . import tf32x3
+from .pack import in_parts, padded
+from .problem import Batch, Gemm, Problem
+from .schedules import simt
+from .sources import Matrix, Rows, widest
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Products c[i] = a[i] @ b[i].
+
+    Attributes:
+        problem: their number and sizes.
+        a: [count, m, k].
+        c: [count, m, n].
+        source: the constant that the matrices b are made of.
+        layout: names how.
+        pack: makes b, [count, k, n].
+    """
+
+    problem: Problem
+    a: Scratch
+    c: Scratch
+    source: Value
+    layout: Hashable
+    pack: Callable[[Array], Array]
+
+
+def _times(problem: Problem, setting: Setting) -> tuple[float, float]:
+    """Return the microseconds on tensor cores, and without."""
+    shape = (problem.m, problem.n, problem.k)
+    plain = simt.choose(problem, setting.target).microseconds
+    return tf32x3.time_of(shape, problem.batch, True, setting), plain
+
+
+def time_of(problem: Problem, setting: Setting) -> float:
+    """Return the microseconds that a batch is expected to take."""
+    return min(_times(problem, setting))
+
+
+def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:
+    """Return the launches of a batch; they need no workspace besides the operands."""
+    problem, parts = products.problem, tf32x3.parts_of(setting)
+    parted, plain = _times(problem, setting)
+    shape = (problem.m, problem.n, problem.k)
+    found = tf32x3.problem_of(shape, problem.batch, Rows.MATRIX, parts)
+    if parted < plain:
+        config = tf32x3.choose(found, parts, setting.target).config
+        if config.splits == 1 or config.tile.wgmma:  # others need room for partial sums
+            order = (products.layout, "parts", parts)
+            gemm = _gemm(products, order, partial(_in_parts, pack=products.pack, parts=parts))
+            return tf32x3.multiply(gemm, NO_TAIL, setting, config=config)
+    gemm = _gemm(products, (products.layout, "fours"), partial(_fours, pack=products.pack))
+    return simt.multiply(gemm, NO_TAIL, setting, simt.unsplit(problem, setting.target))
+
+
+def _gemm(products: Products, order: Hashable, pack: Callable[[Array], Array]) -> Gemm:
+    p = products.problem
+    ldb = ceil_div(p.n, 4) * 4
+    return Gemm(
+        a=Matrix(products.a, p.k, widest((4, 2), p.k)),
+        b=Packed((products.source,), order, pack),
+        c=products.c,
+        shape=(p.m, p.n, p.k),
+        ldb=ldb,
+        ldc=p.n,
+        batch=Batch(p.batch, p.m * p.k, p.k * ldb, p.m * p.n),
+    )
+
+
+def _fours(source: Array, pack: Callable[[Array], Array]) -> Array:
+    """Return [count, k, n] with zeros behind the columns up to a multiple of four."""
+    return padded(np.asarray(pack(source), np.float32), 4)
+
+
+def _in_parts(source: Array, pack: Callable[[Array], Array], parts: int) -> Array:
+    return in_parts(pack(source).astype(np.float32).transpose(0, 2, 1), parts)

@@ -1,0 +1,344 @@
+"""Products and convolutions of 16-bit floats: which schedule does them.
+
+Images lie channels last, so that a word holds eight neighbouring channels. An image of few
+channels, the first layer's, is packed into words first; see `first_layer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from ....runtime.backend import Format
+from ....runtime.ops.conv import Conv
+from ....runtime.ops.window import Window, window
+from ..compile import Target
+from ..launch import Launch
+from ..layout import Ints, ceil_div
+from ..operands import Packed, Scratch, Tensor
+from ..registry import Answer, RecipeContext, Setting
+from ..shape import transposition, words_of
+from ..tail import Tail
+from .cost import LAUNCH, MARGIN, MEMORY, Choice
+from .epilogue import sharing
+from .first_layer import rows_of_windows, strips
+from .pack import Form, packed_filters, packed_matrix, padded
+from .problem import Batch, Gemm
+from .schedules import multistage, tma, tma_persistent
+from .sources import MAX_EXTENT, Image, Matrix, Rows, image_source, widest
+from .tile import Shape
+
+#: The way that adds up in float16.
+HALF_SUMS = "half_sums"
+#: Elements of A that are copied at once.
+VECTORS = (8, 4, 2)
+#: Blocks along an axis of a grid other than the first.
+MAX_STACKED = 65535
+#: Bytes a microsecond that `transpose.cu` reads and writes, on an H200.
+TRANSPOSED = 1.7e6
+#: Rows of B in words of eight elements.
+EIGHTS = partial(padded, multiple=8)
+
+
+# ── matrix products ──────────────────────────────────────────────────────────────────────────────
+
+
+def linear(
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    shape: Shape,
+    form: Form,
+    bias: Tensor | Packed | None,
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    """Return alpha * a @ b + bias for constant `b`.
+
+    Args:
+        y: the result.
+        a: of any rank, m rows of k.
+        b: [k, n], or [n, k] where form[1] says transposed.
+        shape: (m, n, k).
+        form: (alpha, transposed).
+        bias: [n] or None.
+        tail: applied to every result.
+        setting: the GPU.
+    """
+    _, n, k = shape
+    if b.data is None or k % 2:
+        return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is no constant'}"
+    source = Matrix(a, k, widest(VECTORS, k))
+    columns = packed_matrix(b, form, "in eights", EIGHTS)
+    gemm = Gemm(source, columns, y, shape, ceil_div(k, 8) * 8, n, bias=bias)
+    target, half_sums = setting.target, setting.way == HALF_SUMS
+    fed = None if half_sums else _fed(gemm, tail, target)
+    return fed or multistage.multiply(gemm, tail, target, half_sums=half_sums)
+
+
+def _fed(gemm: Gemm, tail: Tail, target: Target) -> Launch | None:
+    """Return the launch of a product that TMA feeds, if it should be faster."""
+    if gemm.shape[2] % 8 or not target.has_wgmma:
+        return None
+    found = _persistent(gemm, gemm, tail, target)
+    if found is not None or tail.reads_along:
+        return found
+    product = tma.Convolution(gemm)
+    way = tma.choose(product, target)
+    if way and way[0].microseconds < MARGIN * multistage.time_of(gemm, target):
+        return tma.multiply(product, tail, way[0].tile, way[1], target)
+    return None
+
+
+def _persistent(
+    gemm: Gemm, other: Gemm, tail: Tail, target: Target, transposing: float = 0.0
+) -> Launch | None:
+    """Return the launch of `mma_linear.cu` if it should be faster than `mma.cu`.
+
+    Args:
+        gemm: the product.
+        other: the same, as `mma.cu` does it.
+        tail: applied to every result.
+        target: the GPU.
+        transposing: microseconds that `mma.cu` needs besides.
+    """
+    best = tma_persistent.choose(gemm, tail, target)
+    if best is None:
+        return None
+    if best.microseconds >= MARGIN * (multistage.time_of(other, target, tail) + transposing):
+        return None
+    return tma_persistent.multiply(gemm, tail, best.tile, target)
+
+
+def product(
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    tail: Tail,
+    setting: Setting,
+    *,
+    transposed: bool = False,
+    bias: Packed | Tensor | None = None,
+) -> Answer:
+    """Return a @ b of matrices, or of stacks of them; `mma.cu` wants `b` transposed first.
+
+    Args:
+        y: [..., m, n].
+        a: [..., m, k].
+        b: [..., k, n], or [n, k] if `transposed`; as many matrices as there are, or one.
+        tail: applied to every result.
+        setting: the GPU.
+        transposed: how b lies.
+        bias: [n] or None.
+    """
+    if a.rank < 2 or b.rank < 2:
+        return "a vector"
+    k, n = a.dims[-1], y.dims[-1]
+    if not k or k % 2:
+        return f"16-bit floats: {k} terms"
+    if prod(b.dims[:-2]) == 1:
+        count, of_a, m = 1, 0, prod(a.dims[:-1])
+    else:
+        count, m = prod(y.dims[:-2]), a.dims[-2]
+        of_a = m * k if prod(a.dims[:-2]) == count else 0
+        if prod(b.dims[:-2]) != count or prod(a.dims[:-2]) not in (1, count):
+            return f"stacks of {a.value.tensor} and {b.value.tensor} are broadcast"
+    if max(y.size, a.size, b.size) >= 2**31 or count > MAX_STACKED // 8:
+        return f"a stack of {count}"
+    ldb = ceil_div(k, 8) * 8
+    if transposed and ldb != k:
+        return f"16-bit floats: {k} terms, no multiple of 8"
+    used, half_sums = 0 if transposed else count * n * ldb * 2, setting.way == HALF_SUMS
+    gemm = Gemm(
+        a=Matrix(a, k, widest(VECTORS, k)),
+        b=b if transposed else Scratch(0),
+        c=y,
+        shape=(m, n, k),
+        ldb=ldb,
+        ldc=n,
+        batch=Batch(count, of_a, n * ldb if count > 1 else 0, m * n),
+        bias=bias,
+    )
+    if count == 1 and k % 8 == 0 and not half_sums:
+        given = replace(gemm, b=b, across=not transposed)
+        transposing = 0.0 if transposed else LAUNCH + 2 * used / TRANSPOSED
+        fed = _persistent(given, gemm, tail, setting.target, transposing)
+        if fed is not None:
+            return fed
+    last = multistage.multiply(gemm, tail, setting.target, used, half_sums=half_sums)
+    return last if transposed else (_transposed(b, (count, k, n, ldb), used), *last)
+
+
+def _transposed(b: Tensor, sizes: Ints, nbytes: int) -> Launch:
+    """Return the launch that writes the transposes of [count, k, n] to the workspace."""
+    count, k, n, ldb = sizes
+    launch = transposition(count, k, n, (n, ldb), words_of(b.dtype), ldb)
+    return replace(launch, args={**launch.args, "x": b, "y": Scratch(0)}, scratch=nbytes)
+
+
+# ── convolutions ─────────────────────────────────────────────────────────────────────────────────
+
+
+def formats_of(x: Tensor, w: Tensor, group: int) -> tuple[Format, Format]:
+    """Return the formats of the input and of the result of a convolution with constant weights."""
+    channels = w.dims[1]
+    if group == 1:
+        whole = channels % 8 == 0
+        return Format.CHANNELS_LAST if whole else Format.PLAIN, Format.CHANNELS_LAST
+    fits = x.dims[1] % 8 == 0 if group == x.dims[1] == w.dims[0] else channels % 2 == 0
+    both = Format.CHANNELS_LAST if fits else Format.PLAIN
+    return both, both
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """A convolution of tensors in the formats that `formats_of` asks for.
+
+    Attributes:
+        group: number of groups.
+        y: the result.
+        x: the input.
+        w: constant weights.
+        b: the bias.
+        view: the windows.
+    """
+
+    group: int
+    y: Tensor
+    x: Tensor
+    w: Tensor
+    b: Tensor | None
+    view: Window
+
+    def filters(self, channels: int) -> Packed:
+        """Return the weights in words, for an image of so many channels in memory."""
+        return packed_filters(self.w, self.group, channels, "in eights", EIGHTS)
+
+    def gemm(self, image: Image, weights: Packed) -> Gemm:
+        """Return the product of the windows of an image and the filters."""
+        filters, terms = self.w.dims[0] // self.group, image.terms
+        ldb = ceil_div(terms, 8) * 8
+        return Gemm(
+            a=image,
+            b=weights,
+            c=self.y,
+            shape=(prod(self.y.dims) // self.y.dims[1], filters, terms),
+            ldb=ldb,
+            ldc=self.y.row,
+            batch=Batch(self.group, image.channels, filters * ldb, filters),
+            bias=self.b,
+        )
+
+
+def convolution(conv: Operands, tail: Tail, setting: Setting) -> Answer:
+    """Return a convolution, with `tail` applied to every result."""
+    x, target = conv.x, setting.target
+    if max(x.size, conv.y.size) >= 2**29 or max(x.dims[2:]) > MAX_EXTENT:
+        return f"{max(x.size, conv.y.size)} elements"
+    gemm, packing = _gemm(conv)
+    half_sums = setting.way == HALF_SUMS
+    if tail.reads_along and not half_sums:
+        pixels = gemm.a.rows is Rows.PIXELS and gemm.a.data is x
+        if pixels and conv.group == prod(conv.view.strides) == 1:
+            found = _persistent(gemm, gemm, tail, target)
+            if found is not None:
+                return found
+    elif not half_sums:
+        fed = _by_tma(conv, target)
+        if fed and fed.choice.microseconds < MARGIN * multistage.time_of(gemm, target):
+            return fed.launches(tail, target)
+    used = max((launch.scratch for launch in packing), default=0)
+    last = multistage.multiply(gemm, tail, target, used, half_sums=half_sums)
+    return sharing(*packing, *last)
+
+
+def time_of(conv: Operands, target: Target) -> float:
+    """Return the microseconds that `convolution` should take."""
+    x, y = conv.x, conv.y
+    if max(x.size, y.size) >= 2**29:
+        return LAUNCH + 2 * (x.size + y.size) / MEMORY
+    gemm, _ = _gemm(conv)
+    fed = _by_tma(conv, target)
+    time = multistage.time_of(gemm, target)
+    return time if fed is None else min(fed.choice.microseconds, time)
+
+
+def _gemm(conv: Operands) -> tuple[Gemm, tuple[Launch, ...]]:
+    """Return a convolution as `mma.cu` does it, and what brings the image there."""
+    x, w, view = conv.x, conv.w, conv.view
+    few = w.dims[1] <= 4 and x.rank == 4 and view.strides[1] % 2 == 0 and view.dilations[1] == 1
+    if few and not x.is_channels_last:
+        image, weights, launch = strips(x, w, view)
+        return conv.gemm(image, weights), (launch,)
+    image, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS)
+    return conv.gemm(image, conv.filters(image.channels)), packing
+
+
+@dataclass(frozen=True, slots=True)
+class _Fed:
+    """A convolution as `mma_bulk.cu` does it.
+
+    Attributes:
+        choice: the tile, with expected microseconds.
+        product: what it multiplies.
+        staging: how the image is read.
+        packing: what brings the image there.
+    """
+
+    choice: Choice
+    product: tma.Convolution
+    staging: tma.Staging
+    packing: tuple[Launch, ...]
+
+    def launches(self, tail: Tail, target: Target) -> tuple[Launch, ...]:
+        """Return the recipe."""
+        last = tma.multiply(self.product, tail, self.choice.tile, self.staging, target)
+        return sharing(*self.packing, last)
+
+
+def _by_tma(conv: Operands, target: Target, pooled: Tensor | None = None) -> _Fed | None:
+    """Return how `mma_bulk.cu` does a convolution, or one that is pooled; None if it cannot."""
+    x, w = conv.x, conv.w
+    if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last or conv.group > 1:
+        return None
+    packing: tuple[Launch, ...] = ()
+    if x.is_channels_last:
+        if w.dims[1] % 8 or x.row % 8:
+            return None
+        image, _ = image_source(x, w, conv.view, conv.y.dims[2:], VECTORS)
+        weights = conv.filters(w.dims[1])
+    else:
+        made = rows_of_windows(x, w, conv.view)
+        if made is None or pooled is not None:
+            return None
+        image, weights, launch = made
+        packing = (launch,)
+    product = tma.Convolution(conv.gemm(image, weights), pooled)
+    found = tma.choose(product, target)
+    return None if found is None else _Fed(found[0], product, found[1], packing)
+
+
+def pooled_convolution(context: RecipeContext, before: Tensor) -> Answer:
+    """Return a convolution whose greatest results of every 2 x 2 pixels are kept.
+
+    Args:
+        context: the convolution, the tail applied to every result, and what is kept of them.
+        before: the results.
+    """
+    op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
+    tail, setting = context.tail, context.setting
+    if not isinstance(op, Conv) or tail is None or y is None or x is None or w is None:
+        return "no convolution"
+    if setting.asked or setting.choices or op.group > 1:
+        return "the pooling is a step of its own"
+    if not all(t.is_channels_last for t in (y, before, x)) or w.data is None or not w.size:
+        return "images that do not lie channels last"
+    if tail.reads_along:
+        return "an operand that is not pooled"
+    conv = Operands(1, before, x, w, b, window(op, x.dims[2:], w.dims[2:]))
+    fed = _by_tma(conv, setting.target, y)
+    apart = time_of(conv, setting.target) + 2 * (before.size + y.size) / MEMORY
+    if fed is None or fed.choice.microseconds > apart:
+        return "to pool it at once takes longer, or cannot be done"
+    return fed.launches(tail, setting.target)

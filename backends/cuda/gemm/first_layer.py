@@ -1,0 +1,130 @@
+"""First layers of 16-bit floats, of few channels, whose windows are read a row at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ....runtime.ops.window import Window
+from ....runtime.types import Array
+from ..launch import Launch
+from ..layout import ceil_div
+from ..operands import Packed, Tensor
+from .sources import Image, packed_image
+
+#: Channels of a packed pixel, and elements of a row of a window.
+CHANNELS, SPANS = 4, (16, 32, 64)
+
+
+def _by_row(view: Window, **changes: tuple[int, int]) -> Window:
+    """Return windows whose rows are single pixels of many channels."""
+    return replace(
+        view,
+        kernel=(view.kernel[0], 1),
+        pads_begin=(view.pads_begin[0], 0),
+        pads_end=(view.pads_end[0], 0),
+        **changes,
+    )
+
+
+def rows_of_windows(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch] | None:
+    """Return windows of at most four channels as TMA reads them, their weights, and the packing.
+
+    A row of a window becomes a pixel of many channels, whose neighbour to the right begins a
+    stride further on: copies may overlap, but must begin at multiples of 16 bytes. Where the
+    stride is odd, places of two neighbouring pixels see to that.
+
+    Args:
+        x: the input, in the plain order.
+        w: constant weights.
+        view: the windows.
+    """
+    if x.rank != 4 or w.dims[1] > CHANNELS or view.dilations[1] != 1:
+        return None
+    pixels = 1 if view.strides[1] % 2 == 0 else 2
+    place = CHANNELS * pixels
+    spans = [span for span in SPANS if span // place + pixels - 1 >= view.kernel[1]]
+    if not spans or (pixels == 2 and spans[0] // place + 1 > view.kernel[1]):
+        return None  # of pairs, all are part of the window: no NaN beside it is multiplied by zero
+    span, left = spans[0], view.pads_begin[1]
+    width = (view.output[1] - 1) * view.strides[1] + span // place
+    packed, launch = packed_image(x, CHANNELS, width, left, pixels)
+    pack = partial(pack_spans, span=span, pixels=pixels)
+    row = width * place
+    image = Image(
+        data=packed,
+        spatial=(x.dims[2], view.output[1]),
+        strides=(row * x.dims[2], 1, row, view.strides[1] * place),
+        channels=span,
+        view=_by_row(view, strides=(view.strides[0], 1)),
+        output=view.output,
+        vector=8,
+        images=x.dims[0],
+        weights=w,
+    )
+    return image, Packed((w.value,), ("spans", span, pixels), pack), launch
+
+
+def strips(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch]:
+    """Return windows of at most four channels, in rows; their weights; and the packing.
+
+    With the padding on the left in memory, every row of a window begins at a multiple of 16 bytes,
+    and what follows it is multiplied with zeros.
+
+    Args:
+        x: the input, in the plain order.
+        w: constant weights.
+        view: the windows, an even stride apart along rows.
+    """
+    columns, left = ceil_div(view.kernel[1], 2) * 2, view.pads_begin[1]
+    needed = (view.output[1] - 1) * view.strides[1] + columns
+    width = ceil_div(max(needed, x.dims[3] + left), 2) * 2
+    packed, launch = packed_image(x, CHANNELS, width, left)
+    image = Image(
+        data=packed,
+        spatial=(x.dims[2], width),
+        strides=(CHANNELS * x.dims[2] * width, 1, CHANNELS * width, CHANNELS),
+        channels=CHANNELS * columns,
+        view=_by_row(view),
+        output=view.output,
+        vector=8,
+        images=x.dims[0],
+        weights=w,
+    )
+    pack = partial(pack_strips, columns=columns)
+    return image, Packed((w.value,), ("strips", columns), pack), launch
+
+
+# ── packing, on the host ─────────────────────────────────────────────────────────────────────────
+
+
+def pack_spans(w: Array, span: int, pixels: int) -> Array:
+    """Return weights [m, c, rows, columns] as [m, rows, span], zeros in the gaps.
+
+    Args:
+        w: the weights; c is 4 at most.
+        span: elements of a row of a window in memory.
+        pixels: of a place; only the last place's second one is read.
+    """
+    filters, channels, rows, columns = w.shape
+    places = span // (CHANNELS * pixels)
+    packed = np.zeros((filters, rows, places, pixels, CHANNELS), w.dtype)
+    for column in range(columns):
+        place, pixel = (column, 0) if column < places else (places - 1, 1)
+        packed[:, :, place, pixel, :channels] = w[:, :, :, column].transpose(0, 2, 1)
+    return packed.reshape(filters, rows, span)
+
+
+def pack_strips(w: Array, columns: int) -> Array:
+    """Return weights [m, c, rows, columns] as [1, m, rows * columns * 4], zeros in the gaps.
+
+    Args:
+        w: the weights; c is 4 at most.
+        columns: of a window in memory.
+    """
+    filters, channels, rows, width = w.shape
+    packed = np.zeros((filters, rows, columns, CHANNELS), w.dtype)
+    packed[:, :, :width, :channels] = w.transpose(0, 2, 3, 1)
+    return packed.reshape(1, filters, -1)

@@ -1,0 +1,309 @@
+"""Products and convolutions of bytes on tensor cores, with sums in int32: `mma_integer.cu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from ....runtime.backend import Format
+from ....runtime.dtypes import DType, float32, int8, uint8
+from ....runtime.ops.quantize import ConvInteger, QLinearConv
+from ....runtime.ops.window import window
+from ....runtime.types import Array
+from ..compile import Target
+from ..launch import Launch
+from ..layout import ceil_div
+from ..menu import LAST, PLAIN, Formats
+from ..operands import Packed, Scratch, Tensor
+from ..rounding import narrow
+from .atoms import atom_of
+from .cost import Choice, ranked, with_splits
+from .pack import packed_filters, padded
+from .problem import Batch, Gemm, Problem
+from .schedules import multistage
+from .schedules.multistage import Split
+from .sources import MAX_EXTENT, Matrix, image_source, widest
+from .tables.f16 import MULTISTAGE
+from .tile import Config
+
+#: The types that are multiplied.
+BYTES = frozenset({int8, uint8})
+#: Bytes that are copied at once: rows of A are multiples of the smallest.
+VECTORS = (16, 8, 4)
+#: Elements of a tensor, whose places are counted in 32 bits; and products of a stack.
+MAX_ELEMENTS, MAX_PRODUCTS = 2**30, 2**12
+#: Bytes of what a block of `mma_integer.cu` keeps of a column.
+OF_COLUMN = 16
+#: Rows of B in words of sixteen bytes.
+SIXTEENS = partial(padded, multiple=16)
+
+Convolution = ConvInteger | QLinearConv
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What integers stand for, and what becomes of their sums.
+
+    Attributes:
+        zeros: zero points of the left and the right operand.
+        scales: of the left and the right operand and of the result; None where sums are results.
+        y_zero: zero point of the result.
+        bias: one int32 a filter, of the sums' scale.
+    """
+
+    zeros: tuple[Tensor | None, Tensor | None]
+    scales: tuple[Tensor, Tensor, Tensor] | None = None
+    y_zero: Tensor | None = None
+    bias: Tensor | None = None
+
+    @property
+    def shifts_b(self) -> bool:
+        """Whether the right operand has zero points that may not be 0."""
+        zero = self.zeros[1]
+        return zero is not None and (zero.known is None or bool(zero.known.any()))
+
+    @property
+    def parameters(self) -> dict[str, Tensor | None]:
+        """The arguments of the kernel: zero points, scales, and the zero point of the result."""
+        b_zero = self.zeros[1] if self.shifts_b else None
+        a_scale, b_scale, y_scale = self.scales or (None, None, None)
+        return {
+            **{"a_zero": self.zeros[0], "b_zero": b_zero, "a_scale": a_scale},
+            **{"b_scale": b_scale, "y_scale": y_scale, "y_zero": self.y_zero},
+        }
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Struct `Steps` of the kernel."""
+        given = self.parameters.items()
+        return {name: int(t is not None and t.size > 1) for name, t in given}
+
+    @property
+    def by_row(self) -> bool:
+        """Whether rows have parameters of their own."""
+        return any(self.steps[name] for name in ("a_zero", "a_scale", "y_scale", "y_zero"))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of bytes.
+
+    Attributes:
+        gemm: its operands.
+        sums: of the rows of B, int32.
+        types: of the elements of A and B.
+        quantization: what integers stand for.
+    """
+
+    gemm: Gemm
+    sums: Packed | Scratch
+    types: tuple[DType, DType]
+    quantization: Quantization
+
+    @property
+    def problem(self) -> Problem:
+        """What a tile is chosen for; two terms are as many bytes as one of 16 bits."""
+        (m, n, k), count = self.gemm.shape, self.gemm.batch.count
+        traffic = count * (m * k + n * k + m * n * self.gemm.dtype.itemsize)
+        return Problem(m, n, ceil_div(k, 2), count, self.gemm.a.rows, traffic)
+
+
+def choose(p: Product, target: Target) -> Choice:
+    """Return the tile and the number of splits, by what products of 16-bit floats take."""
+    usable = [
+        tile
+        for tile in MULTISTAGE
+        if multistage.shared(tile, tile.stages) + tile.bn * OF_COLUMN <= target.shared
+        and (not tile.wgmma or (target.has_wgmma and not p.quantization.shifts_b))
+    ]
+    configs = map(Config, usable)
+    if target.has_clusters:
+        configs = with_splits(usable, p.problem, target, clusters=True)
+    return ranked(configs, lambda config: multistage.expected(p.problem, config, target))[0]
+
+
+def multiply(p: Product, target: Target) -> Launch:
+    """Return the launch of a product."""
+    gemm, q, config = p.gemm, p.quantization, choose(p, target).config
+    tile, splits = config.tile, config.splits
+    steps = ceil_div(ceil_div(gemm.shape[2], 2 * tile.bk), splits)
+    scale_type = q.scales[0].dtype if q.scales else float32
+    atom, image = atom_of(*p.types), (gemm.a.data, gemm.c)
+    return Launch(
+        "mma_integer.cu",
+        "mma_integer",
+        grid=multistage.grid(gemm, config),
+        block=multistage.threads(tile),
+        args={
+            **{**multistage.arguments(gemm, config), **q.parameters, "y": gemm.c, "bias": q.bias},
+            **{"b_sums": p.sums, "ldb": gemm.ldb, "batch_b": gemm.batch.b, "by": q.steps},
+        },
+        types=(("T", p.types[0]), ("U", p.types[1]), ("Y", gemm.dtype), ("S", scale_type)),
+        constants=(
+            *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
+            *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
+            ("VECTOR_C", gemm.vector_c(8)),
+            ("SPLIT", int(Split.CLUSTER if splits > 1 else Split.WHOLE)),
+            *(("ZERO_B", q.shifts_b), ("BY_ROW", q.by_row)),
+        ),
+        code="\n".join((atom.code(multistage.wgmma_columns(tile)), narrow(gemm.dtype, float32))),
+        shared=multistage.shared(tile, steps),
+        cluster=(1, 1, splits),
+        early=gemm.constant,  # B is read before the kernel in front has ended
+        note=str(config),
+        pitched=tuple(t for t in image if isinstance(t, Tensor)) if gemm.a.rows else (),
+    )
+
+
+# ── matrix products ──────────────────────────────────────────────────────────────────────────────
+
+
+def need_bytes(
+    operands: tuple[Tensor, Tensor, Tensor], quantization: Quantization, target: Target
+) -> str:
+    """Return why y, a and b are not for `mma_integer.cu`; empty where they are."""
+    y, a, b = operands
+    if not target.has_tf32:
+        return f"tensor cores of {target.arch}"
+    if not {a.dtype, b.dtype} <= BYTES or (quantization.scales and y.dtype not in BYTES):
+        return "not all of them are bytes"
+    if max(a.size, b.size, y.size) >= MAX_ELEMENTS or a.size * b.size == 0:
+        return f"{max(a.size, b.size, y.size)} elements"
+    return ""
+
+
+def matmul(
+    y: Tensor, a: Tensor, b: Tensor, quantization: Quantization, target: Target
+) -> tuple[Launch, ...] | str:
+    """Return numpy's `matmul` of integers less their zero points, or why it needs another kernel.
+
+    Args:
+        y: the result: int32, or bytes where there are scales.
+        a: the left operand, whose rows are multiples of four bytes.
+        b: the right operand: packed once where it is a constant, else in every run.
+        quantization: what the integers stand for.
+        target: the GPU.
+    """
+    refused = need_bytes((y, a, b), quantization, target)
+    if refused:
+        return refused
+    if b.rank < 2 or a.dims[-1] % VECTORS[-1]:
+        return "a vector on the right" if b.rank < 2 else f"{a.dims[-1]} terms"
+    (k, n), m = b.dims[-2:], a.dims[-2] if a.rank > 1 else 1
+    of_a, of_b = (prod(t.dims[:-2]) for t in (a, b))
+    count = prod(y.dims) // (m * n)
+    if not {of_a, of_b} <= {1, count} or count > MAX_PRODUCTS:
+        return f"a stack of {of_a} matrices with one of {of_b}"
+    ldb = ceil_div(k, VECTORS[0]) * VECTORS[0]
+    batch = Batch(count, m * k * (of_a > 1), n * ldb * (of_b > 1), m * n)
+    if of_b == 1 and not quantization.by_row:
+        m, batch = m * of_a, Batch()
+    packing: tuple[Launch, ...] = ()
+    if b.data is not None:
+        columns = Packed((b.value,), "integer columns", pack_columns)
+        sums = Packed((b.value,), "sums of columns", sums_of_columns)
+    else:
+        columns, sums, packing = _packed(b, ldb)
+    source = Matrix(a, k, widest(VECTORS, k))
+    gemm = Gemm(source, columns, y, (m, n, k), ldb, n, batch)
+    return (*packing, multiply(Product(gemm, sums, (a.dtype, b.dtype), quantization), target))
+
+
+def _packed(b: Tensor, ldb: int) -> tuple[Scratch, Scratch, tuple[Launch, ...]]:
+    """Return computed columns in the workspace, their sums behind them, and what packs them."""
+    (k, n), count = b.dims[-2:], prod(b.dims[:-2])
+    columns, sums = Scratch(0), Scratch(ceil_div(count * n * ldb, 256) * 256)
+    launch = Launch(
+        "pack_integers.cu",
+        "pack_integers",
+        grid=(ceil_div(n, 32), count, 1),
+        block=256,
+        args={"x": b, "y": columns, "sums": sums, "k": k, "n": n, "ldb": ldb},
+        types=(("T", b.dtype),),
+        scratch=sums.offset + 4 * count * n,
+    )
+    return columns, sums, (launch,)
+
+
+def pack_columns(b: Array) -> Array:
+    """Return matrices [..., k, n] as [..., n, k], in rows of sixteens with zeros behind them."""
+    return SIXTEENS(np.swapaxes(b, -1, -2))
+
+
+def sums_of_columns(b: Array) -> Array:
+    """Return the sums of matrices [..., k, n] over k, modulo 2**32."""
+    return b.sum(-2, dtype=np.int64).astype(np.int32)
+
+
+# ── convolutions ─────────────────────────────────────────────────────────────────────────────────
+
+
+def formats_of(op: Convolution, x: Tensor, w: Tensor) -> Formats:
+    """Return the formats of the input and of the result: channels last where it pays.
+
+    A filter of one channel, which has no product of matrices, takes either.
+    """
+    if w.data is None or x.rank not in (3, 4) or not {x.dtype, w.dtype} <= BYTES:
+        return PLAIN
+    channels = w.dims[1]
+    if op.group == 1:
+        return LAST if channels % VECTORS[-1] == 0 else (Format.PLAIN, Format.CHANNELS_LAST)
+    return LAST if channels == 1 or channels % VECTORS[0] == 0 else PLAIN
+
+
+def convolution(
+    op: Convolution, y: Tensor, x: Tensor, w: Tensor, quantization: Quantization, target: Target
+) -> tuple[Launch, ...] | str:
+    """Return a convolution of integers less their zero points, or why it needs another kernel.
+
+    Args:
+        op: its attributes.
+        y: the result: int32, or bytes where there are scales; channels last.
+        x: the input; channels last where its channels are whole words.
+        w: constant weights.
+        quantization: what the integers stand for.
+        target: the GPU.
+    """
+    refused = need_bytes((y, x, w), quantization, target) or _need_image(op, y, x, w)
+    if refused:
+        return refused
+    if w.dims[1] % VECTORS[-1] and quantization.shifts_b:
+        return f"{w.dims[1]} channels, of weights with zero points"
+    view = window(op, x.dims[2:], w.dims[2:])
+    image, packing = image_source(x, w, view, y.dims[2:], VECTORS)
+    filters = w.dims[0] // op.group
+    ldb = ceil_div(image.terms, VECTORS[0]) * VECTORS[0]
+    gemm = Gemm(
+        a=image,
+        b=packed_filters(w, op.group, image.channels, "in sixteens", SIXTEENS),
+        c=y,
+        shape=(prod(y.dims) // y.dims[1], filters, image.terms),
+        ldb=ldb,
+        ldc=y.row,
+        batch=Batch(op.group, image.channels, filters * ldb, filters),
+    )
+    sums = Packed((w.value,), "sums of filters", sums_of_filters)
+    return (*packing, multiply(Product(gemm, sums, (x.dtype, w.dtype), quantization), target))
+
+
+def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
+    """Return what does not suit `mma_integer.cu`; empty where all does."""
+    channels = w.dims[1]
+    if w.data is None or x.rank not in (3, 4):
+        return "weights of run time" if w.data is None else f"{x.rank - 2} spatial axes"
+    if not y.is_channels_last or x.is_channels_last != (channels % VECTORS[-1] == 0):
+        return "an image in another format"
+    if op.group > 1 and channels % VECTORS[0]:
+        return f"groups of {channels} channels"
+    size = x.size // channels * ceil_div(channels, 8) * 8
+    if max(x.dims[2:]) > MAX_EXTENT or size >= MAX_ELEMENTS:
+        return f"an image of {' x '.join(map(str, x.dims))}"
+    return ""
+
+
+def sums_of_filters(w: Array) -> Array:
+    """Return the sums of weights [m, c, *kernel] of each filter, modulo 2**32."""
+    return w.reshape(w.shape[0], -1).sum(1, dtype=np.int64).astype(np.int32)

@@ -1,0 +1,1 @@
+"""How tiles travel to shared memory: a file for each schedule."""

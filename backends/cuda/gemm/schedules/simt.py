@@ -1,0 +1,143 @@
+"""Products of float32 without tensor cores: `gemm.cu`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from .....runtime.dtypes import float32
+from ...bounds import MOST_BLOCKS
+from ...compile import Target
+from ...launch import Launch
+from ...layout import ceil_div
+from ...operands import Scratch
+from ...registry import Setting
+from ...tail import NO_TAIL, Tail
+from ..cost import Choice, Work, estimate, filled, ranked
+from ..epilogue import reduction
+from ..problem import Gemm, Problem
+from ..sources import Image, widest
+from ..tables.simt import LAUNCH, PARTIAL_SUM, RESULT, SECOND_PASS, SIMT
+from ..tile import Config, Tile
+
+MAX_SPLITS = 64
+#: Blocks for each multiprocessor beyond which a sum is not split.
+MAX_BLOCKS = 10
+#: Splits that are tried when ways are measured.
+SPLITS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+def threads(tile: Tile) -> int:
+    """Return the threads of a block."""
+    return tile.bm // tile.warps[0] * (tile.bn // tile.warps[1]) * tile.slices
+
+
+def shared(tile: Tile) -> int:
+    """Return the bytes of shared memory of a block."""
+    steps = tile.stages * (tile.bm * (tile.bk + 4) + tile.bk * tile.bn)
+    exchange = tile.slices * tile.bm * tile.bn if tile.slices > 1 else 0
+    return 4 * max(steps, exchange)
+
+
+# ── which tile ───────────────────────────────────────────────────────────────────────────────────
+
+
+def expected(problem: Problem, config: Config, target: Target) -> float:
+    """Return the microseconds that a product should take, done in this way."""
+    tile, splits = config.tile, config.splits
+    steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
+    work = Work(problem.blocks(tile) * splits, steps, tile.resident, target.processors)
+    results = problem.m * problem.n * problem.batch
+    second = SECOND_PASS + PARTIAL_SUM * results * splits if splits > 1 else 0.0
+    return LAUNCH + RESULT * results + estimate(tile.cost, work) + second
+
+
+def _configs(problem: Problem, target: Target) -> Iterator[Config]:
+    """Yield tiles with the splits that leave three steps for each and not too many blocks."""
+    narrowest = min(tile.bn for tile in SIMT)
+    for tile in filled(SIMT, problem, max(tile.bm for tile in SIMT), narrowest):
+        fits = MAX_BLOCKS * target.processors // max(problem.blocks(tile), 1)
+        most = min(ceil_div(problem.k, tile.bk) // 3, fits, MAX_SPLITS)
+        yield from (Config(tile, splits) for splits in range(1, max(1, most) + 1))
+
+
+@cache
+def choose(problem: Problem, target: Target) -> Choice:
+    """Return the tile and the splits that should be fastest."""
+    return ranked(_configs(problem, target), lambda c: expected(problem, c, target))[0]
+
+
+@cache
+def unsplit(problem: Problem, target: Target) -> Config:
+    """Return the tile that should be fastest where the workspace has no room for split sums."""
+    found = ranked(map(Config, SIMT), lambda c: expected(problem, c, target))
+    return found[0].config
+
+
+def tried(problem: Problem, target: Target) -> tuple[str, ...]:
+    """Return the tiles, each with the splits that are worth a try, most promising first."""
+    configs = (
+        Config(tile, splits)
+        for tile in SIMT
+        for splits in SPLITS_TRIED
+        if splits == 1 or ceil_div(problem.k, tile.bk) >= 3 * splits
+    )
+    times = sorted((expected(problem, config, target), str(config)) for config in configs)
+    return tuple(title for time, title in times if time < 2 * times[0][0])
+
+
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def multiply(
+    gemm: Gemm, tail: Tail, setting: Setting, config: Config | None = None
+) -> tuple[Launch, ...]:
+    """Return the launches of a product, whose `b` is [k][n] with rows of `ldb`.
+
+    Args:
+        gemm: the product.
+        tail: applied to every result.
+        setting: the GPU.
+        config: tile and splits; chosen where None.
+    """
+    if config is None and setting.form:
+        config = Config.parse(setting.form, SIMT)
+    if config is None:
+        problem = Problem(*gemm.shape, gemm.batch.count)
+        config = choose(problem, setting.target).config
+    if config.splits == 1:
+        return (_launch(gemm, tail, config),)
+    return _launch(gemm, NO_TAIL, config), reduction(gemm, tail, config.splits, Scratch(0))
+
+
+def _launch(gemm: Gemm, tail: Tail, config: Config) -> Launch:
+    """Return the launch of gemm.cu; several splits leave partial sums in the workspace."""
+    (m, n, _), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
+    split = splits > 1
+    rows, columns = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
+    wide = columns > MOST_BLOCKS[1]
+    vector_b = 4 if widest((4,), gemm.ldb, batch.b) == 4 else 1
+    across = isinstance(gemm.a, Image) and not gemm.a.channels_last
+    return Launch(
+        "gemm.cu",
+        "gemm",
+        grid=(rows * columns if wide else rows, 1 if wide else columns, batch.count * splits),
+        block=threads(tile),
+        args={
+            **{**gemm.sizes, "a": gemm.a.data, "b": gemm.b, "c": Scratch(0) if split else gemm.c},
+            **{"bias": None if split else gemm.bias, **tail.args, "ldb": gemm.ldb},
+            **{"ldc": gemm.ldc, "batch_b": batch.b, "batch_c": batch.c, "splits": splits},
+        },
+        types=(("T", float32),),
+        constants=(
+            *tile.constants("BM", "BN", "BK", "TM", "TN", "STAGES", "SLICES"),
+            *(("VECTOR_A", gemm.a.vector), ("VECTOR_B", vector_b), ("VECTOR_C", gemm.vector_c(4))),
+            *(("ROWS", int(gemm.a.rows)), ("ACROSS", across)),
+            *(("BIAS", gemm.bias is not None and not split), ("SPLIT", split), ("WIDE", wide)),
+        ),
+        code=tail.code,
+        shared=shared(tile),
+        scratch=4 * batch.count * splits * m * n if split else 0,
+        note=str(config) if split else f"{config} {tail.title}".strip(),
+        pitched=gemm.pitched(tail),
+    )

@@ -1,0 +1,345 @@
+"""Products of 16-bit floats that TMA feeds, windows of images among them: `mma_bulk.cu` (Hopper).
+
+A product of matrices is a convolution of pixels by 1x1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from .....runtime.ops.window import Window
+from ...compile import Target
+from ...launch import Launch
+from ...layout import Ints, ceil_div
+from ...operands import Tensor, TensorMap
+from ...spatial import by_axis, sizes
+from ...tail import Tail
+from ..atoms import atom_of
+from ..cost import LAUNCH, TMA_CACHE, Choice, Work, estimate, filled, overlapped
+from ..epilogue import epilogue_flags
+from ..problem import Gemm, Problem
+from ..sources import Image, divisor
+from ..tables.f16 import TMA
+from ..tile import Config, Tile
+
+#: Pixels that one copy can bring, and rows of a box.
+MAX_PIXELS, MAX_ROWS = 1024, 256
+#: Distances of the first and the last window from the image's edges, of windows, and of taps.
+MAX_CORNER, MAX_STEP, MAX_TAP = 127, 8, 255
+#: Rows of results, and the side of a square of as many pixels.
+ROWS, SIDE = 64, 8
+ALIGNMENT = 1024
+#: Columns of a tile that any product may have.
+NARROWEST = 32
+_ONE, _NONE = (1, 1), (0, 0)
+
+
+class Layout(Enum):
+    """How rows of A lie in shared memory; see `mma_bulk.cu`."""
+
+    MATRIX, RUN, SQUARES, TAPWISE = range(4)
+
+
+def layouts(tile: Tile) -> tuple[Layout, ...]:
+    """Return the layouts that a tile is meant for: whether A serves one step or several."""
+    one = tile.stages == tile.stages_b
+    return (Layout.MATRIX, Layout.TAPWISE) if one else (Layout.RUN, Layout.SQUARES)
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A product as TMA sees it, and how tiles of A lie in shared memory.
+
+    Attributes:
+        gemm: the product: of an image, channels last, or of a matrix.
+        pooled: where the greatest of 2 x 2 results are stored instead of all of them; or None.
+    """
+
+    gemm: Gemm
+    pooled: Tensor | None = None
+
+    @property
+    def source(self) -> Image | None:
+        """The image, if it is one."""
+        return self.gemm.a if isinstance(self.gemm.a, Image) else None
+
+    @property
+    def view(self) -> Window:
+        """The windows."""
+        source = self.source
+        return source.view if source else Window(_ONE, _ONE, _ONE, _NONE, _NONE, _ONE)
+
+    @property
+    def spatial(self) -> Ints:
+        """Rows and columns of the image; of a matrix (1, 1)."""
+        return self.source.spatial if self.source else _ONE
+
+    @property
+    def images(self) -> int:
+        """Their number; of a matrix its rows."""
+        return self.source.images if self.source else self.gemm.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """Channels of the image."""
+        return self.source.channels if self.source else self.gemm.shape[2]
+
+    @property
+    def moves(self) -> Ints:
+        """Strides of the image: image, row, column."""
+        if self.source is None:
+            return (self.gemm.shape[2],) * 3
+        image, _, *spatial = self.source.strides
+        return image, *spatial
+
+    @property
+    def result(self) -> Tensor:
+        """What is stored."""
+        assert isinstance(self.gemm.c, Tensor)
+        return self.pooled or self.gemm.c
+
+    @property
+    def ldc(self) -> int:
+        """Elements from one pixel of the result to the next."""
+        return self.pooled.row if self.pooled else self.gemm.ldc
+
+    @property
+    def chunk(self) -> int:
+        """Channels of a step: as many as waste little."""
+        # A step takes some time anyway, as if there were more of them.
+        return min((64, 32, 16), key=lambda size: ceil_div(self.channels, size) * (size + 24))
+
+    @property
+    def reach(self) -> Ints:
+        """Pixels that a window reaches beyond its first, along each axis."""
+        return tuple(
+            (k - 1) * d for k, d in zip(self.view.kernel, self.view.dilations, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """How the tiles of A lie in shared memory.
+
+    Attributes:
+        layout: its name.
+        rows: of the product; some of them may be results of nothing.
+        extents: rows and columns of `rows` that belong to one image.
+        pixels: of A in the tile.
+        parts: copies that bring them.
+        taps: distances of the rows and the columns of a window; see struct `Windows`.
+        next: from one eight of rows to the next.
+        map: the tensor map.
+    """
+
+    layout: Layout
+    rows: int
+    extents: Ints
+    pixels: int
+    parts: int
+    taps: Ints
+    next: int
+    map: TensorMap
+
+    def stage(self, chunk: int) -> int:
+        """Return the bytes of a tile of A, whose parts begin where the order of rows does."""
+        part = ceil_div(self.pixels // self.parts * chunk * 2, ALIGNMENT) * ALIGNMENT
+        return part * self.parts
+
+
+def shared(tile: Tile, stage: int, chunk: int) -> int:
+    """Return the bytes of shared memory of a block.
+
+    Args:
+        tile: what it computes.
+        stage: bytes of one tile of A.
+        chunk: terms of a step.
+    """
+    barriers = 16 * sum(tile.ends)
+    return tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + barriers
+
+
+def fits(tile: Tile, stage: int, chunk: int, target: Target) -> bool:
+    """Whether so many blocks fit on a multiprocessor; see `shared`."""
+    return (shared(tile, stage, chunk) + 1024) * tile.resident <= target.shared + 1024
+
+
+# ── layouts ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def staged(p: Convolution, tile: Tile, layout: Layout) -> Staging | None:
+    """Return how a layout does a product; None where it cannot, or another does just the same."""
+    if layout in (Layout.RUN, Layout.SQUARES) and prod(p.view.kernel) == 1 and not p.pooled:
+        return None
+    make = {
+        Layout.MATRIX: _matrix,
+        Layout.RUN: _run,
+        Layout.SQUARES: _squares,
+        Layout.TAPWISE: _tapwise,
+    }[layout]
+    return make(p, tile) if not p.pooled or layout is Layout.SQUARES else None
+
+
+def _matrix(p: Convolution, tile: Tile) -> Staging | None:
+    whole = prod(p.view.kernel) == prod(p.view.strides) == 1 and not any(
+        (*p.view.pads_begin, *p.view.pads_end)
+    )
+    if not whole or tile.bm > MAX_ROWS:
+        return None
+    rows = p.images * prod(p.spatial)
+    dims, strides, box = (p.channels, rows), p.moves[2:], (p.chunk, tile.bm)
+    map = TensorMap(p.gemm.a.data, p.result.dtype, dims, strides, box)
+    return Staging(Layout.MATRIX, rows, (1, 1), tile.bm, 1, (0, 0), 8, map)
+
+
+def _image_map(p: Convolution, box: Ints, upper: Ints | None, steps: Ints = (1, 1)) -> TensorMap:
+    (height, width), moves = p.spatial, p.moves
+    dims, strides = (p.channels, width, height, p.images), (moves[2], moves[1], moves[0])
+    lower = (-p.view.pads_begin[1], -p.view.pads_begin[0])
+    corners = None if upper is None else (lower, (upper[1], upper[0]))
+    data, dtype = p.gemm.a.data, p.result.dtype
+    return TensorMap(data, dtype, dims, strides, box, corners, (1, steps[1], steps[0], 1))
+
+
+def _run(p: Convolution, tile: Tile) -> Staging | None:
+    view = p.view
+    # Zeros behind a row are those in front of the next one, but every window begins in its own.
+    upper = tuple(
+        max(0, e - min(b, r))
+        for b, e, r in zip(view.pads_begin, view.pads_end, p.reach, strict=True)
+    )
+    extents = tuple(s + b + u for s, b, u in zip(p.spatial, view.pads_begin, upper, strict=True))
+    pixels = tile.bm + p.reach[0] * extents[1] + p.reach[1]
+    if view.strides != (1, 1) or pixels > MAX_PIXELS or max(*view.pads_begin, *upper) > MAX_CORNER:
+        return None
+    taps = (view.dilations[0] * extents[1], view.dilations[1])
+    map = _image_map(p, (p.chunk, pixels), upper)
+    return Staging(Layout.RUN, p.images * prod(extents), extents, pixels, 1, taps, 8, map)
+
+
+def _squares(p: Convolution, tile: Tile) -> Staging | None:
+    view, sides = p.view, tuple(SIDE + r for r in p.reach)
+    if view.strides != (1, 1) or max(sides) > MAX_ROWS:
+        return None
+    extents = tuple(ceil_div(o, SIDE) for o in view.output)
+    blocks = tile.bm // ROWS
+    taps = (view.dilations[0] * sides[1], view.dilations[1])
+    map = _image_map(p, (p.chunk, sides[1], sides[0], 1), None)
+    rows = p.images * prod(extents) * ROWS
+    pixels = blocks * prod(sides)
+    return Staging(Layout.SQUARES, rows, extents, pixels, blocks, taps, sides[1], map)
+
+
+def _tapwise(p: Convolution, tile: Tile) -> Staging | None:
+    view = p.view
+    upper = tuple(
+        (o - 1) * s + 1 - b - size
+        for o, s, b, size in zip(view.output, view.strides, view.pads_begin, p.spatial, strict=True)
+    )
+    corners = max(map(abs, (*upper, *view.pads_begin)))
+    if corners > MAX_CORNER or max(view.strides) > MAX_STEP or max(p.reach) > MAX_TAP:
+        return None
+    made = _image_map(p, (p.chunk, tile.bm), upper, view.strides)
+    rows = p.images * prod(view.output)
+    return Staging(Layout.TAPWISE, rows, view.output, tile.bm, 1, view.dilations, 8, made)
+
+
+# ── which tile ───────────────────────────────────────────────────────────────────────────────────
+
+
+def choose(p: Convolution, target: Target) -> tuple[Choice, Staging] | None:
+    """Return the tile that should be fastest and how A is staged for it, if any fits."""
+    found: list[tuple[Choice, Staging]] = []
+    problem = Problem(*p.gemm.shape)
+    for tile in filled(TMA, problem, max(tile.bm for tile in TMA), NARROWEST):
+        for layout in layouts(tile):
+            staging = staged(p, tile, layout)
+            if staging is None or not fits(tile, staging.stage(p.chunk), p.chunk, target):
+                continue
+            found.append((Choice(_expected(p, staging, tile, target), Config(tile)), staging))
+    return min(found, key=lambda one: one[0].microseconds, default=None)
+
+
+def _expected(p: Convolution, staging: Staging, tile: Tile, target: Target) -> float:
+    """Return the microseconds that a product should take."""
+    chunks, taps, filters = ceil_div(p.channels, p.chunk), prod(p.view.kernel), p.gemm.shape[1]
+    loads = chunks * (taps if staging.layout is Layout.TAPWISE else 1)
+    tiles = tile.count(staging.rows, filters)
+    taken = (loads * staging.pixels + chunks * taps * tile.bn) * p.chunk * 2
+    pixels = p.images * prod(p.spatial)
+    traffic = 2 * (pixels * p.channels + p.result.size + filters * taps * p.channels)
+    # Blocks that are alone do not share what TMA can bring.
+    cached = tiles * taken / TMA_CACHE * max(1.0, target.processors / max(tiles, 1))
+    work = Work(
+        tiles,
+        chunks * taps,
+        tile.resident,
+        target.processors,
+        cached,
+        traffic,
+        p.chunk / tile.bk,
+    )
+    return LAUNCH + overlapped(estimate(tile.cost, work), work, target)
+
+
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def multiply(p: Convolution, tail: Tail, tile: Tile, staging: Staging, target: Target) -> Launch:
+    """Return the launch of a product.
+
+    Args:
+        p: what is multiplied.
+        tail: applied to every result, before they are pooled.
+        tile: what a block computes.
+        staging: how tiles of A lie in shared memory.
+        target: the GPU.
+    """
+    chunk, taps, (_, filters, _) = p.chunk, prod(p.view.kernel), p.gemm.shape
+    stage, dtype = staging.stage(chunk), p.result.dtype
+    tiles, tiles_n = tile.count(staging.rows, filters), ceil_div(filters, tile.bn)
+    chunks = ceil_div(p.channels, chunk)
+    kept = tiles_n == 1 and chunks * taps == tile.stages_b
+    weights = TensorMap(
+        p.gemm.b,
+        dtype,
+        (p.channels, taps, filters),
+        (p.channels, taps * p.channels),
+        (chunk, 1, tile.bn),
+    )
+    first_h, first_w = (-pad for pad in p.view.pads_begin)
+    windows = {
+        **{"taps": taps, "columns": p.view.kernel[1], **by_axis(tap=staging.taps)},
+        **{**by_axis(stride=p.view.strides), "first_h": first_h, "first_w": first_w},
+        **{**sizes("", staging.extents), **sizes("out_", p.view.output)},
+        **{"next": staging.next, "loaded": staging.pixels * chunk * 2},
+        **{"plane": divisor(prod(staging.extents)), "row": divisor(staging.extents[1])},
+    }
+    whole = filters % 8 == p.ldc % 8 == 0
+    pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(tail))
+    return Launch(
+        "mma_bulk.cu",
+        "mma_bulk",
+        grid=(min(tiles, tile.resident * target.processors), 1, 1),
+        block=tile.groups * 128 + 64,  # two warps more than multiply
+        args={
+            **{"a": staging.map, "b": weights, "c": p.result, "bias": p.gemm.bias, **tail.args},
+            **{"m": staging.rows, "n": filters, "ldc": p.ldc, "tiles": tiles},
+            **{"tiles_n": tiles_n, "chunks": chunks, "stage_a": stage, "w": windows},
+        },
+        types=(("T", dtype),),
+        constants=(
+            *(("LAYOUT", staging.layout.value), *tile.constants("GROUPS")),
+            ("BLOCKS", tile.bm // (64 * tile.groups)),
+            *tile.constants("BN", "STAGES_A", "STAGES_B", "RESIDENT"),
+            *(("CHUNK", chunk), ("POOL", p.pooled is not None), ("KEPT", kept)),
+            *(("VECTOR_C", 8 if whole else 1), *epilogue_flags(p.gemm.bias, tail)),
+        ),
+        code="\n".join((atom_of(dtype).code(tile.bn), tail.code)),
+        shared=shared(tile, stage, chunk),
+        early=True,
+        note=f"{staging.layout.name.lower()} {tile} {tail.title}".strip(),
+        pitched=pitched,
+    )

@@ -1,0 +1,128 @@
+"""Linear layers and 1x1 convolutions of 16-bit floats that TMA feeds and empties: `mma_linear.cu`.
+
+Blocks stay and do one tile after the other (Hopper).
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from ...compile import Target
+from ...launch import Launch
+from ...layout import ceil_div
+from ...operands import TensorMap
+from ...tail import Tail
+from ..atoms import atom_of
+from ..cost import MEMORY, Choice, Work, estimate, filled, ranked
+from ..epilogue import epilogue_flags
+from ..problem import Gemm, Problem
+from ..tables.f16 import TMA_PERSISTENT
+from ..tile import Config, Tile
+
+#: Columns of a strip of results, and rows of a block of them.
+STRIP, ROWS = 64, 64
+#: Registers of a thread that fetches or stores, and of one that multiplies, by groups of those.
+FEW, MANY = 40, {1: 216, 2: 232, 3: 152}
+#: Microseconds from a request to the operand's arrival, and elements a microsecond, for `exchange`.
+LATENCY, EXCHANGED = 1.65, 1e4
+#: Bytes of B that stay in the L2 cache while rows of A go by.
+STAYING = 25e6
+
+
+def shared(tile: Tile) -> int:
+    """Return the bytes of shared memory of a block."""
+    stages = tile.stages * ((tile.bm + tile.bn) * tile.bk * 2 + 32)
+    results = tile.epilogues * (tile.bm * tile.bn * 2 + tile.groups * 16)
+    return stages + results + tile.groups * 24
+
+
+def blocks(tile: Tile) -> int:
+    """Return the blocks of 64 rows that a group has."""
+    return tile.bm // ROWS // (1 if tile.ping_pong else tile.groups)
+
+
+def _exchange(tile: Tile) -> float:
+    """Return the microseconds until results have made place for the next operand, which is there.
+
+    That is one that is read along with the results.
+    """
+    return LATENCY / tile.epilogues + tile.bm * tile.bn / EXCHANGED
+
+
+def choose(gemm: Gemm, tail: Tail, target: Target) -> Choice | None:
+    """Return the tile that should be fastest, if there is one."""
+    (m, n, k), along = gemm.shape, len(tail.along)
+    if not target.has_wgmma or along > 1 or any(x % 8 for x in (n, k, gemm.a.row, gemm.ldc)):
+        return None
+    traffic = 2 * (m * k + n * k + m * n * (1 + along))
+
+    def time_of(config: Config) -> float:
+        tile = config.tile
+        work = Work(
+            tile.count(m, n),
+            ceil_div(k, tile.bk),
+            tile.resident,
+            target.processors,
+            wave=_exchange(tile) if along else 0.0,
+        )
+        return max(estimate(tile.cost, work), traffic / MEMORY)
+
+    # Others multiply nothing for half of their time, which is still less than to transpose B.
+    tiles = TMA_PERSISTENT if gemm.across else filled(TMA_PERSISTENT, Problem(m, n, k))
+    found = ranked(map(Config, tiles), time_of)
+    return found[0] if found else None
+
+
+def patch_of(gemm: Gemm, tile: Tile, target: Target) -> int:
+    """Return the rows of tiles that are done together, column by column.
+
+    It is one where B stays in the cache; else tiles done at the same time make about a square.
+    """
+    _, n, k = gemm.shape
+    return 1 if 2 * n * k <= STAYING else round(sqrt(target.processors * tile.bn / tile.bm))
+
+
+def multiply(gemm: Gemm, tail: Tail, tile: Tile, target: Target) -> Launch:
+    """Return the launch of a product.
+
+    Args:
+        gemm: what is multiplied; B is [n][k], or [k][n] if `across`; n, k and the distances of
+            rows are multiples of 8.
+        tail: applied to every result; one operand at most is read along.
+        tile: what a block computes.
+        target: the GPU.
+    """
+    (m, n, k), dtype = gemm.shape, gemm.dtype
+    tiles_m, tiles_n = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
+    rows_of_b = ((k, n), (k,), (tile.bk, tile.bn))
+    if gemm.across:
+        rows_of_b = ((n, k), (n,), (STRIP, tile.bk))
+    results, strip = ((n, m), (gemm.ldc,)), (STRIP, blocks(tile) * ROWS)
+    along = tail.along[0] if tail.along else gemm.c
+    return Launch(
+        "mma_linear.cu",
+        "mma_linear",
+        grid=(min(tiles_m * tiles_n, target.processors), 1, 1),
+        block=tile.groups * 128 + 128,  # four warps more than multiply
+        args={
+            "a": TensorMap(gemm.a.data, dtype, (k, m), (gemm.a.row,), (tile.bk, tile.bm)),
+            "b": TensorMap(gemm.b, dtype, *rows_of_b),
+            "c": TensorMap(gemm.c, dtype, *results, strip),
+            "z": TensorMap(along, dtype, *results, strip),
+            **{"bias": gemm.bias, **tail.args, "n": n, "tiles_m": tiles_m, "tiles_n": tiles_n},
+            **{"patch": patch_of(gemm, tile, target), "steps": ceil_div(k, tile.bk)},
+        },
+        types=(("T", dtype),),
+        constants=(
+            *(*tile.constants("GROUPS"), ("BLOCKS", blocks(tile))),
+            *tile.constants("BN", "STAGES", "TURNS", "PLACES"),
+            *(("FEW", FEW), ("MANY", MANY[tile.groups])),
+            *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
+            *epilogue_flags(gemm.bias, tail),
+        ),
+        code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), tail.code)),
+        shared=shared(tile),
+        early=gemm.constant,  # B is read before the kernel in front has ended
+        note=f"{tile} {tail.title}".strip(),
+        pitched=gemm.pitched(tail),
+    )

@@ -1,0 +1,76 @@
+"""Products of float32 on Hopper, with A in registers, where it is cut in two: `split_wgmma.cu`.
+
+Warps of their own load: windows of A by cp.async, tiles of B by bulk copies. Blocks stay and do one
+tile after the other; or those of a cluster share the sum of one.
+"""
+
+from __future__ import annotations
+
+from .....runtime.dtypes import float32
+from ...compile import Target
+from ...launch import Launch
+from ...layout import ceil_div
+from ...tail import Tail
+from ..atoms import TF32
+from ..problem import Gemm
+from ..tile import Config, Tile
+from .multistage import Split, parts_flags, parts_title
+
+#: Registers of a multiprocessor, and the most that a thread which multiplies can have.
+REGISTERS, MAX_REGISTERS = 65536, 240
+
+
+def threads(tile: Tile) -> int:
+    """Return the threads of a block: four warps more than multiply."""
+    return 128 * (tile.groups + 1)
+
+
+def shared(tile: Tile, parts: int) -> int:
+    """Return the bytes of shared memory of a block, whose numbers have so many parts."""
+    steps = tile.stages * 128 * (tile.bm + parts * tile.bn)
+    return max(steps, tile.bm * (tile.bn + 8) * 4) + 16 * tile.stages
+
+
+def registers(tile: Tile) -> tuple[int, int]:
+    """Return the registers of a thread that multiplies, and of one that loads."""
+    most = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
+    total = (tile.groups + 1) * min(most, MAX_REGISTERS)
+    own = min((total - 24 - 16 * tile.groups) // tile.groups // 8 * 8, MAX_REGISTERS)
+    return own, total - tile.groups * own
+
+
+def multiply(gemm: Gemm, tail: Tail, config: Config, parts: int, target: Target) -> Launch:
+    """Return the launch of a product; see `multistage.multiply_parts`."""
+    (m, n, k), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
+    tiles = tile.count(m, n)
+    items = tiles * batch.count * splits
+    work = {
+        **{"m": m, "n": n, "k": k, "lda": gemm.a.distance, "tiles_n": ceil_div(n, tile.bn)},
+        **{"tiles": tiles, "items": items, "batch_a": batch.a, "batch_c": batch.c},
+        **{"rows_b": ceil_div(n, 8) * 8, "splits": splits},
+    }
+    own, loader = registers(tile)
+    return Launch(
+        "split_wgmma.cu",
+        "split_wgmma",
+        grid=(items if splits > 1 else min(items, tile.resident * target.processors), 1, 1),
+        block=threads(tile),
+        args={
+            **{"a": gemm.a.data, "b": gemm.b, "c": gemm.c, "table": gemm.a.table},
+            **{"bias": gemm.bias, **tail.args, "ldc": gemm.ldc, "work": work},
+            "image": gemm.a.geometry,
+        },
+        types=(("T", float32),),
+        constants=(
+            *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
+            *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
+            *parts_flags(gemm, tail, parts, Split.CLUSTER if splits > 1 else Split.WHOLE),
+            ("CONSTANT", gemm.constant),
+        ),
+        code="\n".join((TF32.code(tile.bn, a_in_registers=True), tail.code)),
+        shared=shared(tile, parts),
+        cluster=(splits, 1, 1),
+        early=True,
+        note=parts_title(config, parts, tail),
+        pitched=gemm.pitched(tail),
+    )

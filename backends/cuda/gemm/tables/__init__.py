@@ -1,0 +1,1 @@
+"""Tiles as measured on an H200: data alone."""

@@ -1,0 +1,281 @@
+"""Products and convolutions of float32 on tensor cores, each number as the sum of two of tf32."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from math import inf
+
+from ....runtime.backend import Format
+from ....runtime.types import Array
+from ..compile import Target
+from ..convolution import Convolution
+from ..launch import Launch
+from ..layout import ceil_div
+from ..menu import Formats
+from ..operands import Packed, Scratch, Tensor
+from ..registry import Answer, Setting
+from ..tail import Tail
+from .cost import (
+    CACHE,
+    LAUNCH,
+    MEMORY,
+    Choice,
+    Work,
+    estimate,
+    overlapped,
+    ranked,
+    suited,
+    with_splits,
+)
+from .epilogue import sharing
+from .pack import STEP, Form, in_parts, packed_filters, packed_matrix
+from .problem import SINGLE, Batch, Gemm, Problem
+from .schedules import multistage, wgmma_rs
+from .sources import MAX_EXTENT, Matrix, Rows, image_source, padded_channels, widest
+from .tables.tf32 import MULTISTAGE, WGMMA_RS
+from .tile import Config, Shape, Tile
+
+#: Microseconds of packing a small matrix at run time.
+PACKING = 2.5
+#: Kernels find pixels by products of 31 bits.
+MAX_ELEMENTS = 2**30
+TILES = (*MULTISTAGE, *WGMMA_RS)
+
+
+def parts_of(setting: Setting) -> int:
+    """Return how many numbers of tf32 stand for one of float32."""
+    return 1 if setting.options.precision == "tf32" else 2
+
+
+# ── which tile ───────────────────────────────────────────────────────────────────────────────────
+
+
+def problem_of(shape: Shape, count: int, rows: Rows, parts: int) -> Problem:
+    """Return what a tile is chosen for."""
+    m, n, k = shape
+    read = m * k // (9 if rows is Rows.WINDOWS else 1)  # windows share most of their elements
+    return Problem(m, n, k, count, rows, 4 * count * (read + m * n + parts * n * k))
+
+
+def shared(tile: Tile, parts: int) -> int:
+    """Return the bytes of shared memory of a block, whose numbers have so many parts."""
+    if tile.wgmma:
+        return wgmma_rs.shared(tile, parts)
+    return tile.stages * 128 * (tile.bm + parts * tile.bn)
+
+
+def expected(problem: Problem, config: Config, parts: int, target: Target) -> float:
+    """Return the microseconds that a product should take in this way."""
+    tile, splits = config.tile, config.splits
+    blocks = problem.blocks(tile) * splits
+    steps = ceil_div(ceil_div(problem.k, tile.bk), splits)
+    cached = blocks * steps * (tile.bm + parts * tile.bn) * tile.bk * 4 / CACHE
+    work = Work(blocks, steps, tile.resident, target.processors, cached, problem.traffic)
+    time = overlapped(estimate(tile.cost, work, windows=problem.windows), work, target)
+    return LAUNCH + time + (tile.cost.split if splits > 1 else 0)
+
+
+@cache
+def ways_of(problem: Problem, parts: int, target: Target) -> tuple[Choice, ...]:
+    """Return every tile and number of splits with what it should take, the fastest first."""
+    usable = [
+        tile
+        for tile in TILES
+        if tile.wgmma == target.has_wgmma and shared(tile, parts) <= target.shared
+    ]
+    tiles = suited(usable, problem)
+    configs = with_splits(tiles, problem, target, clusters=target.has_wgmma)
+    return tuple(ranked(configs, lambda config: expected(problem, config, parts, target)))
+
+
+def choose(problem: Problem, parts: int, target: Target) -> Choice:
+    """Return the tile and the number of splits that should be fastest on a GPU."""
+    return ways_of(problem, parts, target)[0]
+
+
+def tried(problem: Problem, parts: int, target: Target) -> tuple[str, ...]:
+    """Return the tiles, each with the splits that are worth a try."""
+    ways = ways_of(problem, parts, target)
+    return tuple(str(w.config) for w in ways if w.microseconds < 1.7 * ways[0].microseconds)
+
+
+def time_of(shape: Shape, count: int, constant: bool, setting: Setting) -> float:
+    """Return the microseconds that `linear` is expected to take; infinite where it cannot.
+
+    Args:
+        shape: rows, columns and terms of one product.
+        count: how many products.
+        constant: whether the right operands are constants.
+        setting: the GPU.
+    """
+    if not setting.target.has_tf32:
+        return inf
+    _, n, k = shape
+    packing = 0.0 if constant else PACKING + 12 * count * n * k / MEMORY
+    parts = parts_of(setting)
+    problem = problem_of(shape, count, Rows.MATRIX, parts)
+    return packing + choose(problem, parts, setting.target).microseconds
+
+
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def multiply(
+    gemm: Gemm, tail: Tail, setting: Setting, used: int = 0, config: Config | None = None
+) -> tuple[Launch, ...]:
+    """Return the launches of a product, whose `b` lies as `in_parts` makes it.
+
+    Args:
+        gemm: what is multiplied.
+        tail: applied to every result.
+        setting: the GPU, and the precision.
+        used: bytes of the workspace that are taken.
+        config: tile and splits; chosen where None.
+    """
+    parts, target = parts_of(setting), setting.target
+    if config is None:
+        problem = problem_of(gemm.shape, gemm.batch.count, gemm.a.rows, parts)
+        config = choose(problem, parts, target).config
+    if config.tile.wgmma:
+        return (wgmma_rs.multiply(gemm, tail, config, parts, target),)
+    return multistage.multiply_parts(gemm, tail, config, parts, used)
+
+
+def _launches(
+    packing: tuple[Launch, ...], gemm: Gemm, tail: Tail, setting: Setting, form: str
+) -> tuple[Launch, ...]:
+    """Return what packs an operand and the product, by the form of the way that is wanted."""
+    used = max((launch.scratch for launch in packing), default=0)
+    config = Config.parse(form, TILES) if form else None
+    return sharing(*packing, *multiply(gemm, tail, setting, used, config))
+
+
+def linear(
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    shape: Shape,
+    form: Form,
+    bias: Tensor | Packed | None,
+    tail: Tail,
+    setting: Setting,
+    batch: Batch = SINGLE,
+) -> tuple[Launch, ...]:
+    """Return alpha * a @ b + bias, of one product or a stack of them.
+
+    Args:
+        y: the result.
+        a: of any rank, m rows of k.
+        b: [k, n], or [n, k] where form[1] says transposed; of run time only with alpha 1.
+        shape: (m, n, k).
+        form: (alpha, transposed).
+        bias: [n] or None.
+        tail: applied to every result.
+        setting: the GPU.
+        batch: how many products, and the distances of their operands.
+    """
+    _, n, k = shape
+    parts = parts_of(setting)
+    packing = () if b.data is not None else (_packed_matrices(b, batch, n, k, form, parts),)
+    gemm = Gemm(
+        a=Matrix(a, k, widest((4, 2), k, batch.a)),
+        b=Scratch(0) if packing else packed_matrix(b, form, f"in {parts} parts", one_in(parts)),
+        c=y,
+        shape=shape,
+        ldb=0,
+        ldc=n,
+        batch=batch,
+        bias=bias,
+    )
+    return _launches(packing, gemm, tail, setting, setting.form)
+
+
+def one_in(parts: int) -> partial[Array]:
+    """Return the order of one matrix [n, k]; see `in_parts`."""
+    return partial(_one_in, parts=parts)
+
+
+def _one_in(rows: Array, parts: int) -> Array:
+    return in_parts(rows[None], parts)
+
+
+def _packed_matrices(b: Tensor, batch: Batch, n: int, k: int, form: Form, parts: int) -> Launch:
+    """Return what brings matrices of run time into the workspace; see `in_parts`."""
+    rows, steps = ceil_div(n, 8) * 8, ceil_div(k, STEP)
+    of_row, of_term = (k, 1) if form[1] else (1, n)
+    return Launch(
+        "split_pack.cu",
+        "split_pack",
+        grid=(ceil_div(rows, 32) * steps, 1, batch.count),
+        block=256,
+        args={
+            **{"b": b, "packed": Scratch(0), "n": n, "k": k, "rows": rows},
+            **{"of_matrix": batch.b, "of_row": of_row, "of_term": of_term},
+        },
+        constants=(("PARTS", parts), ("ACROSS", not form[1])),
+        scratch=4 * batch.count * steps * parts * rows * STEP,
+        early=True,
+    )
+
+
+# ── convolutions ─────────────────────────────────────────────────────────────────────────────────
+
+
+def formats_of(conv: Convolution) -> Formats | str:
+    """Return the formats of input and result, or why tensor cores cannot be used."""
+    refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
+    if refused:
+        return refused
+    if not conv.setting.target.has_tf32:
+        return f"{conv.setting.target.arch} has no tensor cores for float32"
+    if not conv.x.size or not conv.y.size:
+        return "no elements"
+    if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
+        return f"{max(conv.x.size, conv.y.size)} elements, not fewer than 2^30"
+    if max(conv.x.dims[2:]) > MAX_EXTENT:
+        return f"an extent of {max(conv.x.dims[2:])}"
+    if conv.channels % 4 and conv.group > 1:
+        return f"{conv.channels} channels a group, which are no fours"
+    whole = conv.channels % 4 == 0
+    return (Format.CHANNELS_LAST if whole else Format.PLAIN), Format.CHANNELS_LAST
+
+
+def convolution(conv: Convolution, variant: str = "") -> Answer:
+    """Return the convolution of tensors in the formats that `formats_of` asks for.
+
+    An image whose channels make no fours, the first layer's, is packed into such first.
+    """
+    y, setting, parts = conv.y, conv.setting, parts_of(conv.setting)
+    image, packing = image_source(conv.x, conv.w, conv.view, y.dims[2:], (4,))
+    order = f"in {parts} parts"
+    arrange = partial(in_parts, parts=parts)
+    gemm = Gemm(
+        a=image,
+        b=packed_filters(conv.w, conv.group, image.channels, order, arrange),
+        c=y,
+        shape=(conv.pixels, conv.filters, image.terms),
+        ldb=0,
+        ldc=y.row,
+        batch=Batch(conv.group, image.channels, 0, conv.filters),
+        bias=conv.b,
+    )
+    return _launches(packing, gemm, conv.tail, setting, variant)
+
+
+def convolution_time(conv: Convolution) -> float:
+    """Return the microseconds that `convolution` is expected to take."""
+    parts = parts_of(conv.setting)
+    packing = 0.0 if conv.channels % 4 == 0 else 1.5 + 4 * 2.5 * conv.x.size / 3e6
+    return packing + choose(_problem(conv), parts, conv.setting.target).microseconds
+
+
+def variants(conv: Convolution) -> tuple[str, ...]:
+    """Return the tiles, each with the splits of sums that are worth a try."""
+    return tried(_problem(conv), parts_of(conv.setting), conv.setting.target)
+
+
+def _problem(conv: Convolution) -> Problem:
+    channels = conv.channels if conv.channels % 4 == 0 else padded_channels(conv.channels)
+    rows = Rows.PIXELS if conv.is_pointwise else Rows.WINDOWS
+    shape = (conv.pixels, conv.filters, conv.taps * channels)
+    return problem_of(shape, conv.group, rows, parts_of(conv.setting))
