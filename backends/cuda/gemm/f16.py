@@ -14,11 +14,11 @@ from ....runtime.backend import Format
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window, window
 from ..compile import Target
+from ..copies import transposition, words_of
 from ..launch import Launch
 from ..layout import Ints, ceil_div
 from ..operands import Packed, Scratch, Tensor
 from ..registry import Answer, RecipeContext, Setting
-from ..shape import transposition, words_of
 from ..tail import Tail
 from .cost import LAUNCH, MARGIN, MEMORY, Choice
 from .epilogue import sharing
