@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..ir import Graph
 from . import (
+    compose_moves,
     compose_views,
     drop_requantization,
     drop_zero_units,
@@ -134,6 +135,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "before transposes move: the one behind a convolution is how it is recognised",
     ),
     Pass(
+        "compose_moves",
+        compose_moves.run,
+        "behind the attentions, whose windows it moves, and before other transposes move",
+    ),
+    Pass(
         "sink_transposes",
         sink_transposes.run,
         "before the folding into weights, which wants the channels where convolutions have them",
@@ -214,6 +220,7 @@ AFTER_SHAPES: tuple[Pass, ...] = (
     Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
     Pass("join_heads", join_heads.run, "and how many heads a Reshape makes"),
     Pass("unshuffle", unshuffle.run, "sizes tell which axes are cut and joined"),
+    Pass("compose_moves", compose_moves.run, "sizes tell which rows are moved where"),
     Pass("fold_zero_weights", fold_zero_weights.run, "it needs the shape of the result"),
     Pass("merge_duplicates", merge_duplicates.run, "folded constants make more nodes equal"),
     Pass("remove_dead", remove_dead.run, "at the end, as above"),

@@ -118,7 +118,7 @@ def _with_norm(layer: Linear, norm: Node) -> tuple[Array, Array] | None:
     if place is None:
         return None
     weight = layer.weight.astype(np.float64)
-    rows: Array = np.arange(channels)
+    rows = np.arange(channels, dtype=np.int64)
     centre = tuple(part.start for part in place)
     weight[(rows, rows % depth, *centre)] += scale
     return weight, layer.bias + shift

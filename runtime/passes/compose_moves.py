@@ -1,0 +1,306 @@
+"""Compose moves of rows, and let what works on rows work in the order in which they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..ir import Graph, Node, Value
+from ..op import Op, with_attributes
+from ..ops import elementwise
+from ..ops.elementwise import Add
+from ..ops.matmul import MatMul
+from ..ops.norm import LayerNormalization, RMSNormalization
+from ..types import Array
+from .driver import Context
+from .editing import Builder, drop, shape_of
+from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped
+
+_NORMS = (LayerNormalization, RMSNormalization)
+#: Operators of the family that look at the last axis, or at where an element lies.
+_ORDERED = (elementwise.BitCast, elementwise.SwiGLU)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Make one Gather of each move of rows, and as few of them as possible.
+
+    Windows of images (Swin) are rolled by Slices and Concats, cut by a Transpose, and put together
+    again behind an Attention. Each such chain is one order of rows. A residual is added before the
+    rows go back; norms, products with constant matrices and elementwise nodes take rows in any
+    order; so a move meets the next one, and both are one.
+    """
+    moves = _Moves(graph, context)
+    yield from moves.compose()
+    yield from moves.join_residuals()
+    yield from moves.sink()
+
+
+def _sizes(value: Value) -> tuple[int, ...]:
+    return tuple(size for size in shape_of(value) or () if isinstance(size, int))
+
+
+@dataclass(slots=True)
+class _Moves:
+    """The moves of a graph, by their results."""
+
+    graph: Graph
+    context: Context
+    known: dict[Value, Move] = field(default_factory=dict[Value, Move])
+
+    def __post_init__(self) -> None:
+        seen: set[Node] = set()
+        for node in reversed(list(self.graph.nodes)):
+            if node in seen or isinstance(node.op, RESHAPES) or not moves_rows(node):
+                continue
+            move = move_to(self.graph, node, self.context.evaluate)
+            if move is not None:
+                move = reshaped(self.graph, move)
+                seen |= move.nodes
+                self.known[move.top] = move
+        self.known = dict(reversed(self.known.items()))
+
+    def compose(self) -> Iterator[str]:
+        """Write every move of several copies as one Gather."""
+        for move in list(self.known.values()):
+            if move.copies > 1:
+                new = self._write(move, move.source, move.index)
+                yield f"{move.copies} copies up to '{move.last.name}' are one: '{new.name}'"
+
+    def _write(self, move: Move, source: Value, index: Array) -> Value:
+        """Put rows of a source in the place of a move's result; return it."""
+        last = move.last
+        add = Builder(self.graph, last, last.name, tuple(move.nodes))
+        top = moved(add, source, index, _sizes(move.top))
+        self.graph.redirect(move.top, top)
+        del self.known[move.top]
+        if top.producer is not None and top is not source:
+            nodes = _between(top, source)
+            self.known[top] = Move(source, top, index, nodes)
+        drop(self.graph, last)
+        return top
+
+    # ── residuals ────────────────────────────────────────────────────────────────────────────
+
+    def join_residuals(self) -> Iterator[str]:
+        """Add what rows were made from before they go back to where they came from.
+
+        ``back(f(there(norm(x)))) + x`` is ``back(f(norm(y)) + y)`` with ``y = there(x)``.
+        """
+        for node in list(self.graph.nodes):
+            if node not in self.graph or not isinstance(node.op, Add):
+                continue
+            for value, other in (tuple(node.reads), tuple(reversed(node.reads))):
+                back = self.known.get(value)
+                there = None if back is None else self._from(other, back, node)
+                if back is not None and there is not None:
+                    yield self._join(node, back, there, other)
+                    break
+
+    def _from(self, origin: Value, back: Move, sum_: Node) -> Move | None:
+        """Return the move of the other operand, perhaps normalized, that another one undoes."""
+        if self.graph.sole_consumer(back.top) is not sum_ or shape_of(origin) != shape_of(back.top):
+            return None
+        place = {node: i for i, node in enumerate(self.graph.nodes)}
+        for move in self.known.values():
+            if len(move.index) != len(back.index) or place[move.last] > place[back.last]:
+                continue
+            norm = self._norm_of(move)
+            source = move.source if norm is None else norm.inputs[0]
+            if source is None or _root(source) is not _root(origin):
+                continue
+            if (move.index[back.index] == np.arange(len(back.index))).all():
+                return move
+        return None
+
+    def _norm_of(self, move: Move) -> Node | None:
+        """Return the norm of the last axis that only a move reads."""
+        node = move.source.producer
+        if node is None or not _is_norm(node) or self.graph.is_output(move.source):
+            return None
+        return node if all(reader in move.nodes for reader in move.source.consumers) else None
+
+    def _join(self, node: Node, back: Move, there: Move, origin: Value) -> str:
+        norm, last, shape = self._norm_of(there), there.last, _sizes(there.top)
+        first = Builder(self.graph, last, f"{last.name}.rows", tuple(there.nodes))
+        rows = moved(first, origin, there.index, shape)
+        del self.known[there.top]
+        self.known[rows] = Move(origin, rows, there.index, _between(rows, origin))
+        if norm is not None:
+            again = Builder(self.graph, last, norm.name, (norm,))
+            result = again(with_attributes(norm.op, axis=-1), rows, *norm.inputs[1:])
+            self.graph.redirect(there.top, result)
+        else:
+            self.graph.redirect(there.top, rows)
+        drop(self.graph, last)
+        before = Builder(self.graph, node, node.name, (node,))
+        total = before(Add(), back.source, as_shape(before, rows, _sizes(back.source)))
+        behind = Builder(self.graph, node, back.last.name, tuple(back.nodes))
+        top = moved(behind, total, back.index, _sizes(node.output))
+        self.graph.redirect(node.output, top)
+        del self.known[back.top]
+        self.known[top] = Move(total, top, back.index, _between(top, total))
+        name = node.name
+        drop(self.graph, node)
+        return f"Add '{name}' takes its residual in the order of rows of '{rows.name}'"
+
+    # ── regions ──────────────────────────────────────────────────────────────────────────────
+
+    def sink(self) -> Iterator[str]:
+        """Move moves behind what takes rows in any order, where other moves take them over."""
+        for top in list(self.known):
+            move = self.known.get(top)
+            region = None if move is None else _Region.behind(self.graph, move)
+            if move is None or region is None:
+                continue
+            takers = self._takers(region)
+            if takers:
+                yield self._rewrite(move, region, takers)
+
+    def _takers(self, region: _Region) -> list[Move]:
+        """Return the moves that read a region; none where anything else reads it, too."""
+        readers = {id(n) for value in region.values for n in value.consumers} - region.ids
+        takers = [move for move in self.known.values() if _root(move.source) in region.roots]
+        taken = {id(node) for move in takers for node in move.nodes}
+        is_result = any(self.graph.is_output(value) for value in region.values)
+        return [] if is_result or readers - taken else takers
+
+    def _rewrite(self, move: Move, region: _Region, takers: Sequence[Move]) -> str:
+        graph, rows = self.graph, Rows.of(move.source)
+        assert rows is not None
+        head = Builder(graph, move.last, f"{move.last.name}.rows", tuple(move.nodes))
+        image = {move.top: as_shape(head, move.source, (rows.count, rows.width))}
+        made: dict[Node, Node] = {}
+        for node in region.nodes:
+            data = [v for v in node.inputs if v in image]
+            if isinstance(node.op, RESHAPES):
+                image[node.output] = image[data[0]]
+                continue
+            inputs = [v and (image.get(v) or _row(graph, v, node.op)) for v in node.inputs]
+            new = Builder(graph, node, node.name, (node,)).node(_of_rows(node.op), *inputs)
+            image[node.output], made[node] = new.output, new
+        for taker in takers:
+            self._write(taker, image[taker.source], move.index[taker.index])
+        del self.known[move.top]
+        for node in (*reversed(region.nodes), move.last):
+            drop(graph, node)
+        for node, new in made.items():
+            graph.rename(new, node.name)
+        kinds = f"{len(made)} nodes behind '{move.last.name}'"
+        return f"{kinds} work on rows in the order of '{move.source.name}'"
+
+
+def _between(top: Value, source: Value) -> frozenset[Node]:
+    """Return the nodes of a chain from a source to its end."""
+    nodes: list[Node] = []
+    value = top
+    while value is not source:
+        node = value.producer
+        if node is None or node.inputs[0] is None:
+            raise ValueError(f"'{top.name}' does not come from '{source.name}'")
+        nodes.append(node)
+        value = node.inputs[0]
+    return frozenset(nodes)
+
+
+def _root(value: Value) -> Value:
+    """Return what a value is another shape of, with the same rows."""
+    while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
+        source = node.inputs[0]
+        if source is None or Rows.of(source) != Rows.of(value) or Rows.of(value) is None:
+            break
+        value = source
+    return value
+
+
+# ── what takes rows in any order ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Region:
+    """What depends on the rows of one move alone, each row on one row.
+
+    Attributes:
+        values: the move's result, and what nodes make of it.
+        nodes: in topological order.
+    """
+
+    values: list[Value]
+    nodes: list[Node]
+
+    @property
+    def ids(self) -> set[int]:
+        """The nodes, for comparisons."""
+        return {id(node) for node in self.nodes}
+
+    @property
+    def roots(self) -> set[Value]:
+        """The values without views."""
+        return {_root(value) for value in self.values}
+
+    @classmethod
+    def behind(cls, graph: Graph, move: Move) -> _Region | None:
+        """Return what follows a move, if it moves each row of its source once."""
+        if len(np.unique(move.index)) != len(move.index):
+            return None
+        values, nodes = {move.top: None}, list[Node]()
+        place = {node: i for i, node in enumerate(graph.nodes)}
+        todo = list(move.top.consumers)
+        while todo:
+            todo.sort(key=place.__getitem__, reverse=True)
+            node = todo.pop()
+            if node in nodes or not _takes_rows(node, values):
+                continue
+            nodes.append(node)
+            values[node.output] = None
+            todo += node.output.consumers
+        nodes.sort(key=place.__getitem__)
+        return cls(list(values), nodes)
+
+
+def _takes_rows(node: Node, inside: dict[Value, None]) -> bool:
+    """Whether a node makes each row of its result of one row of what is inside."""
+    op, out = node.op, Rows.of(node.output)
+    data = [value for value in node.reads if value.data is None]
+    if len(node.outputs) != 1 or out is None or any(value not in inside for value in data):
+        return False
+    rows = {Rows.of(value) for value in data}
+    if isinstance(op, RESHAPES):
+        return rows == {out}
+    if isinstance(op, MatMul):
+        weight = node.inputs[1]
+        return weight is not None and weight.data is not None and weight.data.ndim == 2
+    if _is_norm(node):
+        return True
+    if type(op).__module__ != elementwise.__name__:
+        return False
+    if isinstance(op, _ORDERED) or any(shape_of(v) != shape_of(node.output) for v in data):
+        return False
+    return all(_is_row(v.data, out.width) for v in node.reads if v.data is not None)
+
+
+def _is_norm(node: Node) -> bool:
+    """Whether a node normalizes the last axis, by constants, and gives nothing else."""
+    rank = len(shape_of(node.inputs[0] if node.inputs else None) or ())
+    if not isinstance(node.op, _NORMS) or len(node.outputs) != 1 or not rank:
+        return False
+    constants = all(v is None or v.data is not None for v in node.inputs[1:])
+    return constants and node.op.axis % rank == rank - 1
+
+
+def _is_row(data: Array, width: int) -> bool:
+    """Whether a constant is one number, or has one for each element of a row."""
+    return data.size == 1 or (data.size == width and data.shape[-1] == width)
+
+
+def _row(graph: Graph, value: Value, op: Op) -> Value:
+    """Return a constant of an elementwise operator with one axis at most."""
+    if value.data is None or value.data.ndim < 2 or isinstance(op, (MatMul, *_NORMS)):
+        return value
+    return graph.constant(value.data.reshape(-1), value.name)
+
+
+def _of_rows(op: Op) -> Op:
+    """Return an operator for tensors of two axes."""
+    return with_attributes(op, axis=-1) if isinstance(op, _NORMS) else op

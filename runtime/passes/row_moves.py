@@ -1,0 +1,203 @@
+"""Moves of whole rows: what chains of views, slices and joins do to the order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ..ir import Graph, Node, Value
+from ..ops.gather import Gather
+from ..ops.movement import Concat, Slice, Split, Transpose
+from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
+from ..types import Array
+from .driver import Evaluate
+from .editing import Builder, shape_of
+
+RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+_COPIES = (Transpose, Slice, Split, Concat, Gather)
+#: Fewest elements of a row for which an index of eight bytes is little.
+_WIDTH = 8
+#: Most nodes of one move.
+_REACH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How many rows a tensor consists of, and of how many elements each; its last axis is one."""
+
+    count: int
+    width: int
+
+    @property
+    def is_worth(self) -> bool:
+        """Whether an index a row is little beside the rows themselves, and there are some."""
+        return self.count > 0 and self.width >= _WIDTH
+
+    @classmethod
+    def of(cls, value: Value | None) -> Rows | None:
+        """Return those of a tensor of known sizes and at least one axis."""
+        shape = shape_of(value)
+        sizes = [size for size in shape or () if isinstance(size, int)]
+        if not shape or len(sizes) != len(shape):
+            return None
+        return cls(prod(sizes[:-1]), sizes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """``top[i] = source[index[i]]``, of rows.
+
+    Attributes:
+        source: what is moved.
+        top: what becomes of it, of rows of the same size.
+        index: int64, a row of the source for each row of the result.
+        nodes: between both; nobody else reads what is in between.
+    """
+
+    source: Value
+    top: Value
+    index: Array
+    nodes: frozenset[Node]
+
+    @property
+    def copies(self) -> int:
+        """Number of nodes that are more than another shape; 0 where none is more than a cut."""
+        cuts = sum(isinstance(node.op, (Slice, Split)) for node in self.nodes)
+        others = sum(isinstance(node.op, (Transpose, Concat, Gather)) for node in self.nodes)
+        return cuts + others if others else 0
+
+    @property
+    def last(self) -> Node:
+        """The node that gives the result."""
+        node = self.top.producer
+        if node is None:
+            raise TypeError(f"no node computes '{self.top.name}'")
+        return node
+
+
+def moves_rows(node: Node) -> bool:
+    """Whether a node moves rows as they are, by constants: all of its axes but the last."""
+    op, first = node.op, shape_of(node.inputs[0] if node.inputs else None)
+    if not first or not isinstance(op, (*RESHAPES, *_COPIES)):
+        return False
+    rank = len(first)
+    data = node.inputs if isinstance(op, Concat) else node.inputs[:1]
+    settings = () if isinstance(op, Concat) else node.inputs[1:]
+    if any(v is None or v.data is not None for v in data):
+        return False
+    if not isinstance(op, RESHAPES) and any(v and v.data is None for v in settings):
+        return False
+    rows = [Rows.of(v) for v in (*data, *node.outputs)]
+    if any(row is None or row.width != first[-1] or not row.is_worth for row in rows):
+        return False
+    axes = [op.axis] if isinstance(op, (Split, Concat, Gather)) else []
+    if isinstance(op, Slice):
+        given = settings[2].data if len(settings) > 2 and settings[2] is not None else None
+        axes = list(range(rank)) if given is None else given.reshape(-1).tolist()
+    if isinstance(op, Transpose):
+        return op.order(rank)[-1] == rank - 1
+    return all(axis % rank != rank - 1 for axis in axes)
+
+
+def move_to(graph: Graph, node: Node, evaluate: Evaluate) -> Move | None:
+    """Return the longest move that ends in the result of a node, if it comes from one tensor."""
+    if len(node.outputs) != 1:
+        return None
+    nodes, sources = {node}, dict.fromkeys(node.reads)
+    grown = True
+    while grown and len(nodes) < _REACH:
+        grown = False
+        for value in list(sources):
+            maker = value.producer
+            if maker is None or maker in nodes or not moves_rows(maker):
+                continue
+            if any(_is_read_elsewhere(graph, v, nodes) for v in maker.outputs):
+                continue
+            nodes.add(maker)
+            grown = True
+        made = {v for each in nodes for v in each.outputs}
+        sources = {
+            v: None for each in nodes for v in _moved(each) if v not in made and v.data is None
+        }
+    if len(sources) != 1:
+        return None
+    (source,) = sources
+    index = _index(source, node, nodes, evaluate)
+    return None if index is None else Move(source, node.output, index, frozenset(nodes))
+
+
+def reshaped(graph: Graph, move: Move) -> Move:
+    """Return a move with the views of the same rows that alone read its result."""
+    top, nodes = move.top, set(move.nodes)
+    while (view := graph.sole_consumer(top)) is not None and isinstance(view.op, RESHAPES):
+        if not moves_rows(view):
+            break
+        top = view.output
+        nodes.add(view)
+    return Move(move.source, top, move.index, frozenset(nodes))
+
+
+def _moved(node: Node) -> Sequence[Value]:
+    """Return the operands of which a node moves rows."""
+    data = node.inputs if isinstance(node.op, Concat) else node.inputs[:1]
+    return [value for value in data if value is not None]
+
+
+def _is_read_elsewhere(graph: Graph, value: Value, nodes: set[Node]) -> bool:
+    return graph.is_output(value) or any(reader not in nodes for reader in value.consumers)
+
+
+def _index(source: Value, last: Node, nodes: set[Node], evaluate: Evaluate) -> Array | None:
+    """Return which row of the source each row of the result is, by moving their numbers."""
+    rows, shape = Rows.of(source), shape_of(source)
+    if rows is None or shape is None:
+        return None
+    numbers: dict[Value, Array] = {source: _column(np.arange(rows.count), source)}
+    todo = [last]
+    while todo:
+        node = todo[-1]
+        missing = [v for v in _moved(node) if v not in numbers]
+        if missing:
+            todo += [v.producer for v in missing if v.producer is not None]
+            continue
+        todo.pop()
+        moved = [numbers[v] for v in _moved(node)]
+        if isinstance(node.op, RESHAPES):
+            results: Sequence[Array] | None = [_column(moved[0], node.output)]
+        else:
+            others = [None if v is None else v.data for v in node.inputs[len(moved) :]]
+            results = evaluate(node.op, [*moved, *others], len(node.outputs))
+        if results is None:
+            return None
+        numbers.update(zip(node.outputs, results, strict=True))
+    return numbers[last.output].reshape(-1)
+
+
+def _column(numbers: Array, value: Value) -> Array:
+    """Return numbers of rows in the shape of a tensor whose rows have one element."""
+    shape = shape_of(value) or ()
+    return numbers.reshape(*(size for size in shape[:-1] if isinstance(size, int)), 1)
+
+
+# ── writing them ─────────────────────────────────────────────────────────────────────────────────
+
+
+def as_shape(add: Builder, value: Value, shape: Sequence[int]) -> Value:
+    """Return a value in another shape."""
+    if shape_of(value) == tuple(shape):
+        return value
+    return add(Reshape(), value, add.integers(shape, "shape"))
+
+
+def moved(add: Builder, source: Value, index: Array, shape: Sequence[int]) -> Value:
+    """Return rows of a tensor, in a shape: one Gather between two views."""
+    rows = Rows.of(source)
+    if rows is None:
+        raise ValueError(f"'{source.name}' has no rows of known size")
+    flat = as_shape(add, source, (rows.count, rows.width))
+    if len(index) != rows.count or (index != np.arange(rows.count)).any():
+        flat = add(Gather(axis=0), flat, add.constant(index, "rows"))
+    return as_shape(add, flat, shape)

@@ -1,0 +1,197 @@
+"""Moves of rows are composed, and meet behind what takes rows in any order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
+from tercet.runtime.ops.gather import Gather
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
+from tercet.runtime.ops.norm import LayerNormalization, Softmax
+from tercet.runtime.ops.reduce import ReduceSum
+from tercet.runtime.ops.shape import Reshape
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+#: Of an image with channels last: two windows of 3 rows high, two of 4 columns wide.
+SHAPE = (2, 6, 8, 16)
+HIGH, WIDE = 3, 4
+WINDOWS = (2 * 2 * 2, HIGH * WIDE, 16)
+
+
+def roll(g: Graph, x: Value, by: int, axis: int) -> Value:
+    """As torch exports `roll`."""
+    size = SHAPE[axis]
+    cuts = ((size - by % size, size), (0, size - by % size))
+    parts = [apply(g, Slice(), x, *(np.array([n]) for n in (*cut, axis))) for cut in cuts]
+    return apply(g, Concat(axis=axis), *parts)
+
+
+def cut(g: Graph, x: Value) -> Value:
+    """Cut an image in windows."""
+    x = apply(g, Reshape(), x, np.array([2, 2, HIGH, 2, WIDE, 16]))
+    x = apply(g, Transpose(perm=(0, 1, 3, 2, 4, 5)), x)
+    return apply(g, Reshape(), x, np.array(WINDOWS))
+
+
+def join(g: Graph, x: Value) -> Value:
+    """Put windows together again."""
+    x = apply(g, Reshape(), x, np.array([2, 2, 2, HIGH, WIDE, 16]))
+    x = apply(g, Transpose(perm=(0, 1, 3, 2, 4, 5)), x)
+    return apply(g, Reshape(), x, np.array(SHAPE))
+
+
+def norm(g: Graph, x: Value) -> Value:
+    return apply(g, LayerNormalization(), x, normal(16), normal(16))
+
+
+def layer(g: Graph, x: Value, inputs: int, outputs: int) -> Value:
+    return apply(g, Add(), apply(g, MatMul(), x, normal(inputs, outputs)), normal(outputs))
+
+
+def mix(g: Graph, x: Value) -> Value:
+    """Mix the rows of each window, as its attention does: the order within it counts."""
+    return apply(g, MatMul(), normal(HIGH * WIDE, HIGH * WIDE), x)
+
+
+def block(g: Graph, x: Value, shift: int = 0) -> Value:
+    """A block of Swin: windows, perhaps of a rolled image, and a layer of rows."""
+    y = norm(g, x)
+    if shift:
+        y = roll(g, roll(g, y, -shift, 1), -shift, 2)
+    y = join(g, layer(g, mix(g, cut(g, y)), 16, 16))
+    if shift:
+        y = roll(g, roll(g, y, shift, 1), shift, 2)
+    x = apply(g, Add(), x, y)
+    y = apply(g, Gelu(), layer(g, norm(g, x), 16, 32))
+    return apply(g, Add(), x, layer(g, y, 32, 16))
+
+
+def count(graph: Graph) -> int:
+    """Number of nodes that copy."""
+    return sum(isinstance(n.op, (Transpose, Slice, Split, Concat, Gather)) for n in graph.nodes)
+
+
+def test_a_rolled_image_in_windows_is_one_gather() -> None:
+    graph = make(lambda g, x: mix(g, cut(g, roll(g, roll(g, x, 2, 1), 1, 2))), SHAPE)
+    after, _ = optimised(graph)
+    assert [kind for kind in kinds(after) if kind != "Reshape"] == ["Gather", "MatMul"]
+    assert_same(graph, after)
+
+
+def test_blocks_of_windows_copy_once_each() -> None:
+    """Each block begins with a move from where the block before left its rows."""
+
+    def build(g: Graph, x: Value) -> Value:
+        for shift in (0, 1, 0, 2):
+            x = block(g, x, shift)
+        return x
+
+    graph = make(build, SHAPE)
+    after, log = optimised(graph)
+    assert count(graph) == 4 * 2 + 2 * 12
+    assert count(after) == 5
+    assert log.counts["compose_moves"] >= 4
+    assert_same(graph, after)
+
+
+def test_a_residual_is_added_before_the_rows_go_back() -> None:
+    graph = make(lambda g, x: block(g, x, 1), SHAPE)
+    after, _ = optimised(graph)
+    assert count(after) == 2
+    steps = [kind for kind in kinds(after) if kind != "Reshape"]
+    there, back = (i for i, kind in enumerate(steps) if kind == "Gather")
+    assert steps[there + 1] == "LayerNormalization"
+    assert steps[back - 2 : back] == ["Add", "Add"], "bias and residual of the product"
+    assert_same(graph, after)
+
+
+def test_a_move_and_its_inverse_are_nothing() -> None:
+    graph = make(lambda g, x: apply(g, Relu(), roll(g, roll(g, x, 3, 1), -3, 1)), SHAPE)
+    after, _ = optimised(graph)
+    assert [kind for kind in kinds(after) if kind != "Reshape"] == ["Relu"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_what_mixes_rows_ends_a_region(axis: int) -> None:
+    """Softmax along rows may not be passed; here it may not stand in another order either."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = roll(g, roll(g, x, 1, 1), 1, 2)
+        y = apply(g, Softmax(axis=axis), apply(g, Relu(), y))
+        return roll(g, roll(g, y, -1, 1), -1, 2)
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+
+
+def test_rows_that_others_read_stay_in_order() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Relu(), roll(g, roll(g, x, 1, 1), 1, 2))
+        total = apply(g, ReduceSum(keepdims=1), y, np.array([1]))
+        return apply(g, Mul(), roll(g, roll(g, y, 2, 1), 1, 2), total)
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert count(after) == 2
+    assert_same(graph, after)
+
+
+def test_constants_of_whole_images_end_a_region() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Add(), roll(g, roll(g, x, 1, 1), 1, 2), normal(*SHAPE[1:]))
+        return roll(g, roll(g, y, -1, 1), -1, 2)
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert count(after) == 2
+    assert_same(graph, after)
+
+
+def test_rows_that_are_taken_twice_are_not_moved_back() -> None:
+    """A Gather that repeats rows has no inverse; its region works on the repeated ones."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Gather(axis=1), x, np.array([0, 0, 3, 5, 2, 2]))
+        y = apply(g, Relu(), apply(g, Transpose(perm=(0, 2, 1, 3)), y))
+        return apply(
+            g, Transpose(perm=(0, 2, 1, 3)), apply(g, Gather(axis=2), y, np.arange(6)[::-1].copy())
+        )
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert_same(graph, after)
+
+
+def test_parts_of_an_image_stay_slices() -> None:
+    """A part may be read where it lies; an index would make a copy of it."""
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = g.insert(Split(axis=0, num_outputs=2), [x], 2).outputs
+        first = apply(g, Slice(), parts[0], np.array([1]), np.array([4]), np.array([1]))
+        return apply(g, Relu(), first)
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert "Gather" not in kinds(after)
+    assert_same(graph, after)
+
+
+def test_short_rows_stay() -> None:
+    """An index for each row would be larger than the rows."""
+
+    def build(g: Graph, x: Value) -> Value:
+        parts = [
+            apply(g, Slice(), x, *(np.array([n]) for n in (a, b, 1))) for a, b in ((3, 6), (0, 3))
+        ]
+        return apply(g, Transpose(perm=(1, 0, 2)), apply(g, Concat(axis=1), *parts))
+
+    graph = make(build, (4, 6, 2))
+    after, _ = optimised(graph)
+    assert "Gather" not in kinds(after)
+    assert_same(graph, after)
