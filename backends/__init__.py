@@ -38,7 +38,7 @@ class Availability:
         name: the backend.
         device: such as ``cpu`` or ``cuda:0 NVIDIA H200``; empty where it cannot run.
         missing: what is missing, empty where nothing is.
-        remedy: the command or step that mends it.
+        remedy: the command or step that fixes it.
     """
 
     name: str

@@ -11,7 +11,7 @@ from ...runtime.dtypes import FLOATS, DType, bool_, float32, float64
 from ...runtime.ops.attention import Attention, FlexAttention, LinearAttention, RotaryEmbedding
 from .compile import arithmetic
 from .flash import flash
-from .heads import Heads, Task, by_head
+from .heads import AttentionTask, Heads, by_head
 from .launch import Launch, each, launches_of
 from .operands import Scratch, Tensor
 from .registry import Answer, Setting, kernel, need_dtypes
@@ -48,7 +48,7 @@ def attention(
     queries = by_head(q, op.q_num_heads)
     result = queries if y is None else by_head(y, op.q_num_heads)
     pasts = (past_key, past_value)
-    task = Task(op, queries, keys, values, result, mask, pasts, lengths)
+    task = AttentionTask(op, queries, keys, values, result, mask, pasts, lengths)
     quick = flash(task, setting.target) if scores is None else "scores are wanted"
     if isinstance(quick, str):
         return (*launches, _rows(task, y, scores))
@@ -98,7 +98,7 @@ def _types(dtype: DType, state: DType) -> tuple[tuple[str, DType], ...]:
 _NOTHING = (("INTERLEAVED", False), ("DELTA", False), ("DECAYS", 0), ("RATES", 0))
 
 
-def _rows(task: Task, y: Tensor | None, scores: Tensor | None) -> Launch:
+def _rows(task: AttentionTask, y: Tensor | None, scores: Tensor | None) -> Launch:
     """Return the launch of `attention.cu`, a block for a row of queries."""
     op, dtype = task.op, task.q.tensor.dtype
     compute = float64 if op.is_wide else arithmetic(dtype)

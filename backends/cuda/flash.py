@@ -11,7 +11,7 @@ from .compile import Target
 from .flash_parts import FEW, Sharing, group_of, merge, share
 from .flash_wgmma import on_hopper
 from .gemm.atoms import atom_of
-from .heads import Task
+from .heads import AttentionTask
 from .launch import Launch
 from .layout import ceil_div
 from .registry import Answer, need_dtypes
@@ -24,7 +24,7 @@ LOG2E = log2(e)
 FEWEST_KEYS = 16
 
 
-def flash(task: Task, target: Target) -> Answer:
+def flash(task: AttentionTask, target: Target) -> Answer:
     """Return the launch that keeps scores out of memory, or why there is none."""
     q, v = task.q.dims, task.v.dims
     dtype = task.q.tensor.dtype
@@ -48,7 +48,7 @@ def flash(task: Task, target: Target) -> Answer:
 
 
 def _launch(
-    task: Task,
+    task: AttentionTask,
     entry: str,
     sharing: Sharing,
     shared: int,
@@ -88,7 +88,7 @@ def _launch(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WarpShape:
     """How the warps of `attention_mma.cu` share rows and keys.
 
     Attributes:
@@ -109,16 +109,18 @@ class Shape:
 
 #: From the fewest blocks to the most. Eleven shapes were measured on an H200: the first of these
 #: with a block for nearly every multiprocessor is close to the best.
-SHAPES = (Shape(2, 4, 1), Shape(1, 8, 1), Shape(1, 4, 1), Shape(1, 2, 2))
+SHAPES = (WarpShape(2, 4, 1), WarpShape(1, 8, 1), WarpShape(1, 4, 1), WarpShape(1, 2, 2))
 #: Those for few queries, from the fewest rows to the most.
-FEW_SHAPES = (Shape(1, 1, 4), Shape(1, 2, 2), Shape(1, 4, 1), Shape(1, 8, 1))
+FEW_SHAPES = (WarpShape(1, 1, 4), WarpShape(1, 2, 2), WarpShape(1, 4, 1), WarpShape(1, 8, 1))
 #: The largest heads, key and value together, whose 32 rows a warp has registers for.
 MOST_DOUBLE = 128
 #: Tiles of few queries in shared memory, at most.
 MOST_STAGES = 4
 
 
-def _half(task: Task, target: Target, shape: Shape | None = None) -> tuple[Launch, ...]:
+def _half(
+    task: AttentionTask, target: Target, shape: WarpShape | None = None
+) -> tuple[Launch, ...]:
     size_k, size_v = (ceil_div(x.dims[3], 16) * 16 for x in (task.q, task.v))
     keys, stages = 64 if max(size_k, size_v) <= 128 else 32, 2
     rows = group_of(task) * task.q.dims[2]
@@ -148,7 +150,7 @@ def _half(task: Task, target: Target, shape: Shape | None = None) -> tuple[Launc
     )
 
 
-def _few_shape(rows: int, sizes: tuple[int, int], target: Target) -> Shape:
+def _few_shape(rows: int, sizes: tuple[int, int], target: Target) -> WarpShape:
     """Return the shape with so many rows a block, or with most of those that there is room for."""
     fitting = [
         shape
@@ -164,13 +166,13 @@ def _stages(tile: int, target: Target) -> int:
     return min(MOST_STAGES, of_two if of_two >= 2 else max(1, target.shared // tile))
 
 
-def _shared(shape: Shape, keys: int, stages: int, sizes: tuple[int, int]) -> int:
+def _shared(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) -> int:
     """Return the bytes of shared memory of a block, `sizes` being that of a key and of a value."""
     buffers = stages * keys * shape.warps_n * (sum(sizes) + 16) * 2
     return max(buffers, shape.warps_n * shape.rows * (sizes[1] + 6) * 4)
 
 
-def _shape(task: Task, sizes: tuple[int, int], keys: int, target: Target) -> Shape:
+def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Target) -> WarpShape:
     """Return the shape with most rows a block that keeps the multiprocessors busy."""
     batch, heads, length, _ = task.q.dims
     most = max(1, ceil_div(task.total, keys))
@@ -184,7 +186,7 @@ def _shape(task: Task, sizes: tuple[int, int], keys: int, target: Target) -> Sha
         blocks = ceil_div(length, shape.rows) * heads * batch
         if blocks >= 0.9 * target.processors and length > shape.rows // 2:
             return shape
-    return usable[-1] if usable else Shape(1, 1, 1)
+    return usable[-1] if usable else WarpShape(1, 1, 1)
 
 
 # ── float32 ──────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +200,7 @@ LATENCY = 5.3
 LOW, LOW_OF_LARGE = 8, 4
 
 
-def _single(task: Task, target: Target, height: int | None = None) -> Answer:
+def _single(task: AttentionTask, target: Target, height: int | None = None) -> Answer:
     batch, heads, length, size = task.q.dims
     size_k, size_v = ceil_div(size, 8) * 8, ceil_div(task.v.dims[3], 32) * 32
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .compile import Target
-from .heads import Task
+from .heads import AttentionTask
 from .launch import Launch
 from .layout import ceil_div
 from .operands import Scratch
@@ -39,16 +39,16 @@ class Sharing:
         """What `attention_parts.cuh` is compiled with."""
         return ("GROUP", self.group), ("SPLIT", self.parts > 1)
 
-    def tiles(self, task: Task) -> int:
+    def tiles(self, task: AttentionTask) -> int:
         """Return how many blocks the rows of a group take."""
         return ceil_div(self.group * task.q.dims[2], self.rows)
 
-    def left(self, task: Task, size: int) -> tuple[Scratch, Scratch]:
+    def left(self, task: AttentionTask, size: int) -> tuple[Scratch, Scratch]:
         """Return where blocks leave sums of `size` elements a row, and what stands beside them."""
         rows = self.parts * _rows(task)
         return Scratch(0), Scratch(rows * size * 4)
 
-    def scratch(self, task: Task, size: int) -> int:
+    def scratch(self, task: AttentionTask, size: int) -> int:
         """Return the bytes of what blocks leave."""
         return self.parts * _rows(task) * (size + 2) * 4
 
@@ -59,17 +59,17 @@ class Sharing:
         return f"{text}, {self.parts} parts" if self.parts > 1 else text
 
 
-def _rows(task: Task) -> int:
+def _rows(task: AttentionTask) -> int:
     batch, heads, length, _ = task.q.dims
     return batch * heads * length
 
 
-def group_of(task: Task) -> int:
+def group_of(task: AttentionTask) -> int:
     """Return how many heads of queries blocks have: all of a head of keys, if queries are few."""
     return task.sharing if task.q.dims[2] <= FEW else 1
 
 
-def share(task: Task, rows: int, tile: int, shared: int, target: Target) -> Sharing:
+def share(task: AttentionTask, rows: int, tile: int, shared: int, target: Target) -> Sharing:
     """Return the sharing that an estimate takes to be quickest.
 
     A multiprocessor has up to `RESIDENT` blocks at one time. Each takes as long as one step to
@@ -103,7 +103,7 @@ def share(task: Task, rows: int, tile: int, shared: int, target: Target) -> Shar
     return Sharing(rows, group, parts, max(1, ceil_div(steps, parts)))
 
 
-def merge(task: Task, sharing: Sharing, size: int, steepness: float) -> Launch:
+def merge(task: AttentionTask, sharing: Sharing, size: int, steepness: float) -> Launch:
     """Return the launch that puts parts together.
 
     Args:

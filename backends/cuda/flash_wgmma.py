@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...runtime.dtypes import float32
 from .compile import Target
 from .gemm.atoms import atom_of
-from .heads import Heads, Task
+from .heads import AttentionTask, Heads
 from .launch import Launch
 from .layout import ceil_div
 from .operands import TensorMap
@@ -18,7 +18,7 @@ MOST_KEYS = 208
 OF_STEP = 24
 
 
-def on_hopper(task: Task, target: Target) -> Launch | None:
+def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
     """Return the launch with wgmma, or None where it does not suit."""
     operands = (task.q, task.k, task.v, task.y)
     able = (
@@ -34,13 +34,13 @@ def on_hopper(task: Task, target: Target) -> Launch | None:
     return None
 
 
-def _fills(task: Task, rows: int, target: Target) -> bool:
+def _fills(task: AttentionTask, rows: int, target: Target) -> bool:
     """Whether blocks of so many rows are enough for nearly every multiprocessor."""
     batch, heads, length, _ = task.q.dims
     return ceil_div(length, rows) * heads * batch >= 0.9 * target.processors
 
 
-def _suits_groups(task: Task, target: Target) -> bool:
+def _suits_groups(task: AttentionTask, target: Target) -> bool:
     """Whether `attention_wgmma.cu` is for these heads, and has enough blocks."""
     length = task.q.dims[2]
     return (
@@ -50,7 +50,7 @@ def _suits_groups(task: Task, target: Target) -> bool:
     )
 
 
-def _grouped(task: Task, target: Target, keys: int = 0, resident: int = 0) -> Launch:
+def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int = 0) -> Launch:
     batch, heads, length, size = task.q.dims
     steps_of = range(64, MOST_KEYS + 1, 16)
     keys = keys or min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
@@ -82,7 +82,7 @@ def _grouped(task: Task, target: Target, keys: int = 0, resident: int = 0) -> La
     )
 
 
-def _blocks_with_registers(task: Task, keys: int) -> int:
+def _blocks_with_registers(task: AttentionTask, keys: int) -> int:
     """Return how many blocks of `attention_wgmma.cu` a multiprocessor has registers for."""
     if keys <= 128:
         return 4
@@ -99,12 +99,12 @@ SMALLEST, LARGEST, LONG = 64, 128, 1024
 MOST_SHARED = 128
 
 
-def _groups(task: Task) -> int:
+def _groups(task: AttentionTask) -> int:
     """Return how many groups of four warps there are registers for."""
     return 3 if max(task.q.dims[3], task.v.dims[3]) <= 64 else 2
 
 
-def _suits_long(task: Task, target: Target) -> bool:
+def _suits_long(task: AttentionTask, target: Target) -> bool:
     """Whether `attention_long.cu` is for these heads, and has enough blocks."""
     sizes = (task.q.dims[3], task.v.dims[3])
     return (
@@ -116,7 +116,7 @@ def _suits_long(task: Task, target: Target) -> bool:
     )
 
 
-def _long(task: Task, target: Target) -> Launch:
+def _long(task: AttentionTask, target: Target) -> Launch:
     batch, heads, length, size = task.q.dims
     size_v, dtype, mask = task.v.dims[3], task.q.tensor.dtype, task.mask
     slabs_k, slabs_v = ceil_div(size, 64), ceil_div(size_v, 64)

@@ -49,7 +49,7 @@ def by_head(x: Tensor, heads: int | None) -> Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class AttentionTask:
     """An Attention with what it reads besides queries, keys and values.
 
     Attributes:

@@ -24,7 +24,7 @@ _FINAL = re.compile(
     r"|_ASSERT$|LAUNCH_(FAILED|TIMEOUT)|_ECC_|NVLINK|CONTAINED|EXTERNAL_DEVICE|_MPS_(CLIENT|CONN|RPC)"
     r"|(CONTEXT|DEVICE)_(IS_DESTROYED|UNAVAILABLE)|TENSOR_MEMORY_LEAK|DEINITIALIZED|_UNKNOWN$"
 )
-#: Statuses that every later call of the process gets as well, or that only another device mends.
+#: Statuses that every later call of the process gets as well, or that only another device fixes.
 FAULTS = frozenset(status.name for status in driver.CUresult if _FINAL.search(status.name))
 
 

@@ -27,14 +27,14 @@ from .regions import Region
 OPSET = 20
 
 Ints = tuple[int, ...]
-#: The least, the usual and the greatest shape of an input.
+#: Minimum, usual and maximum shape of an input.
 Profile = tuple[Ints, Ints, Ints]
-#: Least, usual and greatest size by symbolic dimension.
+#: Minimum, usual and maximum size by symbolic dimension.
 Ranges = Mapping[str, tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class SectionTensor:
     """An input or output of a section: its name there, dtype and, for this plan, shape."""
 
     name: str
@@ -54,8 +54,8 @@ class Section:
     """
 
     graph: Graph
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[SectionTensor, ...]
+    outputs: tuple[SectionTensor, ...]
     profiles: Mapping[str, Profile]
     opset: int = OPSET
 
@@ -121,8 +121,8 @@ def written_as(graph: Graph, node: Node, opset: int) -> tuple[Graph, tuple[Node,
     return part, tuple(part.walk()), next(filter(None, reasons), "")
 
 
-def _tensors(values: Sequence[Value]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(value.name, value.tensor.without_value()) for value in values)
+def _tensors(values: Sequence[Value]) -> tuple[SectionTensor, ...]:
+    return tuple(SectionTensor(value.name, value.tensor.without_value()) for value in values)
 
 
 # ── symbolic dimensions ──────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...runtime.backend import Device, View
 from ...runtime.errors import DeviceError
-from ..regions.section import Section, Tensor
+from ..regions.section import Section, SectionTensor
 from .engine import Context, Engine
 from .layers import layers as layers_of
 
@@ -76,7 +76,7 @@ class EngineStep:
         return run
 
     def _rehearse(self, context: Context) -> None:
-        tensors: Sequence[Tensor] = (*self.section.inputs, *self.section.outputs)
+        tensors: Sequence[SectionTensor] = (*self.section.inputs, *self.section.outputs)
         views = [self.device.upload(np.zeros(t.type.dims, t.type.dtype)) for t in tensors]
         try:
             where = zip(tensors, views, strict=True)

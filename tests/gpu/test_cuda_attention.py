@@ -73,7 +73,7 @@ def test_sizes(size: tuple[Any, ...], dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("shape", flash.SHAPES, ids=str)
-def test_every_shape(shape: flash.Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shape(shape: flash.WarpShape, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "on_hopper", lambda *_: None)
     monkeypatch.setattr(flash, "_shape", lambda *_: shape)
     check(((2, 4, 2), (150, 333), (64, 64)), float16)
