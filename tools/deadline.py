@@ -2,7 +2,7 @@
 
 Where signals can be had (the main thread, not on Windows) the work is interrupted wherever it is,
 as Ctrl-C would; elsewhere at the next stage that it tells of. What neither can interrupt, such as a
-kernel that never ends, a watchdog of the command line ends together with the process.
+long product of BLAS or a kernel that never ends, the command line ends with its process.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .console import Say, silent
 
 #: Seconds that a command has to finish with what it has when its time is up.
 GRACE = 10.0
-#: Seconds that work which keeps nothing has to hear of the alarm.
-PROMPT = 0.8
+#: Seconds that the work has to hear of the alarm, and to end once it has heard of it.
+PROMPT, AGAIN = 1.0, 1.0
 #: Where an alarm waits, as what it interrupts there is what puts everything back.
 _OWN_FILES = frozenset({__file__, contextlib.__file__})
 
@@ -72,7 +72,7 @@ class _Watch:
         if self.active:
             self._limit.stage = text
             self._say(text)
-            if self._end is not None and monotonic() > self._end:
+            if self._end is not None and monotonic() > self._end and not self.rung:
                 self._raise()
 
     def ring(self, number: int, frame: FrameType | None) -> None:
@@ -81,13 +81,14 @@ class _Watch:
             return
         if frame is not None and frame.f_code.co_filename in _OWN_FILES:
             signal.setitimer(signal.ITIMER_REAL, 1e-3)
-        else:
-            self._raise()
+            return
+        # Where a destructor or a callback is interrupted, the exception goes nowhere.
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        self._raise()
 
     def _raise(self) -> None:
-        if not self.rung:
-            self.rung = True
-            raise OutOfTime
+        self.rung = True
+        raise OutOfTime
 
 
 @contextmanager
@@ -95,17 +96,15 @@ def time_limit(
     seconds: float | None,
     say: Say = silent,
     since: float | None = None,
-    *,
-    prompt: bool = False,
 ) -> Iterator[tuple[Limit, Say]]:
     """Let a block run so long and no longer; it ends early, without an error.
+
+    On the command line the process ends where nothing can interrupt the work.
 
     Args:
         seconds: more than 0; None for no limit.
         say: told of each stage.
         since: when they began to count, by `time.monotonic`; now where None.
-        prompt: whether the command line ends the process soon where nothing can interrupt the
-            work, instead of waiting for what it could still show.
 
     Yields:
         The limit, whose `passed` tells afterwards what happened, and what is to be told of each
@@ -118,11 +117,11 @@ def time_limit(
     left = None if seconds is None else max(1e-3, seconds - spent)
     watch = _Watch(limit, say, left)
     able = hasattr(signal, "SIGALRM") and current_thread() is main_thread()
-    ends = prompt and able and WATCHDOG.owns_process
+    ends = able and WATCHDOG.owns_process
     try:
         with (
             _alarm(left, watch) if left is not None and able else nullcontext(),
-            _ended_promptly(left, watch) if left is not None and ends else nullcontext(),
+            _ended_promptly(left, watch, limit) if left is not None and ends else nullcontext(),
         ):
             yield limit, watch
     except OutOfTime:
@@ -148,12 +147,12 @@ def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
 
 
 @contextmanager
-def _ended_promptly(seconds: float, watch: _Watch) -> Iterator[None]:
+def _ended_promptly(seconds: float, watch: _Watch, limit: Limit) -> Iterator[None]:
     """End the process if the work has not heard of the alarm `PROMPT` seconds after it was due."""
 
     def look() -> None:
-        if watch.active and not watch.rung:
-            _end_process(seconds)
+        if watch.active and not watch.rung and limit.seconds is not None:
+            _end_process(limit.seconds)
 
     timer = Timer(seconds + PROMPT, look)
     timer.daemon = True
@@ -212,6 +211,7 @@ WATCHDOG = Watchdog()
 
 
 def _end_process(seconds: float) -> None:
+    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a progress line may have hidden
     said = f"error: not done after {seconds:g} s, and cannot be interrupted: the process ends here"
-    print(said, file=sys.stderr, flush=True)
+    print(f"{cursor}{said}", file=sys.stderr, flush=True)
     os._exit(TimeLimitError.exit_code)

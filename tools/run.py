@@ -174,7 +174,7 @@ def run_model(
     """
     run: Run | None = None
     samples: dict[str, list[float]] = {backend: []}
-    with time_limit(timeout, say, prompt=True) as (limit, tell), ExitStack() as stack:
+    with time_limit(timeout, say) as (limit, tell), ExitStack() as stack:
         tell("loading")
         start = perf_counter()
         model = stack.enter_context(load(file, backend, **options))

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from time import sleep
 
+import onnx.parser
 import pytest
 
 import tercet as api
@@ -205,35 +206,79 @@ def test_what_cannot_be_interrupted_ends_with_the_process(folder: Path) -> None:
     assert "the process ends here" in done.stderr
 
 
-DEAF = """
-import signal, sys
-from tercet.tools import deadline, run
+#: An operator that never ends, and hears of no signal, as a library's function in C.
+NEVER = """
+import signal
+
+def never(x):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    signal.sigwait({signal.SIGUSR2})
+    return x
+
+OPERATORS = {("my.domain", "Never"): never}
+"""
+
+#: A command that would wait for its results for ever, too.
+PATIENT = """
+import sys
+from tercet.tools import deadline
 from tercet.tools.cli import main
 
 deadline.GRACE = 1e6
-
-def deaf(*args, **kwargs):
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-    signal.sigwait({signal.SIGUSR2})
-
-run.make_inputs = deaf
-sys.argv = ["tercet", "run", "adder.onnx", "--timeout", "0.5"]
 main()
 """
 
+#: Commands that run all nodes of a model, or fold those of one whose nodes read no input.
+SLOW_COMMANDS = [
+    "compare reads.onnx -b numpy -b onnx.reference",
+    "compare reads.onnx -b numpy -b onnx.reference --layers",
+    "bisect reads.onnx --precision float16 --tolerance 0.1",
+    "profile reads.onnx --no-peaks",
+    "bench reads.onnx",
+    "simplify reads.onnx out.onnx",
+    "run folds.onnx",
+    "tune folds.onnx --show-space --target sm_90a",
+]
 
-def test_a_run_that_cannot_be_interrupted_ends_promptly(folder: Path) -> None:
-    """It does not wait for `GRACE`, as a run keeps nothing."""
-    done = subprocess.run(
-        [sys.executable, "-c", DEAF],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )
-    assert done.returncode == 7, done.stderr
-    assert "the process ends here" in done.stderr
+
+def slow_model(reads: bool) -> str:
+    """A model whose slow node works on an input, or on a constant."""
+    return f"""
+        <ir_version: 10, opset_import: ["": 21, "my.domain": 1]>
+        g (float[4] x) => (float[4] y) {{
+            c = Constant<value = float[4] {{1, 2, 3, 4}}>()
+            s = my.domain.Never({"x" if reads else "c"})
+            y = Add(x, s)
+        }}
+    """
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no signals to be deaf to")
+def test_every_command_ends_promptly(folder: Path) -> None:
+    """What no alarm interrupts ends with the process, soon after the time is up."""
+    (folder / "never.py").write_text(NEVER)
+    for name in ("reads", "folds"):
+        onnx.save(onnx.parser.parse_model(slow_model(name == "reads")), folder / f"{name}.onnx")
+    more = ["--timeout", "0.2", "--operators", "never.py"]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PATIENT, *command.split(), *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        for command in SLOW_COMMANDS
+    ]
+    try:
+        for command, child in zip(SLOW_COMMANDS, started, strict=True):
+            _, said = child.communicate(timeout=90)
+            assert child.returncode == 7, f"{command}: {said}"
+            assert "after 0.2 s" in said, command
+    finally:
+        for child in started:
+            child.kill()
+            child.communicate()
 
 
 def ends_of_process(monkeypatch: pytest.MonkeyPatch) -> list[float]:

@@ -17,6 +17,7 @@ from .options import (
     Json,
     Precision,
     Shapes,
+    Timeout,
     algorithms_of,
     show,
 )
@@ -46,6 +47,7 @@ def tune(
     algorithm: Algorithms = None,
     shapes: Shapes = None,
     dims: Dims = None,
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -53,6 +55,7 @@ def tune(
     from ..algorithms import algorithms as list_algorithms
     from ..algorithms_view import show_algorithms, show_report, show_tuned
     from ..console import progress
+    from ..deadline import all_or_nothing
     from ..tuning import tune as tune_model
 
     options: dict[str, Any] = {
@@ -67,10 +70,10 @@ def tune(
     if target is not None and not show_space:
         raise UsageError("--target belongs to --show-space; only a GPU that is here can be tuned")
     if show_space:
-        with progress() as say:
-            listed = list_algorithms(model, target=target, say=say, tune=True, **options)
+        with progress() as say, all_or_nothing(timeout, say) as tell:
+            listed = list_algorithms(model, target=target, say=tell, tune=True, **options)
         show(listed, show_algorithms, json=json)
         return
-    with progress() as say:
-        found = tune_model(model, again=again, say=say, **options)
+    with progress() as say, all_or_nothing(timeout, say) as tell:
+        found = tune_model(model, again=again, say=tell, **options)
     show(found, show_report if report else show_tuned, json=json)
