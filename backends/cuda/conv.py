@@ -128,7 +128,7 @@ def _half_sums(conv: Convolution, variant: str = "") -> Answer:
 
 
 def _gemm_floor(conv: Convolution) -> float:
-    """Return what `gemm.cu` takes at least: no tile does more on one multiprocessor."""
+    """Return what `gemm/simt.cu` takes at least: no tile does more on one multiprocessor."""
     if conv.x.dtype != float32:
         return inf
     return 2.3 + conv.macs / (2e5 * conv.setting.target.processors)

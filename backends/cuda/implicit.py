@@ -1,7 +1,7 @@
 """Convolutions as matrix products whose left matrix is never stored: implicit GEMM.
 
 A row of that matrix is the window of one output pixel. Which element of the image an element of the
-window is, `gemm.cu` looks up in a table that was computed before (implicit_precomp_gemm), and
+window is, `gemm/simt.cu` looks up in a table that was computed before (implicit_precomp_gemm), and
 `implicit.cu` computes on the way (implicit_gemm).
 """
 
@@ -60,7 +60,7 @@ def _formats(conv: Convolution) -> Formats | str:
 
 
 def precomputed(conv: Convolution, variant: str = "") -> Answer:
-    """Return the product of windows, or of pixels, and filters by `gemm.cu`."""
+    """Return the product of windows, or of pixels, and filters by `gemm/simt.cu`."""
     return simt.multiply(_gemm(conv), conv.tail, conv.setting, _config(conv, variant))
 
 

@@ -36,7 +36,7 @@ class Launch:
         shared: bytes of dynamic shared memory.
         scratch: bytes of the workspace that the step needs because of it.
         cluster: blocks along x, y and z that reach each other's memory (Hopper and newer).
-        early: it calls `begin_early`, so that it may begin while the kernel before it runs.
+        early: it calls `grid_dependency_sync`: it may begin while the kernel before it runs (PDL).
         note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
         pitched: operands whose `Tensor.row` or `Tensor.strides` it goes by, so that they may be
             slices of tensors with more channels; it is a promise, that nothing else tells. Those

@@ -30,7 +30,7 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
     | {"unsigned": uint32, "unsigned int": uint32, "unsigned long long": uint64}
 )
 
-#: The struct of `bulk.cuh` that the driver makes.
+#: The struct of `ptx/tma.cuh` that the driver makes.
 TENSOR_MAP = "TensorMap"
 
 

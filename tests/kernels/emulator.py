@@ -40,9 +40,12 @@ _HEADER = Path(__file__).with_name("emulator.hpp")
 _RUNNER = Path(__file__).with_name("emulator.cpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(
-    r'#line 1 "(?:\w+/)?(tensor_cores|barriers|bulk|greater)\.cuh"\n.*?(?=^#line )',
+    r'#line 1 "(?:ptx/)?(cp_async|ldmatrix|wgmma|cluster|mbarrier|tma|greater)\.cuh"\n'
+    r".*?(?=^#line )",
     re.DOTALL | re.MULTILINE,
 )
+#: Those that have one together with `cp_async.cuh`.
+_TOGETHER = {"cp_async": "tensor_cores", "ldmatrix": "", "wgmma": "", "cluster": ""}
 #: Generated functions that are one instruction.
 _MMA = re.compile(
     r"^__device__ __forceinline__ void (?:wg)?mma\w*\(.*?^}$", re.DOTALL | re.MULTILINE
@@ -141,9 +144,14 @@ class HostCompiler:
         return header, runner
 
 
+def _replaced(header: re.Match[str]) -> str:
+    name = _TOGETHER.get(header[1], header[1])
+    return _HEADER.with_name(f"{name}.hpp").read_text() if name else ""
+
+
 def _text(source: Source) -> str:
     kernel = re.sub(r"^#include <\w+\.h>$", "", source.text(), flags=re.MULTILINE)
-    kernel = _PTX.sub(lambda found: _HEADER.with_name(f"{found[1]}.hpp").read_text(), kernel)
+    kernel = _PTX.sub(_replaced, kernel)
     kernel = _MMA.sub("", kernel)
     for pattern, replacement in _REPLACED:
         kernel = pattern.sub(replacement, kernel)

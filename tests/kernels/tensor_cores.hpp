@@ -1,4 +1,4 @@
-// What tensor_cores.cuh does in PTX for one warp, on the host; emulator.hpp comes before it.
+// What cp_async.cuh does in PTX for one warp, on the host; emulator.hpp comes before it.
 
 typedef unsigned int u32;
 constexpr int BK = 128 / sizeof(T);
@@ -14,7 +14,7 @@ inline char* at_address(u32 address)
 
 inline u32 swizzled(int row, int chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
 
-template <int N> void copy_async(u32 to, const T* from, bool inside)
+template <int N> void cp_async(u32 to, const T* from, bool inside)
 {
     memset(at_address(to), 0, N * sizeof(T));
     if (inside) memcpy(at_address(to), from, N * sizeof(T));
@@ -23,8 +23,8 @@ template <int N> void fill(u32 to, u32 word)
 {
     for (int i = 0; i < N; i += 4) memcpy(at_address(to + i), &word, 4);
 }
-inline void copy_commit() {}
-template <int N> void copy_wait() {}
+inline void cp_async_commit() {}
+template <int N> void cp_async_wait() {}
 
 // What every thread of a block shows to the others of its warp.
 inline u32 shown[1024][6];
@@ -35,7 +35,7 @@ inline void show(const u32* words, int count)
 }
 inline const u32* of_lane(int lane) { return shown[current / 32 * 32 + lane]; }
 
-inline void fragments(u32 (&found)[4], u32 address)
+inline void ldmatrix_x4(u32 (&found)[4], u32 address)
 {
     show(&address, 1);
     const int lane = current % 32;
@@ -44,7 +44,7 @@ inline void fragments(u32 (&found)[4], u32 address)
     __syncwarp();
 }
 
-inline void fragments_across(u32 (&found)[4], u32 address)
+inline void ldmatrix_x4_trans(u32 (&found)[4], u32 address)
 {
     show(&address, 1);
     const int lane = current % 32;
@@ -158,15 +158,15 @@ inline void mma_m16n8k32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 
 // ── Hopper: products are done when they are begun ───────────────────────────────────────────────
 
-inline void products_begin() {}
-inline void products_commit() {}
-template <int N> void products_wait() {}
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int N> void wgmma_wait() {}
 template <typename S> void settle(S&) {}
-inline void show_to_products() {}
+inline void fence_proxy_async() {}
 
 // Where a tile begins, in sixteens of bytes. It is a multiple of 1024 bytes; what is added to it is the
 // first chunk of each row.
-inline uint64 described(u32 address) { return address >> 4; }
+inline uint64 smem_descriptor(u32 address) { return address >> 4; }
 
 // Four bytes of a row of a tile, counted from the chunk that `form` says.
 inline u32 word_of(uint64 form, int row, int word)
@@ -192,5 +192,5 @@ template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
 }
 
 // Blocks do not form clusters here.
-inline void cluster_wait() { abort(); }
-inline float4 read_of(u32, int) { abort(); }
+inline void cluster_sync() { abort(); }
+inline float4 dsmem_load(u32, int) { abort(); }

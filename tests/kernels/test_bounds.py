@@ -122,7 +122,7 @@ def test_blocks_of_a_cluster_have_one_item_each() -> None:
         w = graph.constant(np.ones((k, n), np.float32))
         graph.set_outputs({"y": graph.insert(OPERATORS["", "MatMul"](), [x, w]).output})
         infer(graph)
-        found += [one for one in launches(planned(graph)) if one.file == "split_wgmma.cu"]
+        found += [one for one in launches(planned(graph)) if one.file == "gemm/wgmma_rs.cu"]
     clusters = [launch for launch in found if launch.cluster != (1, 1, 1)]
     assert clusters
     for launch in clusters:

@@ -71,7 +71,7 @@ def gemm_sources() -> list[Source]:
             constants |= {"VECTOR_B": 4, "VECTOR_C": 4 if i % 2 else 1, "BIAS": not split}
             found.append(
                 Source(
-                    "gemm.cu",
+                    "gemm/simt.cu",
                     (("T", "float"),),
                     (*tile.constants(*SIZES), *constants.items()),
                     NO_TAIL.code,
@@ -104,7 +104,7 @@ def other_sources(target: Target) -> list[Source]:
     device = DryDevice(compiler=DryCompiler(target))
     for sample in samples():
         planned(sample.graph, device)
-    return [source for source in device.compiler.sources if source.file != "gemm.cu"]
+    return [source for source in device.compiler.sources if source.file != "gemm/simt.cu"]
 
 
 def test_no_kernel_is_left_out() -> None:

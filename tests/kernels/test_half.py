@@ -48,10 +48,10 @@ from .dry import DryDevice, launches, normal, planned, planned_model, single
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {
     "lrn_words.cu",
-    "mma.cu",
-    "mma_bulk.cu",
-    "mma_reduce.cu",
-    "pack_image.cu",
+    "gemm/multistage.cu",
+    "gemm/tma.cu",
+    "gemm/reduce_splits_f16.cu",
+    "gemm/pack_image.cu",
     "pool_words.cu",
 }
 
@@ -256,7 +256,7 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
     for dtype, some in ((float16, slice(None)), (bfloat16, slice(0, None, 3))):
         for graph in graphs(dtype)[some]:
             planned(graph, device)
-    other = "mma_reduce.cu" if target == H200 else "mma_bulk.cu"
+    other = "gemm/reduce_splits_f16.cu" if target == H200 else "gemm/tma.cu"
     all_compile(list(device.compiler.sources), target, cache, COMPILES - {other})
 
 

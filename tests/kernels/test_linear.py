@@ -37,7 +37,7 @@ from .samples import Sample, compare, sample
 from .transformer_samples import attention
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"mma_linear.cu"}
+COMPILES = {"gemm/tma_persistent.cu"}
 
 BY_TITLE = {f"{tile} of {tile.epilogues}": tile for tile in TMA_PERSISTENT}
 
@@ -93,7 +93,7 @@ def test_layers_of_many_rows(shape: tuple[int, int, int], end: str, expected: st
 
 
 def test_groups_of_a_convolution_are_products_of_their_own() -> None:
-    """Also where something is added behind it, which `mma_linear.cu` is for."""
+    """Also where something is added behind it, which `gemm/tma_persistent.cu` is for."""
     graph = Graph()
     shapes = {"x": (32, 256, 56, 56), "z": (32, 512, 56, 56)}
     x, z = (graph.add_input(name, TensorType(float16, dims)) for name, dims in shapes.items())
@@ -176,7 +176,7 @@ def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
     m, n = 2 * tile.bm + 5, 2 * tile.bn + 8
     compare(layer(m, n, 136, "residual"), hopper)
     compare(layer(9, 72, 8, "gelu", bfloat16), hopper)
-    assert files(hopper) == {"mma_linear.cu"}
+    assert files(hopper) == {"gemm/tma_persistent.cu"}
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_tiles_in_patches_of_weights_of_run_time(
     monkeypatch.setattr(tma_persistent, "patch_of", lambda *_: 2)
     m, n = 2 * tile.bm + 5, tile.bn + 72
     compare(layer(m, n, 136, "residual", bfloat16, run_time=True), hopper)
-    assert files(hopper) == {"mma_linear.cu"}
+    assert files(hopper) == {"gemm/tma_persistent.cu"}
 
 
 def files(backend: CudaBackend) -> set[str]:
@@ -219,7 +219,7 @@ def test_windows(
     hopper: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each way to lay images out for `mma_bulk.cu`; tiles reach over rows and images."""
+    """Each way to lay images out for `gemm/tma.cu`; tiles reach over rows and images."""
     staged = tma.staged
     monkeypatch.setattr(
         tma,
@@ -229,7 +229,7 @@ def test_windows(
     monkeypatch.setattr(multistage, "time_of", lambda *_: inf)
     arrays = [normal(2, 40, 9, 7), normal(36, 40, *kernel) / 12, normal(36)]
     compare(sample("Conv", [a.astype(float16) for a in arrays], (1, 2), **attributes), hopper)
-    assert "mma_bulk.cu" in files(hopper)
+    assert "gemm/tma.cu" in files(hopper)
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_slices_of_images(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) 
     net.graph.set_outputs({"y": value})
     infer(net.graph)
     compare(Sample(net.graph, {"x": x}), hopper)
-    assert "mma_linear.cu" in files(hopper)
+    assert "gemm/tma_persistent.cu" in files(hopper)
 
 
 @pytest.mark.slow

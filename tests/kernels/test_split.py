@@ -29,7 +29,7 @@ from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare, sample
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"split_mma.cu", "split_pack.cu", "split_wgmma.cu"}
+COMPILES = {"gemm/multistage_tf32x3.cu", "gemm/pack_tf32x3.cu", "gemm/wgmma_rs.cu"}
 
 TENSOR_CORES: dict[str, Any] = {"conv": "tensor_cores"}
 
@@ -195,7 +195,7 @@ def test_kernels_compile(target: Target, precision: str, cache: Path) -> None:
     ways = {"MatMul": "tensor_cores", "Gemm": "tensor_cores"}
     planned(single("MatMul", [normal(4, 256, 512), normal(4, 512, 256)]), device, algorithms=ways)
     planned(single("Gemm", [normal(640, 333), normal(333, 512)], (1,)), device, algorithms=ways)
-    other = "split_mma.cu" if target == H200 else "split_wgmma.cu"
+    other = "gemm/multistage_tf32x3.cu" if target == H200 else "gemm/wgmma_rs.cu"
     all_compile(list(device.compiler.sources), target, cache, COMPILES - {other})
 
 

@@ -1,4 +1,4 @@
-"""What a kernel does with its sums before it stores them: the constants of `finish.cuh`."""
+"""What a kernel does with its sums before it stores them: the constants of `epilogue.cuh`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reduction(gemm: Gemm, tail: Tail, splits: int, partial_sums: Scratch) -> Lau
     vector, entry = (8, "mma_reduce") if halves else (4, "gemm_reduce")
     flags = epilogue_flags(gemm.bias, tail) if halves else (("BIAS", gemm.bias is not None),)
     return Launch(
-        f"{entry}.cu",
+        f"gemm/reduce_splits{'_f16' if halves else ''}.cu",
         entry,
         grid=(ceil_div(m * ceil_div(n, vector), 256), batch.count, 1),
         block=256,

@@ -94,14 +94,14 @@ def _fed(gemm: Gemm, tail: Tail, target: Target) -> Launch | None:
 def _persistent(
     gemm: Gemm, other: Gemm, tail: Tail, target: Target, transposing: float = 0.0
 ) -> Launch | None:
-    """Return the launch of `mma_linear.cu` if it should be faster than `mma.cu`.
+    """Return the launch of `tma_persistent.cu` if it should be faster than `multistage.cu`.
 
     Args:
         gemm: the product.
-        other: the same, as `mma.cu` does it.
+        other: the same, as `multistage.cu` does it.
         tail: applied to every result.
         target: the GPU.
-        transposing: microseconds that `mma.cu` needs besides.
+        transposing: microseconds that `multistage.cu` needs besides.
     """
     best = tma_persistent.choose(gemm, tail, target)
     if best is None:
@@ -121,7 +121,7 @@ def product(
     transposed: bool = False,
     bias: Packed | Tensor | None = None,
 ) -> Answer:
-    """Return a @ b of matrices, or of stacks of them; `mma.cu` wants `b` transposed first.
+    """Return a @ b of matrices, or of stacks of them; `multistage.cu` wants `b` transposed first.
 
     Args:
         y: [..., m, n].
@@ -265,7 +265,7 @@ def time_of(conv: Operands, target: Target) -> float:
 
 
 def _gemm(conv: Operands) -> tuple[Gemm, tuple[Launch, ...]]:
-    """Return a convolution as `mma.cu` does it, and what brings the image there."""
+    """Return a convolution as `multistage.cu` does it, and what brings the image there."""
     x, w, view = conv.x, conv.w, conv.view
     few = w.dims[1] <= 4 and x.rank == 4 and view.strides[1] % 2 == 0 and view.dilations[1] == 1
     if few and not x.is_channels_last:
@@ -277,7 +277,7 @@ def _gemm(conv: Operands) -> tuple[Gemm, tuple[Launch, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Fed:
-    """A convolution as `mma_bulk.cu` does it.
+    """A convolution as `tma.cu` does it.
 
     Attributes:
         choice: the tile, with expected microseconds.
@@ -298,7 +298,7 @@ class _Fed:
 
 
 def _by_tma(conv: Operands, target: Target, pooled: Tensor | None = None) -> _Fed | None:
-    """Return how `mma_bulk.cu` does a convolution, or one that is pooled; None if it cannot."""
+    """Return how `tma.cu` does a convolution, or one that is pooled; None if it cannot."""
     x, w = conv.x, conv.w
     if not target.has_wgmma or x.rank != 4 or not conv.y.is_channels_last or conv.group > 1:
         return None

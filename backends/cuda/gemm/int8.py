@@ -1,4 +1,4 @@
-"""Products and convolutions of bytes on tensor cores, with sums in int32: `mma_integer.cu`."""
+"""Products and convolutions of bytes on tensor cores, with sums in int32: `multistage_int8.cu`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BYTES = frozenset({int8, uint8})
 VECTORS = (16, 8, 4)
 #: Elements of a tensor, whose places are counted in 32 bits; and products of a stack.
 MAX_ELEMENTS, MAX_PRODUCTS = 2**30, 2**12
-#: Bytes of what a block of `mma_integer.cu` keeps of a column.
+#: Bytes of what a block of `multistage_int8.cu` keeps of a column.
 OF_COLUMN = 16
 #: Rows of B in words of sixteen bytes.
 SIXTEENS = partial(padded, multiple=16)
@@ -133,7 +133,7 @@ def multiply(p: Product, target: Target) -> Launch:
     scale_type = q.scales[0].dtype if q.scales else float32
     atom, image = atom_of(*p.types), (gemm.a.data, gemm.c)
     return Launch(
-        "mma_integer.cu",
+        "gemm/multistage_int8.cu",
         "mma_integer",
         grid=multistage.grid(gemm, config),
         block=multistage.threads(tile),
@@ -164,7 +164,7 @@ def multiply(p: Product, target: Target) -> Launch:
 def need_bytes(
     operands: tuple[Tensor, Tensor, Tensor], quantization: Quantization, target: Target
 ) -> str:
-    """Return why y, a and b are not for `mma_integer.cu`; empty where they are."""
+    """Return why y, a and b are not for `multistage_int8.cu`; empty where they are."""
     y, a, b = operands
     if not target.has_tf32:
         return f"tensor cores of {target.arch}"
@@ -217,7 +217,7 @@ def _packed(b: Tensor, ldb: int) -> tuple[Scratch, Scratch, tuple[Launch, ...]]:
     (k, n), count = b.dims[-2:], prod(b.dims[:-2])
     columns, sums = Scratch(0), Scratch(ceil_div(count * n * ldb, 256) * 256)
     launch = Launch(
-        "pack_integers.cu",
+        "gemm/pack_int8.cu",
         "pack_integers",
         grid=(ceil_div(n, 32), count, 1),
         block=256,
@@ -290,7 +290,7 @@ def convolution(
 
 
 def _need_image(op: Convolution, y: Tensor, x: Tensor, w: Tensor) -> str:
-    """Return what does not suit `mma_integer.cu`; empty where all does."""
+    """Return what does not suit `multistage_int8.cu`; empty where all does."""
     channels = w.dims[1]
     if w.data is None or x.rank not in (3, 4):
         return "weights of run time" if w.data is None else f"{x.rank - 2} spatial axes"

@@ -1,4 +1,4 @@
-"""Matrix products: `gemv.cu` for a few rows, which memory bounds, `gemm.cu` for more."""
+"""Matrix products: `gemv.cu` for a few rows, which memory bounds, `simt.cu` for more."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def multiply_rows(
         parts *= 2
     constant = isinstance(w, Packed) or w.data is not None
     return Launch(
-        "gemv.cu",
+        "gemm/gemv.cu",
         "gemv",
         grid=(ceil_div(n * parts, GEMV_WARPS), 1, 1),
         block=32 * GEMV_WARPS,

@@ -56,7 +56,7 @@ def padded(rows: Array, multiple: int) -> Array:
 def in_parts(rows: Array, parts: int) -> Array:
     """Return [batch, n, k] of float32 as numbers of tf32: [batch, step, part, n, 32 terms].
 
-    The rows of a step lie in the swizzled order of `tensor_cores.cuh`: chunk c of row r, which is
+    The rows of a step lie in the swizzled order of `cp_async.cuh`: chunk c of row r, which is
     four terms, at place c ^ (r % 8). Rows and terms are filled up with zeros.
     """
     count, n, k = rows.shape

@@ -187,7 +187,7 @@ def packed_image(
     images, rows, size = x.dims[0], prod(x.dims[2:-1]), x.dtype.itemsize
     target, count = Scratch(0), images * rows * width
     return target, Launch(
-        "pack_image.cu",
+        "gemm/pack_image.cu",
         "pack_image",
         grid=(ceil_div(count, 256), 1, 1),
         block=256,
@@ -206,7 +206,7 @@ def packed_image(
 
 
 def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str, int]:
-    """Return the struct `Image` of gemm.cu; one spatial axis counts as the width.
+    """Return the struct `Image` of simt.cu; one spatial axis counts as the width.
 
     Args:
         spatial: extents of the input.
@@ -228,7 +228,7 @@ def image_of(spatial: Ints, output: Ints, view: Window, moves: Ints) -> dict[str
 def divided_image(
     spatial: Ints, output: Ints, view: Window, moves: Ints
 ) -> dict[str, int | tuple[int, int]]:
-    """Return the struct `Image` of rows.cuh, which can divide by sizes of the result; see above."""
+    """Return the struct `Image` of operand_a.cuh, which divides by sizes of the result."""
     image = image_of(spatial, output, view, moves)
     return {**image, "pixels": divisor(prod(output)), "columns": divisor(output[-1])}
 

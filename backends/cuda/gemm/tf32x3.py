@@ -204,7 +204,7 @@ def _packed_matrices(b: Tensor, batch: Batch, n: int, k: int, form: Form, parts:
     rows, steps = ceil_div(n, 8) * 8, ceil_div(k, STEP)
     of_row, of_term = (k, 1) if form[1] else (1, n)
     return Launch(
-        "split_pack.cu",
+        "gemm/pack_tf32x3.cu",
         "split_pack",
         grid=(ceil_div(rows, 32) * steps, 1, batch.count),
         block=256,

@@ -5,7 +5,7 @@
 //
 // Compile-time: SIZE, elements from one part's sums to the next; WARPS.
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 #include "steps.cuh"
 
 constexpr int THREADS = 32 * WARPS;
@@ -24,7 +24,7 @@ attention_merge(const float* sums, const float2* beside, T* y, Steps of_y, int p
     __shared__ __align__(16) float found[WARPS][SIZE];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = blockIdx.x % rows, head = blockIdx.x / rows % heads, n = blockIdx.x / rows / heads;
-    begin_early();
+    grid_dependency_sync();
     const float2* const own = beside + (long long)blockIdx.x * parts;
     const float* const of_parts = sums + (long long)blockIdx.x * parts * SIZE;
 

@@ -13,8 +13,9 @@
 
 #include "heads.cuh"
 #include "attention_parts.cuh"
-#include "early.cuh"
-#include "tensor_cores.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
 constexpr bool BIASES = false;
 #include "weigh.cuh"
 
@@ -34,7 +35,7 @@ struct alignas(16) Eight {
 template <int N> __device__ __forceinline__ void bring(T* to, const T* from, bool inside)
 {
     if constexpr (N == 1) *to = inside ? *from : T(0.0f);
-    else copy_async<N>(shared_address(to), from, inside);
+    else cp_async<N>(shared_address(to), from, inside);
 }
 
 // Copies TILE keys or values, zeros behind the last one.
@@ -72,7 +73,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
     const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
     const int groups = s.heads / GROUP, n = pair / groups, first = pair % groups * GROUP;
     const int kv_head = first / (s.heads / s.kv_heads), rows = GROUP * s.rows, m0 = tile * ROWS;
-    begin_early();
+    grid_dependency_sync();
 
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int shift = s.past + (LENGTHS ? valid - s.rows : 0);  // position of the first query
@@ -86,7 +87,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
     };
     for (int step = 0; step < max(1, STAGES - 1); ++step) {
         if (step < count) load_tile(step);
-        copy_commit();
+        cp_async_commit();
     }
 
     u32 queries[TM][SIZE_K / 16][4];
@@ -112,8 +113,8 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
 
     for (int step = 0; step < count; ++step) {
         if (STAGES > 1 && step + STAGES - 1 < count) load_tile(step + STAGES - 1);
-        copy_commit();
-        copy_wait<STAGES - 1>();
+        cp_async_commit();
+        cp_async_wait<STAGES - 1>();
         __syncthreads();
         const T* const keys = buffers + step % STAGES * STAGE + warp_n * KEYS * PITCH_K;
         const T* const values = buffers + step % STAGES * STAGE + TILE * PITCH_K
@@ -130,7 +131,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
             for (int c = 0; c < SIZE_K / 16; ++c) {
                 u32 b[4];
                 const int row = j * 16 + lane % 8 + lane / 16 * 8;
-                fragments(b, shared_address(keys + row * PITCH_K + c * 16 + lane / 8 % 2 * 8));
+                ldmatrix_x4(b, shared_address(keys + row * PITCH_K + c * 16 + lane / 8 % 2 * 8));
 #pragma unroll
                 for (int i = 0; i < TM; ++i) {
                     mma_m16n8k16(scores[i][2 * j], queries[i][c], b[0], b[1]);
@@ -161,7 +162,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
             for (int j = 0; j < SIZE_V / 16; ++j) {
                 u32 b[4];
                 const T* from = values + (c * 16 + lane % 16) * PITCH_V + j * 16 + lane / 16 * 8;
-                fragments_across(b, shared_address(from));
+                ldmatrix_x4_trans(b, shared_address(from));
 #pragma unroll
                 for (int i = 0; i < TM; ++i) {
                     mma_m16n8k16(results[i][2 * j], weights[i], b[0], b[1]);
@@ -174,7 +175,7 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
     }
 
     // Groups of warps meet in shared memory: what each has summed up, and beside what greatest score.
-    copy_wait<0>();
+    cp_async_wait<0>();
     __syncthreads();
     float* const sums = (float*)shared;
     float* const peaks = sums + WARPS_N * ROWS * PITCH_Y;

@@ -11,7 +11,7 @@
 // VECTOR_Y, results stored at once (1, 2, 4); TM; SOFTCAP; MASK_ROWS, whether rows of the mask differ.
 
 #include "copy.cuh"
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 #include "heads.cuh"
 #include "attention_parts.cuh"
 
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load(float* tile, int t0, int total, int size, F
     for (int item = threadIdx.x; item < COUNT * PER_ROW; item += THREADS) {
         const int row = item / PER_ROW, column = item % PER_ROW * N;
         const bool inside = t0 + row < total && column < size;
-        copy_async<N>(tile + row * PITCH + column, find(inside ? t0 + row : 0) + (inside ? column : 0),
+        cp_async<N>(tile + row * PITCH + column, find(inside ? t0 + row : 0) + (inside ? column : 0),
                       inside);
     }
 }
@@ -85,7 +85,7 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
     const int pair = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
     const int groups = s.heads / GROUP, n = pair / groups, first = pair % groups * GROUP;
     const int kv_head = first / (s.heads / s.kv_heads), rows = GROUP * s.rows, m0 = tile * ROWS;
-    begin_early();
+    grid_dependency_sync();
 
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int shift = s.past + (LENGTHS ? valid - s.rows : 0);  // position of the first query
@@ -94,7 +94,7 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
         load<KEYS, VECTOR_K, SIZE_K, PITCH_K>(keys, t0, s.total, s.size_k, [&](int t) {
             return position(past_k, k, t, n, kv_head, s.size_k, s, of_k);
         });
-        copy_commit();
+        cp_async_commit();
     };
     load<ROWS, VECTOR_K, SIZE_K, PITCH_K>(queries, m0, rows, s.size_k, [&](int row) {
         const Row at = row_of(row, first, s);
@@ -110,8 +110,8 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
         load<KEYS, VECTOR_V, SIZE_V, PITCH_V>(values, t0, s.total, s.size_v, [&](int t) {
             return position(past_v, v, t, n, kv_head, s.size_v, s, of_v);
         });
-        copy_commit();
-        copy_wait<1>();
+        cp_async_commit();
+        cp_async_wait<1>();
         __syncthreads();
 
         const float* const own = queries + down * TM * PITCH_K;
@@ -149,7 +149,7 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
 #pragma unroll
             for (int c = 0; c < COLUMNS; ++c) results[i][c] *= by;
         }
-        copy_wait<0>();
+        cp_async_wait<0>();
         __syncthreads();
         if (t0 + KEYS < range.end) load_keys(t0 + KEYS);
 
@@ -172,7 +172,7 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
         }
         __syncthreads();
     }
-    copy_wait<0>();
+    cp_async_wait<0>();
 
 #pragma unroll
     for (int i = 0; i < TM; ++i) {

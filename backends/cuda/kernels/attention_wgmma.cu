@@ -9,10 +9,12 @@
 // RESIDENT, blocks of a multiprocessor; and two products of wgmma.
 
 #include "heads.cuh"
-#include "early.cuh"
-#include "tensor_cores.cuh"
-#include "barriers.cuh"
-#include "bulk.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
 
 constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;
 #include "weigh.cuh"
@@ -39,18 +41,18 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
 
     const auto load_tile = [&](int step) {
         const u32 stage = step % STAGES, of_k = full_k + stage * 8, of_v = full_v + stage * 8;
-        barrier_expect(of_k, step == 0 ? BYTES_Q + BYTES_K : BYTES_K);
-        if (step == 0) bulk_4d(queries, &q, of_k, 0, m0, head, n);
-        bulk_4d(keys + stage * BYTES_K, &k, of_k, 0, begin + step * KEYS, kv_head, n);
-        barrier_expect(of_v, BYTES_K);
-        bulk_4d(values + stage * BYTES_K, &v, of_v, 0, begin + step * KEYS, kv_head, n);
+        mbarrier_expect_tx(of_k, step == 0 ? BYTES_Q + BYTES_K : BYTES_K);
+        if (step == 0) tma_load_4d(queries, &q, of_k, 0, m0, head, n);
+        tma_load_4d(keys + stage * BYTES_K, &k, of_k, 0, begin + step * KEYS, kv_head, n);
+        mbarrier_expect_tx(of_v, BYTES_K);
+        tma_load_4d(values + stage * BYTES_K, &v, of_v, 0, begin + step * KEYS, kv_head, n);
     };
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2 * STAGES; ++i) barrier_begin(full_k + i * 8, 1);
-        barriers_begun();
+        for (int i = 0; i < 2 * STAGES; ++i) mbarrier_init(full_k + i * 8, 1);
+        mbarrier_init_fence();
     }
     __syncthreads();
-    begin_early();
+    grid_dependency_sync();
     if (threadIdx.x == 0)
         for (int step = 0; step < min(STAGES, count); ++step) load_tile(step);
 
@@ -70,14 +72,14 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
             __syncthreads();
         }
         float scores[KEYS / 8][4] = {};
-        barrier_wait(full_k + stage * 8, phase);
+        mbarrier_wait(full_k + stage * 8, phase);
         settle(scores);
-        products_begin();
+        wgmma_fence();
 #pragma unroll
         for (int i = 0; i < SIZE / 16; ++i)
-            wgmma(scores, described(queries) + i * 2, described(keys + stage * BYTES_K) + i * 2);
-        products_commit();
-        products_wait<0>();
+            wgmma(scores, smem_descriptor(queries) + i * 2, smem_descriptor(keys + stage * BYTES_K) + i * 2);
+        wgmma_commit();
+        wgmma_wait<0>();
         settle(scores);
 
         // A warp behind the last row has nothing to weigh.
@@ -89,15 +91,15 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         for (int i = 0; i < KEYS / 16; ++i)
             as_operand(weights[i], scores[2 * i], scores[2 * i + 1]);
 
-        barrier_wait(full_v + stage * 8, phase);
+        mbarrier_wait(full_v + stage * 8, phase);
         settle(results);
-        products_begin();
+        wgmma_fence();
 #pragma unroll
         for (int i = 0; i < KEYS / 16; ++i)
             wgmma_across(results, weights[i],
-                         described(values + stage * BYTES_K) + i * (16 * SIZE * 2 >> 4));
-        products_commit();
-        products_wait<0>();
+                         smem_descriptor(values + stage * BYTES_K) + i * (16 * SIZE * 2 >> 4));
+        wgmma_commit();
+        wgmma_wait<0>();
         settle(results);
         if (step + STAGES < count) {
             __syncthreads();
@@ -115,10 +117,10 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
             *(u32*)(shared + swizzled(warp * 16 + lane / 4 + half * 8, j) + lane % 4 * 4) =
                 pair_of(results[j][half * 2] * by, results[j][half * 2 + 1] * by);
     }
-    show_to_products();
+    fence_proxy_async();
     __syncthreads();
     if (threadIdx.x == 0) {
-        bulk_store_4d(&y, queries, 0, m0, head, n);
-        bulk_stored();
+        tma_store_4d(&y, queries, 0, m0, head, n);
+        tma_store_wait();
     }
 }

@@ -1,4 +1,4 @@
-// Convolutions other than the implicit GEMM of gemm.cu.
+// Convolutions other than the implicit GEMM of simt.cu.
 //
 // X, W and Y are the types of input, weights and results, A the arithmetic. Compile-time:
 // CHANNELS_LAST; BIAS; ZERO_X and ZERO_W, whether a zero point is subtracted from elements.

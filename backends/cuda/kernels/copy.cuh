@@ -3,7 +3,7 @@
 
 // Copies N elements of four bytes, or writes zeros where `inside` is false.
 template <int N>
-__device__ __forceinline__ void copy_async(void* target, const void* source, bool inside)
+__device__ __forceinline__ void cp_async(void* target, const void* source, bool inside)
 {
     const unsigned to = (unsigned)__cvta_generic_to_shared(target);
     const int bytes = inside ? 4 * N : 0;
@@ -11,11 +11,11 @@ __device__ __forceinline__ void copy_async(void* target, const void* source, boo
                  :: "r"(to), "l"(source), "n"(4 * N), "r"(bytes));
 }
 
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until all but the N newest groups of this thread have arrived.
 template <int N>
-__device__ __forceinline__ void copy_wait()
+__device__ __forceinline__ void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }

@@ -3,12 +3,12 @@
 // each input once for all their windows. Sums in float32; weights are [kernel][channels].
 //
 // Compile-time: T; KH KW; STEP_H STEP_W, the stride; ROWS COLUMNS, 1 where there is a dilation; VECTOR;
-// BIAS; Z0 and Z1 as in mma.cu.
+// BIAS; Z0 and Z1 as in multistage.cu.
 
 using u32 = unsigned int;
 
 #include "divide.cuh"
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 struct Plane {
     int channels, height, width, out_height, out_width;
@@ -96,7 +96,7 @@ depthwise(const T* x, const T* __restrict__ w, T* y, const T* __restrict__ bias,
 #pragma unroll
         for (int tap = 0; tap < KH * KW; ++tap) weights[tap] = weight(tap);
     }
-    begin_early();
+    grid_dependency_sync();
     if constexpr (BIAS) shift = widened(words(bias + channel));
 
     constexpr bool SINGLE = ROWS == 1 && COLUMNS == 1;

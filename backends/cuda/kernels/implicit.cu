@@ -1,6 +1,6 @@
 // Implicit GEMM as a textbook has it: a matrix product of which the left matrix, whose rows are the
 // windows of the image, exists nowhere; where its elements lie in the image is computed on the way.
-// gemm.cu does the same with a table of places, and copies ahead of the arithmetic.
+// simt.cu does the same with a table of places, and copies ahead of the arithmetic.
 //
 // The results fall into phases. A convolution has one. Of a transposed convolution those results
 // have equal windows that lie a stride apart; within such a phase it is a convolution of stride 1.

@@ -1,5 +1,5 @@
 // y[m][n] = finish(sum over k of a[m][k] * b[k][n]) as textbooks make it fast, one step at a time.
-// Nothing here is meant to be used: gemm.cu does the same and more. Read one function after the
+// Nothing here is meant to be used: simt.cu does the same and more. Read one function after the
 // other; each is the one before it with one idea added.
 //
 // Compile-time: VECTOR, the elements of one load and store of gemm_registers: 1 or 4.

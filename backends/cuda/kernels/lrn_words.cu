@@ -4,7 +4,7 @@
 //
 // Compile-time: T; BEFORE and AFTER, the neighbours on either side (8 at most).
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 struct alignas(16) Words {
     T at[8];
@@ -15,7 +15,7 @@ lrn_words(const T* x, T* y, int count, int channels, float scale, float beta, fl
 {
     const int i = blockIdx.x * 128 + threadIdx.x;
     const int chunks = channels / 8, chunk = i % chunks;
-    begin_early();
+    grid_dependency_sync();
     if (i >= count) return;
     const Words* words = (const Words*)x;
     float values[24];

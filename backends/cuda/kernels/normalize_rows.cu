@@ -7,7 +7,7 @@
 // subtracted; SHIFTED, whether there is a shift.
 
 #include "block.cuh"
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 template <typename V> struct alignas(sizeof(V) * VECTOR) Words {
     V at[VECTOR];
@@ -19,7 +19,7 @@ normalize_rows(const X* x, const S* scale, const S* shift, X* y, long long rows,
 {
     const int lane = threadIdx.x % THREADS;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
-    begin_early();
+    grid_dependency_sync();
     if (row >= rows) return;
     x += row * count;
     y += row * count;

@@ -4,7 +4,7 @@
 // Compile-time: T; KIND_OF: 0 maximum, 1 mean of what lies in the image, 2 mean with the padding; KH KW;
 // UNROLL (windows that are not large).
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 enum { MAX, AVERAGE, AVERAGE_PADDED };
 
@@ -30,7 +30,7 @@ pool_words(const T* x, T* y, int count, Plane p)
     const int column = rest % p.out_width;
     rest /= p.out_width;
     const int row = rest % p.out_height, n = rest / p.out_height;
-    begin_early();
+    grid_dependency_sync();
     if (i >= count) return;
 
     const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
@@ -68,7 +68,7 @@ pool_images(const T* x, T* y, int channels, int pixels, int row_x)
 {
     __shared__ float parts[8][8][8];  // of each warp, chunk of channels and channel
     const int chunk = threadIdx.x % 8, lane = threadIdx.x / 8, first = blockIdx.x * 8 + chunk;
-    begin_early();
+    grid_dependency_sync();
     float results[8];
 #pragma unroll
     for (int q = 0; q < 8; ++q) results[q] = KIND_OF == MAX ? -INFINITY : 0.f;

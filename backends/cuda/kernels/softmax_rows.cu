@@ -7,7 +7,7 @@
 // whether a row has several parts; those of norm_parts.cuh.
 
 #include "block.cuh"
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 #include "norm_parts.cuh"
 #include "peak.cuh"
 #include "softmax.cuh"
@@ -54,7 +54,7 @@ __device__ __forceinline__ Peak over_block(const Peak& own)
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 peaks(const X* x, Peak* sums, I count, Parts parts)
 {
-    begin_early();
+    grid_dependency_sync();
     const Part part = part_of(blockIdx.x, parts, count);
     const Peak all = over_block(sum_up(x + part.group * count, part));
     if (threadIdx.x == 0) sums[blockIdx.x] = all;
@@ -64,7 +64,7 @@ peaks(const X* x, Peak* sums, I count, Parts parts)
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 softmax_rows(const X* x, const Peak* sums, X* y, I count, Parts parts)
 {
-    begin_early();
+    grid_dependency_sync();
     // Begins with what was summed up last: of many elements, only these are still in the cache.
     const Part part = part_of(gridDim.x - 1 - blockIdx.x, parts, count);
     x += part.group * count;

@@ -11,7 +11,7 @@
 // their own; PER_GROUP, whether a whole group has the same one; SHARED, whether a group has several
 // parts; those of norm_parts.cuh.
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 #include "moments.cuh"
 #include "norm_parts.cuh"
 
@@ -132,7 +132,7 @@ __device__ __forceinline__ void give(const Given& to, I group, A mean, A varianc
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 moments(const X* x, Moments* sums, I count, Parts parts, Walk groups, Walk elements)
 {
-    begin_early();
+    grid_dependency_sync();
     const Part part = part_of(blockIdx.x, parts, count);
     const Moments own = sum_up(x + groups(part.group), part, elements);
     const Moments all = over_block(own, A(part.last - part.first));
@@ -145,7 +145,7 @@ standardize(const X* x, const Moments* sums, const S* scale, const S* shift, Y* 
             O* deviation_out, const O* mean_in, const O* variance_in, I count, I parameters,
             I repeat, double epsilon, double momentum, Parts parts, Walk groups, Walk elements)
 {
-    begin_early();
+    grid_dependency_sync();
     // Begins with what was summed up last: of many elements, only these are still in the cache.
     const Part part = part_of(gridDim.x - 1 - blockIdx.x, parts, count);
     const I origin = groups(part.group);

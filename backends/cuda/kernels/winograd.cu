@@ -35,10 +35,10 @@ winograd(const float* x, const float* w, float* y, const float* bias, const floa
         if (step < steps) {
             float* target = shared + step % 2 * (INPUTS + WEIGHTS) + INPUTS;
             for (int i = threadIdx.x * 4; i < WEIGHTS; i += THREADS * 4)
-                copy_async<4>(target + i, w + (long long)step * WEIGHTS + i, true);
+                cp_async<4>(target + i, w + (long long)step * WEIGHTS + i, true);
             if (loads) read_tile(x, tile, step * CHANNELS + channel, p, d);
         }
-        copy_commit();
+        cp_async_commit();
     };
     const auto put = [&](int step) {  // what was fetched, transformed
         if (step < steps && loads) {
@@ -56,7 +56,7 @@ winograd(const float* x, const float* w, float* y, const float* bias, const floa
     fetch(0);
     put(0);
     for (int step = 0; step < steps; ++step) {
-        copy_wait<0>();
+        cp_async_wait<0>();
         __syncthreads();
         fetch(step + 1);
         const float* a = shared + step % 2 * (INPUTS + WEIGHTS) + point * CHANNELS * PITCH + t0;

@@ -1,4 +1,4 @@
-"""Products whose tiles threads copy, several steps ahead (cp.async): `mma.cu`, `split_mma.cu`.
+"""Products whose tiles threads copy, several steps ahead (cp.async): `multistage*.cu`.
 
 Tensor cores multiply in single warps (mma.sync) or, 16-bit floats and bytes on Hopper, in groups of
 four from shared memory (wgmma). Blocks may share the sum of a tile: as a cluster, which adds it up
@@ -141,13 +141,13 @@ def multiply(
 def _halves(
     gemm: Gemm, tail: Tail, config: Config, partial_sums: Scratch | None, *, half_sums: bool
 ) -> Launch:
-    """Return the launch of mma.cu."""
+    """Return the launch of multistage.cu."""
     tile, splits, dtype = config.tile, config.splits, gemm.dtype
     split = Split.WHOLE if splits == 1 else Split.PARTIAL if partial_sums else Split.CLUSTER
     steps = ceil_div(ceil_div(gemm.shape[2], tile.bk), splits)
     code = F16_SUMS.code() if half_sums else atom_of(dtype).code(wgmma_columns(tile))
     return Launch(
-        "mma.cu",
+        "gemm/multistage.cu",
         "mma",
         grid=grid(gemm, config),
         block=threads(tile),
@@ -220,11 +220,11 @@ def multiply_parts(
 def _parts(
     gemm: Gemm, tail: Tail, config: Config, parts: int, partial_sums: Scratch | None
 ) -> Launch:
-    """Return the launch of split_mma.cu."""
+    """Return the launch of multistage_tf32x3.cu."""
     tile, whole = config.tile, partial_sums is None
     bias, split = (gemm.bias, Split.WHOLE) if whole else (None, Split.PARTIAL)
     return Launch(
-        "split_mma.cu",
+        "gemm/multistage_tf32x3.cu",
         "split_mma",
         grid=grid(gemm, config),
         block=threads(tile),
@@ -247,7 +247,7 @@ def _parts(
 
 
 def parts_flags(gemm: Gemm, tail: Tail, parts: int, split: Split) -> tuple[tuple[str, int], ...]:
-    """Return the constants of split_product.cuh."""
+    """Return the constants of tf32x3.cuh."""
     return (
         *(("PARTS", parts), ("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
         *(("VECTOR_C", gemm.vector_c(4, 2)), ("SPLIT", int(split))),

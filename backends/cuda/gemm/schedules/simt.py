@@ -1,4 +1,4 @@
-"""Products of float32 without tensor cores: `gemm.cu`."""
+"""Products of float32 without tensor cores: `simt.cu`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def multiply(
 
 
 def _launch(gemm: Gemm, tail: Tail, config: Config) -> Launch:
-    """Return the launch of gemm.cu; several splits leave partial sums in the workspace."""
+    """Return the launch of simt.cu; several splits leave partial sums in the workspace."""
     (m, n, _), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     split = splits > 1
     rows, columns = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
@@ -119,7 +119,7 @@ def _launch(gemm: Gemm, tail: Tail, config: Config) -> Launch:
     vector_b = 4 if widest((4,), gemm.ldb, batch.b) == 4 else 1
     across = isinstance(gemm.a, Image) and not gemm.a.channels_last
     return Launch(
-        "gemm.cu",
+        "gemm/simt.cu",
         "gemm",
         grid=(rows * columns if wide else rows, 1 if wide else columns, batch.count * splits),
         block=threads(tile),

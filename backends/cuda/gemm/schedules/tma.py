@@ -1,4 +1,4 @@
-"""Products of 16-bit floats that TMA feeds, windows of images among them: `mma_bulk.cu` (Hopper).
+"""Products of 16-bit floats that TMA feeds, windows of images among them: `tma.cu` (Hopper).
 
 A product of matrices is a convolution of pixels by 1x1.
 """
@@ -37,7 +37,7 @@ _ONE, _NONE = (1, 1), (0, 0)
 
 
 class Layout(Enum):
-    """How rows of A lie in shared memory; see `mma_bulk.cu`."""
+    """How rows of A lie in shared memory; see `tma.cu`."""
 
     MATRIX, RUN, SQUARES, TAPWISE = range(4)
 
@@ -320,7 +320,7 @@ def multiply(p: Convolution, tail: Tail, tile: Tile, staging: Staging, target: T
     whole = filters % 8 == p.ldc % 8 == 0
     pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(tail))
     return Launch(
-        "mma_bulk.cu",
+        "gemm/tma.cu",
         "mma_bulk",
         grid=(min(tiles, tile.resident * target.processors), 1, 1),
         block=tile.groups * 128 + 64,  # two warps more than multiply

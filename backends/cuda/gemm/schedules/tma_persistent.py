@@ -1,6 +1,6 @@
-"""Linear layers and 1x1 convolutions of 16-bit floats that TMA feeds and empties: `mma_linear.cu`.
+"""Linear layers and 1x1 convolutions of 16-bit floats that TMA feeds and empties (Hopper).
 
-Blocks stay and do one tile after the other (Hopper).
+Blocks stay and do one tile after the other: `tma_persistent.cu`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def multiply(gemm: Gemm, tail: Tail, tile: Tile, target: Target) -> Launch:
     results, strip = ((n, m), (gemm.ldc,)), (STRIP, blocks(tile) * ROWS)
     along = tail.along[0] if tail.along else gemm.c
     return Launch(
-        "mma_linear.cu",
+        "gemm/tma_persistent.cu",
         "mma_linear",
         grid=(min(tiles_m * tiles_n, target.processors), 1, 1),
         block=tile.groups * 128 + 128,  # four warps more than multiply

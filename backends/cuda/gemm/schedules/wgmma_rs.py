@@ -1,4 +1,4 @@
-"""Products of float32 on Hopper, with A in registers, where it is cut in two: `split_wgmma.cu`.
+"""Products of float32 on Hopper, with A in registers, where it is cut in two: `wgmma_rs.cu`.
 
 Warps of their own load: windows of A by cp.async, tiles of B by bulk copies. Blocks stay and do one
 tile after the other; or those of a cluster share the sum of one.
@@ -51,7 +51,7 @@ def multiply(gemm: Gemm, tail: Tail, config: Config, parts: int, target: Target)
     }
     own, loader = registers(tile)
     return Launch(
-        "split_wgmma.cu",
+        "gemm/wgmma_rs.cu",
         "split_wgmma",
         grid=(items if splits > 1 else min(items, tile.resident * target.processors), 1, 1),
         block=threads(tile),

@@ -1,4 +1,4 @@
-// What bulk.cuh does in PTX, and the products of 16-bit floats of a Hopper, on the host; barriers.hpp
+// What tma.cuh does in PTX, and the products of 16-bit floats of a Hopper, on the host; barriers.hpp
 // comes before it.
 
 struct TensorMap {  // as emulator.py makes them
@@ -52,19 +52,19 @@ inline void bring(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z
     copy_box(to, *map, x, y, z, n, false);
     arrived(barrier, *map);
 }
-inline void bulk_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y)
+inline void tma_load_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y)
 {
     bring(to, map, barrier, x, y, 0, 0);
 }
-inline void bulk_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z)
+inline void tma_load_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z)
 {
     bring(to, map, barrier, x, y, z, 0);
 }
-inline void bulk_4d(u32 to, const TensorMap* map, u32 barrier, int channel, int x, int y, int n)
+inline void tma_load_4d(u32 to, const TensorMap* map, u32 barrier, int channel, int x, int y, int n)
 {
     bring(to, map, barrier, channel, x, y, n);
 }
-inline void bulk_windows(u32 to, const TensorMap* map, u32 barrier, int channel, int x, int y, int n,
+inline void tma_load_im2col(u32 to, const TensorMap* map, u32 barrier, int channel, int x, int y, int n,
                          int of_x, int of_y)
 {
     const int end_x = map->dims[1] + map->upper[0], end_y = map->dims[2] + map->upper[1];
@@ -78,21 +78,21 @@ inline void bulk_windows(u32 to, const TensorMap* map, u32 barrier, int channel,
     }
     arrived(barrier, *map);
 }
-inline void bulk_store_2d(const TensorMap* map, u32 from, int x, int y)
+inline void tma_store_2d(const TensorMap* map, u32 from, int x, int y)
 {
     copy_box(from, *map, x, y, 0, 0, true);
 }
-inline void bulk_store_4d(const TensorMap* map, u32 from, int x, int y, int z, int n)
+inline void tma_store_4d(const TensorMap* map, u32 from, int x, int y, int z, int n)
 {
     copy_box(from, *map, x, y, z, n, true);
 }
-inline void bulk_stored() {}
+inline void tma_store_wait() {}
 
 // ── products ──────────────────────────────────────────────────────────────────────────────────────
 
-// As that of bulk.cuh, in an order of its own: bytes of a row, and of eight to the next; one that says
+// As that of tma.cuh, in an order of its own: bytes of a row, and of eight to the next; one that says
 // nothing of them has rows of 128 bytes without gaps.
-template <int WIDTH> uint64 described_as(int next)
+template <int WIDTH> uint64 smem_descriptor_as(int next)
 {
     return (uint64)(next * WIDTH * 2) << 36 | (uint64)(WIDTH * 2) << 28;
 }
@@ -119,9 +119,9 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b)
     __syncwarp();
 }
 
-template <int STRIP> uint64 described_across(u32 address)
+template <int STRIP> uint64 smem_descriptor_across(u32 address)
 {
-    return described(address) | (uint64)STRIP << 36;
+    return smem_descriptor(address) | (uint64)STRIP << 36;
 }
 
 // sums[16][8 * COUNT] += a[16][16] * b[16][8 * COUNT], by each of four warps

@@ -5,7 +5,7 @@
 //
 // Compile-time: T, an unsigned integer of the elements' size; PADDED; PIXELS.
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 struct alignas(sizeof(T) * (PADDED < 8 ? PADDED : 8)) Words {
     T at[PADDED < 8 ? PADDED : 8];
@@ -20,7 +20,7 @@ pack_image(const T* x, T* y, int count, int channels, int height, int width, int
     int rest = i / padded_width;
     const int column = i - rest * padded_width - left, n = rest / height;
     rest -= n * height;
-    begin_early();
+    grid_dependency_sync();
     if (i >= count) return;
     const long long plane = (long long)height * width;
     const T* from = x + n * channels * plane + (long long)rest * width + column;

@@ -1,11 +1,14 @@
 // What the matrix products on tensor cores share: how tiles come to shared memory, and what happens with
-// the sums. mma.cu says what the constants are.
+// the sums. multistage.cu says what the constants are.
 //
 // THREADS is the number of threads, and a warp has TM times 16 rows of results.
 
-#include "finish.cuh"
-#include "tensor_cores.cuh"
-#include "rows.cuh"
+#include "gemm/epilogue.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/cluster.cuh"
+#include "gemm/operand_a.cuh"
 
 enum { WHOLE, PARTIAL, CLUSTER };
 
@@ -47,7 +50,7 @@ __device__ __forceinline__ void add_blocks(float (&values)[8], u32 from, int blo
     for (int q = 0; q < 8; ++q) values[q] = 0;
 #pragma unroll 4
     for (int block = 0; block < blocks; ++block) {
-        const float4 low = read_of(from, block), high = read_of(from + 16, block);
+        const float4 low = dsmem_load(from, block), high = dsmem_load(from + 16, block);
         values[0] += low.x, values[1] += low.y, values[2] += low.z, values[3] += low.w;
         values[4] += high.x, values[5] += high.y, values[6] += high.z, values[7] += high.w;
     }
@@ -61,7 +64,7 @@ __device__ __forceinline__ void conclude(unsigned char* shared, void* c, const T
     const u32 tiles = shared_address(shared);
     int begin = 0, end = ITEMS;
     if constexpr (SPLIT == CLUSTER) {
-        cluster_wait();
+        cluster_sync();
         begin = ITEMS * split / splits;
         end = ITEMS * (split + 1) / splits;
     } else {
@@ -109,5 +112,5 @@ __device__ __forceinline__ void conclude(unsigned char* shared, void* c, const T
             }
         }
     }
-    if constexpr (SPLIT == CLUSTER) cluster_wait();  // others may still read what is here
+    if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here
 }

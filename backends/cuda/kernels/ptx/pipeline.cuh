@@ -1,12 +1,12 @@
 // Places in shared memory that are filled and emptied in turn.
 
-#include "barriers.cuh"
+#include "ptx/mbarrier.cuh"
 
 // Two barriers for each of N places that are filled and emptied in turn.
-template <int N> struct Ring {
+template <int N> struct Pipeline {
     u32 start;
 
-    __device__ __forceinline__ explicit Ring(u32 start) : start(start) {}
+    __device__ __forceinline__ explicit Pipeline(u32 start) : start(start) {}
     __device__ __forceinline__ u32 full(int place) const { return start + place * 8; }
     __device__ __forceinline__ u32 empty(int place) const { return start + (N + place) * 8; }
 
@@ -14,15 +14,15 @@ template <int N> struct Ring {
     __device__ __forceinline__ void begin(int fillers, int emptiers) const
     {
         for (int place = 0; place < N; ++place) {
-            barrier_begin(full(place), fillers);
-            barrier_begin(empty(place), emptiers);
+            mbarrier_init(full(place), fillers);
+            mbarrier_init(empty(place), emptiers);
         }
-        barriers_begun();
+        mbarrier_init_fence();
     }
 };
 
 // Whose turn it is, and the parity of its phase.
-template <int N> struct Turn {
+template <int N> struct PipelineState {
     int stage = 0;
     u32 parity = 0;
 

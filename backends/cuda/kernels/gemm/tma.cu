@@ -1,4 +1,4 @@
-// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper: as mma.cu, but tiles come by
+// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper: as multistage.cu, but tiles come by
 // the copy engine, which two threads keep busy while GROUPS times four warps multiply. A block stays
 // and does one tile after the other; what it needs next arrives while it stores.
 //
@@ -18,14 +18,15 @@
 //
 // Compile-time: LAYOUT; GROUPS; BLOCKS, of 64 rows that a group of four warps has; BN; CHUNK;
 // STAGES_A STAGES_B, tiles in shared memory; KEPT, whether all of `b` is there and stays; RESIDENT,
-// blocks of a multiprocessor; POOL; VECTOR_C, BIAS, Z0 and Z1 as in mma.cu; and the product of wgmma.
+// blocks of a multiprocessor; POOL; VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu; and the product of wgmma.
 
-#include "early.cuh"
-#include "finish.cuh"
+#include "ptx/pdl.cuh"
+#include "gemm/epilogue.cuh"
 #include "greater.cuh"
-#include "tensor_cores.cuh"
-#include "ring.cuh"
-#include "bulk.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/pipeline.cuh"
+#include "ptx/tma.cuh"
 #include "divide.cuh"
 
 enum { MATRIX, RUN, SQUARES, TAPWISE };
@@ -76,26 +77,26 @@ struct Barriers {
 __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int stage_bytes,
                                         const Barriers& barriers, const Work& work, const Windows& w)
 {
-    Turn<STAGES_A> turn;
+    PipelineState<STAGES_A> turn;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int m0 = tile / work.tiles_n * BM;
         const Pixel first = LAYOUT == MATRIX ? Pixel{} : pixel_of(LAYOUT == SQUARES ? m0 / 64 : m0, w);
         for (int chunk = 0; chunk < work.chunks; ++chunk)
             for (int tap = 0, row = 0, column = 0; tap < (LAYOUT == TAPWISE ? work.taps : 1); ++tap) {
                 const u32 full = barriers.full_a + turn.stage * 8, to = tiles + turn.stage * stage_bytes;
-                barrier_wait(barriers.empty_a + turn.stage * 8, turn.parity ^ 1);
-                barrier_expect(full, w.loaded);
+                mbarrier_wait(barriers.empty_a + turn.stage * 8, turn.parity ^ 1);
+                mbarrier_expect_tx(full, w.loaded);
                 if constexpr (LAYOUT == MATRIX) {
-                    bulk_2d(to, map, full, chunk * CHUNK, m0);
+                    tma_load_2d(to, map, full, chunk * CHUNK, m0);
                 } else if constexpr (LAYOUT == SQUARES) {
 #pragma unroll
                     for (int i = 0; i < GROUPS * BLOCKS; ++i) {
                         const Pixel at = pixel_of(m0 / 64 + i, w);
-                        bulk_4d(to + i * (stage_bytes / (GROUPS * BLOCKS)), map, full, chunk * CHUNK,
+                        tma_load_4d(to + i * (stage_bytes / (GROUPS * BLOCKS)), map, full, chunk * CHUNK,
                                 at.x * 8 + w.first_w, at.y * 8 + w.first_h, at.n);
                     }
                 } else {
-                    bulk_windows(to, map, full, chunk * CHUNK, first.x * w.stride_w + w.first_w,
+                    tma_load_im2col(to, map, full, chunk * CHUNK, first.x * w.stride_w + w.first_w,
                                  first.y * w.stride_h + w.first_h, first.n, column * w.tap_w,
                                  row * w.tap_h);
                 }
@@ -108,15 +109,15 @@ __device__ __forceinline__ void fetch_a(const TensorMap* map, u32 tiles, int sta
 __device__ __forceinline__ void fetch_b(const TensorMap* map, u32 tiles, const Barriers& barriers,
                                         const Work& work)
 {
-    Turn<STAGES_B> turn;
+    PipelineState<STAGES_B> turn;
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int n0 = tile % work.tiles_n * BN;
         for (int chunk = 0; chunk < work.chunks; ++chunk)
             for (int tap = 0; tap < work.taps; ++tap) {
                 const u32 full = barriers.full_b + turn.stage * 8;
-                barrier_wait(barriers.empty_b + turn.stage * 8, turn.parity ^ 1);
-                barrier_expect(full, BYTES_B);
-                bulk_3d(tiles + turn.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
+                mbarrier_wait(barriers.empty_b + turn.stage * 8, turn.parity ^ 1);
+                mbarrier_expect_tx(full, BYTES_B);
+                tma_load_3d(tiles + turn.stage * BYTES_B, map, full, chunk * CHUNK, tap, n0);
                 turn.next();
             }
         if constexpr (KEPT) return;
@@ -212,52 +213,52 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     const Work work = {tiles, tiles_n, chunks, w.taps};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES_A; ++i) {
-            barrier_begin(barriers.full_a + i * 8, 1);
-            barrier_begin(barriers.empty_a + i * 8, CONSUMERS / 32);
+            mbarrier_init(barriers.full_a + i * 8, 1);
+            mbarrier_init(barriers.empty_a + i * 8, CONSUMERS / 32);
         }
         for (int i = 0; i < STAGES_B; ++i) {
-            barrier_begin(barriers.full_b + i * 8, 1);
-            barrier_begin(barriers.empty_b + i * 8, CONSUMERS / 32);
+            mbarrier_init(barriers.full_b + i * 8, 1);
+            mbarrier_init(barriers.empty_b + i * 8, CONSUMERS / 32);
         }
-        show_to_products();
+        fence_proxy_async();
     }
     __syncthreads();
     if (threadIdx.x == CONSUMERS) fetch_b(&b, tiles_b, barriers, work);  // constants: without waiting
-    begin_early();
+    grid_dependency_sync();
     if (threadIdx.x == CONSUMERS + 32) fetch_a(&a, tiles_a, stage_a, barriers, work, w);
     if (threadIdx.x >= CONSUMERS) return;
 
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const u32 block = LAYOUT == SQUARES ? stage_a / (GROUPS * BLOCKS) : 64 * ROW;
-    const uint64 form_a = described_as<CHUNK>(w.next), form_b = described_as<CHUNK>(8);
+    const uint64 form_a = smem_descriptor_as<CHUNK>(w.next), form_b = smem_descriptor_as<CHUNK>(8);
     const int taps_of_a = LAYOUT == TAPWISE ? 1 : w.taps, steps = chunks * w.taps;
-    Turn<STAGES_A> of_a;
-    Turn<STAGES_B> of_b;
+    PipelineState<STAGES_A> of_a;
+    PipelineState<STAGES_B> of_b;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float sums[BLOCKS][TN][4] = {};
         int left_a = -1, left_b = -1;  // stages that the products under way still read
         const auto leave = [&] {
-            if (lane == 0 && !KEPT && left_b >= 0) barrier_arrive(barriers.empty_b + left_b * 8);
-            if (lane == 0 && left_a >= 0) barrier_arrive(barriers.empty_a + left_a * 8);
+            if (lane == 0 && !KEPT && left_b >= 0) mbarrier_arrive(barriers.empty_b + left_b * 8);
+            if (lane == 0 && left_a >= 0) mbarrier_arrive(barriers.empty_a + left_a * 8);
             left_a = left_b = -1;
         };
 #pragma unroll 1
         for (int step = 0, tap = 0, row = 0, column = 0; step < steps; ++step) {
-            barrier_wait(barriers.full_a + of_a.stage * 8, of_a.parity);
-            barrier_wait(barriers.full_b + of_b.stage * 8, of_b.parity);
+            mbarrier_wait(barriers.full_a + of_a.stage * 8, of_a.parity);
+            mbarrier_wait(barriers.full_b + of_b.stage * 8, of_b.parity);
             const u32 from_a = tiles_a + of_a.stage * stage_a + group * BLOCKS * block
                                + (LAYOUT == TAPWISE ? 0 : row * w.tap_h + column * w.tap_w) * ROW;
             const u32 from_b = tiles_b + of_b.stage * BYTES_B;
             settle(sums);
-            products_begin();
+            wgmma_fence();
 #pragma unroll
             for (int k = 0; k < CHUNK / 16; ++k)
 #pragma unroll
                 for (int i = 0; i < BLOCKS; ++i)
                     wgmma(sums[i], form_a | (from_a + i * block + k * 32) >> 4,
                           form_b | (from_b + k * 32) >> 4);
-            products_commit();
-            products_wait<1>();
+            wgmma_commit();
+            wgmma_wait<1>();
             leave();
             left_b = of_b.stage;
             of_b.next();
@@ -266,12 +267,12 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
                 tap = row = column = 0, left_a = of_a.stage;
                 of_a.next();
                 if constexpr (STAGES_A == 1) {  // the next one arrives when this one is left
-                    products_wait<0>();
+                    wgmma_wait<0>();
                     leave();
                 }
             }
         }
-        products_wait<0>();
+        wgmma_wait<0>();
         settle(sums);
         leave();
         if constexpr (KEPT) of_b = {};

@@ -95,7 +95,7 @@ struct LoaderA {
                     continue;
                 }
             }
-            copy_async<VECTOR>(target, a + rows[i].offset + offset, inside);
+            cp_async<VECTOR>(target, a + rows[i].offset + offset, inside);
         }
         fetch(k0 + BK, k_end, table);
     }

@@ -7,21 +7,21 @@ struct alignas(64) TensorMap {
 
 // ── copies ──────────────────────────────────────────────────────────────────────────────────────
 
-__device__ __forceinline__ void bulk_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y)
+__device__ __forceinline__ void tma_load_2d(u32 to, const TensorMap* map, u32 barrier, int x, int y)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4}], [%2];"
                  :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y) : "memory");
 }
 
-__device__ __forceinline__ void bulk_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z)
+__device__ __forceinline__ void tma_load_3d(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];"
                  :: "r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-__device__ __forceinline__ void bulk_4d(u32 to, const TensorMap* map, u32 barrier, int channel, int x,
+__device__ __forceinline__ void tma_load_4d(u32 to, const TensorMap* map, u32 barrier, int channel, int x,
                                         int y, int n)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -30,7 +30,7 @@ __device__ __forceinline__ void bulk_4d(u32 to, const TensorMap* map, u32 barrie
 }
 
 // Copies pixels of a bounding box row by row, all of them moved by (of_x, of_y).
-__device__ __forceinline__ void bulk_windows(u32 to, const TensorMap* map, u32 barrier, int channel,
+__device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap* map, u32 barrier, int channel,
                                              int x, int y, int n, int of_x, int of_y)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
@@ -39,20 +39,20 @@ __device__ __forceinline__ void bulk_windows(u32 to, const TensorMap* map, u32 b
                     "h"((unsigned short)of_x), "h"((unsigned short)of_y) : "memory");
 }
 
-__device__ __forceinline__ void bulk_store_2d(const TensorMap* map, u32 from, int x, int y)
+__device__ __forceinline__ void tma_store_2d(const TensorMap* map, u32 from, int x, int y)
 {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
                  :: "l"(map), "r"(from), "r"(x), "r"(y) : "memory");
 }
 
-__device__ __forceinline__ void bulk_store_4d(const TensorMap* map, u32 from, int x, int y, int z, int n)
+__device__ __forceinline__ void tma_store_4d(const TensorMap* map, u32 from, int x, int y, int z, int n)
 {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                  :: "l"(map), "r"(from), "r"(x), "r"(y), "r"(z), "r"(n) : "memory");
 }
 
 // Waits until all that this thread stores has left shared memory.
-__device__ __forceinline__ void bulk_stored()
+__device__ __forceinline__ void tma_store_wait()
 {
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -61,14 +61,14 @@ __device__ __forceinline__ void bulk_stored()
 
 // What describes a tile of rows of WIDTH elements, less its address; `next` is the distance, in rows,
 // of each eight of rows from the one before.
-template <int WIDTH> __device__ __forceinline__ uint64 described_as(int next)
+template <int WIDTH> __device__ __forceinline__ uint64 smem_descriptor_as(int next)
 {
     constexpr uint64 SWIZZLE = WIDTH == 64 ? 1 : WIDTH == 32 ? 2 : 3;
     return SWIZZLE << 62 | (uint64)(next * WIDTH * 2 >> 4) << 32 | (uint64)1 << 16;
 }
 
 // A tile of rows of columns, in swizzled order: 64 of them, then, STRIP bytes behind, the next 64.
-template <int STRIP> __device__ __forceinline__ uint64 described_across(u32 address)
+template <int STRIP> __device__ __forceinline__ uint64 smem_descriptor_across(u32 address)
 {
-    return described(address) + ((uint64)((STRIP >> 4) - 1) << 16);
+    return smem_descriptor(address) + ((uint64)((STRIP >> 4) - 1) << 16);
 }

@@ -2,7 +2,7 @@
 // elsewhere this does nothing).
 
 // Waits for the kernel in front; everything that it wrote can be read then. Lets the one behind begin.
-__device__ __forceinline__ void begin_early()
+__device__ __forceinline__ void grid_dependency_sync()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

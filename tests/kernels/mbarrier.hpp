@@ -1,4 +1,4 @@
-// What barriers.cuh does in PTX, and products of tf32 of a Hopper, on the host; tensor_cores.hpp comes
+// What mbarrier.cuh does in PTX, and products of tf32 of a Hopper, on the host; tensor_cores.hpp comes
 // before it. Copies are there at once.
 
 #include <map>
@@ -18,16 +18,16 @@ struct Barrier {
 };
 inline std::map<u32, Barrier> barriers_at;
 
-inline void barrier_begin(u32 barrier, int count) { barriers_at[barrier] = {count, count, 0, 0}; }
-inline void barriers_begun() {}
-inline void barrier_arrive(u32 barrier) { barriers_at[barrier].arrive(1); }
-inline void barrier_arrive_copied(u32 barrier) { barrier_arrive(barrier); }
-inline void barrier_expect(u32 barrier, int bytes)
+inline void mbarrier_init(u32 barrier, int count) { barriers_at[barrier] = {count, count, 0, 0}; }
+inline void mbarrier_init_fence() {}
+inline void mbarrier_arrive(u32 barrier) { barriers_at[barrier].arrive(1); }
+inline void mbarrier_arrive_cp_async(u32 barrier) { mbarrier_arrive(barrier); }
+inline void mbarrier_expect_tx(u32 barrier, int bytes)
 {
     barriers_at[barrier].bytes += bytes;
     barriers_at[barrier].arrive(1);
 }
-inline void barrier_wait(u32 barrier, u32 parity)
+inline void mbarrier_wait(u32 barrier, u32 parity)
 {
     while (barriers_at[barrier].phase % 2 == parity)
         give_way();
@@ -38,9 +38,9 @@ inline void bulk_copy(u32 to, const void* from, int bytes, u32 barrier)
     barriers_at[barrier].bytes -= bytes;
     barriers_at[barrier].arrive(0);
 }
-template <int NAME, int COUNT> void group_wait() { meet(meetings[32], 0, COUNT); }
-template <int COUNT> void registers_down() {}
-template <int COUNT> void registers_up() {}
+template <int NAME, int COUNT> void named_barrier_sync() { meet(meetings[32], 0, COUNT); }
+template <int COUNT> void setmaxnreg_dec() {}
+template <int COUNT> void setmaxnreg_inc() {}
 inline void write_pair(u32 to, float x, float y)
 {
     const float pair[2] = {x, y};

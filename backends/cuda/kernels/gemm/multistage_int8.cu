@@ -1,18 +1,21 @@
 // y[m][n] = finished(sum over k of (a[m][k] - a_zero) * (b[n][k] - b_zero[n])) on tensor cores: bytes,
 // with signs or without, and sums in int32, which wrap around.
 //
-// Rows of `a`, tiles, steps and clusters are those of mma.cu. The bytes are multiplied as they are, for
+// Rows of `a`, tiles, steps and clusters are those of multistage.cu. The bytes are multiplied as they are, for
 //     sum of (a - za) * (b - zb) = sum of a * b - zb * sum of a + za * (k * zb - sum of b).
 // The sums of b come from before (`b_sums`), and those of a from products with ones, beside the others
 // and only where b has zero points (ZERO_B). Outside of its image a window has zero points of a.
 //
 // T and U are the types of a and b, Y that of the results: int32, or bytes that the sums are requantized
 // to; S is the type of scales. Compile-time: BM BN WARPS_M WARPS_N STAGES WGMMA; ROWS VECTOR VECTOR_C
-// SPLIT as in mma.cu, but not PARTIAL; ZERO_B; BY_ROW, whether rows have zero points or scales of their own.
+// SPLIT as in multistage.cu, but not PARTIAL; ZERO_B; BY_ROW, whether rows have zero points or scales of their own.
 // Generated: narrow, see quantize.cu.
 
-#include "early.cuh"
-#include "tensor_cores.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/cluster.cuh"
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32, LOADERS = THREADS;
 // A warp has tiles of 16 x 8 results. Hopper's own products are made by four warps, of 64 rows.
@@ -25,8 +28,8 @@ constexpr u32 ONES = 0x01010101;
 static_assert(!WGMMA || !ZERO_B, "sums of a are products of single warps");
 enum { WHOLE, PARTIAL, CLUSTER };
 
-#include "columns.cuh"
-#include "rows.cuh"
+#include "gemm/operand_b.cuh"
+#include "gemm/operand_a.cuh"
 
 // ── products ────────────────────────────────────────────────────────────────────────────────────
 
@@ -35,12 +38,12 @@ enum { WHOLE, PARTIAL, CLUSTER };
 __device__ __forceinline__ void multiply(int (&sums)[TM][TN][4], int (&)[TM][4], u32 tile, int row,
                                          int column)
 {
-    const uint64 a = described(tile + row / 64 * 64 * BK);
-    const uint64 b = described(tile + BYTES_A + column * BK);
-    products_begin();
+    const uint64 a = smem_descriptor(tile + row / 64 * 64 * BK);
+    const uint64 b = smem_descriptor(tile + BYTES_A + column * BK);
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < BK / 32; ++k) wgmma(sums[0], a + k * 2, b + k * 2);
-    products_commit();
+    wgmma_commit();
 }
 #else
 // Adds the products of one step to `sums`, and the terms of a to `sums_a`, the same in all columns.
@@ -53,10 +56,10 @@ __device__ __forceinline__ void multiply(int (&sums)[TM][TN][4], int (&sums_a)[T
         u32 a[TM][4], b[TN / 2][4];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
-            fragments(a[i], tile + swizzled(row + i * 16 + lane % 16, k * 2 + lane / 16));
+            ldmatrix_x4(a[i], tile + swizzled(row + i * 16 + lane % 16, k * 2 + lane / 16));
 #pragma unroll
         for (int j = 0; j < TN / 2; ++j)
-            fragments(b[j], tile + BYTES_A
+            ldmatrix_x4(b[j], tile + BYTES_A
                                 + swizzled(column + j * 16 + lane % 8 + lane / 16 * 8,
                                            k * 2 + lane / 8 % 2));
 #pragma unroll
@@ -173,7 +176,7 @@ __device__ __forceinline__ Some<8> collect(const int* from, int blocks)
     for (int block = 0; block < blocks; ++block)
 #pragma unroll
         for (int q = 0; q < 8; q += 4) {
-            const float4 found = read_of(shared_address(from + q), block);
+            const float4 found = dsmem_load(shared_address(from + q), block);
             sums.at[q] += __float_as_int(found.x), sums.at[q + 1] += __float_as_int(found.y);
             sums.at[q + 2] += __float_as_int(found.z), sums.at[q + 3] += __float_as_int(found.w);
         }
@@ -229,12 +232,12 @@ mma_integer(const T* a, const U* b, Y* y, const Window* table, const int* b_sums
     const auto load_a = [&](int step) {
         loader.copy(tiles + step % STAGES * BYTES_STAGE, a, (first + step) * BK, k, table);
     };
-    begin_early();
+    grid_dependency_sync();
     if (ROWS == WINDOWS && a_zero) loader.outside = (unsigned char)*a_zero * ONES;
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step) {
         if (step < count) load_a(step);
-        copy_commit();  // also an empty group, so that counting groups counts steps
+        cp_async_commit();  // also an empty group, so that counting groups counts steps
     }
     const int group = ROWS == MATRIX ? 0 : batch * n;  // its first filter
     const Parameters parameters = {a_zero, b_zero, b_sums - group, bias, a_scale, b_scale, y_scale,
@@ -247,10 +250,10 @@ mma_integer(const T* a, const U* b, Y* y, const Window* table, const int* b_sums
     const int row = WGMMA ? warp / 4 / WARPS_N * 64 + warp % 4 * 16 : warp / WARPS_N * TM * 16;
     const int column = (WGMMA ? warp / 4 : warp) % WARPS_N * TN * 8;
     for (int step = 0; step < count; ++step) {
-        copy_wait<AHEAD - 1>();
+        cp_async_wait<AHEAD - 1>();
 #if WGMMA_CODE
-        products_wait<0>();  // of the step before, whose buffer is the next to be filled
-        show_to_products();
+        wgmma_wait<0>();  // of the step before, whose buffer is the next to be filled
+        fence_proxy_async();
 #endif
         __syncthreads();
         const u32 tile = tiles + step % STAGES * BYTES_STAGE;
@@ -259,18 +262,18 @@ mma_integer(const T* a, const U* b, Y* y, const Window* table, const int* b_sums
             load_a(step + AHEAD);
             load_b(step + AHEAD);
         }
-        copy_commit();
+        cp_async_commit();
         if constexpr (!WGMMA) multiply(sums, sums_a, tile, row, column);
     }
 #if WGMMA_CODE
-    products_wait<0>();
+    wgmma_wait<0>();
     settle(sums);
 #endif
-    copy_wait<0>();
+    cp_async_wait<0>();
     __syncthreads();
     gather((int*)shared, sums, sums_a, columns, row, column);
     if constexpr (SPLIT == CLUSTER)
-        cluster_wait();
+        cluster_sync();
     else
         __syncthreads();
 
@@ -287,5 +290,5 @@ mma_integer(const T* a, const U* b, Y* y, const Window* table, const int* b_sums
         for (int q = 0; q < 8; ++q) results.at[q] = finished(found.at[q], by_row, columns[j + q]);
         keep(y + (long long)(m0 + i) * ldc + n0 + j, results, n - n0 - j);
     }
-    if constexpr (SPLIT == CLUSTER) cluster_wait();  // others may still read what is here
+    if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here
 }

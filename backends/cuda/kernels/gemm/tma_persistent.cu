@@ -1,5 +1,5 @@
 // c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows: as
-// MATRIX of mma_bulk.cu, but the copy engine also brings what is read along with the results, while
+// MATRIX of tma.cu, but the copy engine also brings what is read along with the results, while
 // sums are made, and takes the results away while the next ones are. With ACROSS, `b` is b[k][n].
 //
 // Blocks stay and do one tile after the other. One warp fetches tiles of `b`, one those of `a`, and one
@@ -13,12 +13,13 @@
 //
 // Compile-time: GROUPS; BLOCKS, of 64 rows that a group has; BN; STAGES; TURNS; PLACES, for the results
 // of so many tiles; ACROSS; CONSTANT, whether `b` never changes; FEW and MANY, registers of a thread that
-// copies and of one that multiplies; BIAS, Z0 and Z1 as in mma.cu, of which one at most lies like the result; and the products of wgmma.
+// copies and of one that multiplies; BIAS, Z0 and Z1 as in multistage.cu, of which one at most lies like the result; and the products of wgmma.
 
-#include "early.cuh"
-#include "tensor_cores.cuh"
-#include "ring.cuh"
-#include "bulk.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/pipeline.cuh"
+#include "ptx/tma.cuh"
 
 constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
 constexpr int SHARING = TURNS ? 1 : GROUPS;  // groups that have a tile together
@@ -34,7 +35,7 @@ static_assert(CYCLE % PLACES == 0, "a place has the same barriers every time");
 // Where barriers lie: of the stages of `a` and of `b`; of the part of each group in the results of CYCLE
 // tiles that it can be used, and that it is done; and of each group that it is its turn.
 struct Barriers {
-    Ring<STAGES> of_a, of_b;
+    Pipeline<STAGES> of_a, of_b;
     u32 ready, done, turn;
     __device__ __forceinline__ explicit Barriers(u32 at)
         : of_a(at), of_b(at + STAGES * 16), ready(at + STAGES * 32),
@@ -43,10 +44,10 @@ struct Barriers {
     __device__ __forceinline__ void begin() const
     {
         for (int i = 0; i < CYCLE * SHARING; ++i) {
-            barrier_begin(ready + i * 8, 1);
-            barrier_begin(done + i * 8, 4);
+            mbarrier_init(ready + i * 8, 1);
+            mbarrier_init(done + i * 8, 4);
         }
-        for (int i = 0; i < GROUPS; ++i) barrier_begin(turn + i * 8, 4);
+        for (int i = 0; i < GROUPS; ++i) mbarrier_init(turn + i * 8, 4);
         of_a.begin(1, SHARING * 4);
         of_b.begin(1, SHARING * 4);
     }
@@ -72,22 +73,22 @@ struct Work {
 // ── what single threads do ──────────────────────────────────────────────────────────────────────
 
 template <bool OF_A>
-__device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Ring<STAGES>& ring,
+__device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeline<STAGES>& ring,
                                       const Work& work)
 {
     constexpr int BYTES = OF_A ? BYTES_A : BYTES_B;
-    Turn<STAGES> turn;
+    PipelineState<STAGES> turn;
     for (int tile = blockIdx.x; tile < work.tiles(); tile += gridDim.x) {
         const Corner corner = work.corner(tile);
         for (int step = 0; step < work.steps; ++step) {
             const u32 full = ring.full(turn.stage), here = to + turn.stage * BYTES;
-            barrier_wait(ring.empty(turn.stage), turn.parity ^ 1);
-            barrier_expect(full, BYTES);
+            mbarrier_wait(ring.empty(turn.stage), turn.parity ^ 1);
+            mbarrier_expect_tx(full, BYTES);
             if constexpr (ACROSS && !OF_A)
                 for (int i = 0; i < STRIPS; ++i)
-                    bulk_2d(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK);
+                    tma_load_2d(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK);
             else
-                bulk_2d(here, map, full, step * BK, OF_A ? corner.m : corner.n);
+                tma_load_2d(here, map, full, step * BK, OF_A ? corner.m : corner.n);
             turn.next();
         }
     }
@@ -111,12 +112,12 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
         for (int part = 0; part < SHARING; ++part) {
             const u32 ready = barriers.ready + round.barrier(part);
             if constexpr (ALONG) {
-                barrier_expect(ready, STRIP * STRIPS);
+                mbarrier_expect_tx(ready, STRIP * STRIPS);
                 for (int i = 0; i < STRIPS; ++i)
-                    bulk_2d(places + round.place() + (part * STRIPS + i) * STRIP, z, ready,
+                    tma_load_2d(places + round.place() + (part * STRIPS + i) * STRIP, z, ready,
                             corner.n + i * 64, corner.m + part * ROWS);
             } else {
-                barrier_arrive(ready);
+                mbarrier_arrive(ready);
             }
         }
     };
@@ -125,12 +126,12 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
         prepare({round.count + PLACES - 1});
         const Corner corner = work.corner(round.tile());
         for (int part = 0; part < SHARING; ++part) {
-            barrier_wait(barriers.done + round.barrier(part), round.parity());
+            mbarrier_wait(barriers.done + round.barrier(part), round.parity());
             for (int i = 0; i < STRIPS; ++i)
-                bulk_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP,
+                tma_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP,
                               corner.n + i * 64, corner.m + part * ROWS);
         }
-        bulk_stored();
+        tma_store_wait();
     }
 }
 
@@ -200,10 +201,10 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
     if (threadIdx.x == 0) barriers.begin();
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
-        registers_down<FEW>();
+        setmaxnreg_dec<FEW>();
         if (CONSTANT && threadIdx.x == CONSUMERS)  // without waiting
             fetch<false>(&b, tiles_b, barriers.of_b, work);
-        begin_early();
+        grid_dependency_sync();
         if (!CONSTANT && threadIdx.x == CONSUMERS)
             fetch<false>(&b, tiles_b, barriers.of_b, work);
         if (threadIdx.x == CONSUMERS + 32)
@@ -211,32 +212,32 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         if (threadIdx.x == CONSUMERS + 64)
             keep_results(&c, &z, shared_address(results), barriers, work);
     } else {
-        registers_up<MANY>();
-        begin_early();
+        setmaxnreg_inc<MANY>();
+        grid_dependency_sync();
         const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
         const int part = TURNS ? 0 : group, own = TURNS ? group : 0;
-        Turn<STAGES> turn;
+        PipelineState<STAGES> turn;
         if constexpr (TURNS) turn.skip(own * steps);
         for (Round round = {own}; round.tile() < work.tiles(); round.count += TURNS ? GROUPS : 1) {
             float sums[BLOCKS][TN][4] = {};
             // Before its turn a group would take stages for full that were so long ago.
-            if constexpr (TURNS) barrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
+            if constexpr (TURNS) mbarrier_wait(barriers.turn + own * 8, round.parity() ^ (own == 0));
             int left = -1;  // the stage that the products under way still read
             const auto leave = [&] {
                 if (lane == 0 && left >= 0) {
-                    barrier_arrive(barriers.of_a.empty(left));
-                    barrier_arrive(barriers.of_b.empty(left));
+                    mbarrier_arrive(barriers.of_a.empty(left));
+                    mbarrier_arrive(barriers.of_b.empty(left));
                 }
             };
 #pragma unroll 1
             for (int step = 0; step < steps; ++step) {
-                barrier_wait(barriers.of_a.full(turn.stage), turn.parity);
-                barrier_wait(barriers.of_b.full(turn.stage), turn.parity);
-                const uint64 from_a = described(tiles_a + turn.stage * BYTES_A + part * ROWS * BK * 2);
+                mbarrier_wait(barriers.of_a.full(turn.stage), turn.parity);
+                mbarrier_wait(barriers.of_b.full(turn.stage), turn.parity);
+                const uint64 from_a = smem_descriptor(tiles_a + turn.stage * BYTES_A + part * ROWS * BK * 2);
                 const u32 tile_b = tiles_b + turn.stage * BYTES_B;
-                const uint64 from_b = ACROSS ? described_across<STRIP_B>(tile_b) : described(tile_b);
+                const uint64 from_b = ACROSS ? smem_descriptor_across<STRIP_B>(tile_b) : smem_descriptor(tile_b);
                 settle(sums);
-                products_begin();
+                wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < BK / 16; ++k)
 #pragma unroll
@@ -247,24 +248,24 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                         else
                             wgmma(sums[i], of_a, from_b + k * 2);
                     }
-                products_commit();
-                products_wait<1>();
+                wgmma_commit();
+                wgmma_wait<1>();
                 leave();
                 left = turn.stage;
                 turn.next();
             }
-            if (TURNS && lane == 0) barrier_arrive(barriers.turn + (own + 1) % GROUPS * 8);
-            products_wait<0>();
+            if (TURNS && lane == 0) mbarrier_arrive(barriers.turn + (own + 1) % GROUPS * 8);
+            wgmma_wait<0>();
             settle(sums);
             leave();
             if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
 
-            barrier_wait(barriers.ready + round.barrier(part), round.parity());
+            mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
             finish_all(sums, results + round.place() + part * STRIP * STRIPS, bias, z0, z1,
                        work.corner(round.tile()).n, n);
-            show_to_products();
+            fence_proxy_async();
             __syncwarp();
-            if (lane == 0) barrier_arrive(barriers.done + round.barrier(part));
+            if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));
         }
     }
 }

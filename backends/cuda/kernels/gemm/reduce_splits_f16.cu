@@ -1,10 +1,10 @@
 // The second pass of a split `mma` where blocks form no clusters: adds the partial sums of all
 // splits, always in the same order, and finishes them.
 //
-// partial is [batch][splits][m][n] in float32. Compile-time: T, VECTOR_C, BIAS, Z0 and Z1 as in mma.cu;
+// partial is [batch][splits][m][n] in float32. Compile-time: T, VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu;
 // GROUPS: whether a batch is a group of a convolution, with channels of its own.
 
-#include "finish.cuh"
+#include "gemm/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
 mma_reduce(const float* partial, T* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,

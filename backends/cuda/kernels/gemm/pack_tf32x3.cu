@@ -1,10 +1,10 @@
-// Brings matrices that are computed at run time into the order in which split_product.cuh wants its
+// Brings matrices that are computed at run time into the order in which tf32x3.cuh wants its
 // second operand: [batch][step][part][row], rows of 32 terms in swizzled order, each number cut in two.
 //
 // Element (row, term) of matrix i lies at b[i * of_matrix + row * of_row + term * of_term]. A block moves
 // 32 rows and 32 terms. Compile-time: PARTS; ACROSS, whether neighbours in memory are rows, not terms.
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 struct alignas(16) Four {
     float at[4];
@@ -25,7 +25,7 @@ split_pack(const float* b, float* packed, int n, int k, int rows, long long of_m
     __shared__ float tile[32][33];
     const int tiles = (rows + 31) / 32, number = blockIdx.x / tiles;
     const int n0 = int(blockIdx.x % tiles) * 32, k0 = number * 32;
-    begin_early();
+    grid_dependency_sync();
     b += blockIdx.z * of_matrix;
 #pragma unroll
     for (int i = 0; i < 32; i += 8) {

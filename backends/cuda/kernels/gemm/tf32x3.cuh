@@ -17,9 +17,12 @@
 // stored at once (1, 2, 4); BIAS; Z0 and Z1, how the operands of finish lie: 0 none, 1 like the result,
 // 2 one a channel; SPLIT: 0 no, 1 partial sums, 2 cluster. LOADERS, the threads that copy `a`.
 
-#include "early.cuh"
-#include "tensor_cores.cuh"
-#include "rows.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/cluster.cuh"
+#include "gemm/operand_a.cuh"
 
 enum { WHOLE, PARTIAL, CLUSTER };
 

@@ -110,7 +110,7 @@ struct LoaderA {
                          && (unsigned)(from.column + window.column) < (unsigned)image.width;
                 source = from.start + window.offset;
             }
-            copy_async<VECTOR_A>(target, source, inside);
+            cp_async<VECTOR_A>(target, source, inside);
         }
         fetch(k0 + BK, k_end, table);
     }
@@ -130,7 +130,7 @@ struct LoaderB {
             const int row = item / PER_ROW, column = item % PER_ROW * VECTOR_B;
             const bool inside = k0 + row < k_end && n0 + column < ldb;
             const T* source = b + (long long)(k0 + row) * ldb + n0 + column;
-            copy_async<VECTOR_B>(tile + row * BN + column, source, inside);
+            cp_async<VECTOR_B>(tile + row * BN + column, source, inside);
         }
     }
 };
@@ -185,7 +185,7 @@ __device__ __forceinline__ void add_slices(float (&own)[OWN][TN], const float (&
                                            T* shared, const Place& place)
 {
     T* mine = shared + threadIdx.x % SLICE;
-    copy_wait<0>();
+    cp_async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < TM; ++j)
@@ -230,7 +230,7 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
             loader.copy(tile, (first + step) * BK, k, table, image);
             LoaderB::copy(tile + TILE_A, b, (first + step) * BK, k, n0, ldb);
         }
-        copy_commit();  // also an empty group, so that counting groups counts steps
+        cp_async_commit();  // also an empty group, so that counting groups counts steps
     };
 
     float sums[TM][TN] = {};
@@ -238,7 +238,7 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
 #pragma unroll
     for (int step = 0; step < STAGES - 1; ++step) load(step);
     for (int step = 0; step < count; ++step) {
-        copy_wait<STAGES - 2>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads();
         load(step + STAGES - 1);
         const T* tile = shared + step % STAGES * (TILE_A + TILE_B);

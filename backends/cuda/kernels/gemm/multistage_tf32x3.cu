@@ -1,5 +1,5 @@
 // c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) in float32 on tensor cores, with the
-// products that every GPU from Ampere on has: split_product.cuh says how, and what the constants are.
+// products that every GPU from Ampere on has: tf32x3.cuh says how, and what the constants are.
 //
 // Tiles travel to shared memory by cp.async, several steps of 32 terms ahead. Few tiles do not fill the
 // GPU: then `splits` blocks share the sum of one tile and leave partial sums for `gemm_reduce`.
@@ -8,7 +8,7 @@
 
 constexpr int LOADERS = WARPS_M * WARPS_N * 32;
 
-#include "split_product.cuh"
+#include "gemm/tf32x3.cuh"
 
 constexpr int TM = BM / WARPS_M / 16, TN = BN / WARPS_N / 8, AHEAD = STAGES - 1;
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ void copy_b(u32 tile, const T* b, int rows, int rows_
         for (int i = 0; i < (BN * 8 + LOADERS - 1) / LOADERS; ++i) {
             const int item = threadIdx.x + i * LOADERS;
             if (BN * 8 % LOADERS && item >= BN * 8) break;
-            copy_async<4>(tile + part * BYTES_B + item * 16, b + item / 8 % rows * 32 + item % 8 * 4,
+            cp_async<4>(tile + part * BYTES_B + item * 16, b + item / 8 % rows * 32 + item % 8 * 4,
                           item / 8 < rows);
         }
         b += (long long)rows_b * BK;
@@ -42,14 +42,14 @@ __device__ __forceinline__ void multiply(float (&totals)[TM][TN][4], u32 tile, i
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
                 u32 found[4];
-                fragments(found, tile + swizzled(row + i * 16 + lane % 16, k * 2 + lane / 16));
+                ldmatrix_x4(found, tile + swizzled(row + i * 16 + lane % 16, k * 2 + lane / 16));
                 cut(parts[i], found);
             }
 #pragma unroll
             for (int j = 0; j < TN; j += 2) {
                 u32 high[4], low[4];
-                fragments(high, tile_b + swizzled(row_b + j * 8, k * 2 + chunk));
-                fragments(low, tile_b + BYTES_B + swizzled(row_b + j * 8, k * 2 + chunk));
+                ldmatrix_x4(high, tile_b + swizzled(row_b + j * 8, k * 2 + chunk));
+                ldmatrix_x4(low, tile_b + BYTES_B + swizzled(row_b + j * 8, k * 2 + chunk));
 #pragma unroll
                 for (int i = 0; i < TM; ++i) {
                     mma_m16n8k8(sums[i][j], parts[i].low, high[0], high[1]);
@@ -66,13 +66,13 @@ __device__ __forceinline__ void multiply(float (&totals)[TM][TN][4], u32 tile, i
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             u32 found[4];
-            fragments(found, tile + swizzled(row + i * 16 + lane % 16, k * 2 + lane / 16));
+            ldmatrix_x4(found, tile + swizzled(row + i * 16 + lane % 16, k * 2 + lane / 16));
             cut(parts[i], found);
         }
 #pragma unroll
         for (int j = 0; j < TN; j += 2) {
             u32 high[4];
-            fragments(high, tile_b + swizzled(row_b + j * 8, k * 2 + chunk));
+            ldmatrix_x4(high, tile_b + swizzled(row_b + j * 8, k * 2 + chunk));
 #pragma unroll
             for (int i = 0; i < TM; ++i) {
                 mma_m16n8k8(sums[i][j], parts[i].high, high[0], high[1]);
@@ -104,7 +104,7 @@ split_mma(const T* a, const T* b, T* c, const Window* table, const T* bias, cons
     a += (long long)batch * batch_a;
     b += ((long long)batch * steps * PARTS * rows_b + n0) * BK;
 
-    begin_early();
+    grid_dependency_sync();
     LoaderA loader(threadIdx.x, m0, m, lda, image);
     loader.fetch(first * BK, k, table);
     const auto load = [&](int step) {
@@ -114,7 +114,7 @@ split_mma(const T* a, const T* b, T* c, const Window* table, const T* bias, cons
             copy_b(tile + BYTES_A, b + (long long)(first + step) * PARTS * rows_b * BK,
                    min(BN, rows_b - n0), rows_b);
         }
-        copy_commit();  // also an empty group, so that counting groups counts steps
+        cp_async_commit();  // also an empty group, so that counting groups counts steps
     };
 
     const int warp = threadIdx.x / 32;
@@ -123,7 +123,7 @@ split_mma(const T* a, const T* b, T* c, const Window* table, const T* bias, cons
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step) load(step);
     for (int step = 0; step < count; ++step) {
-        copy_wait<AHEAD - 1>();
+        cp_async_wait<AHEAD - 1>();
         __syncthreads();
         load(step + AHEAD);
         multiply(totals, shared + step % STAGES * BYTES_STAGE, row, column);

@@ -1,36 +1,36 @@
 // Barriers in shared memory, bulk copies that arrive there, and registers that change hands (Hopper).
 
-__device__ __forceinline__ void barrier_begin(u32 barrier, int count)
+__device__ __forceinline__ void mbarrier_init(u32 barrier, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count) : "memory");
 }
 
 // Shows barriers that were just made to everybody who uses them.
-__device__ __forceinline__ void barriers_begun()
+__device__ __forceinline__ void mbarrier_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ __forceinline__ void barrier_arrive(u32 barrier)
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
 // Arrives, and has the barrier wait for so many bytes besides.
-__device__ __forceinline__ void barrier_expect(u32 barrier, int bytes)
+__device__ __forceinline__ void mbarrier_expect_tx(u32 barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(barrier), "r"(bytes) : "memory");
 }
 
 // Arrives as soon as all copies that this thread has begun are there.
-__device__ __forceinline__ void barrier_arrive_copied(u32 barrier)
+__device__ __forceinline__ void mbarrier_arrive_cp_async(u32 barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
 }
 
 // Waits until the phase of this parity has ended.
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity)
+__device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity)
 {
     asm volatile("{\n.reg .pred done;\n"
                  "again:\n"
@@ -47,17 +47,17 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, int bytes, u
 }
 
 // Waits for COUNT threads of the block.
-template <int NAME, int COUNT> __device__ __forceinline__ void group_wait()
+template <int NAME, int COUNT> __device__ __forceinline__ void named_barrier_sync()
 {
     asm volatile("bar.sync %0, %1;" :: "n"(NAME), "n"(COUNT) : "memory");
 }
 
-template <int COUNT> __device__ __forceinline__ void registers_down()
+template <int COUNT> __device__ __forceinline__ void setmaxnreg_dec()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
 
-template <int COUNT> __device__ __forceinline__ void registers_up()
+template <int COUNT> __device__ __forceinline__ void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
 }

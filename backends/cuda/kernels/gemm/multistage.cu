@@ -1,7 +1,7 @@
 // c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on tensor cores: 16-bit elements,
 // sums in float32, or a block's in float16, too (HALF_SUMS, without WGMMA).
 //
-// As in gemm.cu the rows of `a` are rows of a matrix, or windows of an image whose channels lie
+// As in simt.cu the rows of `a` are rows of a matrix, or windows of an image whose channels lie
 // innermost (implicit GEMM); `table` says where element k of a window lies. A block computes a tile
 // of BM x BN results. Tiles travel to shared memory by cp.async, several steps of 64 terms ahead,
 // and meet there either in warps of their own (mma.sync) or, where WGMMA, in groups of four warps
@@ -19,15 +19,15 @@
 // once (8 or 1); HALF_SUMS; BIAS; Z0 and Z1, how the operands of finish lie: 0 none, 1 like the result, 2 one a
 // channel; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER. A batch is a group of a convolution.
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32, LOADERS = THREADS;
 constexpr int WM = WGMMA ? 16 : BM / WARPS_M;  // rows of a warp's results
 constexpr int TM = WM / 16;
 constexpr int AHEAD = STAGES - 1;
 
-#include "mma_product.cuh"
-#include "columns.cuh"
+#include "gemm/store_tile.cuh"
+#include "gemm/operand_b.cuh"
 
 __device__ __forceinline__ Place place_of_warp()
 {
@@ -51,12 +51,12 @@ typedef Four<HALF_SUMS>::At Sums[TM][TN];
 // Begins the products of one step.
 __device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& place)
 {
-    const uint64 a = described(tile + place.m / 64 * 64 * BK * 2);
-    const uint64 b = described(tile + BYTES_A + place.n * BK * 2);
-    products_begin();
+    const uint64 a = smem_descriptor(tile + place.m / 64 * 64 * BK * 2);
+    const uint64 b = smem_descriptor(tile + BYTES_A + place.n * BK * 2);
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < BK / 16; ++k) wgmma(sums[0], a + k * 2, b + k * 2);
-    products_commit();
+    wgmma_commit();
 }
 #else
 __device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& place)
@@ -67,10 +67,10 @@ __device__ __forceinline__ void multiply(Sums& sums, u32 tile, const Place& plac
         u32 a[TM][4], b[TN / 2][4];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
-            fragments(a[i], tile + swizzled(place.m + i * 16 + lane % 16, k * 2 + lane / 16));
+            ldmatrix_x4(a[i], tile + swizzled(place.m + i * 16 + lane % 16, k * 2 + lane / 16));
 #pragma unroll
         for (int j = 0; j < TN / 2; ++j)
-            fragments(b[j], tile + BYTES_A
+            ldmatrix_x4(b[j], tile + BYTES_A
                                 + swizzled(place.n + j * 16 + lane % 8 + lane / 16 * 8,
                                            k * 2 + lane / 8 % 2));
 #pragma unroll
@@ -113,20 +113,20 @@ mma(const T* a, const T* b, void* c, const Window* table, const T* bias, const T
     const auto load_a = [&](int step) {
         loader.copy(tiles + step % STAGES * BYTES_STAGE, a, (first + step) * BK, k, table);
     };
-    begin_early();
+    grid_dependency_sync();
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step) {
         if (step < count) load_a(step);
-        copy_commit();  // also an empty group, so that counting groups counts steps
+        cp_async_commit();  // also an empty group, so that counting groups counts steps
     }
 
     Sums sums = {};
     const Place place = place_of_warp();
     for (int step = 0; step < count; ++step) {
-        copy_wait<AHEAD - 1>();
+        cp_async_wait<AHEAD - 1>();
 #if WGMMA_CODE
-        products_wait<0>();  // of the step before, whose buffer is the next to be filled
-        show_to_products();
+        wgmma_wait<0>();  // of the step before, whose buffer is the next to be filled
+        fence_proxy_async();
 #endif
         __syncthreads();
         const u32 tile = tiles + step % STAGES * BYTES_STAGE;
@@ -135,14 +135,14 @@ mma(const T* a, const T* b, void* c, const Window* table, const T* bias, const T
             load_a(step + AHEAD);
             load_b(step + AHEAD);
         }
-        copy_commit();
+        cp_async_commit();
         if constexpr (!WGMMA) multiply(sums, tile, place);
     }
 #if WGMMA_CODE
-    products_wait<0>();
+    wgmma_wait<0>();
     settle(sums);
 #endif
-    copy_wait<0>();
+    cp_async_wait<0>();
     __syncthreads();
     gather((float*)shared, sums, place);
     conclude(shared, c, bias, z0, z1, m0, n0, m, n, ldc, batch, batch_c, split, splits);

@@ -6,7 +6,7 @@
 // Compile-time: M rows; PARTS, the warps that share one n (few outputs would leave the memory
 // idle otherwise); VECTOR, the elements of one load; BIAS; CONSTANT, whether `w` never changes.
 
-#include "early.cuh"
+#include "ptx/pdl.cuh"
 
 constexpr int WARPS = 4;
 
@@ -44,7 +44,7 @@ gemv(const T* w, const T* x, T* y, const T* bias, const T* z0, const T* z1, int 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % PARTS;
     const int column = blockIdx.x * (WARPS / PARTS) + warp / PARTS;
     float sums[M] = {};
-    begin_early();
+    grid_dependency_sync();
     if (column < n) {
         const T* row = w + (long long)column * k;
         constexpr int STEP = 32 * PARTS * VECTOR;

@@ -1,5 +1,5 @@
 // c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper:
-// split_product.cuh says how, and what the constants are.
+// tf32x3.cuh says how, and what the constants are.
 //
 // The last four warps of a block load: windows of `a` by cp.async, tiles of the constants by one bulk
 // copy a step, STAGES steps ahead. Each other group of four warps multiplies 64 rows of `a`: it reads
@@ -20,8 +20,8 @@
 
 constexpr int BM = GROUPS * 64, LOADERS = 128, THREADS = GROUPS * 128 + LOADERS;
 
-#include "split_product.cuh"
-#include "ring.cuh"
+#include "gemm/tf32x3.cuh"
+#include "ptx/pipeline.cuh"
 
 constexpr int TN = BN / 8, EIGHTS = BK / 8;
 constexpr int PITCH = BN + 8;  // of the sums in shared memory, in floats
@@ -50,7 +50,7 @@ struct Item {  // what a block does at a time
 __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const Window* table,
                                      const Work& work, const Image& image)
 {
-    const Ring<STAGES> barriers(shared + STAGES * BYTES_STAGE);
+    const Pipeline<STAGES> barriers(shared + STAGES * BYTES_STAGE);
     const int thread = threadIdx.x - GROUPS * 128;
     const int steps = (work.k + BK - 1) / BK;
     const long long of_step = (long long)PARTS * work.rows_b * BK;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
         const T* from = b + (item.batch * (long long)steps + item.first + step) * of_step
                         + item.n0 * BK;
         const u32 to = shared + stage * BYTES_STAGE + BYTES_A, full = barriers.full(stage);
-        barrier_expect(full, PARTS * rows * 128);
+        mbarrier_expect_tx(full, PARTS * rows * 128);
 #pragma unroll
         for (int part = 0; part < PARTS; ++part)
             bulk_copy(to + part * BYTES_B, from + (long long)part * work.rows_b * BK, rows * 128,
@@ -70,25 +70,25 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
     int early = CONSTANT ? min(item.count, STAGES) : 0;
     if (thread == 0)
         for (int step = 0; step < early; ++step) load_b(item, step, step);
-    begin_early();
-    Turn<STAGES> turn;
+    grid_dependency_sync();
+    PipelineState<STAGES> turn;
     for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
         item = Item(next, work);
         const T* rows = a + (long long)item.batch * work.batch_a;
         LoaderA loader(thread, item.m0, work.m, work.lda, image);
         loader.fetch(item.first * BK, work.k, table);
         for (int step = 0; step < item.count; ++step) {
-            barrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
+            mbarrier_wait(barriers.empty(turn.stage), turn.parity ^ 1);
             if (early > 0) --early;
             else if (thread == 0) load_b(item, step, turn.stage);
             loader.copy(shared + turn.stage * BYTES_STAGE, rows, (item.first + step) * BK, work.k,
                         table);
-            barrier_arrive_copied(barriers.full(turn.stage));
+            mbarrier_arrive_cp_async(barriers.full(turn.stage));
             turn.next();
         }
     }
-    copy_commit();
-    copy_wait<0>();
+    cp_async_commit();
+    cp_async_wait<0>();
 }
 
 // ── multiplying ─────────────────────────────────────────────────────────────────────────────────
@@ -97,7 +97,7 @@ __device__ __forceinline__ void read_rows(Parts& parts, u32 tile, int row, int k
 {
     const int lane = threadIdx.x % 32;
     u32 found[4];
-    fragments(found, tile + swizzled(row + lane % 16, k * 2 + lane / 16));
+    ldmatrix_x4(found, tile + swizzled(row + lane % 16, k * 2 + lane / 16));
     cut(parts, found);
 }
 
@@ -106,8 +106,8 @@ __device__ __forceinline__ void multiply_small(float (&sums)[TN][4], const Parts
                                                int k)
 {
     if constexpr (PARTS == 2) {
-        wgmma(sums, parts.low, described(tile_b) + k * 2, k > 0);
-        wgmma(sums, parts.cross, described(tile_b + BYTES_B) + k * 2, true);
+        wgmma(sums, parts.low, smem_descriptor(tile_b) + k * 2, k > 0);
+        wgmma(sums, parts.cross, smem_descriptor(tile_b + BYTES_B) + k * 2, true);
     }
 }
 
@@ -116,16 +116,16 @@ __device__ __forceinline__ void multiply_great(float (&sums)[TN][4], const Parts
 {
 #pragma unroll
     for (int k = 0; k < EIGHTS; ++k)
-        wgmma(sums, parts[k].high, described(tile_b) + k * 2, k > 0 || PARTS == 2 || add);
-    products_commit();
+        wgmma(sums, parts[k].high, smem_descriptor(tile_b) + k * 2, k > 0 || PARTS == 2 || add);
+    wgmma_commit();
 }
 
 // Adds up the steps of one item after the other.
 struct Steps {
     u32 shared;
     int row;
-    Ring<STAGES> barriers;
-    Turn<STAGES> reading, adding;
+    Pipeline<STAGES> barriers;
+    PipelineState<STAGES> reading, adding;
 
     __device__ __forceinline__ Steps(u32 shared, int row)
         : shared(shared), row(row), barriers(shared + STAGES * BYTES_STAGE)
@@ -134,7 +134,7 @@ struct Steps {
 
     __device__ __forceinline__ u32 begin_reading()
     {
-        barrier_wait(barriers.full(reading.stage), reading.parity);
+        mbarrier_wait(barriers.full(reading.stage), reading.parity);
         const u32 tile = shared + reading.stage * BYTES_STAGE;
         reading.next();
         return tile;
@@ -144,7 +144,7 @@ struct Steps {
     __device__ __forceinline__ void end(float (&totals)[TN][4], const float (&sums)[TN][4])
     {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(barriers.empty(adding.stage));
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(adding.stage));
         adding.next();
         if constexpr (PARTS == 2) {
 #pragma unroll
@@ -164,11 +164,11 @@ struct Steps {
 #pragma unroll
         for (int k = 0; k < EIGHTS; ++k) {
             read_rows(parts[k], tile, row, k);
-            products_begin();
+            wgmma_fence();
             multiply_small(sums, parts[k], tile + BYTES_A, k);
         }
         multiply_great(sums, parts, tile + BYTES_A, more);
-        products_wait<0>();
+        wgmma_wait<0>();
         settle(sums);
         end(totals, own);
     }
@@ -187,12 +187,12 @@ struct Steps {
         const u32 tile_b = shared + adding.stage * BYTES_STAGE + BYTES_A;
         float own[TN][4];
         auto& sums = PARTS == 2 ? own : totals;
-        products_begin();
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < EIGHTS; ++k) multiply_small(sums, parts[k], tile_b, k);
         multiply_great(sums, parts, tile_b, more);
         if (!last) read(following);
-        products_wait<0>();
+        wgmma_wait<0>();
         settle(sums);
         end(totals, own);
     }
@@ -225,7 +225,7 @@ __device__ __forceinline__ void add_blocks(const Results& results, u32 shared, c
         float sums[4] = {};
 #pragma unroll 4
         for (int block = 0; block < splits; ++block) {
-            const float4 found = read_of(shared + (row * PITCH + column) * 4, block);
+            const float4 found = dsmem_load(shared + (row * PITCH + column) * 4, block);
             sums[0] += found.x, sums[1] += found.y, sums[2] += found.z, sums[3] += found.w;
         }
         results.store<4>(sums, with, item.m0 + row, item.n0 + column);
@@ -236,7 +236,7 @@ __device__ __forceinline__ void multiply_all(u32 shared, Results results, const 
 {
     const int row = threadIdx.x / 32 * 16;
     Steps steps(shared, row);
-    begin_early();
+    grid_dependency_sync();
     for (int next = blockIdx.x; next < work.items; next += gridDim.x) {
         const Item item(next, work);
         float totals[TN][4] = {};
@@ -244,14 +244,14 @@ __device__ __forceinline__ void multiply_all(u32 shared, Results results, const 
         results.start = (long long)item.batch * work.batch_c;
         results.channels = ROWS == MATRIX ? 0 : item.batch * work.n;
         if constexpr (SPLIT == CLUSTER) {
-            group_wait<1, GROUPS * 128>();  // nobody reads tiles any more
+            named_barrier_sync<1, GROUPS * 128>();  // nobody reads tiles any more
             const u32 at = shared + ((row + threadIdx.x % 32 / 4) * PITCH + threadIdx.x % 4 * 2) * 4;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {
                 write_pair(at + j * 32, totals[j][0], totals[j][1]);
                 write_pair(at + j * 32 + PITCH * 32, totals[j][2], totals[j][3]);
             }
-            cluster_wait();
+            cluster_sync();
             add_blocks(results, shared, item, next % work.splits, work.splits);
         } else {
             store_sums(results, totals, item.m0 + row, item.n0);
@@ -265,15 +265,15 @@ split_wgmma(const T* a, const T* b, T* c, const Window* table, const T* bias, co
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
-    if (threadIdx.x == 0) Ring<STAGES>(shared + STAGES * BYTES_STAGE).begin(LOADERS + 1, GROUPS * 4);
+    if (threadIdx.x == 0) Pipeline<STAGES>(shared + STAGES * BYTES_STAGE).begin(LOADERS + 1, GROUPS * 4);
     __syncthreads();
     if (threadIdx.x >= GROUPS * 128) {
-        registers_down<LOADER_REGISTERS>();
+        setmaxnreg_dec<LOADER_REGISTERS>();
         load(shared, a, b, table, work, image);
-        if constexpr (SPLIT == CLUSTER) cluster_wait();
+        if constexpr (SPLIT == CLUSTER) cluster_sync();
     } else {
-        registers_up<REGISTERS>();
+        setmaxnreg_inc<REGISTERS>();
         multiply_all(shared, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, work);
     }
-    if constexpr (SPLIT == CLUSTER) cluster_wait();  // others may still read what is here
+    if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here
 }

@@ -14,6 +14,6 @@ __device__ __forceinline__ void copy_b(u32 tile, const U* b, int k0, int n0, int
         const int row = item / 8, chunk = item % 8;
         const bool inside = n0 + row < n && k0 + chunk * EACH < ldb;
         const long long at = (long long)(n0 + row) * ldb + k0 + chunk * EACH;
-        copy_async<EACH>(tile + swizzled(row, chunk), (const T*)b + (inside ? at : 0), inside);
+        cp_async<EACH>(tile + swizzled(row, chunk), (const T*)b + (inside ? at : 0), inside);
     }
 }

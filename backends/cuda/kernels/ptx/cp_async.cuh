@@ -1,0 +1,49 @@
+// Copies of threads to shared memory that run beside the arithmetic (cp.async), and the order of tiles.
+//
+// Tiles in shared memory have rows of 128 bytes, eight chunks of 16. Chunk c of row r lies at place
+// c ^ (r % 8), so that eight rows of a column of chunks lie in different banks; that is also the order
+// that wgmma calls the 128-byte swizzle.
+//
+// Compile-time: T, the elements' type.
+
+typedef unsigned int u32;
+constexpr int BK = 128 / sizeof(T);  // elements of a row
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ u32 swizzled(int row, int chunk)
+{
+    return row * 128 + ((chunk ^ (row & 7)) << 4);
+}
+
+// Copies N elements to shared memory, or writes zeros where `inside` is false.
+template <int N> __device__ __forceinline__ void cp_async(u32 to, const T* from, bool inside)
+{
+    const int bytes = inside ? N * sizeof(T) : 0;
+    if constexpr (N * sizeof(T) == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"(to), "l"(from), "r"(bytes));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     :: "r"(to), "l"(from), "n"(N * sizeof(T)), "r"(bytes));
+}
+
+// Writes N bytes to shared memory, the four of `word` again and again.
+template <int N> __device__ __forceinline__ void fill(u32 to, u32 word)
+{
+    if constexpr (N == 16) {
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(to), "r"(word) : "memory");
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 4)
+            asm volatile("st.shared.u32 [%0], %1;" :: "r"(to + i), "r"(word) : "memory");
+    }
+}
+
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all but the N newest groups of this thread have arrived.
+template <int N> __device__ __forceinline__ void cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}

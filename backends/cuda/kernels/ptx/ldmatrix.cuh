@@ -1,0 +1,43 @@
+// Fragments of single warps: how mma.sync gets its operands (ldmatrix), and conversions to and from them.
+//
+// Compile-time: KIND, the PTX name as a string of what is multiplied.
+
+// Reads four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void ldmatrix_x4(u32 (&found)[4], u32 address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
+                 : "r"(address));
+}
+
+// The same, each matrix transposed.
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&found)[4], u32 address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(found[0]), "=r"(found[1]), "=r"(found[2]), "=r"(found[3])
+                 : "r"(address));
+}
+
+// Two numbers, rounded, as neighbours; the first one has the lower place.
+__device__ __forceinline__ u32 pair_of(float first, float second)
+{
+    u32 found;
+    asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(found) : "f"(second), "f"(first));
+    return found;
+}
+
+// 2 to the power of x.
+__device__ __forceinline__ float exp2_of(float x)
+{
+    float found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+    return found;
+}
+
+__device__ __forceinline__ float2 halves_of(u32 pair)
+{
+    float2 found;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+        : "=f"(found.x), "=f"(found.y) : "r"(pair));
+    return found;
+}

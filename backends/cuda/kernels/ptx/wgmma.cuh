@@ -1,0 +1,37 @@
+// Products of four warps from shared memory (wgmma, Hopper). The instruction itself is generated.
+
+// A tile of 128-byte rows in swizzled order, as wgmma wants it smem_descriptor.
+__device__ __forceinline__ uint64 smem_descriptor(u32 address)
+{
+    return (uint64)((address & 0x3FFFF) >> 4) | (uint64)1 << 16 | (uint64)(1024 >> 4) << 32
+           | (uint64)1 << 62;
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> __device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+
+// Says that sums of wgmma are used from here on, not before: to be called behind `wgmma_wait`.
+__device__ __forceinline__ void settle(float& sum) { asm volatile("" : "+f"(sum) :: "memory"); }
+__device__ __forceinline__ void settle(int& sum) { asm volatile("" : "+r"(sum) :: "memory"); }
+__device__ __forceinline__ void settle(u32& sum) { asm volatile("" : "+r"(sum) :: "memory"); }
+
+template <typename S, int COUNT> __device__ __forceinline__ void settle(S (&sums)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) settle(sums[i]);
+}
+
+// Makes what this thread wrote to shared memory visible to wgmma.
+__device__ __forceinline__ void fence_proxy_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
