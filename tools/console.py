@@ -32,6 +32,8 @@ PIPE_WIDTH = 80
 MOST_COLUMNS = 100_000
 QUIET_SECONDS = 1.0
 
+#: Names at the beginning, and at the end, of many that are given.
+_ENDS = 3
 #: Says what is being done; called as often as one likes.
 Say = Callable[[str], None]
 
@@ -249,6 +251,14 @@ def _scaled(number: int) -> str:
         value, unit = value / 1000, larger
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{digits}f} {unit}"
+
+
+def abridged(names: Sequence[str]) -> str:
+    """Return names with plus signs between; of many, the first and the last ones."""
+    left_out = len(names) - 2 * _ENDS
+    if left_out <= _ENDS:
+        return " + ".join(names)
+    return " + ".join((*names[:_ENDS], f"… {left_out} more …", *names[-_ENDS:]))
 
 
 def counted(number: int, thing: str, things: str = "") -> str:

@@ -10,12 +10,10 @@ from rich.text import Text
 from ..runtime.placement import PlacedRow, Placement
 from ..runtime.text import printable
 from .capability import LATER, NOBODY, PASSES, Capability
-from .console import bytes_text, count_text, counted, facts, grid
+from .console import abridged, bytes_text, count_text, counted, facts, grid
 from .inspection import Inspection, Passes, memory_dict
 from .pass_texts import differences_of
 
-#: Nodes of a row that are named at its beginning, and at its end, where it has many.
-_ENDS = 3
 #: Characters of a list of numbers of nodes.
 WIDEST = 40
 
@@ -200,16 +198,8 @@ def _show_placement(console: Console, backend: str, placement: Placement) -> Non
 
 def _titles(row: PlacedRow) -> tuple[str, str]:
     if row.nodes:
-        return _abridged(row.nodes), _abridged(row.operators.split(" + "))
+        return abridged(row.nodes), abridged(row.operators.split(" + "))
     return f"{', '.join(row.inputs)}, {bytes_text(row.nbytes)}", row.kind
-
-
-def _abridged(names: Sequence[str]) -> str:
-    """Return names with plus signs between; of many, the first and the last ones."""
-    left_out = len(names) - 2 * _ENDS
-    if left_out <= _ENDS:
-        return " + ".join(names)
-    return " + ".join((*names[:_ENDS], f"… {left_out} more …", *names[-_ENDS:]))
 
 
 def _placement_summary(backend: str, placement: Placement) -> str:

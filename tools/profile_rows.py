@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+from ..runtime.backend import Detailed
 from ..runtime.host import HOST
 from ..runtime.layout import Row as PlanRow
 from ..runtime.partition import obstacle
@@ -46,6 +47,7 @@ class ProfiledRow:
         roof: the least time that the machine's peaks allow, as a share of `seconds`; None where
             there is nothing to compare.
         bound: ``compute`` or ``memory``, what that least time is due to.
+        details: what the step tells of its inside, such as the layers of an engine.
     """
 
     number: int
@@ -68,6 +70,7 @@ class ProfiledRow:
     best: float | None
     roof: float | None
     bound: str
+    details: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -252,6 +255,7 @@ def _of_plan(row: PlanRow) -> dict[str, Any]:
         "backend": row.backend,
         "device": row.device.name,
         "kernel": row.kernel,
+        "details": row.step.details if isinstance(row.step, Detailed) else (),
         "inputs": tuple(str(slot.type.without_value()) for slot in row.inputs),
         "outputs": tuple(str(slot.type.without_value()) for slot in row.outputs),
         "weights": tuple(map(str, matrices)),

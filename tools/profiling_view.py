@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from .console import bytes_text, count_text, counted, facts, grid, ms_text
+from .console import abridged, bytes_text, count_text, counted, facts, grid, ms_text
 from .memory_map import ArenaMap, arena_text
 from .peaks import Peaks
 from .profile_rows import ProfiledRow, Share
@@ -76,6 +76,11 @@ def _show_rows(console: Console, found: Profile, top: int) -> None:
     shown = rows[: top or None]
     for row in shown:
         table.add_row(*_row_cells(row, found.rows_seconds))
+        told = row.details[: top or None]
+        left_out = len(row.details) - len(told)
+        more = (f"… {counted(left_out, 'more layer')}",) if left_out else ()
+        for line in (*((row.kernel,) if told else ()), *told, *more):
+            table.add_row(Text(f"  {line}"), style="dim")
     console.print(table)
     _show_rest(console, len(rows) - len(shown), "row")
     console.print()
@@ -85,8 +90,8 @@ def _row_cells(row: ProfiledRow, whole: float) -> Sequence[str | Text]:
     seconds, macs = row.seconds or 0.0, row.macs or 0
     times = f" x{row.calls}" if row.calls > 1 else ""
     return (
-        Text(row.title),
-        Text((row.operators or row.kind) + times),
+        Text(abridged(row.nodes) or row.title),
+        Text((abridged(row.operators.split(" + ")) or row.kind) + times),
         ms_text(seconds),
         f"{seconds / whole:.1%}" if whole else "-",
         count_text(macs) if macs else "",

@@ -4,7 +4,8 @@
     python -m tercet.tools.tensorrt_check --models FOLDER
 
 Runs, one after the other, what is run for the other backends, and writes what came of it to
-docs/results/tensorrt.md. The exit code is 0 if everything passed.
+build/tensorrt/tensorrt.md, which git ignores: the library's licence lets nobody publish its speed.
+The exit code is 0 if everything passed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from .console import open_console
 from .environment import PACKAGES, ROOT, environment
 
 BACKEND = "tensorrt"
+#: Where the page and the tables go if nothing else is said.
+OUTPUT = ROOT / "build" / "tensorrt"
 #: Lines of a command's output that are kept.
 KEPT = 40
 
@@ -111,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run everything, print and save it; return the exit code."""
     parser = argparse.ArgumentParser(prog="tensorrt_check", description=__doc__)
     parser.add_argument("--models", type=Path, metavar="FOLDER", help="real models, see above")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "tensorrt", metavar="FOLDER"
+    )
     chosen = parser.parse_args(arguments)
     console = open_console()
     (found,) = [each for each in available() if each.name == BACKEND]

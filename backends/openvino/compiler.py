@@ -34,7 +34,7 @@ PROPERTIES: Mapping[str, Any] = {
 }
 Profiles = Mapping[str, Profile]
 #: Counted up whenever entries of older versions must not be used any more.
-_EDITION = 1
+_EDITION = 2
 
 
 class Refused(Exception):
@@ -253,6 +253,9 @@ class Layer:
     kind: str
     names: tuple[str, ...]
     kernel: str
+
+    def __str__(self) -> str:
+        return " | ".join(filter(None, (self.kind, " + ".join(self.names), self.kernel)))
 
 
 def layers_of(compiled: Any) -> list[Layer]:

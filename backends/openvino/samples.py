@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 
@@ -21,6 +22,9 @@ EXTREME = (
 WHOLE = (0, 1, -1, 2, 127, 128, 255, 32768, 2**24 + 1, 2**31 - 1, -(2**31), 2**31, 2**32 + 5, 2**40)
 #: Elements of a tensor, at most, that a special number takes the place of.
 _PLANTED = 7
+#: Tensors of bytes are tried on so many elements, and in so many rounds at most: products of bytes
+#: are often halfway between two, where a wrong rounding shows.
+_BYTES, _ROUNDS = 1 << 9, 1 << 7
 #: Brings ordinary numbers to where exponentials nearly vanish.
 _FACTOR = 30
 
@@ -39,6 +43,7 @@ def samples(types: Sequence[TensorType], elementwise: bool, finite: bool) -> Ite
     rng = np.random.default_rng(0)
     usual = [_ordinary(rng, type_) for type_ in types]
     yield usual
+    yield from _more_bytes(rng, types)
     yield [each * each.dtype.type(_FACTOR) if _is_float(each.dtype) else each for each in usual]
     yield [np.zeros(type_.dims, type_.dtype) for type_ in types]
     if any(_is_float(type_.dtype) for type_ in types) and not finite:
@@ -52,6 +57,14 @@ def samples(types: Sequence[TensorType], elementwise: bool, finite: bool) -> Ite
             yield from _crossed(types, EXTREME)
     if any(_is_whole(type_.dtype) for type_ in types):
         yield from _crossed(types, (0.0, 1.0, -2.0, 3.5))
+
+
+def _more_bytes(rng: np.random.Generator, types: Sequence[TensorType]) -> Iterator[Sample]:
+    """Yield further ordinary numbers where small tensors of bytes say little about ties."""
+    sizes = [prod(type_.dims) for type_ in types if type_.dtype.itemsize == 1]
+    if any(type_.dtype in (np.int8, np.uint8) for type_ in types):
+        for _ in range(min(_ROUNDS, _BYTES // max(sizes))):
+            yield [_ordinary(rng, type_) for type_ in types]
 
 
 def _is_float(dtype: DType) -> bool:

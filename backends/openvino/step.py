@@ -8,7 +8,7 @@ from ...runtime.backend import Run, View
 from ...runtime.errors import DeviceError
 from ...runtime.host import array
 from ..regions.section import Section
-from .compiler import Engine
+from .compiler import Engine, layers_of
 from .vendor import gist
 
 
@@ -33,6 +33,11 @@ class EngineStep:
         """The engine, for the placement report."""
         key, layers = self.engine.key[:8], self.engine.layers
         return f"engine {key}: {self.size} nodes as {layers} layers"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What OpenVINO says of its layers."""
+        return tuple(map(str, layers_of(self.engine.core)))
 
     def bind(
         self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None

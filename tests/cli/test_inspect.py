@@ -13,6 +13,7 @@ import tercet as api
 from tercet import backends
 from tercet.importers.onnx import load
 from tercet.runtime.options import Options
+from tercet.tools.console import abridged
 from tercet.tools.cost import activations, constants, macs, operators
 from tercet.tools.inspection import inspect
 
@@ -220,3 +221,16 @@ def test_what_passes_refuse_is_shown(tercet: Tercet, folder: Path) -> None:
     assert "fold_affine: Conv 'conv' and Mul 'scale' stay apart" in out
     found = tercet("inspect", "great.onnx", "--passes", "--json").json
     assert found["passes"]["refused"][0]["name"] == "fold_affine"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1, "0"),
+        (9, "0 + 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8"),
+        (10, "0 + 1 + 2 + … 4 more … + 7 + 8 + 9"),
+        (634, "0 + 1 + 2 + … 628 more … + 631 + 632 + 633"),
+    ],
+)
+def test_many_nodes_of_a_row_are_abridged(count: int, text: str) -> None:
+    assert abridged([str(i) for i in range(count)]) == text

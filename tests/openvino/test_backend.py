@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from rich.console import Console
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
 
@@ -25,6 +27,8 @@ from tercet.backends.openvino.compiler import Compiler, Engine
 from tercet.backends.openvino.trial import Judge, Verdict
 from tercet.runtime.cache import Cache
 from tercet.runtime.errors import BackendUnavailable, DeviceError, TercetError
+from tercet.tools.profiling import profile
+from tercet.tools.profiling_view import show_profile
 
 from ..threads import together
 from .conftest import on_openvino
@@ -89,6 +93,23 @@ def test_regions_alternate_with_numpy_in_one_memory(opened: Callable[..., Any]) 
     assert not rows.copies
     assert "float64" in rows["root"].reason
     assert on_openvino(model, x=(2, 3, 16, 16)).startswith("Conv + Relu, Conv + Clip")
+
+
+def test_layers_are_shown_by_placement_and_profile(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(small(2).SerializeToString())
+    with tercet.load(tmp_path / "m.onnx", backend="openvino", cache=tmp_path / "cache") as model:
+        placed = [row for row in model.placement() if row.backend == "openvino"]
+    (first,) = [line for line in placed[0].details if line.startswith("Convolution | ")]
+    assert "first" in first
+    found = profile(
+        tmp_path / "m.onnx", "openvino", repeat=2, peaks=False, cache=tmp_path / "cache"
+    )
+    rows = [row for row in found.rows if row.backend == "openvino"]
+    assert [row.details for row in rows] == [row.details for row in placed]
+    assert rows[0].to_dict()["details"] == placed[0].details
+    shown = StringIO()
+    show_profile(Console(file=shown, width=200), found)
+    assert f"  {first}" in shown.getvalue()
 
 
 def test_arrays_are_shared_not_copied(opened: Callable[..., Any], compiler: Compiler) -> None:
