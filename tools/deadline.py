@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from threading import Timer, current_thread, main_thread
+from threading import Event, Thread, Timer, current_thread, main_thread
 from time import monotonic
 from types import FrameType
 
@@ -23,7 +23,7 @@ from .console import Say, silent
 
 #: Seconds that a command has to finish with what it has when its time is up.
 GRACE = 10.0
-#: Seconds that the work has to hear of the alarm, and to end once it has heard of it.
+#: Seconds that the work has to hear of the alarm, and after which it is given again.
 PROMPT, AGAIN = 1.0, 1.0
 #: Where an alarm waits, as what it interrupts there is what puts everything back.
 _OWN_FILES = frozenset({__file__, contextlib.__file__})
@@ -67,6 +67,7 @@ class _Watch:
         self._end = None if seconds is None else monotonic() + seconds
         self.active = True
         self.rung = False
+        self.heard = 0.0
 
     def __call__(self, text: str) -> None:
         if self.active:
@@ -79,6 +80,7 @@ class _Watch:
         """Handle the alarm."""
         if not self.active:
             return
+        self.heard = monotonic()
         if frame is not None and frame.f_code.co_filename in _OWN_FILES:
             signal.setitimer(signal.ITIMER_REAL, 1e-3)
             return
@@ -119,9 +121,10 @@ def time_limit(
     able = hasattr(signal, "SIGALRM") and current_thread() is main_thread()
     ends = able and WATCHDOG.owns_process
     try:
+        # The alarm comes last: what it interrupts before the block is entered would be lost.
         with (
-            _alarm(left, watch) if left is not None and able else nullcontext(),
             _ended_promptly(left, watch, limit) if left is not None and ends else nullcontext(),
+            _alarm(left, watch) if left is not None and able else nullcontext(),
         ):
             yield limit, watch
     except OutOfTime:
@@ -148,19 +151,24 @@ def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
 
 @contextmanager
 def _ended_promptly(seconds: float, watch: _Watch, limit: Limit) -> Iterator[None]:
-    """End the process if the work has not heard of the alarm `PROMPT` seconds after it was due."""
+    """End the process if the work does not hear of an alarm for `PROMPT` seconds."""
+    is_over = Event()
+    due = monotonic() + seconds
 
     def look() -> None:
-        if watch.active and not watch.rung and limit.seconds is not None:
-            _end_process(limit.seconds)
+        is_over.wait(seconds + PROMPT)
+        while watch.active and limit.seconds is not None:
+            expected = watch.heard + AGAIN if watch.heard else due
+            if monotonic() > expected + PROMPT:
+                _end_process(limit.seconds)
+            is_over.wait(PROMPT / 4)
 
-    timer = Timer(seconds + PROMPT, look)
-    timer.daemon = True
-    timer.start()
+    Thread(target=look, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        watch.active = False
+        is_over.set()
 
 
 @contextmanager
