@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .compile import arithmetic
 from .flash import flash
 from .heads import AttentionTask, Heads, by_head
 from .launch import Launch, each, launches_of
-from .operands import Scratch, Tensor
+from .operands import Scratch, Tensor, index_type
 from .registry import Answer, Setting, kernel, need_dtypes
 
 WARPS = 4
@@ -95,7 +95,7 @@ def _types(dtype: DType, state: DType) -> tuple[tuple[str, DType], ...]:
     return (("T", dtype), ("S", state), ("A", arithmetic(dtype)))
 
 
-_NOTHING = (("INTERLEAVED", False), ("DELTA", False), ("DECAYS", 0), ("RATES", 0))
+_NOTHING = (("DELTA", False), ("DECAYS", 0), ("RATES", 0))
 
 
 def _rows(task: AttentionTask, y: Tensor | None, scores: Tensor | None) -> Launch:
@@ -137,22 +137,28 @@ def rotary_embedding(
     refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), cos, sin)
     if refused:
         return refused
-    heads = by_head(x, op.num_heads)
-    _, count, rows, size = heads.dims
-    rotated = op.rotary_embedding_dim or size
+    heads, result = by_head(x, op.num_heads), by_head(y, op.num_heads)
+    images, count, rows, size = heads.dims
+    half = (op.rotary_embedding_dim or size) // 2
+    widest = min(WORD // x.dtype.itemsize, heads.vector(WORD), result.vector(WORD))
+    vector = gcd(widest, half, size - 2 * half)
+    chunks = (size - half) // vector
     batches = cos.dims[0] if positions is None else positions.dims[0]
+    threads = images * count * rows * chunks
     launch = each(
-        "sequence.cu",
+        "rotate.cu",
         "rotate",
-        y.size,
+        threads,
         {
             **{"x": x, "cosine": cos, "sine": sin, "positions": positions, "y": y},
-            **{"count": y.size, "heads": count, "rows": rows, "size": size, "rotated": rotated},
-            **{"batches": max(1, batches), "by": heads.struct},
-            "to": by_head(y, op.num_heads).struct,
+            **{"count": threads, "heads": count, "rows": rows, "half": half, "chunks": chunks},
+            **{"batches": max(1, batches), "by": heads.struct, "to": result.struct},
         },
-        types=_types(x.dtype, x.dtype),
-        constants=(("INTERLEAVED", bool(op.interleaved)), *_NOTHING[1:]),
+        types=(
+            *(("T", x.dtype), ("A", arithmetic(x.dtype))),
+            ("Index", index_type(x.size, y.size)),
+        ),
+        constants=(("INTERLEAVED", bool(op.interleaved)), ("VECTOR", vector)),
     )
     return replace(launch, pitched=(x,))
 
@@ -198,7 +204,7 @@ def linear_attention(
         },
         types=_types(q.dtype, q.dtype if states is None else states.dtype),
         constants=(
-            *(("INTERLEAVED", False), ("DELTA", beta is not None), ("DECAYS", decays)),
+            *(("DELTA", beta is not None), ("DECAYS", decays)),
             ("RATES", 0 if beta is None else beta.dims[2]),
         ),
         note=op.update_rule,

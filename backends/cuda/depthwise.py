@@ -35,7 +35,7 @@ SMALL: Patch = (2, 2)
 #: Threads for each multiprocessor that large and small patches have to leave.
 BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
 #: Taps of a window up to which patches are larger than a pixel: windows are written out.
-MOST_TAPS = 25
+MOST_TAPS = 49
 
 
 def depthwise_formats(conv: Convolution) -> Formats | str:

@@ -25,32 +25,6 @@ append(const T* past, const T* now, T* y, long long count, int heads, int total,
                              : appended(i, past, now, heads, total, length, size, by);
 }
 
-// Rotates pairs of elements of every head by the angle of their position. Pairs are neighbours
-// (INTERLEAVED) or lie half of `rotated` apart; what is behind `rotated` stays.
-extern "C" __global__ void __launch_bounds__(256)
-rotate(const T* x, const T* cosine, const T* sine, const long long* positions, T* y,
-       long long count, int heads, int rows, int size, int rotated, int batches, Steps by,
-       Steps to)
-{
-    const long long i = blockIdx.x * 256LL + threadIdx.x;
-    if (i >= count) return;
-    const int d = i % size, row = i / size % rows, head = i / size / rows % heads;
-    const long long n = i / size / rows / heads;
-    const long long at = n * by.batch + head * by.head + row * by.row;
-    const long long out = n * to.batch + head * to.head + row * to.row;
-    if (d >= rotated) {
-        y[out + d] = x[at + d];
-        return;
-    }
-    const int half = rotated / 2, pair = INTERLEAVED ? d / 2 : d % half;
-    const bool second = INTERLEAVED ? d % 2 : d >= half;
-    const int first = INTERLEAVED ? 2 * pair : pair, other = first + (INTERLEAVED ? 1 : half);
-    const long long own = n % batches * rows + row, place = positions ? positions[own] : own;
-    const A real = A(cosine[place * half + pair]), imaginary = A(sine[place * half + pair]);
-    const A u = A(x[at + first]), v = A(x[at + other]);
-    y[out + d] = T(second ? imaginary * u + real * v : real * u - imaginary * v);
-}
-
 struct Recurrence {
     int heads, query_heads, length, size_k, size_v;
 };
