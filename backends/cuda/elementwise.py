@@ -89,6 +89,8 @@ def _mod(op: ops.Mod) -> str:
 #: What 16-bit results are computed by instead: nothing of the difference is left in them.
 QUICK: dict[type[Op], Callable[[Any], str]] = {
     ops.Gelu: lambda op: _gelu(op) if op.approximate == "tanh" else "quick_gelu(x)",
+    ops.Sigmoid: lambda op: "quick_sigmoid(x)",
+    ops.Swish: lambda op: "x * quick_sigmoid({alpha} * x)",
 }
 
 _SOFTPLUS = "(x > T(0) ? x : T(0)) + log1p(exp(-fabs(x)))"

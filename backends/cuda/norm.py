@@ -63,7 +63,7 @@ def batch_normalization(
     compute = arithmetic(x.dtype)
     channels = x.dims[1] if x.rank > 1 else 1
     inner = 1 if x.is_channels_last else prod(x.dims[2:])
-    vector = next(v for v in (4, 2, 1) if (channels if inner == 1 else inner) % v == 0)
+    vector = gcd(16 // x.dtype.itemsize, channels if inner == 1 else inner)
     statistics = (scale, b, mean, var)
     values = tuple(operand.value for operand in statistics)
     pack = partial(pack_batch_norm, epsilon=op.epsilon, dtype=compute)
@@ -80,7 +80,10 @@ def batch_normalization(
             **{"x": x, "y": y, **tail.args, "count": y.size, "channels": channels},
             **{"inner": inner, "row_x": x.pitch or channels, "row_y": y.pitch or channels},
         },
-        types=(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
+        types=(
+            *(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
+            ("Index", index_type(y.size)),
+        ),
         constants=(("VECTOR", vector), ("CHANNELS_LAST", inner == 1)),
         code=tail.code,
         note=tail.title,

@@ -122,7 +122,10 @@ def test_patches_leave_enough_threads() -> None:
         assert patch(1, 32, 112, 112, dtype=dtype) == "2x2"
         assert patch(1, 512, 14, 14, dtype=dtype) == "1x1"
         assert patch(32, 32, 112, 112, dtype=dtype, dilations=(2, 2)) == "1x1"
-        assert patch(32, 32, 112, 112, kernel=7, dtype=dtype) == "1x1"
+        assert (
+            patch(32, 32, 112, 112, kernel=7, dtype=dtype) == {4: "4x2", 2: "2x4"}[dtype.itemsize]
+        )
+        assert patch(32, 32, 112, 112, kernel=9, dtype=dtype) == "1x1"
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)

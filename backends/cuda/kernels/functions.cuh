@@ -68,6 +68,19 @@ __device__ __forceinline__ float quick_exp2(float x)
 #endif
 }
 
+// 1 / (1 + exp(-x)), to 5e-7 of it; what is below 1e-38 is 0.
+__device__ __forceinline__ float quick_sigmoid(float x)
+{
+    const float sum = 1.0f + quick_exp2(-1.4426950409f * x);
+#ifdef __CUDA_ARCH__
+    float found;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(sum));
+    return found;
+#else
+    return 1.0f / sum;
+#endif
+}
+
 // x times the normal distribution, to 5e-5 of the result. The share of the distribution beyond |x| is 2
 // to the power of a polynomial (fitted up to 6; there is nothing left of it at 8).
 __device__ __forceinline__ float quick_gelu(float x)
