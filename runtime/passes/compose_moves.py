@@ -89,7 +89,8 @@ class _Moves:
         ``back(f(there(norm(x)))) + x`` is ``back(f(norm(y)) + y)`` with ``y = there(x)``.
         """
         for node in list(self.graph.nodes):
-            if node not in self.graph or not isinstance(node.op, Add):
+            is_sum = isinstance(node.op, Add) and len(node.reads) == 2  # x + x reads x alone
+            if node not in self.graph or not is_sum:
                 continue
             for value, other in (tuple(node.reads), tuple(reversed(node.reads))):
                 back = self.known.get(value)

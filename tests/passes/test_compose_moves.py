@@ -195,3 +195,9 @@ def test_short_rows_stay() -> None:
     after, _ = optimised(graph)
     assert "Gather" not in kinds(after)
     assert_same(graph, after)
+
+
+def test_a_sum_of_a_value_and_itself_is_no_residual() -> None:
+    graph = make(lambda g, x: apply(g, Add(), *[apply(g, Relu(), cut(g, x))] * 2), SHAPE)
+    after, _ = optimised(graph)
+    assert_same(graph, after)

@@ -163,7 +163,7 @@ def test_formats_of_equal_order_share_their_bytes(shape: tuple[int, ...]) -> Non
     weight = np.random.default_rng(1).standard_normal((3, shape[1], 1, 1), np.float32)
     y = apply(graph, Conv(), apply(graph, Relu(), x), graph.constant(weight, "w"))
     graph.set_outputs({"y": y})
-    model = model_of(graph, FakeBackend(FakeDevice()))
+    model = model_of(graph, FakeBackend(FakeDevice()), skip=("lower_conv",))
     data = np.random.default_rng(2).standard_normal(shape, np.float32)
     exact = np.einsum("nchw,mc->nmhw", np.maximum(data, 0), weight[:, :, 0, 0])
     np.testing.assert_allclose(model(data)[0], exact, rtol=1e-5)
