@@ -33,6 +33,7 @@ from . import (
     remove_dead,
     remove_identity,
     sink_transposes,
+    split_products,
     to_half,
     unflatten_softmax,
     unfold_patches,
@@ -128,6 +129,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "merge_products",
         merge_products.run,
         "behind it, when an Attention reads the products themselves",
+    ),
+    Pass(
+        "split_products",
+        split_products.run,
+        "behind it: the parts that an Attention reads stay together",
     ),
     Pass(
         "unfold_patches",

@@ -10,6 +10,7 @@ from ..budget import Budget
 from ..guard import check_time
 from ..infer import known_elements
 from ..ir import Graph, Node
+from ..ops.movement import Transpose
 from ..ops.shape import ConstantOfShape
 from ..types import Array, TensorType, bytes_of
 from .driver import Context
@@ -19,7 +20,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Replace nodes whose inputs are all constant, or whose elements inference knows.
 
     A result over `Options.fold_bytes`, or one that would bring all folded constants together over
-    `Options.fold_total`, stays a node: a few bytes of ConstantOfShape must not become gigabytes.
+    `Options.fold_total`, stays a node: a few bytes of ConstantOfShape must not become gigabytes. A
+    Transpose takes no memory of its own.
     """
     for node in list(graph.nodes):
         if node not in graph or not node.op.deterministic or node.op.graphs():
@@ -28,7 +30,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         found = _elements(node, context)
         if found is None:
             continue
-        context.spent += sum(_cost(data) for data in found)
+        if not isinstance(node.op, Transpose):
+            context.spent += sum(_cost(data) for data in found)
         graph.settle(node, found)
         yield f"{node.kind} '{node.name}' became a constant of {sum(map(_cost, found))} bytes"
 
@@ -41,6 +44,8 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
         return None
     if isinstance(node.op, ConstantOfShape):
         return _repeated(node, context)
+    if isinstance(node.op, Transpose):
+        return _turned(node)
     if not _fits(node, context):
         return None
     arrays = [None if v is None else v.data for v in node.inputs]
@@ -53,6 +58,14 @@ def _elements(node: Node, context: Context) -> list[Array] | None:
     if max(costs, default=0) > context.options.fold_bytes:
         return None
     return [np.asarray(data) for data in found]
+
+
+def _turned(node: Node) -> list[Array] | None:
+    """Return a constant in another order: the same memory, whatever its size."""
+    x = node.inputs[0]
+    if x is None or x.data is None or not isinstance(node.op, Transpose):
+        return None
+    return [x.data.transpose(node.op.order(x.data.ndim))]
 
 
 def _repeated(node: Node, context: Context) -> list[Array] | None:

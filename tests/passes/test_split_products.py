@@ -1,0 +1,83 @@
+"""Parts of a product that gate one another are products of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir import Graph, Value
+from tercet.runtime.op import Op
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid, Swish
+from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Split
+from tercet.runtime.ops.norm import Softmax
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+Parts = tuple[Value, ...]
+
+
+def parts(g: Graph, x: Value, *, bias: bool = True, sizes: tuple[int, ...] = ()) -> Parts:
+    y = apply(g, MatMul(), x, normal(4, 12))
+    if bias:
+        y = apply(g, Add(), y, normal(12))
+    inputs = [y, g.constant(np.array(sizes))] if sizes else [y]
+    return g.insert(Split(axis=-1, num_outputs=2), inputs, 2).outputs
+
+
+@pytest.mark.parametrize("gate", [Swish(), Gelu(), Sigmoid()], ids=lambda op: type(op).__name__)
+@pytest.mark.parametrize("bias", [False, True])
+def test_gated_layers(gate: Op, bias: bool) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        first, second = parts(g, x, bias=bias)
+        return apply(g, Mul(), apply(g, gate, first), second)
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert kinds(after).count("MatMul") == 2
+    assert "Split" not in kinds(after)
+    assert_same(graph, after)
+
+
+def test_parts_of_unequal_sizes() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        first, second = parts(g, x, sizes=(5, 7))
+        total = apply(g, MatMul(), apply(g, Swish(), first), normal(5, 7))
+        return apply(g, Mul(), total, apply(g, Sigmoid(), second))
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert "Split" not in kinds(after)
+    assert_same(graph, after)
+
+
+def softmax(g: Graph, first: Value, second: Value) -> Value:
+    return apply(g, Mul(), apply(g, Softmax(axis=-1), first), second)
+
+
+def half(g: Graph, first: Value, second: Value) -> Value:
+    """Only one of the parts is read."""
+    return apply(g, Swish(), first)
+
+
+@pytest.mark.parametrize("build", [softmax, half])
+def test_others_stay(build: Callable[[Graph, Value, Value], Value]) -> None:
+    graph = make(lambda g, x: build(g, *parts(g, x)), (2, 3, 4))
+    after, _ = optimised(graph)
+    assert kinds(after).count("MatMul") == 1
+    assert_same(graph, after)
+
+
+def test_a_product_that_others_read_stays_whole() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(4, 12))
+        first, second = g.insert(Split(axis=-1, num_outputs=2), [y], 2).outputs
+        gated = apply(g, Mul(), apply(g, Swish(), first), second)
+        return apply(g, Add(), apply(g, MatMul(), gated, normal(6, 12)), y)
+
+    graph = make(build, (2, 3, 4))
+    after, _ = optimised(graph)
+    assert kinds(after).count("Split") == 1
+    assert_same(graph, after)
