@@ -23,7 +23,6 @@ _FILE = re.compile(
 #: Files that readers are told to make, or that a tool writes where there is such a device.
 TO_BE_MADE = {
     "backends/cuda/kernels/row_energy.cu",
-    "docs/results/tensorrt.md",
 }
 
 
