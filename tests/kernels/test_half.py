@@ -18,7 +18,7 @@ from tercet.backends.cuda.compile import A100, H200, Source, Target
 from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
-from tercet.backends.cuda.gemm.pack import filters_of
+from tercet.backends.cuda.gemm.pack import filters_of, joined_groups
 from tercet.backends.cuda.gemm.problem import Gemm, Problem
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.multistage import choose, expected
@@ -28,6 +28,7 @@ from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
 from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.backends.cuda.operands import Packed, Struct, Tensor, TensorMap
 from tercet.backends.cuda.tail import no_tail
+from tercet.backends.numpy import evaluate
 from tercet.runtime import layout as planning
 from tercet.runtime.backend import Format
 from tercet.runtime.dtypes import DType, bfloat16, float16
@@ -101,6 +102,7 @@ def graphs(dtype: DType = float16) -> list[Graph]:
         conv(33, 20, 1, 1, x=(1, 20, 7, 7), dtype=dtype),
         conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32, dtype=dtype),
         conv(12, 6, 3, 3, x=(1, 24, 20, 20), group=4, dtype=dtype),
+        conv(64, 4, 3, 3, x=(4, 64, 20, 20), group=16, pads=(1, 1, 1, 1), dtype=dtype),
         single("MaxPool", [x], kernel_shape=(3, 3)),
         single("AveragePool", [x], kernel_shape=(3, 3), count_include_pad=1),
         single("GlobalAveragePool", [x]),
@@ -380,3 +382,20 @@ def test_division_by_multiplication(d: int) -> None:
     factor, shift = divisor(d)
     for n in (0, 1, d - 1, d, d + 1, 2 * d - 1, 2**31 - 1):
         assert (n * (factor % 2**32)) >> shift == n // d
+
+
+@pytest.mark.parametrize("joined", [1, 2, 6])
+def test_joined_groups_compute_what_groups_do(joined: int) -> None:
+    """Against a convolution that is told nothing of it."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 24, 5, 6)).astype(np.float32)
+    w = rng.standard_normal((12, 4, 3, 3)).astype(np.float32)
+    wide = joined_groups(w, 6 // joined, joined)
+    assert wide.shape == (12, 4 * joined, 3, 3)
+    plain, found = (
+        evaluate(Conv(group=group), [x, weights, None], 1)
+        for group, weights in ((6, w), (6 // joined, wide))
+    )
+    assert plain is not None
+    assert found is not None
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-5, atol=1e-5)

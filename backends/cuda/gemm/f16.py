@@ -33,6 +33,8 @@ from .tile import Shape
 HALF_SUMS = "half_sums"
 #: Elements of A that are copied at once.
 VECTORS = (8, 4, 2)
+#: Channels of the groups that are joined, at most.
+MOST_JOINED = 64
 #: Blocks along an axis of a grid other than the first.
 MAX_STACKED = 65535
 #: Bytes a microsecond that `transpose.cu` reads and writes, on an H200.
@@ -202,6 +204,9 @@ class Operands:
         w: constant weights.
         b: the bias.
         view: the windows.
+        joined: how many groups are one group of the product: it multiplies their channels with all
+            of their filters, whose weights are zeros where the groups differ. As in Winograd's
+            algorithm, an infinity among them spreads.
     """
 
     group: int
@@ -210,14 +215,35 @@ class Operands:
     w: Tensor
     b: Tensor | None
     view: Window
+    joined: int = 1
+
+    @property
+    def channels(self) -> int:
+        """Channels of a group of the product."""
+        return self.w.dims[1] * self.joined
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of the product."""
+        return self.group // self.joined
 
     def filters(self, channels: int) -> Packed:
         """Return the weights in words, for an image of so many channels in memory."""
-        return packed_filters(self.w, self.group, channels, "in eights", EIGHTS)
+        return packed_filters(self.w, self.groups, channels, "in eights", EIGHTS, self.joined)
+
+    def quickest(self, target: Target) -> Operands:
+        """Return this with so many groups joined as should be fastest."""
+        both = self.x.is_channels_last and self.y.is_channels_last
+        if self.group == 1 or not both or self.w.dims[0] % self.group:
+            return self
+        most = MOST_JOINED // self.w.dims[1]
+        counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, most) and self.group % n == 0]
+        ways = [replace(self, joined=count) for count in counts]
+        return min(ways, key=lambda way: multistage.time_of(_gemm(way)[0], target))
 
     def gemm(self, image: Image, weights: Packed) -> Gemm:
         """Return the product of the windows of an image and the filters."""
-        filters, terms = self.w.dims[0] // self.group, image.terms
+        filters, terms = self.w.dims[0] // self.groups, image.terms
         ldb = ceil_div(terms, 8) * 8
         return Gemm(
             a=image,
@@ -226,7 +252,7 @@ class Operands:
             shape=(prod(self.y.dims) // self.y.dims[1], filters, terms),
             ldb=ldb,
             ldc=self.y.row,
-            batch=Batch(self.group, image.channels, filters * ldb, filters),
+            batch=Batch(self.groups, image.channels, filters * ldb, filters),
             bias=self.b,
         )
 
@@ -236,6 +262,7 @@ def convolution(conv: Operands, tail: Tail, setting: Setting) -> Answer:
     x, target = conv.x, setting.target
     if max(x.size, conv.y.size) >= 2**29 or max(x.dims[2:]) > MAX_EXTENT:
         return f"{max(x.size, conv.y.size)} elements"
+    conv = conv.quickest(target)
     gemm, packing = _gemm(conv)
     half_sums = setting.way == HALF_SUMS
     if tail.reads_along and not half_sums:
@@ -258,7 +285,7 @@ def time_of(conv: Operands, target: Target) -> float:
     x, y = conv.x, conv.y
     if max(x.size, y.size) >= 2**29:
         return LAUNCH + 2 * (x.size + y.size) / MEMORY
-    gemm, _ = _gemm(conv)
+    gemm, _ = _gemm(conv.quickest(target))
     fed = _by_tma(conv, target)
     time = multistage.time_of(gemm, target)
     return time if fed is None else min(fed.choice.microseconds, time)
@@ -271,7 +298,7 @@ def _gemm(conv: Operands) -> tuple[Gemm, tuple[Launch, ...]]:
     if few and not x.is_channels_last:
         image, weights, launch = strips(x, w, view)
         return conv.gemm(image, weights), (launch,)
-    image, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS)
+    image, packing = image_source(x, w, view, conv.y.dims[2:], VECTORS, conv.joined)
     return conv.gemm(image, conv.filters(image.channels)), packing
 
 

@@ -101,14 +101,33 @@ def _matrix(b: Array, form: Form, arrange: Order) -> Array:
     return arrange(rows_of(b, *form))
 
 
-def packed_filters(w: Tensor, groups: int, channels: int, order: str, arrange: Order) -> Packed:
-    """Return weights in an order; see `filters_of` and `packed_matrix`."""
-    pack = partial(_filters, groups=groups, channels=channels, arrange=arrange)
-    return Packed((w.value,), (f"filters {order}", groups, channels), pack)
+def packed_filters(
+    w: Tensor, groups: int, channels: int, order: str, arrange: Order, joined: int = 1
+) -> Packed:
+    """Return weights in an order; see `filters_of`, `joined_groups` and `packed_matrix`."""
+    pack = partial(_filters, groups=groups, channels=channels, arrange=arrange, joined=joined)
+    return Packed((w.value,), (f"filters {order}", groups, channels, joined), pack)
 
 
-def _filters(w: Array, groups: int, channels: int, arrange: Order) -> Array:
-    return arrange(filters_of(w, groups, channels))
+def _filters(w: Array, groups: int, channels: int, arrange: Order, joined: int) -> Array:
+    return arrange(filters_of(joined_groups(w, groups, joined), groups, channels))
+
+
+def joined_groups(w: Array, groups: int, joined: int) -> Array:
+    """Return weights [m, c, *kernel] as [m, joined * c, *kernel]: zeros for other groups' channels.
+
+    Args:
+        w: the weights of ``groups * joined`` groups.
+        groups: how many are left.
+        joined: how many become one.
+    """
+    m, c, *kernel = w.shape
+    if joined == 1:
+        return w
+    found = np.zeros((groups, joined, m // (groups * joined), joined, c, *kernel), w.dtype)
+    each = np.arange(joined)
+    found[:, each, :, each] = w.reshape(groups, joined, -1, c, *kernel).swapaxes(0, 1)
+    return found.reshape(m, joined * c, *kernel)
 
 
 # ── columns: without tensor cores ────────────────────────────────────────────────────────────────

@@ -143,7 +143,7 @@ Source = Matrix | Image
 
 
 def image_source(
-    x: Tensor, w: Tensor, view: Window, output: Ints, vectors: Ints
+    x: Tensor, w: Tensor, view: Window, output: Ints, vectors: Ints, joined: int = 1
 ) -> tuple[Image, tuple[Launch, ...]]:
     """Return the windows of an image, and what brings it into the workspace if it lies plain.
 
@@ -154,9 +154,10 @@ def image_source(
         view: the windows.
         output: extents of the result.
         vectors: channels that may be copied at once, the most first.
+        joined: how many groups of the weights are one group of the product.
     """
     make = partial(Image, spatial=x.dims[2:], view=view, output=output, images=x.dims[0], weights=w)
-    channels = w.dims[1]
+    channels = w.dims[1] * joined
     if x.is_channels_last:
         vector = widest(vectors, channels)
         return make(x, strides=x.strides, channels=channels, vector=vector), ()
