@@ -30,6 +30,7 @@ enum { WHOLE, PARTIAL, CLUSTER };
 
 #include "gemm/operand_b.cuh"
 #include "gemm/operand_a.cuh"
+#include "gemm/neighbours.cuh"
 
 // ── products ────────────────────────────────────────────────────────────────────────────────────
 
@@ -137,9 +138,7 @@ __device__ __forceinline__ Y finished(int sum, const OfRow& row, const OfColumn&
     }
 }
 
-template <int N> struct alignas(N * 4 < 16 ? N * 4 : 16) Some {  // neighbouring sums
-    int at[N];
-};
+template <int N> using Some = Neighbours<int, N>;  // neighbouring sums
 
 // Gathers the block's sums in shared memory, in rows, less what b's zero points take from them.
 __device__ __forceinline__ void gather(int* target, const int (&sums)[TM][TN][4],
@@ -181,22 +180,6 @@ __device__ __forceinline__ Some<8> collect(const int* from, int blocks)
             sums.at[q + 2] += __float_as_int(found.z), sums.at[q + 3] += __float_as_int(found.w);
         }
     return sums;
-}
-
-struct alignas(8 * sizeof(Y) < 16 ? 8 * sizeof(Y) : 16) Results {
-    Y at[8];
-};
-
-// Stores eight neighbours, or as many as there is room for.
-__device__ __forceinline__ void keep(Y* to, const Results& results, int room)
-{
-    if constexpr (VECTOR_C == 8) {
-        *(Results*)to = results;
-    } else {
-#pragma unroll
-        for (int q = 0; q < 8; ++q)
-            if (q < room) to[q] = results.at[q];
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -285,7 +268,7 @@ mma_integer(const T* a, const U* b, Y* y, const Window* table, const int* b_sums
         if (m0 + i >= m || n0 + j >= n) continue;
         if constexpr (BY_ROW) by_row = of_row(parameters, m0 + i);
         const Some<8> found = collect((const int*)shared + i * PITCH + j, splits);
-        Results results;
+        Neighbours<Y, 8> results;
 #pragma unroll
         for (int q = 0; q < 8; ++q) results.at[q] = finished(found.at[q], by_row, columns[j + q]);
         keep(y + (long long)(m0 + i) * ldc + n0 + j, results, n - n0 - j);

@@ -73,7 +73,7 @@ __device__ __forceinline__ void conclude(unsigned char* shared, void* c, const T
     // Operands come from far away: several are under way at once.
     constexpr int BATCH = 4;
     for (int item = begin + threadIdx.x; item < end; item += BATCH * THREADS) {
-        Operands operands[BATCH];
+        Operands<8> operands[BATCH];
         const auto place = [&](int i, int& row, int& column) {
             const int own = item + i * THREADS;
             row = own / (BN / 8);
@@ -89,7 +89,7 @@ __device__ __forceinline__ void conclude(unsigned char* shared, void* c, const T
             for (int i = 0; i < BATCH; ++i)
                 if (place(i, row, column)) {
                     const int channel = (ROWS == MATRIX ? 0 : batch * n) + n0 + column;
-                    operands[i] = operands_at(at(row, column), channel, n - n0 - column, bias, z0, z1);
+                    operands[i] = operands_at<8>(at(row, column), channel, n - n0 - column, bias, z0, z1);
                 }
         }
 #pragma unroll

@@ -23,6 +23,7 @@
 #include "ptx/wgmma.cuh"
 #include "ptx/cluster.cuh"
 #include "gemm/operand_a.cuh"
+#include "gemm/epilogue.cuh"
 
 enum { WHOLE, PARTIAL, CLUSTER };
 
@@ -56,34 +57,6 @@ __device__ __forceinline__ void cut(Parts& parts, const u32 (&found)[4])
 
 // ── results ─────────────────────────────────────────────────────────────────────────────────────
 
-template <int N> struct alignas(N * sizeof(T)) Some {  // neighbouring results
-    T at[N];
-};
-
-template <int N> __device__ __forceinline__ Some<N> neighbours(const T* from, int room)
-{
-    Some<N> found = {};
-    if constexpr (VECTOR_C >= N) {
-        found = *(const Some<N>*)from;
-    } else {
-#pragma unroll
-        for (int q = 0; q < N; ++q)
-            if (q < room) found.at[q] = from[q];
-    }
-    return found;
-}
-
-template <int N, int KIND_OF>
-__device__ __forceinline__ Some<N> operand(const T* z, long long at, int channel, int room)
-{
-    if constexpr (KIND_OF == 0) return {};
-    return neighbours<N>(KIND_OF == 1 ? z + at : z + channel, room);
-}
-
-template <int N> struct Operands {  // what neighbouring results need besides their sums
-    Some<N> shift, first, second;
-};
-
 // What the results of a tile are finished with and where they go.
 struct Results {
     T* c;
@@ -94,10 +67,7 @@ struct Results {
 
     template <int N> __device__ __forceinline__ Operands<N> operands(int row, int column) const
     {
-        const long long at = place(row, column);
-        const int channel = channels + column, room = n - column;
-        return {operand<N, BIAS ? 2 : 0>(bias, at, channel, room),
-                operand<N, Z0>(z0, at, channel, room), operand<N, Z1>(z1, at, channel, room)};
+        return operands_at<N>(place(row, column), channels + column, n - column, bias, z0, z1);
     }
 
     __device__ __forceinline__ long long place(int row, int column) const
@@ -110,14 +80,9 @@ struct Results {
                                           int column) const
     {
         T* to = c + place(row, column);
-        Some<N> results;
-#pragma unroll
-        for (int q = 0; q < N; ++q) {
-            const float sum = BIAS ? sums[q] + with.shift.at[q] : sums[q];
-            results.at[q] = finish(sum, q, row, q, with.first.at, with.second.at);
-        }
+        const Neighbours<T, N> results = finished(sums, with, row);
         if constexpr (VECTOR_C >= N) {
-            *(Some<N>*)to = results;
+            *(Neighbours<T, N>*)to = results;
         } else {
 #pragma unroll
             for (int q = 0; q < N; ++q)

@@ -171,11 +171,11 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], T* c, const T*
 #pragma unroll
     for (int j = 0; j < TN; j += 4) {
         const int column = n0 + j * 8 + lane % 4 * 8, room = n - column;
-        Operands operands[2];
+        Operands<8> operands[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half)
             if (places[half] >= 0 && room > 0)
-                operands[half] = operands_at((long long)places[half] * ldc + column, column, room,
+                operands[half] = operands_at<8>((long long)places[half] * ldc + column, column, room,
                                              bias, z0, z1);
         Words results[2];
 #pragma unroll
