@@ -84,7 +84,7 @@ class Worker(Closable):
         if self._process is not None and self._process.poll() is None:
             return True
         self._end()
-        if not sys.executable:
+        if not _is_python(sys.executable):
             return False
         paths = json.dumps([os.path.abspath(path) for path in sys.path])
         pipe = subprocess.PIPE
@@ -170,6 +170,11 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
         status = process.wait()
     process.stdout.close()
     return status
+
+
+def _is_python(executable: str) -> bool:
+    """Whether this is an interpreter, and not an application that holds one."""
+    return os.path.basename(executable).lower().startswith(("python", "pypy"))
 
 
 def _how(status: int) -> str:

@@ -97,7 +97,7 @@ def test_it_ends_with_whoever_has_it() -> None:
     assert is_gone(process)
 
 
-@pytest.mark.parametrize("executable", ["", "/nowhere/python"])
+@pytest.mark.parametrize("executable", ["", "/nowhere/python3", "/bin/sh"])
 def test_where_none_can_be_started(
     worker: Worker, executable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
