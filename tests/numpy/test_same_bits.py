@@ -48,8 +48,7 @@ ELEMENTWISE_NAMES = {kind.__name__ for kind in ELEMENTWISE}
 
 def left_out(core: str) -> list[str]:
     """Return what numpy's own loops do without: nothing, the widest vectors, or all."""
-    from numpy._core import _multiarray_umath as umath
-
+    umath: Any = import_module("numpy._core._multiarray_umath")
     features = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name]]
     widest = [name for name in features if "512" in name or name.endswith("V4")]
     return {"Zen": widest, "Nehalem": features}.get(core, [])
@@ -187,7 +186,7 @@ def alone(model: tercet.Model, arrays: list[Array]) -> Iterator[str]:
             for v in node.inputs
         ]  # fmt: skip
         found = NumpyBackend().evaluate(node, values, WeightStore(host.HOST), 1 << 40)
-        return [np.copy(result) for result in found]
+        return [np.array(result) for result in found]
 
     want = run()
     for how in LAYOUTS:
