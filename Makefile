@@ -12,7 +12,7 @@ SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_inf
 ENV_PYTHON := PYTHONPATH=. $(or $(PYTHON),python3)
 VENV_PYTHON := .venv/bin/python
 QUICK_TESTS := tests/test_api.py tests/test_layers.py tests/passes tests/plan/test_plan.py \
-  tests/plan/test_program.py tests/numpy/test_fusion.py
+  tests/control/test_program.py tests/numpy/test_fusion.py
 DOC_TESTS := tests/test_docs.py tests/test_contributing.py tests/test_device_arrays_doc.py \
   tests/cli/test_docs.py tests/plan/test_toy_backend.py
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
@@ -64,22 +64,22 @@ format: .venv/dev.stamp  ## format the code and fix what ruff can fix
 	$(VENV_PYTHON) -m ruff format
 
 fuzz: .venv/dev.stamp  ## try damaged models for five minutes (SEED=...: others than those of last time)
-	$(VENV_PYTHON) -m tercet.tools.fuzz --mutants 1000000 --seconds 300 --seed $(or $(SEED),0)
+	$(VENV_PYTHON) -m tercet.tools.workshop.fuzz --mutants 1000000 --seconds 300 --seed $(or $(SEED),0)
 
 gpu-test:  ## run the GPU tests with the environment's Python (or PYTHON=...)
 	TERCET_REQUIRE_GPU=1 $(ENV_PYTHON) -m pytest -m gpu
 
-# PEERS names figures of other runtimes, measured on the same machine: see tools/peer_bench.py.
+# PEERS names figures of other runtimes, measured on the same machine: see tools/workshop/peer_bench.py.
 gpu-bench:  ## measure every backend on the GPU with the environment's Python (or PYTHON=...)
-	$(ENV_PYTHON) -m tercet.tools.gpu_bench $(if $(COMMIT),--commit $(COMMIT))
-	$(ENV_PYTHON) -m tercet.tools.peer_bench $(if $(COMMIT),--commit $(COMMIT)) \
+	$(ENV_PYTHON) -m tercet.tools.workshop.gpu_bench $(if $(COMMIT),--commit $(COMMIT))
+	$(ENV_PYTHON) -m tercet.tools.workshop.peer_bench $(if $(COMMIT),--commit $(COMMIT)) \
 	  $(if $(PEERS),--peers $(PEERS))
 
 gpu-studies:  ## measure single kernels, for those who teach or write them, with the environment's Python
-	$(ENV_PYTHON) -m tercet.tools.studies --output docs/results $(if $(COMMIT),--commit $(COMMIT))
+	$(ENV_PYTHON) -m tercet.tools.workshop.studies --output docs/results $(if $(COMMIT),--commit $(COMMIT))
 
 gpu-sanitize:  ## run every kernel under compute-sanitizer with the environment's Python (or PYTHON=...)
-	$(ENV_PYTHON) -m tercet.tools.sanitize --output docs/results $(if $(COMMIT),--commit $(COMMIT))
+	$(ENV_PYTHON) -m tercet.tools.workshop.sanitize --output docs/results $(if $(COMMIT),--commit $(COMMIT))
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

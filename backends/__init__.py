@@ -14,10 +14,10 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from ..runtime.backend import Backend
 from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
-from ..runtime.host import HOST
 from ..runtime.options import Options
+from ..runtime.plan.backend import Backend
+from ..runtime.plan.host import HOST
 
 _OWN = {
     "numpy": ".numpy",

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from . import arguments
-from .arguments import Rule
-from .cache import default_cache
+from .base import arguments
+from .base.arguments import Rule
+from .base.cache import default_cache
 from .errors import UsageError, did_you_mean
-from .op import OPERATORS
+from .ir.op import OPERATORS
 
 if TYPE_CHECKING:
-    from .ir import Graph
+    from .ir.graph import Graph
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
 Control = Literal["device", "host"]

@@ -44,21 +44,21 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 if _TYPE_CHECKING:
     from .api import available, load, pinned, run_op, to_device
     from .backends import Availability
-    from .runtime.bound_plan import BoundModel
-    from .runtime.custom import CustomOperator
-    from .runtime.model import Model
+    from .runtime.ir.custom import CustomOperator
     from .runtime.options import Options
-    from .runtime.pipeline import Pipeline
-    from .tools.bench import Bench, bench
-    from .tools.bisection import Bisection, bisect
-    from .tools.compare import Comparison, compare
-    from .tools.doctor import Diagnosis, diagnose
-    from .tools.export import ExportResult, export, extract, simplify
-    from .tools.inspection import Inspection, inspect
-    from .tools.layers import Layers, compare_layers
-    from .tools.precision import PrecisionResult, keep_float32
-    from .tools.profiling import Profile, profile
-    from .tools.report import Report, report
+    from .runtime.session.bound_plan import BoundModel
+    from .runtime.session.model import Model
+    from .runtime.session.pipeline import Pipeline
+    from .tools.bench.bench import Bench, bench
+    from .tools.bisect.bisection import Bisection, bisect
+    from .tools.bisect.precision import PrecisionResult, keep_float32
+    from .tools.compare.compare import Comparison, compare
+    from .tools.compare.layers import Layers, compare_layers
+    from .tools.doctor.doctor import Diagnosis, diagnose
+    from .tools.export.export import ExportResult, export, extract, simplify
+    from .tools.inspect.inspection import Inspection, inspect
+    from .tools.profile.profiling import Profile, profile
+    from .tools.report.report import Report, report
 
 __all__ = [
     "Availability",
@@ -117,37 +117,37 @@ __all__ = [
 
 _LAZY = {
     "Availability": ".backends",
-    "Bench": ".tools.bench",
-    "Bisection": ".tools.bisection",
-    "BoundModel": ".runtime.bound_plan",
-    "Comparison": ".tools.compare",
-    "CustomOperator": ".runtime.custom",
-    "Diagnosis": ".tools.doctor",
-    "ExportResult": ".tools.export",
-    "Inspection": ".tools.inspection",
-    "Layers": ".tools.layers",
-    "Model": ".runtime.model",
+    "Bench": ".tools.bench.bench",
+    "Bisection": ".tools.bisect.bisection",
+    "BoundModel": ".runtime.session.bound_plan",
+    "Comparison": ".tools.compare.compare",
+    "CustomOperator": ".runtime.ir.custom",
+    "Diagnosis": ".tools.doctor.doctor",
+    "ExportResult": ".tools.export.export",
+    "Inspection": ".tools.inspect.inspection",
+    "Layers": ".tools.compare.layers",
+    "Model": ".runtime.session.model",
     "Options": ".runtime.options",
-    "Pipeline": ".runtime.pipeline",
-    "PrecisionResult": ".tools.precision",
-    "Profile": ".tools.profiling",
-    "Report": ".tools.report",
+    "Pipeline": ".runtime.session.pipeline",
+    "PrecisionResult": ".tools.bisect.precision",
+    "Profile": ".tools.profile.profiling",
+    "Report": ".tools.report.report",
     "available": ".api",
-    "bench": ".tools.bench",
-    "bisect": ".tools.bisection",
-    "compare": ".tools.compare",
-    "compare_layers": ".tools.layers",
-    "diagnose": ".tools.doctor",
-    "export": ".tools.export",
-    "extract": ".tools.export",
-    "inspect": ".tools.inspection",
-    "keep_float32": ".tools.precision",
+    "bench": ".tools.bench.bench",
+    "bisect": ".tools.bisect.bisection",
+    "compare": ".tools.compare.compare",
+    "compare_layers": ".tools.compare.layers",
+    "diagnose": ".tools.doctor.doctor",
+    "export": ".tools.export.export",
+    "extract": ".tools.export.export",
+    "inspect": ".tools.inspect.inspection",
+    "keep_float32": ".tools.bisect.precision",
     "load": ".api",
     "pinned": ".api",
-    "profile": ".tools.profiling",
-    "report": ".tools.report",
+    "profile": ".tools.profile.profiling",
+    "report": ".tools.report.report",
     "run_op": ".api",
-    "simplify": ".tools.export",
+    "simplify": ".tools.export.export",
     "to_device": ".api",
 }
 

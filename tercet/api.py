@@ -17,29 +17,29 @@ from .arguments import public
 from .backends import Availability
 from .backends.numpy import evaluate
 from .importers import onnx as importer
-from .importers.onnx.attributes import Mismatch, make
-from .runtime import arguments as rules
+from .importers.onnx.reading.attributes import Mismatch, make
 from .runtime import ops as _ops  # noqa: F401 - declares the operators
-from .runtime.backend import Format
-from .runtime.custom import CustomOperator, with_custom
-from .runtime.dlpack import place_of
-from .runtime.dtypes import TO_ONNX, string
+from .runtime.base import arguments as rules
+from .runtime.base.guard import bounded, inherited
 from .runtime.errors import InputError, ModelWarning, UsageError, did_you_mean
-from .runtime.freeze import freeze_inputs
-from .runtime.guard import bounded, inherited
-from .runtime.host import HOST
-from .runtime.infer import infer
-from .runtime.io_types import as_array, as_texts
-from .runtime.ir import Graph
-from .runtime.model import Model, ModelSource
-from .runtime.op import OPERATORS, Op, arity, attributes
+from .runtime.ir.custom import CustomOperator, with_custom
+from .runtime.ir.dtypes import TO_ONNX, string
+from .runtime.ir.graph import Graph
+from .runtime.ir.infer import infer
+from .runtime.ir.op import OPERATORS, Op, arity, attributes
+from .runtime.ir.types import Array, HostValue, TensorType, type_of
 from .runtime.options import Options, Precision, check_algorithms
 from .runtime.passes.to_half import check_kept
-from .runtime.types import Array, HostValue, TensorType, type_of
+from .runtime.plan.backend import Format
+from .runtime.plan.host import HOST
+from .runtime.session.dlpack import place_of
+from .runtime.session.freeze import freeze_inputs
+from .runtime.session.io_types import as_array, as_texts
+from .runtime.session.model import Model, ModelSource
 
 if TYPE_CHECKING:
-    from .backends.cuda.array import DeviceArray
     from .backends.cuda.device import CudaDevice
+    from .backends.cuda.interop.array import DeviceArray
 
 _ONE = rules.word("the name of a backend, such as 'cuda'")
 
@@ -160,7 +160,7 @@ def to_device(
         InputError: the array lies on another device, or not dense in C order.
     """
     gpu = _cuda_device(backend, "to_device", device)
-    from .backends.cuda.array import DeviceArray
+    from .backends.cuda.interop.array import DeviceArray
 
     if isinstance(array, DeviceArray):
         return array

@@ -13,8 +13,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from .runtime import arguments as rules
-from .runtime.arguments import Rule
+from .runtime.base import arguments as rules
+from .runtime.base.arguments import Rule
 from .runtime.options import OPTION_RULES
 
 P = ParamSpec("P")
@@ -81,7 +81,7 @@ def model(name: str, value: Any) -> Any:
     """Take a path, bytes, a message, a text in ONNX's language, or an object of an exporter."""
     if isinstance(value, bytes | os.PathLike):
         return cast("object", value)
-    from .importers.onnx.read import in_memory
+    from .importers.onnx.reading.read import in_memory
 
     return in_memory(value)
 
@@ -179,7 +179,7 @@ def in_data_dir(function: Callable[P, R]) -> Callable[P, R]:
         folder = kwargs.get("external_data_dir")
         if folder is None:
             return function(*args, **kwargs)
-        from .importers.onnx.external import external_data_in
+        from .importers.onnx.reading.external import external_data_in
 
         with external_data_in(cast("str | os.PathLike[str]", folder)):
             return function(*args, **kwargs)

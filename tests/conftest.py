@@ -34,7 +34,7 @@ def light_models() -> Path:
         "numpy",
         pytest.param("cuda", marks=pytest.mark.gpu),
         pytest.param("cudnn", marks=pytest.mark.gpu),
-        # tools/tensorrt_check.py asks for it, where TensorRT is.
+        # tools/workshop/tensorrt_check.py asks for it, where TensorRT is.
         *(["tensorrt"] if os.environ.get("TERCET_TEST_TENSORRT") else []),
         # Trials of every node take minutes: whoever works on this backend asks for it.
         *(["openvino"] if os.environ.get("TERCET_TEST_OPENVINO") else []),

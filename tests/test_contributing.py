@@ -20,7 +20,11 @@ BLOCKS = {
     ]
     for kind in ("python", "cuda")
 }
-MODULES = ("tercet.runtime.ops.norm", "tercet.backends.numpy.norm", "tercet.backends.cuda.norm")
+MODULES = (
+    "tercet.runtime.ops.norm",
+    "tercet.backends.numpy.ops.norm",
+    "tercet.backends.cuda.ops.norm",
+)
 
 #: Appends pieces to modules, in a process of its own: operators are registered for good.
 APPEND = """
@@ -38,10 +42,10 @@ declared = {}
 for module, piece in PIECES:
     append(module, piece)
 
-from tercet.runtime.ir import Graph
-from tercet.runtime.infer import infer
-from tercet.runtime.types import TensorType
-from tercet.runtime.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ir.dtypes import float32
 
 x = np.random.default_rng(0).standard_normal((5, 301), np.float32)
 wanted = (x.astype(np.float64) ** 2).sum(-1, keepdims=True) * 0.5
@@ -53,7 +57,7 @@ assert graph.outputs["y"].type == TensorType(float32, ("rows", 1))
 """
 
 ON_NUMPY = """
-from tercet.importers.onnx.save import save
+from tercet.importers.onnx.writing.save import save
 import tercet
 save(graph, "energy.onnx")
 with tercet.load("energy.onnx", backend="numpy") as model:
@@ -62,11 +66,11 @@ with tercet.load("energy.onnx", backend="numpy") as model:
 
 ON_CUDA = """
 from pathlib import Path
-from tercet.backends.cuda import source as kernel_source
-from tercet.backends.cuda.compile import H200
+from tercet.backends.cuda.recipe import source as kernel_source
+from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import evaluate
-from tercet.runtime.infer import specialise
-from tercet.runtime.model import Model
+from tercet.runtime.ir.infer import specialise
+from tercet.runtime.session.model import Model
 from tests.kernels.cubins import assert_arguments
 from tests.kernels.dry import launches, planned
 from tests.kernels.emulator import COMPILER, open_emulated
@@ -107,6 +111,6 @@ def test_the_operator_runs_on_cuda(tmp_path: Path) -> None:
     pytest.importorskip("cuda.core", reason="cuda.core is not installed")
     shutil.copytree(ROOT / "backends" / "cuda" / "kernels", tmp_path / "kernels")
     (kernel,) = BLOCKS["cuda"]
-    (name,) = re.findall(r"`backends/cuda/kernels/(\w+\.cu)`", TEXT)
+    (name,) = re.findall(r"`backends/cuda/kernels/([\w/]+\.cu)`", TEXT)
     (tmp_path / "kernels" / name).write_text(kernel, encoding="utf-8")
     run(ON_CUDA, MODULES, tmp_path)

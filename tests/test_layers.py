@@ -1,4 +1,4 @@
-"""Who may import whom: runtime stands alone, backends and importers stand on it."""
+"""Who may import whom: the folders of the project, and the rooms inside of each."""
 
 import ast
 import subprocess
@@ -23,10 +23,98 @@ ALLOWED = {
     "backends/tensorrt": ("runtime", "backends/cuda", "backends/regions"),
 }
 
+# The rooms of a folder from the ground up, and the modules beside them: each with what it may
+# import. Nobody is named before it has its own line, so there is no circle.
+ROOMS: dict[str, dict[str, str]] = {
+    "runtime": {
+        "text": "",
+        "errors": "text",
+        "base": "text errors",
+        "ir": "text errors base",
+        "ops": "text errors base ir",
+        "passes": "text errors base ir ops",
+        "options": "text errors base ir passes",
+        "plan": "text errors base ir ops options",
+        "backend": "plan",
+        "host": "plan",
+        "control": "text errors base ir ops passes options plan",
+        "session": "text errors base ir ops passes options plan control",
+    },
+    "backends/cuda": {
+        "recipe": "",
+        "codegen": "recipe",
+        "driver": "recipe",
+        "algorithms": "recipe codegen",
+        "control": "recipe driver",
+        "interop": "driver",
+        "device": "recipe codegen driver control interop",
+        "gemm": "recipe codegen algorithms",
+        "norm": "recipe codegen algorithms",
+        "attention": "recipe codegen algorithms gemm",
+        "conv": "recipe codegen algorithms gemm",
+        "fusion": "recipe codegen algorithms gemm conv",
+        "ops": "recipe codegen algorithms gemm norm attention conv",
+        "families": "codegen algorithms gemm conv ops",
+        "tuning": "recipe driver algorithms families",
+        "backend": "recipe codegen driver algorithms device gemm conv fusion families tuning",
+    },
+    "backends/numpy": {
+        "numerics": "",
+        "regex": "",
+        "engine": "numerics",
+        "windows": "numerics engine",
+        "ops": "numerics regex engine windows",
+        "backend": "numerics engine",
+    },
+    "importers/onnx": {
+        "source": "",
+        "upgrading": "source",
+        "reading": "source upgrading",
+        "writing": "source upgrading reading",
+    },
+    "tools": {
+        "common": "",
+        "demo": "common",
+        "run": "common",
+        "report": "common",
+        "conformance": "common",
+        "runners": "common",
+        "verdict": "common",
+        "export": "common verdict",
+        "compare": "common runners verdict export",
+        "inspect": "common report verdict export",
+        "profile": "common export",
+        "doctor": "common profile",
+        "tune": "common inspect",
+        "bench": "common runners verdict export compare profile",
+        "bisect": "common runners verdict export compare",
+        "commands": "common demo run report conformance runners verdict export compare inspect "
+        "profile doctor tune bench bisect",
+        "cli": "common commands",
+        "workshop": "common demo run report conformance runners verdict export compare inspect "
+        "profile doctor tune bench bisect",
+    },
+}
 
-def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and module of every import; a relative one as its path from the root: ./runtime/ir."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
+
+def imports(file: Path, *, typing: bool = True) -> Iterator[tuple[int, str]]:
+    """Line and module of every import; a relative one as its path from the root: ./runtime/text.
+
+    Args:
+        file: the module.
+        typing: whether those count that only type checkers see.
+    """
+    tree = ast.parse(file.read_bytes())
+    unseen = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if node in unseen:
+            continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -56,9 +144,48 @@ def test_imports_only_what_its_layer_may(folder: str) -> None:
     )
 
 
+@pytest.mark.parametrize("folder", ROOMS)
+def test_every_room_is_in_the_table(folder: str) -> None:
+    """And every room imports only what stands above its line, so that the table has no circle."""
+    here = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__"}
+    here |= {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+    rooms = ROOMS[folder]
+    assert set(rooms) == here
+    for number, (room, allowed) in enumerate(rooms.items()):
+        assert set(allowed.split()) <= set(list(rooms)[:number]), room
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_rooms_import_only_what_they_may(folder: str) -> None:
+    found: list[str] = []
+    for room, allowed in ROOMS[folder].items():
+        path = ROOT / folder / room
+        files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
+        for file in files:
+            for line, name in imports(file, typing=False):
+                target = name.removeprefix(f"./{folder}").strip("/").split("/")[0]
+                is_inside = name == f"./{folder}" or name.startswith(f"./{folder}/")
+                if is_inside and target not in (room, *allowed.split()):
+                    found.append(f"{file.relative_to(ROOT)}:{line} imports {name}")
+    assert not found
+
+
 @pytest.mark.parametrize("folder", [*FOLDERS, "tercet", "tests"])
 def test_no_folder_is_imported_absolutely(folder: str) -> None:
     assert not offences(folder, lambda name: name.split(".")[0] in FOLDERS)
+
+
+def test_what_is_not_in_the_wheel_is_imported_by_nobody_in_it() -> None:
+    """`tools/workshop` is for a checkout."""
+    found = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for top in (*FOLDERS, "tercet")
+        for file in sorted((ROOT / top).rglob("*.py"))
+        if ROOT / "tools" / "workshop" not in file.parents
+        for line, name in imports(file)
+        if f"{name}/".startswith("./tools/workshop/") or name.startswith("tercet.tools.workshop")
+    ]
+    assert not found
 
 
 def test_every_module_is_loaded_once_under_tercet() -> None:

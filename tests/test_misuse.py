@@ -16,7 +16,7 @@ import pytest
 
 import tercet
 from tercet.arguments import RULES
-from tercet.runtime.arguments import anything
+from tercet.runtime.base.arguments import anything
 
 DIGITS = str(Path(tercet.__file__).parent / "demo" / "digits.onnx")
 X = np.zeros((1, 1, 8, 8), np.float32)

@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("tercet", "runtime", "backends", "importers", "tools")
+#: What only developers run, from a checkout.
+NOT_IN_THE_WHEEL = ROOT / "tools" / "workshop"
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +31,13 @@ def run(script: str, *, folder: Path) -> str:
     ).stdout.strip()
 
 
+def python_files() -> list[Path]:
+    files = (file for top in FOLDERS for file in (ROOT / top).rglob("*.py"))
+    return [file for file in files if NOT_IN_THE_WHEEL not in file.parents]
+
+
 def test_packages_are_the_folders_that_hold_python(setuptools_table: dict[str, Any]) -> None:
-    folders = {file.parent for top in FOLDERS for file in (ROOT / top).rglob("*.py")}
+    folders = {file.parent for file in python_files()}
     paths = [folder.relative_to(ROOT).parts for folder in folders]
     names = sorted(".".join(path if path[0] == "tercet" else ("tercet", *path)) for path in paths)
     assert setuptools_table["packages"] == names
@@ -55,7 +62,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_every_module_and_all_data(wheel: Path) -> None:
     kernels, demo = ROOT / "backends" / "cuda" / "kernels", ROOT / "tercet" / "demo"
     files = [*kernels.rglob("*.cu"), *kernels.rglob("*.cuh"), *demo.iterdir()]
-    files += [file for top in FOLDERS for file in (ROOT / top).rglob("*.py")]
+    files += python_files()
     files += [ROOT / "tercet" / "py.typed"]
     files += (ROOT / "tools" / "conformance").glob("*.toml")
     paths = {file.relative_to(ROOT).as_posix() for file in files if file.is_file()}

@@ -17,8 +17,8 @@ from .commands import files, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
 from .commands.operators import with_operators
 from .commands.options import PROCESS, Debug
-from .failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
-from .warned import listening
+from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
+from .common.warned import listening
 
 app = typer.Typer(
     name="tercet",
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _call_off_watchdog() -> None:
     """A command has ended; see `deadline.Watchdog`, which is there if it had a --timeout."""
-    deadline = sys.modules.get(f"{__package__}.deadline")
+    deadline = sys.modules.get(f"{__package__}.common.deadline")
     if deadline is not None:
         deadline.WATCHDOG.disarm()
 

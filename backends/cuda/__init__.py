@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...runtime.backend import Backend
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
+from ...runtime.plan.backend import Backend
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:

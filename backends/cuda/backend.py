@@ -7,22 +7,22 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from ...runtime.backend import BuildContext, Claim, Decline, Format, Formats
-from ...runtime.ir import Graph, Node, Value
+from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.options import Options
-from ...runtime.partition import reads_of, results_of
-from .bounds import as_reason
+from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
+from ...runtime.plan.partition import reads_of, results_of
+from .algorithms.registry import Answer, RecipeContext, Setting
+from .codegen.elementwise import chain_of, elementwise
+from .codegen.tail import no_tail, tail_of
 from .device import CudaDevice
-from .elementwise import chain_of, elementwise
+from .driver.step import KernelStep
 from .families import KERNELS
-from .fuse import Group, groups, smaller
+from .fusion import Group, groups, smaller
 from .gemm.f16 import pooled_convolution
-from .launch import pitched_by
-from .operands import Tensor
-from .registry import Answer, RecipeContext, Setting
-from .step import KernelStep
-from .tail import no_tail, tail_of
-from .tuning import tuner_of, works_of
+from .recipe.bounds import as_reason
+from .recipe.launch import pitched_by
+from .recipe.operands import Tensor
+from .tuning.tuner import tuner_of, works_of
 
 NO_PITCHES: Mapping[Value, int] = MappingProxyType({})
 Pairs = tuple[tuple[Value, Value], ...]

@@ -9,17 +9,16 @@ from pathlib import Path
 from cuda.bindings import driver, nvrtc
 from cuda.core import Device
 
-from ...runtime import forks
-from ...runtime.backend import View
+from ...runtime.base import forks
 from ...runtime.errors import BackendUnavailable
-from .copies import reformat
-from .decisions import CudaDecisions
-from .driver_device import CudaStream as CudaStream
-from .driver_device import DriverDevice, driver_version
-from .exchange import CudaExchange
-from .memory import address
-from .status import check
-from .step import bound
+from ...runtime.plan.backend import View
+from .codegen.copies import reformat
+from .control.conditional_nodes import CudaDecisions
+from .driver.device import CudaStream, DriverDevice, driver_version
+from .driver.memory import address
+from .driver.status import check
+from .driver.step import bound
+from .interop.exchange import CudaExchange
 
 LEAST_CAPABILITY = (8, 0)
 #: The first version of the driver whose graphs have both branches of a condition.

@@ -1,19 +1,20 @@
 """The families of operators: importing them is what fills the table of kernels."""
 
-from . import (
+from .algorithms.registry import KERNELS
+from .codegen import elementwise
+from .gemm import product
+from .ops import (
     attention,
     boxes,
     conv,
     conv_variants,
     counted,
-    elementwise,
     gather,
     loss,
     matmul,
     movement,
     norm,
     pool,
-    product,
     quantize,
     random,
     recurrent,
@@ -25,7 +26,6 @@ from . import (
     signal,
     training,
 )
-from .registry import KERNELS
 
 __all__ = [
     "KERNELS",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ...runtime.backend import Backend
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
+from ...runtime.plan.backend import Backend
 
 if TYPE_CHECKING:
     from .session import Session

@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Claim, Device, Format, View
-from ...runtime.dtypes import FLOATS
 from ...runtime.errors import DeviceOutOfMemory, LimitError, UnsupportedError
-from ...runtime.host import HOST
-from ...runtime.infer import infer
-from ...runtime.ir import Graph, Node, Value
+from ...runtime.ir.dtypes import FLOATS
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.infer import infer
+from ...runtime.ir.types import Array, TensorType
 from ...runtime.options import Options
-from ...runtime.partition import reads_of, results_of
-from ...runtime.plan import Plan
-from ...runtime.types import Array, TensorType
-from ...runtime.weights import WeightStore
+from ...runtime.plan.backend import Claim, Device, Format, View
+from ...runtime.plan.host import HOST
+from ...runtime.plan.partition import reads_of, results_of
+from ...runtime.plan.plan import Plan
+from ...runtime.plan.weights import WeightStore
 from ..cuda.backend import CudaBackend
-from ..cuda.clock import microseconds
-from ..cuda.device import CudaStream
-from ..cuda.records import Records
-from ..cuda.tuning import digest
+from ..cuda.driver.clock import microseconds
+from ..cuda.driver.device import CudaStream
+from ..cuda.tuning.records import Records
+from ..cuda.tuning.tuner import digest
 from .registry import Wanted
 
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ...runtime.backend import Format, Formats
-from ...runtime.dtypes import float32, name_of
-from ...runtime.ir import Graph, Node, Value
+from ...runtime.ir.dtypes import float32, name_of
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.types import TensorType
 from ...runtime.ops.attention import Attention
 from ...runtime.options import Options
-from ...runtime.types import TensorType
-from ..cuda.heads import by_head
-from ..cuda.layout import ceil_div
-from ..cuda.operands import Tensor
+from ...runtime.plan.backend import Format, Formats
+from ..cuda.attention.heads import by_head
+from ..cuda.recipe.layout import ceil_div
+from ..cuda.recipe.operands import Tensor
 from .choice import Task
 from .operation import FLOATS, HALVES, NEVER, NO_PITCHES, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway

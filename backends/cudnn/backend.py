@@ -6,9 +6,9 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 from functools import partial
 
-from ...runtime.backend import BuildContext, Claim, Decline
-from ...runtime.ir import Graph, Node
+from ...runtime.ir.graph import Graph, Node
 from ...runtime.options import CUDNN, Options
+from ...runtime.plan.backend import BuildContext, Claim, Decline
 from ..cuda.device import CudaDevice
 from .arbitration import Arena, Duel, Rival
 from .choice import Choice, Chooser, Task

@@ -10,10 +10,10 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...runtime import forks
+from ...runtime.base import forks
 from ...runtime.errors import DeviceOutOfMemory
 from ...runtime.options import Options
-from ..cuda.records import Records
+from ..cuda.tuning.records import Records
 from .front import Front
 from .graph import Engine, OperationGraph
 from .operation import Operand, Operation

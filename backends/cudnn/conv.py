@@ -9,9 +9,9 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.backend import BuildContext, Format, Formats
-from ...runtime.dtypes import float32, name_of
-from ...runtime.ir import Graph, Node, Value
+from ...runtime.ir.dtypes import float32, name_of
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.types import Array
 from ...runtime.ops.conv import Conv, ConvTranspose
 from ...runtime.ops.elementwise import (
     Abs,
@@ -33,9 +33,9 @@ from ...runtime.ops.elementwise import (
 )
 from ...runtime.ops.window import transposed_window, window
 from ...runtime.options import Options, Precision
-from ...runtime.types import Array
-from ..cuda.layout import Ints
-from ..cuda.operands import Packed
+from ...runtime.plan.backend import BuildContext, Format, Formats
+from ..cuda.recipe.layout import Ints
+from ..cuda.recipe.operands import Packed
 from .choice import Division, Task
 from .convolution import Convolution
 from .front import Front

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ...runtime.dtypes import float32
-from ..cuda.layout import Ints, ceil_div
+from ...runtime.ir.dtypes import float32
+from ..cuda.recipe.layout import Ints, ceil_div
 from .operation import NEVER, ROUNDING, SLOW, Operand, times
 from .stages import NO_TAIL, Tail, expressed
 
@@ -21,7 +21,8 @@ class TileTime:
     """What such an engine takes on an H200: within 2 to 4 % of most of what it was fitted to.
 
     That are the trials that tuning kept of 158 convolutions of ResNet-50, VGG-16 and GoogLeNet,
-    batch 1 and 32 (`python -m tercet.tools.peer_bench --backend cudnn --tune`, cuDNN 9.19).
+    batch 1 and 32 (`python -m tercet.tools.workshop.peer_bench --backend cudnn --tune`, cuDNN
+    9.19).
 
     Attributes:
         pixels, filters: of a tile.

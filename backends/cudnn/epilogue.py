@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...runtime.infer import infer
-from ...runtime.ir import Graph, Value
-from ...runtime.types import TensorType
-from ..cuda.device import CudaDevice, CudaStream
-from ..cuda.elementwise import chain_of, elementwise
-from ..cuda.launch import Launch
-from ..cuda.operands import Tensor
-from ..cuda.step import bound
+from ...runtime.ir.graph import Graph, Value
+from ...runtime.ir.infer import infer
+from ...runtime.ir.types import TensorType
+from ..cuda.codegen.elementwise import chain_of, elementwise
+from ..cuda.device import CudaDevice
+from ..cuda.driver.device import CudaStream
+from ..cuda.driver.step import bound
+from ..cuda.recipe.launch import Launch
+from ..cuda.recipe.operands import Tensor
 from .operation import Operand
 from .stages import FLOW, Input, Tail
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from ...runtime.ir import Graph
-from ...runtime.types import TensorType
-from ..cuda.device import CudaDevice, CudaStream
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.types import TensorType
+from ..cuda.device import CudaDevice
+from ..cuda.driver.device import CudaStream
+from ..cuda.driver.step import bound
 from ..cuda.gemm.sources import packed_image
-from ..cuda.launch import Launch
-from ..cuda.operands import Tensor
-from ..cuda.step import bound
+from ..cuda.recipe.launch import Launch
+from ..cuda.recipe.operands import Tensor
 from .operation import Operand
 
 #: Bytes that the workspace of cuDNN behind a packed image is aligned to.

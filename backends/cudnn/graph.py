@@ -9,7 +9,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from ..cuda.device import CudaStream
+from ..cuda.driver.device import CudaStream
 from .operation import DATA_TYPES, SLOW, Operand, Operation, Ranked
 from .session import Session
 from .vendor import NoPlan

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from ...runtime.backend import BuildContext, Formats
-from ...runtime.dtypes import float32, name_of
-from ...runtime.ir import Graph, Node, Value
+from ...runtime.ir.dtypes import float32, name_of
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.types import TensorType
 from ...runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sum
 from ...runtime.ops.matmul import Gemm, MatMul
 from ...runtime.options import Options, Precision
-from ...runtime.types import TensorType
-from ..cuda.layout import Ints
+from ...runtime.plan.backend import BuildContext, Formats
+from ..cuda.recipe.layout import Ints
 from .choice import Division, Task
 from .operation import HALVES, NEVER, NO_PITCHES, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.dtypes import float32, name_of
-from ...runtime.ir import Graph, Node, Value
+from ...runtime.ir.dtypes import float32, name_of
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.types import Array
 from ...runtime.ops import elementwise as ops
 from ...runtime.ops.norm import (
     BatchNormalization,
@@ -22,11 +23,10 @@ from ...runtime.ops.norm import (
 )
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.options import Options
-from ...runtime.partition import results_of
-from ...runtime.types import Array
-from ..cuda.norm import pack_batch_norm
-from ..cuda.norm_rows import MOST_KEPT, MOST_WARPS
-from ..cuda.operands import Packed
+from ...runtime.plan.partition import results_of
+from ..cuda.norm.norm_rows import MOST_KEPT, MOST_WARPS
+from ..cuda.ops.norm import pack_batch_norm
+from ..cuda.recipe.operands import Packed
 from .choice import Division, Task
 from .operation import FLOATS, HALVES, NEVER, ROUNDING, Operand
 from .pointwise import Chain, extend, group_of, wanted

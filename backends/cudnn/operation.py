@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ...runtime.backend import Format
-from ...runtime.dtypes import (
+from ...runtime.ir.dtypes import (
     DType,
     bfloat16,
     bool_,
@@ -19,8 +18,9 @@ from ...runtime.dtypes import (
     name_of,
     uint8,
 )
-from ...runtime.ir import Value
-from ..cuda.layout import Ints, strides
+from ...runtime.ir.graph import Value
+from ...runtime.plan.backend import Format
+from ..cuda.recipe.layout import Ints, strides
 
 #: Numeric notes of engines that are never used: Winograd and FFT spread one NaN over a whole
 #: channel, the other one lets results differ from run to run.

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import BuildContext, Format, Formats
-from ...runtime.dtypes import DType, bool_, int8, name_of
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.op import Op
+from ...runtime.ir.dtypes import DType, bool_, int8, name_of
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import Op
 from ...runtime.ops import elementwise as ops
 from ...runtime.options import Options
-from ..cuda.elementwise import is_elementwise
-from ..cuda.fuse import MOST_CHAINED, Group, groups
-from ..cuda.layout import Ints, broadcast_strides, merge, order
-from ..cuda.registry import KERNELS
+from ...runtime.plan.backend import BuildContext, Format, Formats
+from ..cuda.algorithms.registry import KERNELS
+from ..cuda.codegen.elementwise import is_elementwise
+from ..cuda.fusion import MOST_CHAINED, Group, groups
+from ..cuda.recipe.layout import Ints, broadcast_strides, merge, order
 from .choice import Task
 from .operation import FLOATS, NEVER, Operand
 from .registry import Source, Wanted, claims, is_wanted_anyway

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from ...runtime.ir import Graph, Node
-from ...runtime.op import Op
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.op import Op
 from ...runtime.ops.pool import GlobalAveragePool, GlobalMaxPool
 from ...runtime.ops.reduce import (
     ReduceL1,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
-from ...runtime.backend import BuildContext, Formats
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.op import Op
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import Op
 from ...runtime.options import CUDNN, Options
-from ..cuda.operands import Packed
+from ...runtime.plan.backend import BuildContext, Formats
+from ..cuda.recipe.operands import Packed
 from .choice import Task
 
 #: What a role stands for: a value, or constants packed on the host once a model.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from ..cuda.device import CudaStream
+from ..cuda.driver.device import CudaStream
 from .vendor import Library
 
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ...runtime.backend import BuildContext
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.op import Op
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import Op
 from ...runtime.ops import elementwise as ops
 from ...runtime.options import Options
-from ..cuda.elementwise import is_elementwise
-from ..cuda.layout import Ints
+from ...runtime.plan.backend import BuildContext
+from ..cuda.codegen.elementwise import is_elementwise
+from ..cuda.recipe.layout import Ints
 from .operation import Operand
 from .vendor import NoPlan
 from .words import WORDS, Writer

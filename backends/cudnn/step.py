@@ -10,14 +10,15 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.backend import BuildContext, View
-from ...runtime.dtypes import FLOATS
 from ...runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
-from ...runtime.types import Array
-from ..cuda.clock import microseconds
-from ..cuda.device import CudaDevice, CudaStream
-from ..cuda.memory import CudaBuffer, pointer
-from ..cuda.operands import Packed
+from ...runtime.ir.dtypes import FLOATS
+from ...runtime.ir.types import Array
+from ...runtime.plan.backend import BuildContext, View
+from ..cuda.device import CudaDevice
+from ..cuda.driver.clock import microseconds
+from ..cuda.driver.device import CudaStream
+from ..cuda.driver.memory import CudaBuffer, pointer
+from ..cuda.recipe.operands import Packed
 from .choice import Choice, Task
 from .epilogue import rest_kernel
 from .front import front_kernel

@@ -20,9 +20,9 @@ from functools import reduce
 from math import inf
 from typing import Any
 
-from ...runtime.dtypes import bool_
-from ...runtime.ir import Node
-from ...runtime.op import Op
+from ...runtime.ir.dtypes import bool_
+from ...runtime.ir.graph import Node
+from ...runtime.ir.op import Op
 from ...runtime.ops import elementwise as ops
 from .operation import HALVES
 

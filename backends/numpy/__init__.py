@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ...runtime.backend import Backend
 from ...runtime.options import Options
-from . import (
+from ...runtime.plan.backend import Backend
+from .backend import NumpyBackend, evaluate
+from .ops import (
     attention,
     attention_rows,
     boxes,
@@ -37,7 +38,6 @@ from . import (
     text,
     training,
 )
-from .backend import NumpyBackend, evaluate
 
 #: Importing them is what registers their implementations.
 FAMILIES = (

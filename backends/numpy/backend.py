@@ -8,24 +8,24 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.backend import BuildContext, Claim, Decline, Weights
-from ...runtime.custom import Custom, run_custom
+from ...runtime.base.host_memory import allowance
 from ...runtime.errors import FAILURES, LimitError, TercetError, UnsupportedError
-from ...runtime.host import HOST, HostDevice
-from ...runtime.host_memory import allowance
-from ...runtime.infer import check_types, infer
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.op import Op
+from ...runtime.ir.custom import Custom, run_custom
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.infer import check_types, infer
+from ...runtime.ir.op import Op
+from ...runtime.ir.types import Array, HostValue, TensorType, ValueType, type_of
 from ...runtime.options import Options
-from ...runtime.types import Array, HostValue, TensorType, ValueType, type_of
-from ...runtime.weights import WeightStore
-from . import blas
-from .apply import call, call_elementwise, elementwise_claim, in_place, kernel_claim
-from .chain import Chain
-from .elementwise import ELEMENTWISE
-from .fuse import chains
-from .registry import BUILDERS, KERNELS, Builder, Kernel
-from .step import HostStep
+from ...runtime.plan.backend import BuildContext, Claim, Decline, Weights
+from ...runtime.plan.host import HOST, HostDevice
+from ...runtime.plan.weights import WeightStore
+from .engine.apply import call, call_elementwise, elementwise_claim, in_place, kernel_claim
+from .engine.chain import Chain
+from .engine.fusion import chains
+from .engine.registry import BUILDERS, KERNELS, Builder, Kernel
+from .engine.step import HostStep
+from .numerics import blas
+from .numerics.elementwise import ELEMENTWISE
 
 #: Elements of a tensor that may decide on the shape of a result.
 KNOWN = 1 << 16

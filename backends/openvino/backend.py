@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from functools import partial
 
-from ...runtime import dtypes
-from ...runtime.backend import BuildContext, Claim, Decline
-from ...runtime.dtypes import DType, name_of
 from ...runtime.errors import UnsupportedError
-from ...runtime.host import HOST, HostDevice
-from ...runtime.ir import Graph, Node
-from ...runtime.op import Op
+from ...runtime.ir import dtypes
+from ...runtime.ir.dtypes import DType, name_of
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.op import Op
 from ...runtime.options import Options
-from ...runtime.partition import reads_of
+from ...runtime.plan.backend import BuildContext, Claim, Decline
+from ...runtime.plan.host import HOST, HostDevice
+from ...runtime.plan.partition import reads_of
 from ..regions.regions import LEAST, Region, regions
 from ..regions.section import section
 from .compiler import Compiler, Engine, Refused, layers_of

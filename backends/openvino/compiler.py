@@ -13,11 +13,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...runtime import forks
-from ...runtime.cache import Cache
+from ...runtime.base import forks
+from ...runtime.base.cache import Cache
 from ...runtime.errors import DeviceError
-from ...runtime.types import Array
-from ..numpy import blas
+from ...runtime.ir.types import Array
+from ..numpy.numerics import blas
 from ..regions.section import Ints, Profile, Section
 from ..regions.worker import Worker
 from .vendor import DEVICE, Library, gist

@@ -14,9 +14,10 @@ from math import e, sqrt
 
 import numpy as np
 
-from ...runtime.infer import infer
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.op import Op
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.infer import infer
+from ...runtime.ir.op import Op
+from ...runtime.ir.types import Array
 from ...runtime.ops.elementwise import (
     Add,
     Clip,
@@ -34,7 +35,6 @@ from ...runtime.ops.elementwise import (
 from ...runtime.ops.norm import LogSoftmax, Softmax
 from ...runtime.ops.pool import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
 from ...runtime.ops.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceSum
-from ...runtime.types import Array
 from ..regions.section import Section
 
 #: What is put behind a node's name for the parts of its spelling.

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.dtypes import name_of
-from ...runtime.types import Array
-from ..numpy import blas
+from ...runtime.ir.dtypes import name_of
+from ...runtime.ir.types import Array
+from ..numpy.numerics import blas
 from ..regions.section import Section
 from ..regions.worker import Ended, Worker
 from .compiler import Compiler, Refused, shapes_of

@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from ...runtime.dtypes import DType
-from ...runtime.types import Array, TensorType
+from ...runtime.ir.dtypes import DType
+from ...runtime.ir.types import Array, TensorType
 
 #: Elements of float tensors that are mixed into ordinary ones, and the whole of what elementwise
 #: operators are tried on: signed zeros, subnormal and huge numbers, ties, arguments where

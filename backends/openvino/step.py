@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...runtime.backend import Run, View
 from ...runtime.errors import DeviceError
-from ...runtime.host import array
+from ...runtime.plan.backend import Run, View
+from ...runtime.plan.host import array
 from ..regions.section import Section
 from .compiler import Engine, layers_of
 from .vendor import gist

@@ -16,18 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime import forks
-from ...runtime.dtypes import name_of
+from ...runtime.base import forks
+from ...runtime.base.guard import check_time
+from ...runtime.base.host_memory import allowance
 from ...runtime.errors import FAILURES, TercetError, UnsupportedError
-from ...runtime.guard import check_time
-from ...runtime.host import HOST
-from ...runtime.host_memory import allowance
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.partition import reads_of, results_of
-from ...runtime.types import Array, TensorType
-from ...runtime.weights import WeightStore
+from ...runtime.ir.dtypes import name_of
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.types import Array, TensorType
+from ...runtime.plan.host import HOST
+from ...runtime.plan.partition import reads_of, results_of
+from ...runtime.plan.weights import WeightStore
 from ..numpy import NumpyBackend
-from ..numpy.elementwise import ELEMENTWISE
+from ..numpy.numerics.elementwise import ELEMENTWISE
 from ..regions.section import section
 from ..regions.worker import Ended
 from .compiler import Compiler, Refused

@@ -40,7 +40,8 @@ class Library:
         cpu: the processor that the plugin compiles for, and what it may use of it.
         api: the package.
         core: its ``Core``.
-        used: the generation of the process (`runtime/forks.py`) in which something was compiled;
+        used: the generation of the process (`runtime/base/forks.py`) in which something was
+        compiled;
             empty before.
     """
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Set
 
 from ...runtime.errors import UsageError
-from ...runtime.ir import Graph, Node
+from ...runtime.ir.graph import Graph, Node
 
 Region = tuple[Node, ...]
 _Parts = dict[Node, list[Node]]

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto
 
-from ...importers.onnx.encode import tensor_head
-from ...importers.onnx.expand import expanded
-from ...importers.onnx.export import export
-from ...importers.onnx.save import save
-from ...importers.onnx.versions import refusal
-from ...importers.onnx.versions import results_of as live_results
-from ...runtime.infer import infer
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.partition import reads_of, results_of
-from ...runtime.types import Array, TensorType
+from ...importers.onnx.writing.encode import tensor_head
+from ...importers.onnx.writing.expand import expanded
+from ...importers.onnx.writing.export import export
+from ...importers.onnx.writing.save import save
+from ...importers.onnx.writing.versions import refusal
+from ...importers.onnx.writing.versions import results_of as live_results
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.infer import infer
+from ...runtime.ir.types import Array, TensorType
+from ...runtime.plan.partition import reads_of, results_of
 from .regions import Region
 
 #: The opset that models are written in; every compiler here reads all of it.

@@ -20,9 +20,9 @@ from time import monotonic
 from typing import Any
 from weakref import finalize
 
-from ...runtime import forks
-from ...runtime.closable import Closable
-from ...runtime.guard import check_time
+from ...runtime.base import forks
+from ...runtime.base.closable import Closable
+from ...runtime.base.guard import check_time
 
 #: Seconds without a question after which a process ends.
 IDLE = 20.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ...runtime.backend import Backend
-from ...runtime.cache import Cache
+from ...runtime.base.cache import Cache
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
+from ...runtime.plan.backend import Backend
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Set
 from functools import partial
 from typing import Protocol
 
-from ...runtime.backend import BuildContext, Claim, Decline, Device, Step, View
 from ...runtime.errors import UnsupportedError
-from ...runtime.ir import Graph, Node
+from ...runtime.ir.graph import Graph, Node
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.options import Options
+from ...runtime.plan.backend import BuildContext, Claim, Decline, Device, Step, View
 from ..regions.regions import LEAST, Region, is_worthwhile, regions
 from ..regions.section import Section, section
 from .build import Refused, Settings
@@ -116,6 +116,6 @@ def _named(region: Region, said: str) -> Node:
 
 
 def _on_cuda(view: View) -> int:
-    from ..cuda.memory import pointer
+    from ..cuda.driver.memory import pointer
 
     return pointer(view)

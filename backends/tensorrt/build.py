@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import dtypes
-from ...runtime.cache import Cache
-from ...runtime.dtypes import name_of
+from ...runtime.base.cache import Cache
+from ...runtime.ir import dtypes
+from ...runtime.ir.dtypes import name_of
 from ..regions.section import Ints, Profile, Section
 from .vendor import Library
 

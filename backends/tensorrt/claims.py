@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime import dtypes
-from ...runtime.dtypes import DType, name_of
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.op import Op, input_names
+from ...runtime.ir import dtypes
+from ...runtime.ir.dtypes import DType, name_of
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import Op, input_names
+from ...runtime.ir.types import TensorType
 from ...runtime.ops.elementwise import (
     Equal,
     Greater,
@@ -35,7 +36,6 @@ from ...runtime.ops.pool import AveragePool, LpPool, MaxPool
 from ...runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.ops.shape import Flatten, Identity, Reshape, Squeeze, Unsqueeze
-from ...runtime.types import TensorType
 from ..regions.section import written_as
 from .loops import DROPS, droppers
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.cache import Cache
+from ...runtime.base.cache import Cache
 from ...runtime.errors import DeviceError
 from ..regions.section import Ints
 from .build import to_bytes

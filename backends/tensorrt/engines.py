@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ...runtime import forks
-from ...runtime.backend import Device
-from ...runtime.cache import Cache
+from ...runtime.base import forks
+from ...runtime.base.cache import Cache
+from ...runtime.plan.backend import Device
 from ..regions.section import Section
 from ..regions.worker import Worker
 from .build import Builder, Refused, Settings, name_for

@@ -8,8 +8,8 @@ The node that drops the axis is left out; mostly that is a view, which costs not
 
 from __future__ import annotations
 
-from ...runtime.ir import Graph, Node, Value
-from ...runtime.op import input_names
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.op import input_names
 from ...runtime.ops.gather import Gather
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 

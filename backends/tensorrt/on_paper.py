@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...runtime.backend import Device, View
 from ...runtime.errors import BackendUnavailable
+from ...runtime.plan.backend import Device, View
 from ..regions.section import Section
 from ..regions.worker import Worker
 from .build import Builder, Refused, Settings

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.backend import Device, View
 from ...runtime.errors import DeviceError
+from ...runtime.plan.backend import Device, View
 from ..regions.section import Section, SectionTensor
 from .engine import Context, Engine
 from .layers import layers as layers_of

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from ...runtime.cache import Cache
+from ...runtime.base.cache import Cache
 from ..regions.section import Section
 from ..regions.worker import Answer, Ended, Worker, serve
 from .build import Border, Builder, Refused, Settings

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...runtime import ops as _ops
-from ...runtime.ir import Graph
-from ...runtime.mapped import Mapped
-from ...runtime.op import OPERATORS, Op
-from .bind import bind
-from .gradient import write_out_gradients
-from .limits import Limits
-from .parse import parse
-from .read import read
-from .texts import Loadable
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.mapped import Mapped
+from ...runtime.ir.op import OPERATORS, Op
+from .reading.bind import bind
+from .reading.gradient import write_out_gradients
+from .reading.parse import parse
+from .reading.read import read
+from .reading.texts import Loadable
+from .source.limits import Limits
 
 __all__ = ["Imported", "Limits", "Loadable", "load"]
 assert _ops  # importing it declares the operators

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import DType, bfloat16, float16, float32, float64
 from ..errors import ShapeError
-from ..ir import Graph
-from ..op import Op, op
-from ..types import Dim, Shape, TensorType, ValueType
+from ..ir.dtypes import DType, bfloat16, float16, float32, float64
+from ..ir.graph import Graph
+from ..ir.op import Op, op
+from ..ir.types import Dim, Shape, TensorType, ValueType
 from .shapes import (
     add,
     checked,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..dtypes import int64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import int64
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .shapes import (
     dim,
     need_choice,

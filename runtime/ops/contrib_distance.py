@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import float32, float64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import float32, float64
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .contrib_text import DOMAIN
 from .shapes import dim, need_rank, same_dim
 

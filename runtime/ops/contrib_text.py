@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import float32, float64, int32, int64, string, uint32, uint64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import float32, float64, int32, int64, string, uint32, uint64
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .shapes import need_rank
 
 DOMAIN = "com.microsoft"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..dtypes import bool_, int64
 from ..errors import ShapeError
-from ..ir import Graph, Node, Value
-from ..op import Op, op
-from ..types import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
+from ..ir.dtypes import bool_, int64
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op, op
+from ..ir.types import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
 from .shape import Identity
 from .shapes import checked, common_type, need_rank, normalize_axis, same_dim
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Shape, TensorType
+from ..ir.op import Op, op
+from ..ir.types import Shape, TensorType
 from .shapes import (
     checked,
     dim,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dtypes import int64
-from ..op import Op
-from ..types import TensorType
+from ..ir.dtypes import int64
+from ..ir.op import Op
+from ..ir.types import TensorType
 from .boxes import NonMaxSuppression
 from .gather import Compress
 from .search import NonZero, Unique

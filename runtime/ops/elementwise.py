@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import (
+from ..errors import ShapeError
+from ..ir.dtypes import (
     DType,
     bits_of,
     bool_,
@@ -19,9 +20,8 @@ from ..dtypes import (
     uint32,
     uint64,
 )
-from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Array, TensorType
+from ..ir.op import Op, op
+from ..ir.types import Array, TensorType
 from .elementwise_rules import (
     Binary,
     KnownUnary,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..dtypes import (
+from ..errors import ShapeError
+from ..ir.dtypes import (
     DType,
     bool_,
     name_of,
 )
-from ..errors import ShapeError
-from ..op import Op
-from ..types import Array, TensorType
+from ..ir.op import Op
+from ..ir.types import Array, TensorType
 from .propagate import ArrayFunction, SymbolRule, compute, unknown
 from .shapes import broadcast, same_dtype
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import FLOATS, INTEGERS, bool_, int32, int64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Array, Dim, TensorType
+from ..ir.dtypes import FLOATS, INTEGERS, bool_, int32, int64
+from ..ir.op import Op, op
+from ..ir.types import Array, Dim, TensorType
 from .propagate import combine, is_small, rearrange
 from .shapes import (
     checked,

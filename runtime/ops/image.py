@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..dtypes import name_of, uint8
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import name_of, uint8
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .shapes import need_choice, need_rank
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .shapes import dim, need_choice, need_vector, same_dtype, same_shape
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Dim, Shape, TensorType
+from ..ir.op import Op, op
+from ..ir.types import Dim, Shape, TensorType
 from .shapes import (
     broadcast,
     broadcast_dim,

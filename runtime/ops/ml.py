@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import ClassVar
 
-from ..dtypes import DType, float32, int64, name_of, string
 from ..errors import ShapeError
-from ..op import Op, TensorAttribute, op
-from ..types import Dim, MapType, SequenceType, Shape, TensorType
+from ..ir.dtypes import DType, float32, int64, name_of, string
+from ..ir.op import Op, TensorAttribute, op
+from ..ir.types import Dim, MapType, SequenceType, Shape, TensorType
 from .shapes import add, checked, dim, need_choice, need_rank, product, same_dim
 
 Ints = tuple[int, ...]

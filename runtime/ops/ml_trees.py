@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..op import Op, TensorAttribute, op
-from ..types import TensorType
+from ..ir.op import Op, TensorAttribute, op
+from ..ir.types import TensorType
 from .ml import DOMAIN, Floats, Ints, Strings, classified, need_lengths, one_of, table_of
 from .shapes import MAX_SIZE, dim, need_choice, need_rank, same_dtype
 

@@ -9,9 +9,9 @@ from operator import itemgetter
 import numpy as np
 
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Dim, TensorType
-from ..types import Shape as Dims
+from ..ir.op import Op, op
+from ..ir.types import Dim, TensorType
+from ..ir.types import Shape as Dims
 from .propagate import combine, rearrange
 from .shapes import (
     MAX_RANK,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import DType, bool_, float32
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import DType, bool_, float32
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .shapes import (
     dim,
     need_broadcastable,

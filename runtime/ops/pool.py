@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import int64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Shape, TensorType
+from ..ir.dtypes import int64
+from ..ir.op import Op, op
+from ..ir.types import Shape, TensorType
 from .shapes import (
     checked,
     ints_of,

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes
-from ..dtypes import DType
-from ..types import Array, TensorType
+from ..ir import dtypes
+from ..ir.dtypes import DType
+from ..ir.types import Array, TensorType
 
 #: No more elements than this are ever looked at.
 MAX_ELEMENTS = 4096

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import DType, float32, int32, name_of, uint8
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Dim, Shape, TensorType
+from ..ir.dtypes import DType, float32, int32, name_of, uint8
+from ..ir.op import Op, op
+from ..ir.types import Dim, Shape, TensorType
 from .conv import convolved
 from .matmul import matmul_shape
 from .shapes import dim, need_rank, need_vector, normalize_axis, same_dim, same_dtype, same_shape

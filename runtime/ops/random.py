@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dtypes import DType, float32, int32
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import DType, float32, int32
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .shapes import checked, need_rank
 
 

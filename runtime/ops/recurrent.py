@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Dim, Shape, TensorType
+from ..ir.op import Op, op
+from ..ir.types import Dim, Shape, TensorType
 from .shapes import (
     dim,
     need_choice,

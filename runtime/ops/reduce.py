@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..dtypes import int64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import int64
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .propagate import ArrayFunction, reduce
 from .shapes import exact_ints_of, int_of, ints_of, normalize_axes, normalize_axis
 

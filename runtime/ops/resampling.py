@@ -9,8 +9,8 @@ from math import floor
 
 import numpy as np
 
-from ..dtypes import DType, int64
-from ..types import Array
+from ..ir.dtypes import DType, int64
+from ..ir.types import Array
 from .resize import Resize
 
 

@@ -7,10 +7,10 @@ from typing import cast
 
 import numpy as np
 
-from ..dtypes import FLOATS, float32
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Array, Dim, Shape, TensorType
+from ..ir.dtypes import FLOATS, float32
+from ..ir.op import Op, op
+from ..ir.types import Array, Dim, Shape, TensorType
 from .shapes import (
     checked,
     dim,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..dtypes import int64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Dim, TensorType
+from ..ir.dtypes import int64
+from ..ir.op import Op, op
+from ..ir.types import Dim, TensorType
 from .propagate import is_small, with_value
 from .shapes import checked, int_of, normalize_axis, product
 

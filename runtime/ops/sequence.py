@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..dtypes import DType, bool_, float32, int64
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
+from ..ir.dtypes import DType, bool_, float32, int64
+from ..ir.op import Op, op
+from ..ir.types import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
 from .propagate import with_value
 from .shapes import checked, common_type, int_of, ints_of, normalize_axis, same_dim
 

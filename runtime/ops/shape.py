@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import FLOATS, INTEGERS, DType, float32, int64, string
 from ..errors import ShapeError
-from ..op import Op, TensorAttribute, op
-from ..types import Array, Dim, TensorType, ValueType, constant_type, dims_type
-from ..types import Shape as Dims
+from ..ir.dtypes import FLOATS, INTEGERS, DType, float32, int64, string
+from ..ir.op import Op, TensorAttribute, op
+from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, dims_type
+from ..ir.types import Shape as Dims
 from .propagate import is_small, rearrange, with_value
 from .shapes import (
     MAX_SIZE,

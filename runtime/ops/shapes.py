@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 
-from ..dtypes import INTEGERS, DType, name_of
 from ..errors import ShapeError
-from ..types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
+from ..ir.dtypes import INTEGERS, DType, name_of
+from ..ir.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 #: numpy's limit on the number of axes.
 MAX_RANK = 64

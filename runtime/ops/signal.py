@@ -5,10 +5,10 @@ Complex numbers are a last axis of 2, real ones of 1.
 
 from __future__ import annotations
 
-from ..dtypes import DType, float32
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import Dim, TensorType
+from ..ir.dtypes import DType, float32
+from ..ir.op import Op, op
+from ..ir.types import Dim, TensorType
 from .shapes import checked, dim, int_of, need_rank, normalize_axis, same_dim, shape_text
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..dtypes import bool_, float32, int64, string
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType
+from ..ir.dtypes import bool_, float32, int64, string
+from ..ir.op import Op, op
+from ..ir.types import TensorType
 from .shapes import MAX_SIZE, broadcast, need_choice, need_rank
 
 

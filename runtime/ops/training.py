@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..errors import ShapeError
-from ..op import Op, op
-from ..types import TensorType, ValueType
+from ..ir.op import Op, op
+from ..ir.types import TensorType, ValueType
 from .shapes import need_choice, same_dtype, same_shape
 
 DOMAIN = "ai.onnx.preview.training"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from ..errors import ShapeError
-from ..op import Op
-from ..types import Dim, Shape
+from ..ir.op import Op
+from ..ir.types import Dim, Shape
 from .shapes import checked, same_dim, shape_text
 
 Ints = tuple[int, ...]

@@ -6,7 +6,7 @@ counted, and `Options.stop_at` stops after any number of them, which is what bis
 
 from __future__ import annotations
 
-from ..ir import Graph
+from ..ir.graph import Graph
 from . import (
     compose_moves,
     compose_views,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
-from ..op import Op, with_attributes
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op, with_attributes
+from ..ir.types import Array
 from ..ops import elementwise
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.norm import LayerNormalization, RMSNormalization
-from ..types import Array
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .row_moves import RESHAPES, Move, Rows, as_shape, move_to, moved, moves_rows, reshaped

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..infer import infer
-from ..ir import Graph, Node, Value
-from ..op import Op
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import infer
+from ..ir.op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
 from .driver import Context

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from ..guard import check_time
-from ..ir import Graph
-from ..op import Op
-from ..types import Array
+from ..base.guard import check_time
+from ..ir.graph import Graph
+from ..ir.op import Op
+from ..ir.types import Array
 
 #: Runs one operator on arrays (None: input left out) and returns its outputs; None where it
 #: cannot, which leaves the node for the backends.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..dtypes import float32, int8, uint8
-from ..infer import infer_node
-from ..ir import Graph, Node, Value
+from ..ir.dtypes import float32, int8, uint8
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import infer_node
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.quantize import DequantizeLinear, QuantizeLinear

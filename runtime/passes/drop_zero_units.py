@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir import Graph, Node
+from ..ir.graph import Graph, Node
+from ..ir.types import Array, Dim
 from ..ops.conv import Conv
 from ..ops.elementwise import (
     Clip,
@@ -23,7 +24,6 @@ from ..ops.elementwise import (
     Tanh,
 )
 from ..ops.matmul import Gemm
-from ..types import Array, Dim
 from .driver import Context, Reason
 from .editing import stand_in
 from .fusion import refusal

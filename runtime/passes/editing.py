@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..dtypes import DType
-from ..infer import infer_node
-from ..ir import Graph, Node, Value
-from ..op import Op
-from ..types import Array, Shape, TensorType
+from ..ir.dtypes import DType
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import infer_node
+from ..ir.op import Op
+from ..ir.types import Array, Shape, TensorType
 
 
 def shape_of(value: Value | None) -> Shape | None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..ir import Node
+from ..ir.graph import Node
+from ..ir.types import Dim, Shape
 from ..ops.movement import Expand, Transpose
-from ..types import Dim, Shape
 from .editing import shape_of
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Graph, Node
+from ..ir.graph import Graph, Node
+from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Div, Mul, Sub
 from ..ops.matmul import Gemm, MatMul
 from ..ops.norm import BatchNormalization
-from ..types import Array
 from .driver import Context
 from .editing import rank_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse

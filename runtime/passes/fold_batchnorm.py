@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Graph, Node
+from ..ir.graph import Graph, Node
+from ..ir.types import Array
 from ..ops.matmul import Gemm
 from ..ops.norm import BatchNormalization
-from ..types import Array
 from .driver import Context
 from .editing import rank_of
 from .fusion import Found, Fusion, Outcome, fuse

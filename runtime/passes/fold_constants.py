@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..budget import Budget
-from ..guard import check_time
-from ..infer import known_elements
-from ..ir import Graph, Node
+from ..base.budget import Budget
+from ..base.guard import check_time
+from ..ir.graph import Graph, Node
+from ..ir.infer import known_elements
+from ..ir.types import Array, TensorType, bytes_of
 from ..ops.movement import Transpose
 from ..ops.shape import ConstantOfShape
-from ..types import Array, TensorType, bytes_of
 from .driver import Context
 
 

@@ -7,12 +7,12 @@ from operator import lt
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..op import with_attributes
+from ..ir.graph import Graph, Node
+from ..ir.op import with_attributes
+from ..ir.types import TensorType
 from ..ops.conv import Conv
 from ..ops.movement import Pad
 from ..ops.pool import AveragePool
-from ..types import TensorType
 from .driver import Context, Reason
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .pattern import Apply

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import TensorType
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.elementwise import Add, Mul, Sub
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Expand
 from ..ops.shape import Unsqueeze
-from ..types import TensorType
 from .driver import Context
 from .rounding import holds
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import pi, sqrt
 
-from ..dtypes import FLOATS
-from ..ir import Graph, Node
-from ..op import Op
+from ..ir.dtypes import FLOATS
+from ..ir.graph import Graph, Node
+from ..ir.op import Op
 from ..ops.elementwise import (
     Clip,
     Erf,

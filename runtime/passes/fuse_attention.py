@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..dtypes import FLOATS, bfloat16, float16, float32
-from ..ir import Graph, Node, Value
+from ..ir.dtypes import FLOATS, bfloat16, float16, float32
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape
 from ..ops.attention import Attention
 from ..ops.elementwise import Cast, IsNaN, Where
 from ..ops.matmul import MatMul
 from ..ops.norm import Softmax
 from ..ops.shape import Unsqueeze
-from ..types import Shape
 from .driver import Context
 from .editing import Builder, drop, dtype_of, number, shape_of, stand_in
 from .fusion import obstacle

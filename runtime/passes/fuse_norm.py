@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..dtypes import FLOATS, bfloat16, float16, float32, float64
-from ..ir import Graph, Node, Value
+from ..ir.dtypes import FLOATS, bfloat16, float16, float32, float64
+from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Add, Cast, Div, Mul, Pow, Reciprocal, Sqrt, Sub
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.reduce import ReduceMean

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..dtypes import FLOATS, DType
-from ..ir import Graph, Node, Value
+from ..ir.dtypes import FLOATS, DType
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
 from ..ops.attention import RotaryEmbedding
 from ..ops.elementwise import Add, Sub
 from ..ops.movement import Concat, Slice
-from ..types import Array
 from .driver import Context
 from .editing import dtype_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
-from ..op import Op
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
 from .driver import Context, Reason, Refusal
 from .editing import Builder, stand_in
 from .pattern import Apply, Match, Pattern

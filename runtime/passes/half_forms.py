@@ -23,13 +23,13 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
-from ..dtypes import DType, float32
-from ..ir import Graph, Node, Value
-from ..op import Op
+from ..ir.dtypes import DType, float32
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ir.types import Array
 from ..ops import attention, conv, gather, matmul, movement, norm, pool, reduce, resize
 from ..ops import elementwise as ew
 from ..ops import shape as sh
-from ..types import Array
 from .editing import number
 from .ranges import Range, Ranges, norm_of
 

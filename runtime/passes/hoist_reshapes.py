@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array, Shape
 from ..ops.elementwise import Add
 from ..ops.matmul import Gemm, MatMul
 from ..ops.shape import Flatten, Reshape
-from ..types import Array, Shape
 from .driver import Context, Reason
 from .editing import rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse

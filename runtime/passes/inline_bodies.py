@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..dtypes import DType
-from ..infer import known_elements
-from ..ir import Graph, Node, Value
+from ..ir.dtypes import DType
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import known_elements
+from ..ir.types import TensorType
 from ..ops.attention import FlexAttention
 from ..ops.control import If
 from ..ops.elementwise import Cast, Mul
@@ -16,7 +17,6 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Expand, Transpose
 from ..ops.norm import Softmax
 from ..ops.shape import Reshape, Unsqueeze
-from ..types import TensorType
 from .driver import Context
 from .editing import Builder
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..ir import Graph, Node, Value
-from ..op import with_attributes
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import with_attributes
+from ..ir.types import Dim
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.shape import Reshape, Squeeze
-from ..types import Dim
 from .driver import Context
 from .editing import Builder, drop, shape_of
 

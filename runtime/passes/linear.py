@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
-from ..ir import Graph, Node
-from ..op import with_attributes
+from ..ir.graph import Graph, Node
+from ..ir.op import with_attributes
+from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.matmul import Gemm
-from ..types import Array
 from .fusion import Found, Replacement
 from .pattern import Apply
 from .rounding import check, rounded_bias

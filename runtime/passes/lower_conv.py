@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
 from ..ops.elementwise import Clip, Unary
 from ..ops.matmul import Gemm

@@ -8,14 +8,14 @@ from math import prod
 
 import numpy as np
 
-from ..dtypes import FLOATS
-from ..ir import Graph, Node, Value
-from ..op import Op
+from ..ir.dtypes import FLOATS
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ir.types import Array, Dim, TensorType
 from ..ops.elementwise import Add
 from ..ops.matmul import Einsum, MatMul, einsum_terms
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
-from ..types import Array, Dim, TensorType
 from .driver import Context
 from .editing import Builder
 from .pattern import pairs

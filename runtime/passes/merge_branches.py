@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir import Graph, Node
+from ..ir.graph import Graph, Node
+from ..ir.types import Array
 from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import Gemm
 from ..ops.norm import BatchNormalization
-from ..types import Array
 from .driver import Context
 from .fold_batchnorm import folded
 from .fusion import Found, Fusion, Outcome, fuse

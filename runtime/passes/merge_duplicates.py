@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from ..ir import Graph, Node, Value
-from ..types import Array
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
 from .driver import Context
 
 #: Elements by which constants are told apart before all of them are read.

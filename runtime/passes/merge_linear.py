@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Graph
+from ..ir.graph import Graph
+from ..ir.types import Array
 from ..ops.conv import Conv
 from ..ops.matmul import Gemm
-from ..types import Array
 from .driver import Context
 from .fusion import Found, Fusion, Outcome, fuse
 from .linear import LAYER, Linear, as_linear, layer_of, rebuilt

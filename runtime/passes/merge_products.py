@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
 from ..ops.attention import Attention, RotaryEmbedding
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split
-from ..types import Array
 from .driver import Context
 from .editing import Builder
 from .pattern import pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
 from ..ops.movement import Expand, Transpose
 from .editing import Builder, rank_of, shape_of
 from .factors import Axes, follow

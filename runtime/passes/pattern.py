@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ..ir import Node, Value
-from ..op import Op
+from ..ir.graph import Node, Value
+from ..ir.op import Op
 from ..ops.elementwise import Add, And, Div, Equal, Max, Min, Mul, Neg, Or, Xor
 from .editing import dtype_of, number, rank_of
 from .polynomial import Expansion, Terms, agree, sources

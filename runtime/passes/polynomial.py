@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import ml_dtypes
 
-from ..dtypes import FLOATS, DType
-from ..ir import Node, Value
-from ..op import Op
+from ..ir.dtypes import FLOATS, DType
+from ..ir.graph import Node, Value
+from ..ir.op import Op
 from ..ops.elementwise import Add, Div, Mul, Neg, Pow, Sub
 from .editing import number
 

@@ -8,13 +8,13 @@ from math import exp, hypot, inf, isfinite, sqrt
 
 import numpy as np
 
-from ..dtypes import DType, bool_, int8, uint8
-from ..ir import Node, Value
-from ..op import Op
+from ..ir.dtypes import DType, bool_, int8, uint8
+from ..ir.graph import Node, Value
+from ..ir.op import Op
+from ..ir.types import Shape, TensorType
 from ..ops import attention, conv, gather, matmul, movement, norm, pool, quantize, recurrent, reduce
 from ..ops import elementwise as ew
 from ..ops import shape as sh
-from ..types import Shape, TensorType
 from .editing import number
 from .ranges import (
     DOUBT,

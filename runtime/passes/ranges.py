@@ -24,8 +24,8 @@ from math import inf, isfinite, sqrt
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
-from ..types import Array, TensorType
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array, TensorType
 
 #: Root mean square of what an ordinary layer gives, and of inputs.
 LIKELY = 4.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir import Graph
+from ..ir.graph import Graph
 from .driver import Context
 
 

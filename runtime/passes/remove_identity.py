@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import TensorType
 from ..ops.elementwise import Cast, Max, Mean, Min, Mul, Sum
 from ..ops.movement import Concat, Expand, Pad, Slice, Tile, Transpose
 from ..ops.norm import Dropout
 from ..ops.shape import Identity, Reshape
-from ..types import TensorType
 from .driver import Context
 
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
-from ..dtypes import DType, name_of
-from ..types import Array
+from ..ir.dtypes import DType, name_of
+from ..ir.types import Array
 
 #: Relative error of a channel, in units in the last place.
 _UNITS = 1.5

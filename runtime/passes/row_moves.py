@@ -8,11 +8,11 @@ from math import prod
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from ..types import Array
 from .driver import Evaluate
 from .editing import Builder, shape_of
 

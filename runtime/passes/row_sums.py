@@ -15,12 +15,12 @@ from math import prod
 
 import numpy as np
 
-from ..ir import Node, Value
+from ..ir.graph import Node, Value
+from ..ir.types import Array
 from ..ops.elementwise import Add, Div, Mul, Neg, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from ..types import Array
 from .driver import Evaluate
 from .editing import shape_of
 

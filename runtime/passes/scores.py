@@ -12,13 +12,13 @@ from math import prod
 
 import numpy as np
 
-from ..dtypes import DType
-from ..ir import Node, Value
+from ..ir.dtypes import DType
+from ..ir.graph import Node, Value
+from ..ir.types import Array, Shape
 from ..ops.elementwise import Add, Mul, Sub, Tanh, Where
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand
 from ..ops.shape import Reshape
-from ..types import Array, Shape
 from .editing import Builder, number, shape_of
 from .pattern import pairs, scaling
 

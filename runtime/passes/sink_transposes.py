@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
-from ..op import Op, with_attributes
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op, with_attributes
+from ..ir.types import TensorType
 from ..ops import elementwise
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Transpose
-from ..types import TensorType
 from .driver import Context
 from .editing import Builder, drop
 

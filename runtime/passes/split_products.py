@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
 from ..ops import elementwise
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split
-from ..types import Array
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .pattern import pairs

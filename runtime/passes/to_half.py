@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..dtypes import DType, bfloat16, float16, float32
 from ..errors import UsageError, did_you_mean
-from ..infer import infer_node
-from ..ir import Graph, Node, Value
-from ..op import Op
+from ..ir.dtypes import DType, bfloat16, float16, float32
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import infer_node
+from ..ir.op import Op
+from ..ir.types import TensorType
 from ..ops import (
     attention,
     conv,
@@ -42,7 +43,6 @@ from ..ops import (
     resize,
     shape,
 )
-from ..types import TensorType
 from .driver import Context
 from .editing import Builder
 from .half_forms import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir import Graph
-from ..op import with_attributes
+from ..ir.graph import Graph
+from ..ir.op import with_attributes
 from ..ops.norm import LogSoftmax, Softmax
 from ..ops.shape import Flatten, Reshape
 from .driver import Context

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Shape
 from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Transpose
 from ..ops.shape import Reshape
-from ..types import Shape
 from .driver import Context
 from .editing import Builder, shape_of, stand_in
 from .fusion import obstacle

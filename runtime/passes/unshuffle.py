@@ -8,11 +8,11 @@ from math import gcd, prod
 
 import numpy as np
 
-from ..ir import Graph, Node, Value
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import TensorType
 from ..ops.gather import Gather
 from ..ops.movement import Slice, Transpose
 from ..ops.shapes import normalize_axis
-from ..types import TensorType
 from .driver import Context
 from .editing import Builder
 

@@ -13,8 +13,8 @@ from onnx.backend import base
 from .. import backends
 from ..api import load
 from ..runtime.errors import BackendUnavailable, InputError, UnsupportedError, UsageError
-from ..runtime.model import Model, TensorInfo
 from ..runtime.options import Options
+from ..runtime.session.model import Model, TensorInfo
 from .single import model_of
 
 #: What ONNX's runner hands to `prepare` besides options; it compares with them afterwards.

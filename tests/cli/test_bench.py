@@ -14,23 +14,23 @@ import pytest
 from onnx.parser import parse_model
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import UsageError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
-from tercet.tools import contestants
-from tercet.tools.accuracy import distance, exact_outputs
-from tercet.tools.bench import Schedule, bench
-from tercet.tools.bench_cases import Bench, Case
-from tercet.tools.bench_check import Limits, against, complaints, latency_limits, slower
-from tercet.tools.device_time import WARM_UP, device_times
-from tercet.tools.environment import device_environment
-from tercet.tools.measure import Timing
+from tercet.runtime.session.model import Model
+from tercet.tools.bench.bench import Schedule, bench
+from tercet.tools.bench.bench_cases import Bench, Case
+from tercet.tools.bench.bench_check import Limits, against, complaints, latency_limits, slower
+from tercet.tools.common.environment import device_environment
+from tercet.tools.common.measure import Timing
+from tercet.tools.profile.device_time import WARM_UP, device_times
+from tercet.tools.runners import runners
+from tercet.tools.verdict.accuracy import distance, exact_outputs
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from . import models
@@ -344,9 +344,9 @@ def test_a_wrong_result_is_a_complaint(
 
     right = measured()
     assert ([each.verdict for each in right.cases], right.ok) == (["ok"], True)
-    opened = contestants.open_contestant
+    opened = runners.open_contestant
 
-    def planted(*arguments: Any) -> contestants.Contestant:
+    def planted(*arguments: Any) -> runners.Contestant:
         contestant = opened(*arguments)
         run = contestant.run
 
@@ -356,7 +356,7 @@ def test_a_wrong_result_is_a_complaint(
         monkeypatch.setattr(contestant, "run", shifted)
         return contestant
 
-    monkeypatch.setattr("tercet.tools.bench.open_contestant", planted)
+    monkeypatch.setattr("tercet.tools.bench.bench.open_contestant", planted)
     found = measured()
     assert ([each.verdict for each in found.cases], found.ok) == (["MISMATCH"], False)
     assert f"on numpy, batch 1, {precision}: output 'scores'" in found.complaints[0]

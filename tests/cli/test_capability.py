@@ -13,17 +13,17 @@ from onnx import helper
 import tercet as api
 from tercet import backends
 from tercet.runtime.errors import UnsupportedError
-from tercet.runtime.infer import specialise
-from tercet.runtime.layout import lay_out
-from tercet.runtime.model import Model
+from tercet.runtime.ir.infer import specialise
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.partition import obstacle
 from tercet.runtime.passes import AFTER_SHAPES, optimise
-from tercet.runtime.types import TensorType
-from tercet.tools.capability import LATER, NOBODY, Nobody, capabilities_of, ranges_text
-from tercet.tools.inputs import Wanted, make_inputs
-from tercet.tools.light_models import NAMES as LIGHT
-from tercet.tools.light_models import light_file
+from tercet.runtime.plan.layout import lay_out
+from tercet.runtime.plan.partition import obstacle
+from tercet.runtime.session.model import Model
+from tercet.tools.common.inputs import Wanted, make_inputs
+from tercet.tools.inspect.capability import LATER, NOBODY, Nobody, capabilities_of, ranges_text
+from tercet.tools.workshop.light_models import NAMES as LIGHT
+from tercet.tools.workshop.light_models import light_file
 
 from ..models.test_shared_models import NAMES as SHARED
 from ..plan.fakes import FakeBackend, FakeDevice

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 import tercet as api
-from tercet.tools.agreement import agreement, tolerance_for
+from tercet.tools.verdict.agreement import agreement, tolerance_for
 
 from . import models
 from .conftest import Tercet
@@ -80,7 +80,7 @@ def test_skipping(tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_threads_are_the_same_for_all_and_put_back(tercet: Tercet) -> None:
-    from tercet.backends.numpy import blas
+    from tercet.backends.numpy.numerics import blas
 
     before = blas.threads()
     done = tercet("compare", "adder.onnx", *NUMPY_AND_ORT, "--threads", 1, "--repeat", 1)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, helper
 
-from tercet.tools.inspection import Inspection, inspect
-from tercet.tools.light_models import light_model
+from tercet.tools.inspect.inspection import Inspection, inspect
+from tercet.tools.workshop.light_models import light_model
 
 from . import models
 

@@ -14,9 +14,11 @@ import onnx.parser
 import pytest
 
 import tercet as api
-from tercet.tools import cli, deadline, run
-from tercet.tools.deadline import all_or_nothing, time_limit
-from tercet.tools.measure import Repeat
+from tercet.tools import cli
+from tercet.tools.common import deadline
+from tercet.tools.common.deadline import all_or_nothing, time_limit
+from tercet.tools.common.measure import Repeat
+from tercet.tools.run import run
 
 from .conftest import Tercet
 
@@ -60,7 +62,7 @@ def test_an_alarm_of_somebody_else_is_put_back() -> None:
 
 
 RACE = """
-from tercet.tools.deadline import time_limit
+from tercet.tools.common.deadline import time_limit
 
 for number in range(1000):
     with time_limit(0.0015) as (limit, say):
@@ -177,9 +179,9 @@ def test_python_gives_what_there_is(folder: Path) -> None:
 
 HANGS = """
 import signal, sys
-from tercet.tools import deadline
+from tercet.tools.common import deadline
 from tercet.tools.cli import main
-from tercet.tools import run
+from tercet.tools.run import run
 
 deadline.GRACE = 0.2
 
@@ -221,7 +223,7 @@ OPERATORS = {("my.domain", "Never"): never}
 #: A command that would wait for its results for ever, too.
 PATIENT = """
 import sys
-from tercet.tools import deadline
+from tercet.tools.common import deadline
 from tercet.tools.cli import main
 
 deadline.GRACE = 1e6

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tercet import BackendUnavailable, DeviceError
-from tercet.tools import demo
+from tercet.tools.demo import demo
 
 ROOT = Path(__file__).resolve().parents[2]
 Ask = Callable[[Path, str, np.ndarray], demo.Answer]

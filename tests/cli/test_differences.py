@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from tercet.tools.differences import Differences, differences
+from tercet.tools.verdict.differences import Differences, differences
 
 
 def of(reference: object, found: object, dtype: DTypeLike = np.float32) -> Differences:

@@ -15,13 +15,13 @@ from onnx.parser import parse_model
 from PIL import Image
 
 import tercet as api
-from tercet.tools.bench import Schedule, bench
+from tercet.tools.bench.bench import Schedule, bench
 from tercet.tools.cli import app
-from tercet.tools.compare import compare
-from tercet.tools.console import finite
-from tercet.tools.error_bounds import INCONCLUSIVE_CODE
-from tercet.tools.layers import compare_layers
-from tercet.tools.profiling import profile
+from tercet.tools.common.console import finite
+from tercet.tools.compare.compare import compare
+from tercet.tools.compare.layers import compare_layers
+from tercet.tools.profile.profiling import profile
+from tercet.tools.verdict.error_bounds import INCONCLUSIVE_CODE
 
 from . import models
 from .conftest import Tercet

@@ -11,7 +11,7 @@ import pytest
 import tercet as api
 from tercet import backends
 from tercet.backends import Availability
-from tercet.tools import doctor
+from tercet.tools.doctor import doctor
 
 from .conftest import Tercet
 

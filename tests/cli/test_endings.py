@@ -26,8 +26,8 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("tercet.tools.run.run_model", fail)
-    monkeypatch.setattr("tercet.tools.doctor.diagnose", fail)
+    monkeypatch.setattr("tercet.tools.run.run.run_model", fail)
+    monkeypatch.setattr("tercet.tools.doctor.doctor.diagnose", fail)
 
 
 @pytest.mark.parametrize("command", [["run", "classifier.onnx"], ["doctor"]])
@@ -101,7 +101,7 @@ def test_errors_are_json(
 def test_warnings_are_printed_once_and_part_of_json(
     tercet: Tercet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tercet.tools import run
+    from tercet.tools.run import run
 
     plain = run.run_model
 
@@ -110,7 +110,7 @@ def test_warnings_are_printed_once_and_part_of_json(
             warnings.warn("this is slow; do that", api.PerformanceWarning, stacklevel=1)
         return plain(*given, **more)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr("tercet.tools.run.run_model", warn)
+    monkeypatch.setattr("tercet.tools.run.run.run_model", warn)
     done = tercet("run", "classifier.onnx", "--repeat", 1)
     assert done.code == 0
     assert done.err == "warning: this is slow; do that\n"
@@ -289,7 +289,7 @@ def test_the_file_of_another_model_is_replaced(tercet: Tercet) -> None:
 
 
 def test_progress_tells_how_long_a_stage_takes() -> None:
-    from tercet.tools.console import Remaining
+    from tercet.tools.common.console import Remaining
 
     seconds = iter(range(0, 1000, 2))
     remaining = Remaining(lambda: float(next(seconds)))

@@ -12,14 +12,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet as api
-from tercet.tools import accuracy, precision, verdicts
-from tercet.tools.agreement import Agreement
-from tercet.tools.compare import compare
-from tercet.tools.error_bounds import Judge
-from tercet.tools.planted import planted
-from tercet.tools.report import report
-from tercet.tools.shaken import decides
-from tercet.tools.verdicts import Truth, prove
+from tercet.tools.bisect import precision
+from tercet.tools.compare.compare import compare
+from tercet.tools.report.report import report
+from tercet.tools.verdict import accuracy
+from tercet.tools.verdict.agreement import Agreement
+from tercet.tools.verdict.error_bounds import Judge
+from tercet.tools.verdict.shaken import decides
+from tercet.tools.workshop import verdicts
+from tercet.tools.workshop.planted import planted
+from tercet.tools.workshop.verdicts import Truth, prove
 
 from . import models
 from .conftest import Tercet
@@ -358,7 +360,7 @@ def test_simplify_and_bisect_say_the_same(
     folder: Path, tercet: Tercet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both end with 8 where the model itself amplifies what the passes change."""
-    from tercet.tools import error_bounds
+    from tercet.tools.verdict import error_bounds
 
     proto, _ = picture()
     onnx.save(proto, folder / "m.onnx")

@@ -256,7 +256,7 @@ def test_other_ends(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("tercet.tools.run.run_model", fail)
+    monkeypatch.setattr("tercet.tools.run.run.run_model", fail)
     done = tercet("run", "classifier.onnx")
     assert done.code == code
     assert words in done.err

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import tercet as api
-from tercet.tools import export as module
+from tercet.tools.export import export as module
 
 from . import models
 from .conftest import Tercet

@@ -11,9 +11,9 @@ import pytest
 
 import tercet as api
 from tercet.runtime.options import Options
-from tercet.tools.graph_file import parts_of, write_graph
-from tercet.tools.inspection import inspect
-from tercet.tools.pass_texts import differences_of, pass_texts
+from tercet.tools.inspect.graph_file import parts_of, write_graph
+from tercet.tools.inspect.inspection import inspect
+from tercet.tools.inspect.pass_texts import differences_of, pass_texts
 
 from .conftest import Tercet
 from .test_inspect import light

@@ -12,13 +12,23 @@ from onnx import TensorProto
 from PIL import Image
 
 from tercet import InputError, UsageError
-from tercet.runtime.dtypes import bfloat16, bool_, float32, int2, int4, int32, int64, string, uint8
-from tercet.runtime.model import TensorInfo
-from tercet.tools.archives import write_archive
-from tercet.tools.arrays import read_test_data
-from tercet.tools.images import Pixels, read_images
-from tercet.tools.inputs import Wanted, input_shapes, make_inputs, random_inputs
-from tercet.tools.measure import Repeat, interleave
+from tercet.runtime.ir.dtypes import (
+    bfloat16,
+    bool_,
+    float32,
+    int2,
+    int4,
+    int32,
+    int64,
+    string,
+    uint8,
+)
+from tercet.runtime.session.model import TensorInfo
+from tercet.tools.common.archives import write_archive
+from tercet.tools.common.arrays import read_test_data
+from tercet.tools.common.images import Pixels, read_images
+from tercet.tools.common.inputs import Wanted, input_shapes, make_inputs, random_inputs
+from tercet.tools.common.measure import Repeat, interleave
 
 from . import models
 from .conftest import Tercet

@@ -13,9 +13,9 @@ import tercet as api
 from tercet import backends
 from tercet.importers.onnx import load
 from tercet.runtime.options import Options
-from tercet.tools.console import abridged
-from tercet.tools.cost import activations, constants, macs, operators
-from tercet.tools.inspection import inspect
+from tercet.tools.common.console import abridged
+from tercet.tools.common.cost import activations, constants, macs, operators
+from tercet.tools.inspect.inspection import inspect
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from . import models

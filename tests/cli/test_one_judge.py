@@ -11,8 +11,9 @@ import pytest
 from onnx import ModelProto
 
 import tercet
-from tercet.tools import contestants, export, replay
-from tercet.tools.planted import planted
+from tercet.tools.export import export
+from tercet.tools.runners import replay, runners
+from tercet.tools.workshop.planted import planted
 
 from .models import classifier
 
@@ -59,7 +60,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, error: str) -> Iterator[list[float]]:
             apart.append(off if off == off else np.inf)
         return {**found, "scores": made}
 
-    of_runtime, of_backend = contestants._OnnxRuntime.run, replay.BackendPlayer.run
+    of_runtime, of_backend = runners._OnnxRuntime.run, replay.BackendPlayer.run
 
     def by_backend(player: Any, graph: Any, feeds: Any) -> Any:
         found = of_backend(player, graph, feeds)
@@ -74,7 +75,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, error: str) -> Iterator[list[float]]:
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            contestants._OnnxRuntime, "run", lambda self, feeds: spoilt(of_runtime(self, feeds))
+            runners._OnnxRuntime, "run", lambda self, feeds: spoilt(of_runtime(self, feeds))
         )
         patch.setattr(replay.BackendPlayer, "run", by_backend)
         patch.setattr(export, "load", loaded)

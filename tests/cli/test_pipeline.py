@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from tercet.tools.pipeline import PipelineTimes, main, show_pipeline
+from tercet.tools.workshop.pipeline import PipelineTimes, main, show_pipeline
 
 TIMES = PipelineTimes(
     batches=8,

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import tercet as api
-from tercet.tools.precision import PrecisionResult, keep_float32
+from tercet.tools.bisect.precision import PrecisionResult, keep_float32
 
 from . import models
 from .conftest import Tercet
@@ -119,8 +119,8 @@ def test_options_that_make_no_sense(tercet: Tercet, options: str, words: str) ->
 def test_the_shortest_list_so_far_counts_when_time_is_up(
     chained: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tercet.tools import precision
-    from tercet.tools.deadline import OutOfTime
+    from tercet.tools.bisect import precision
+    from tercet.tools.common.deadline import OutOfTime
 
     def late(*arguments: object) -> int:
         raise OutOfTime

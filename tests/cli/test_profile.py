@@ -12,23 +12,23 @@ import pytest
 from onnx import ModelProto, parser
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
-from tercet.tools import peaks as peaks_module
-from tercet.tools import row_timing
-from tercet.tools.bench_models import bench_inputs, bench_model
-from tercet.tools.inputs import Inputs
-from tercet.tools.measure import Repeat
-from tercet.tools.memory_map import ArenaMap, PlacedTensor, arena_text
-from tercet.tools.peaks import Peaks, peaks_of
-from tercet.tools.profiling import Profile, profile, profile_model
-from tercet.tools.profiling_diff import diff_profiles
-from tercet.tools.trace_events import trace_events
+from tercet.runtime.session.model import Model
+from tercet.tools.common.inputs import Inputs
+from tercet.tools.common.measure import Repeat
+from tercet.tools.profile import peaks as peaks_module
+from tercet.tools.profile import row_timing
+from tercet.tools.profile.memory_map import ArenaMap, PlacedTensor, arena_text
+from tercet.tools.profile.peaks import Peaks, peaks_of
+from tercet.tools.profile.profiling import Profile, profile, profile_model
+from tercet.tools.profile.profiling_diff import diff_profiles
+from tercet.tools.profile.trace_events import trace_events
+from tercet.tools.workshop.bench_models import bench_inputs, bench_model
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from . import models
@@ -308,7 +308,9 @@ def test_a_table_for_pandas() -> None:
 
 def test_events_surround_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CUDA device a row is recorded between two events, which are nodes of its graph."""
-    events = pytest.importorskip("tercet.backends.cuda.events", reason="CUDA's packages not here")
+    events = pytest.importorskip(
+        "tercet.backends.cuda.driver.events", reason="CUDA's packages not here"
+    )
     calls: list[tuple[Any, ...]] = []
     driver = _Driver(calls)
     monkeypatch.setattr(events, "driver", driver)
@@ -327,7 +329,9 @@ def test_events_surround_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_of_a_cuda_device_are_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an empty pair of events measures, 1 ms here, is no part of a row."""
-    events = pytest.importorskip("tercet.backends.cuda.events", reason="CUDA's packages not here")
+    events = pytest.importorskip(
+        "tercet.backends.cuda.driver.events", reason="CUDA's packages not here"
+    )
     watches: list[_Watch] = []
 
     def make(device: FakeDevice) -> _Watch:

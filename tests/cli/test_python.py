@@ -12,9 +12,9 @@ import pytest
 from onnx.parser import parse_model
 
 import tercet
-from tercet.tools.bench import Schedule
+from tercet.tools.bench.bench import Schedule
 from tercet.tools.cli import app
-from tercet.tools.console import finite
+from tercet.tools.common.console import finite
 
 from . import models
 

@@ -18,16 +18,16 @@ from PIL import Image
 
 from tercet.runtime.errors import InputError, UsageError
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
-from tercet.tools.bench import Schedule, bench
-from tercet.tools.compare import compare
-from tercet.tools.console import finite
-from tercet.tools.layers import compare_layers
-from tercet.tools.peaks import Peaks
-from tercet.tools.profiling import profile
-from tercet.tools.report import Report, report
-from tercet.tools.report_charts import Cell, Dot, heat_map, roofline, strip
-from tercet.tools.report_graph import BOX, GraphNode, graph_picture, layers_of
-from tercet.tools.report_markup import Markup, element
+from tercet.tools.bench.bench import Schedule, bench
+from tercet.tools.common.console import finite
+from tercet.tools.compare.compare import compare
+from tercet.tools.compare.layers import compare_layers
+from tercet.tools.profile.peaks import Peaks
+from tercet.tools.profile.profiling import profile
+from tercet.tools.report.report import Report, report
+from tercet.tools.report.report_charts import Cell, Dot, heat_map, roofline, strip
+from tercet.tools.report.report_graph import BOX, GraphNode, graph_picture, layers_of
+from tercet.tools.report.report_markup import Markup, element
 
 from . import models
 from .conftest import Tercet

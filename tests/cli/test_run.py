@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import tercet as api
-from tercet.tools.archives import write_archive
+from tercet.tools.common.archives import write_archive
 
 from . import models
 from .conftest import Tercet

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import tercet as api
-from tercet.tools.compare import compare
+from tercet.tools.compare.compare import compare
 
 from . import models
 from .conftest import Tercet

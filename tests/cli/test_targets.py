@@ -15,8 +15,8 @@ from .conftest import Tercet
 
 pytest.importorskip("cuda.bindings", reason="the CUDA packages for Python are not installed")
 
-from tercet.backends.cuda.targets import TARGETS, named_target
-from tercet.tools.paper import paper_rows
+from tercet.backends.cuda.recipe.targets import TARGETS, named_target
+from tercet.tools.inspect.paper import paper_rows
 
 from ..kernels.dry import DryCompiler, DryDevice, planned_model
 

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper
 
 import tercet as api
-from tercet.tools.compare import compare
-from tercet.tools.tolerances import Chosen, parse_tolerances
+from tercet.tools.compare.compare import compare
+from tercet.tools.verdict.tolerances import Chosen, parse_tolerances
 
 from . import models
 from .conftest import Tercet

@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 import tercet
-from tercet.tools.warned import listening
+from tercet.tools.common.warned import listening
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import numpy as np
 
 from tercet.backends.cudnn.backend import survey
 from tercet.backends.cudnn.registry import Wanted
-from tercet.runtime.backend import Decline
-from tercet.runtime.dtypes import DType, float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
+from tercet.runtime.plan.backend import Decline
 
 #: Stands for a GPU, and for what lies on it, where nothing is done with it.
 NOTHING: Any = None

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops import elementwise as ops
-from tercet.runtime.types import Array
 
 from ..kernels.dry import normal
 

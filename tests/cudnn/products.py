@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.dtypes import DType, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sigmoid, Swish, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.types import Array, TensorType
 
 Ints = tuple[int, ...]
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import Claim, Decline, Format
-from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import UsageError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Node
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Node
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
-from tercet.tools.convolution_cases import ConvolutionCase
+from tercet.runtime.plan.backend import Claim, Decline, Format
+from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
@@ -175,8 +175,8 @@ def test_a_wrong_name_is_an_error() -> None:
 
 
 def test_the_cuda_backend_takes_its_own_choice() -> None:
-    from tercet.backends.cuda.compile import H200
-    from tercet.backends.cuda.registry import Setting
+    from tercet.backends.cuda.algorithms.registry import Setting
+    from tercet.backends.cuda.recipe.targets import H200
 
     node = CASE.graph().nodes[0]
     setting = Setting(H200, Options(algorithms={"Conv": "cuda"}))

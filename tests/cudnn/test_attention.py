@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import BuildContext, Decline
-from tercet.runtime.dtypes import DType, bfloat16, bool_, float16, float32, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.runtime.ir.dtypes import DType, bfloat16, bool_, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
+from tercet.runtime.plan.backend import BuildContext, Decline
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

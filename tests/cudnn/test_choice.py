@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from tercet.runtime.backend import Format
-from tercet.runtime.cache import Cache
-from tercet.runtime.dtypes import float16, float32
+from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import DeviceOutOfMemory
+from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Div
 from tercet.runtime.options import Options, Precision
-from tercet.tools.console import text_of
-from tercet.tools.convolution_cases import ConvolutionCase
-from tercet.tools.cudnn_algorithms import EngineLists, show_engine_lists, task_row
+from tercet.runtime.plan.backend import Format
+from tercet.tools.common.console import text_of
+from tercet.tools.tune.cudnn_algorithms import EngineLists, show_engine_lists, task_row
+from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

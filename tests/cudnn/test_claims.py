@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import BuildContext, Claim, Decline, Format
-from tercet.runtime.dtypes import float16, float32, float64
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import float16, float32, float64
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import (
     Abs,
@@ -25,8 +25,8 @@ from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
-from tercet.tools.convolution_cases import ConvolutionCase
+from tercet.runtime.plan.backend import BuildContext, Claim, Decline, Format
+from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

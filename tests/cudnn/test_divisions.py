@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import BuildContext, Format
-from tercet.runtime.dtypes import float16
-from tercet.runtime.ir import Graph
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import float16
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import (
     Clip,
@@ -27,12 +26,14 @@ from tercet.runtime.ops.elementwise import (
     Tan,
     Tanh,
 )
-from tercet.tools.convolution_cases import ConvolutionCase
+from tercet.runtime.plan.backend import BuildContext, Format
+from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.compile import H200, Compiler
-from tercet.backends.cuda.operands import Packed
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.recipe.operands import Packed
+from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.cudnn.backend import Wanted
 from tercet.backends.cudnn.choice import Task
 from tercet.backends.cudnn.front import front_launch

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tercet.runtime.backend import Format
-from tercet.runtime.dtypes import DType, float16, float32
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.elementwise import Add, Clip, Mish, Mul, Relu, Sigmoid
+from tercet.runtime.plan.backend import Format
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.compile import H200, Compiler
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.cudnn.epilogue import rest_launch
 from tercet.backends.cudnn.operation import Operand
 from tercet.backends.cudnn.stages import FLOW, Stage, Tail

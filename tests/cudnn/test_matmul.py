@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import BuildContext, Decline
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.elementwise import Sin
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.options import Options, Precision
+from tercet.runtime.plan.backend import BuildContext, Decline
 
 from .products import TAILS, Case, linear
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.backend import Decline
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64, name_of
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.op import OPERATORS, Op
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, name_of
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import OPERATORS, Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Gelu, Relu
 from tercet.runtime.ops.norm import (
     BatchNormalization,
@@ -22,11 +22,11 @@ from tercet.runtime.ops.norm import (
     RMSNormalization,
 )
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
+from tercet.runtime.plan.backend import Decline
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.operands import Packed
+from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cudnn.backend import survey
 from tercet.backends.cudnn.epilogue import rest_launch
 from tercet.backends.cudnn.graph import OperationGraph

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.cache import Cache
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, name_of
+from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import DeviceError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.layout import lay_out
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, name_of
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.movement import Concat
 from tercet.runtime.ops.pool import GlobalAveragePool, MaxPool
 from tercet.runtime.options import Options, Precision
-from tercet.runtime.types import TensorType
-from tercet.tools.convolution_cases import ConvolutionCase, random_cases
+from tercet.runtime.plan.layout import lay_out
+from tercet.tools.workshop.convolution_cases import ConvolutionCase, random_cases
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, float16, float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Mish, Relu, Swish
 from tercet.runtime.ops.movement import Concat
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
-from tercet.tools.convolution_cases import convolved
+from tercet.runtime.session.model import Model
+from tercet.tools.workshop.convolution_cases import convolved
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.backend import Decline, Format
-from tercet.runtime.dtypes import DType, bool_, float16, float32, float64, int8, int64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, bool_, float16, float32, float64, int8, int64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
+from tercet.runtime.plan.backend import Decline, Format
 
 from .operators import BINARY, PAIRS, SPECIAL, UNARY, Words, X
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from onnx import defs
 
-from tercet.runtime.dtypes import (
+from tercet.runtime.ir.dtypes import (
     BY_ONNX,
     FLOATS,
     INTEGERS,
@@ -23,7 +23,7 @@ from tercet.runtime.dtypes import (
     float64,
     string,
 )
-from tercet.runtime.dtypes import name_of as dtype_name
+from tercet.runtime.ir.dtypes import name_of as dtype_name
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -18,8 +18,8 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 import tercet
-from tercet.runtime.constraints import float64_for_float32
-from tercet.runtime.dtypes import FLOATS, bfloat16, float16, float32, float64
+from tercet.runtime.ir.constraints import float64_for_float32
+from tercet.runtime.ir.dtypes import FLOATS, bfloat16, float16, float32, float64
 
 from .generate import Array, Dice
 from .rulings import Ruling, ruling

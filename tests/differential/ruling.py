@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tercet.runtime.dtypes import DType
+from tercet.runtime.ir.dtypes import DType
 
 from .sample import Sample
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tercet.runtime.dtypes import FLOATS, float32
+from tercet.runtime.ir.dtypes import FLOATS, float32
 
 from .ruling import Ruling, has, starts_before, transformed
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, helper, numpy_helper
 
-from tercet.runtime.dtypes import TO_ONNX
+from tercet.runtime.ir.dtypes import TO_ONNX
 
 from .generate import Array
 

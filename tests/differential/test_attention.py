@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import float64
+from tercet.runtime.ir.dtypes import float64
 
 from .generate import INT64, Array, Dice, ints
 from .oracles import Make, agree

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import int8, uint8
+from tercet.runtime.ir.dtypes import int8, uint8
 
 from .generate import Array, Dice, ints
 from .oracles import Absent, Make, agree, by_reference

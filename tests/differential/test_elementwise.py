@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS, TO_ONNX, bfloat16, bits_of, bool_, float16
+from tercet.runtime.ir.dtypes import FLOATS, TO_ONNX, bfloat16, bits_of, bool_, float16
 
 from .generate import Array, Dice, allowed, versions
 from .oracles import Make, agree

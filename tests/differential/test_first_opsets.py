@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import float32, float64
+from tercet.runtime.ir.dtypes import float32, float64
 
 from .generate import Array, Dice
 from .oracles import Make, agree

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS
+from tercet.runtime.ir.dtypes import FLOATS
 
 from .generate import INT32, INT64, Array, Dice, Shape, ints
 from .oracles import Make, agree

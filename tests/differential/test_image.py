@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS, float32
+from tercet.runtime.ir.dtypes import FLOATS, float32
 
 from .generate import INT64, Array, Dice, ints
 from .oracles import Make, agree

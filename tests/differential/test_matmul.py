@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS, int8, uint8
+from tercet.runtime.ir.dtypes import FLOATS, int8, uint8
 
 from .generate import Array, Dice, Shape
 from .oracles import Make, agree

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import bool_, float32
+from tercet.runtime.ir.dtypes import bool_, float32
 
 from .generate import Array, Dice
 from .oracles import Make, agree

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS
+from tercet.runtime.ir.dtypes import FLOATS
 
 from .generate import Array, Dice, ints
 from .oracles import Make, agree

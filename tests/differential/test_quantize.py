@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS, INTEGERS, TO_ONNX, float16, float32, int32
+from tercet.runtime.ir.dtypes import FLOATS, INTEGERS, TO_ONNX, float16, float32, int32
 
 from .generate import Array, Dice, Shape, only, versions
 from .oracles import Make, agree

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS, bfloat16, float16
+from tercet.runtime.ir.dtypes import FLOATS, bfloat16, float16
 
 from .generate import INT32, INT64, Array, Dice, ints
 from .oracles import Make, agree

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import bfloat16, float16, float32, float64
+from tercet.runtime.ir.dtypes import bfloat16, float16, float32, float64
 
 from .generate import Dice, ints
 from .oracles import disagreements

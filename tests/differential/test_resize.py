@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import FLOATS, float32
+from tercet.runtime.ir.dtypes import FLOATS, float32
 
 from .generate import Array, Dice, ints
 from .oracles import Make, agree

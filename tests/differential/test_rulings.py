@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tercet.runtime import ops
-from tercet.runtime.op import OPERATORS
+from tercet.runtime.ir.op import OPERATORS
 
 from .oracles import Make
 from .rulings import RULINGS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from tercet.runtime.dtypes import FLOATS, TO_ONNX
+from tercet.runtime.ir.dtypes import FLOATS, TO_ONNX
 
 from .generate import INT32, INT64, Array, Dice, Shape, ints, only
 from .oracles import Make, agree

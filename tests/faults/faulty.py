@@ -9,10 +9,19 @@ from typing import Any
 import numpy as np
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.runtime.backend import Backend, BuildContext, Claim, Decline, Device, Run, Step, View
-from tercet.runtime.host import HOST, logical
-from tercet.runtime.ir import Graph, Node
+from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.options import Options
+from tercet.runtime.plan.backend import (
+    Backend,
+    BuildContext,
+    Claim,
+    Decline,
+    Device,
+    Run,
+    Step,
+    View,
+)
+from tercet.runtime.plan.host import HOST, logical
 
 from .networks import Array
 

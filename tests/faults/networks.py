@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import tercet
-from tercet.tools.light_models import light_inputs, light_model
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 Array = np.ndarray[Any, Any]
 
@@ -210,7 +210,7 @@ def digits() -> ModelProto:
 
 def squeezenet() -> ModelProto:
     """The light model of the `onnx` package, with weights, as far as its fourth squeeze."""
-    from tercet.tools.export import extract
+    from tercet.tools.export.export import extract
 
     model = light_model("squeezenet")
     last = [node for node in model.graph.node if node.op_type == "Concat"][1]

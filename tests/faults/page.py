@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tercet.runtime.host import HOST
-from tercet.tools.bisection import bisect
-from tercet.tools.environment import device_environment
-from tercet.tools.layers import Layers, compare_layers
+from tercet.runtime.plan.host import HOST
+from tercet.tools.bisect.bisection import bisect
+from tercet.tools.common.environment import device_environment
+from tercet.tools.compare.layers import Layers, compare_layers
 
 from . import test_kernels, test_passes
 from .edits import FAULTS

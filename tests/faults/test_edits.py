@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tercet.tools.layers import compare_layers
+from tercet.tools.compare.layers import compare_layers
 
 from .edits import FAULTS, Fault
 from .networks import NETWORKS, inputs_of, network

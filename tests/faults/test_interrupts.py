@@ -19,24 +19,25 @@ import onnx.parser
 import pytest
 
 import tercet
-from tercet.backends.numpy import blas, thread_pool
+from tercet.backends.numpy.engine import thread_pool
+from tercet.backends.numpy.numerics import blas
 
 ROOT = Path(tercet.__file__).parent.parent
 #: Where a run may be interrupted.
 FILES = frozenset(
     str(ROOT / name)
     for name in (
-        "backends/numpy/blas.py",
-        "backends/numpy/thread_pool.py",
-        "backends/numpy/step.py",
-        "runtime/control.py",
-        "runtime/program_cache.py",
-        "runtime/model.py",
-        "runtime/plan.py",
-        "runtime/program.py",
-        "runtime/resources.py",
-        "runtime/program_pool.py",
-        "runtime/weights.py",
+        "backends/numpy/numerics/blas.py",
+        "backends/numpy/engine/thread_pool.py",
+        "backends/numpy/engine/step.py",
+        "runtime/control/host_control.py",
+        "runtime/session/program_cache.py",
+        "runtime/session/model.py",
+        "runtime/plan/plan.py",
+        "runtime/control/program.py",
+        "runtime/control/resources.py",
+        "runtime/session/program_pool.py",
+        "runtime/plan/weights.py",
     )
 )
 

@@ -10,9 +10,9 @@ import pytest
 
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.options import Options
-from tercet.tools.bisection import bisect
-from tercet.tools.layers import compare_layers
-from tercet.tools.replay import BackendPlayer
+from tercet.tools.bisect.bisection import bisect
+from tercet.tools.compare.layers import compare_layers
+from tercet.tools.runners.replay import BackendPlayer
 
 from ..plan.fakes import FakeBackend, FakeDevice
 from .faulty import (

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Node
-from tercet.runtime.op import with_attributes
+from tercet.runtime.ir.graph import Graph, Node
+from tercet.runtime.ir.op import with_attributes
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.passes import BEFORE_SHAPES, Pass
 from tercet.runtime.passes.driver import Context
-from tercet.tools.bisection import bisect
-from tercet.tools.replay import PassList
+from tercet.tools.bisect.bisection import bisect
+from tercet.tools.runners.replay import PassList
 
 from .networks import NETWORKS, inputs_of, network
 

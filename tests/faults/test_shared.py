@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from tercet.tools.layers import compare_layers
+from tercet.tools.compare.layers import compare_layers
 
 from .networks import Array
 

@@ -9,14 +9,14 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from tercet.tools.fuzz import trial
-from tercet.tools.fuzz.bytewise import damaged_bytes
-from tercet.tools.fuzz.campaign import Campaign, run_campaign
-from tercet.tools.fuzz.page import markdown, passes, summary
-from tercet.tools.fuzz.seeds import TEXTS, Seed, model_seeds
-from tercet.tools.fuzz.sites import Places, around_node, around_tensor
-from tercet.tools.fuzz.structure import CHANGES, Mutant, damaged
-from tercet.tools.fuzz.trial import BROKEN, Outcome, runs, try_mutant
+from tercet.tools.workshop.fuzz import trial
+from tercet.tools.workshop.fuzz.bytewise import damaged_bytes
+from tercet.tools.workshop.fuzz.campaign import Campaign, run_campaign
+from tercet.tools.workshop.fuzz.page import markdown, passes, summary
+from tercet.tools.workshop.fuzz.seeds import TEXTS, Seed, model_seeds
+from tercet.tools.workshop.fuzz.sites import Places, around_node, around_tensor
+from tercet.tools.workshop.fuzz.structure import CHANGES, Mutant, damaged
+from tercet.tools.workshop.fuzz.trial import BROKEN, Outcome, runs, try_mutant
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -120,7 +120,7 @@ def test_a_campaign_in_processes_and_its_page() -> None:
     campaign = Campaign(1, byte_share=1.0)
     found = dict(run_campaign(campaign, range(30)))
     assert sorted(found) == list(range(30))
-    result = summary(campaign, found, {"CPU": "any"}, "python -m tercet.tools.fuzz")
+    result = summary(campaign, found, {"CPU": "any"}, "python -m tercet.tools.workshop.fuzz")
     assert sum(result["ends"].values()) == 30
     assert passes(result)
     assert result["megabytes"] > 10

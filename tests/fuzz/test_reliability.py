@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tercet.tools import reliability
-from tercet.tools.reliability import ROWS, main, markdown
+from tercet.tools.workshop import reliability
+from tercet.tools.workshop.reliability import ROWS, main, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 

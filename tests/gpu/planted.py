@@ -20,9 +20,9 @@ import numpy as np
 from onnx.parser import parse_model
 
 import tercet
-from tercet.backends.cuda import source as kernel_source
-from tercet.backends.cuda import step
-from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.driver import step
+from tercet.backends.cuda.recipe import source as kernel_source
+from tercet.backends.cuda.recipe.launch import Launch
 from tercet.runtime.errors import DeviceError
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
@@ -37,8 +37,8 @@ STORE = "    *(Words<R>*)(y +"
 PRINT = '    if (i < 3) printf("element %d is %g\\n", (int)i, (float)results.at[0]);\n'
 #: What is written in the place of what, in which file, by the kind of fault.
 EDITS = {
-    "print": ("elementwise.cu", STORE, PRINT + STORE),
-    "race": ("transpose.cu", "    __syncthreads();\n", ""),
+    "print": ("elementwise/elementwise.cu", STORE, PRINT + STORE),
+    "race": ("move/transpose.cu", "    __syncthreads();\n", ""),
 }
 
 

@@ -10,14 +10,14 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.algorithms.registry import Setting
 from tercet.backends.cuda.device import open_device
-from tercet.backends.cuda.registry import Setting
-from tercet.backends.cuda.tuning import works_of
+from tercet.backends.cuda.tuning.tuner import works_of
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, float16, float32
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
+from tercet.runtime.session.model import Model
 
 from ..kernels.algorithm_cases import Case, error, limit, pairs
 from ..kernels.dry import normal, single

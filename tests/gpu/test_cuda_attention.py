@@ -11,12 +11,12 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends import open_backends
-from tercet.backends.cuda import flash
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.backends.cuda.attention import flash
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Precision
-from tercet.runtime.types import Array
-from tercet.tools.bench_models import bench_inputs, bench_model
-from tercet.tools.oracle import Oracle
+from tercet.tools.verdict.float64_reference import Oracle
+from tercet.tools.workshop.bench_models import bench_inputs, bench_model
 
 from ..kernels.dry import normal
 from ..kernels.samples import OPTIONS, Sample, compare

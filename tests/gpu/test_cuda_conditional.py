@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.runtime import loop_step
-from tercet.runtime.model import Model
+from tercet.runtime.control import loop_step
+from tercet.runtime.session.model import Model
 
-from ..plan.flows import FLOWS, Feeds, Flow, random_flow
+from ..control.flows import FLOWS, Feeds, Flow, random_flow
 
 pytestmark = pytest.mark.gpu
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.conv import ConvTranspose
 from tercet.runtime.ops.window import Window, transposed_window
-from tercet.runtime.types import Array
 
 from ..kernels.dry import normal
 from .test_cuda_operators import check, run

@@ -11,12 +11,12 @@ import pytest
 
 import tercet
 from tercet.backends import open_backends
-from tercet.runtime.backend import Format, View
 from tercet.runtime.errors import DeviceOutOfMemory, InputError
-from tercet.runtime.host import HOST, array
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
-from tercet.tools.light_models import light_inputs, light_model
+from tercet.runtime.plan.backend import Format, View
+from tercet.runtime.plan.host import HOST, array
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 from ..kernels.dry import normal
 
@@ -216,7 +216,7 @@ def test_compiled_kernels_are_kept_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
 def test_device_arrays_come_back_exactly(device, dtype: type) -> None:
-    from tercet.backends.cuda.array import DeviceArray
+    from tercet.backends.cuda.interop.array import DeviceArray
 
     data = normal(3, 5, 7).astype(dtype)
     with tercet.to_device(data) as there:
@@ -230,7 +230,7 @@ def test_device_arrays_come_back_exactly(device, dtype: type) -> None:
 
 
 def test_device_arrays_are_shared_with_torch(device) -> None:
-    from tercet.backends.cuda.array import DeviceArray
+    from tercet.backends.cuda.interop.array import DeviceArray
 
     torch = pytest.importorskip("torch")
     data = normal(4, 6)

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.compile import Target
 from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.schedules import tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import Convolution, Layout, Staging
 from tercet.backends.cuda.gemm.tables.f16 import TMA, TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, Tile
+from tercet.backends.cuda.recipe.targets import Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, bfloat16, float16, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
-from tercet.runtime.op import OPERATORS
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.session.model import Model
 
 from ..kernels import test_half_sums as half_sums
 from ..kernels.dry import normal

@@ -15,11 +15,11 @@ import pytest
 import tercet
 from tercet.backends import open_backends
 from tercet.runtime.errors import InputError, UsageError
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
-from tercet.tools.lifecycle import STEADY, trace_lifecycle
-from tercet.tools.light_models import light_inputs, light_model
-from tercet.tools.pipeline import balanced_model, measure_pipeline
+from tercet.tools.workshop.lifecycle import STEADY, trace_lifecycle
+from tercet.tools.workshop.light_models import light_inputs, light_model
+from tercet.tools.workshop.pipeline import balanced_model, measure_pipeline
 
 from ..threads import together
 
@@ -139,7 +139,7 @@ def test_float8_goes_through_the_model_and_dlpack(device) -> None:
         assert y.numpy().tobytes() == data.tobytes()
         shared = torch.from_dlpack(y.view("uint8"))
         assert shared.cpu().numpy().tobytes() == data.tobytes()
-        from tercet.runtime.dlpack import see
+        from tercet.runtime.session.dlpack import see
 
         assert see(y, 1).dtype == y.dtype
 

@@ -11,10 +11,10 @@ import pytest
 import tercet
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import float16
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import float16
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
+from tercet.runtime.session.model import Model
 
 from ..kernels.dry import normal, single
 

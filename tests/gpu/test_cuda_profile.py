@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.tools.bench import Schedule, bench
-from tercet.tools.light_models import light_inputs, light_model
-from tercet.tools.profiling import profile
+from tercet.tools.bench.bench import Schedule, bench
+from tercet.tools.profile.profiling import profile
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

@@ -19,10 +19,10 @@ from cuda.bindings import driver
 
 import tercet
 from tercet.backends import open_backends
-from tercet.backends.cuda.status import check
+from tercet.backends.cuda.driver.status import check
 from tercet.runtime.errors import DeviceOutOfMemory
 from tercet.runtime.options import Options, Precision
-from tercet.tools.light_models import light_inputs, light_model
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 from ..kernels.dry import normal
 

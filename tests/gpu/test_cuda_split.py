@@ -15,13 +15,13 @@ from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.tf32x3 import TILES
 from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.backends.numpy import evaluate
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.session.model import Model
 
 from ..kernels.dry import normal
 from .test_cuda_convolutions import random_case

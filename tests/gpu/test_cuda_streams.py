@@ -7,7 +7,7 @@ import pytest
 
 import tercet
 from tercet.runtime.options import Precision
-from tercet.tools.light_models import light_inputs, light_model
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 pytestmark = pytest.mark.gpu
 

@@ -12,13 +12,13 @@ import pytest
 import tercet
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.model import Model
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.options import Options, Precision
-from tercet.runtime.placement import PlacedRow
-from tercet.tools.bench_models import bench_inputs, bench_model
-from tercet.tools.convolution_cases import ConvolutionCase
-from tercet.tools.light_models import light_inputs, light_model
+from tercet.runtime.session.model import Model
+from tercet.runtime.session.placement import PlacedRow
+from tercet.tools.workshop.bench_models import bench_inputs, bench_model
+from tercet.tools.workshop.convolution_cases import ConvolutionCase
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

@@ -13,11 +13,11 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.cache import Cache
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, name_of
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
+from tercet.runtime.base.cache import Cache
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, name_of
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import (
     Elu,
@@ -33,9 +33,9 @@ from tercet.runtime.ops.elementwise import (
 )
 from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
-from tercet.tools.convolution_cases import ConvolutionCase, convolved, random_cases
-from tercet.tools.cudnn_sweep import sweep
+from tercet.runtime.session.model import Model
+from tercet.tools.workshop.convolution_cases import ConvolutionCase, convolved, random_cases
+from tercet.tools.workshop.cudnn_sweep import sweep
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.runtime.types import Array
-from tercet.tools.light_models import light_inputs, light_model
+from tercet.runtime.ir.types import Array
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 pytestmark = pytest.mark.gpu
 

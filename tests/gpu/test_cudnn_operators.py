@@ -11,10 +11,10 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.ops.norm import (
     BatchNormalization,
@@ -24,7 +24,7 @@ from tercet.runtime.ops.norm import (
     RMSNormalization,
 )
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.session.model import Model
 
 from ..cudnn.operators import BINARY, PAIRS, UNARY, X
 from ..kernels.dry import normal

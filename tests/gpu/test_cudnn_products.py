@@ -10,12 +10,12 @@ import pytest
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
+from tercet.runtime.session.model import Model
 
 from ..cudnn.products import Case, linear, random_attentions, random_products
 

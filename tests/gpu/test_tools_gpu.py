@@ -14,17 +14,17 @@ import tercet
 from tercet.backends import open_backends
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.options import Options
-from tercet.tools.bench import Schedule, bench
-from tercet.tools.bench_models import bench_inputs, bench_model
-from tercet.tools.bisection import bisect
-from tercet.tools.capability import capabilities_of
-from tercet.tools.compare import compare
-from tercet.tools.layers import compare_layers
-from tercet.tools.light_models import light_inputs, light_model
-from tercet.tools.precision import keep_float32
-from tercet.tools.profiling import profile
-from tercet.tools.replay import BackendPlayer
-from tercet.tools.report import report
+from tercet.tools.bench.bench import Schedule, bench
+from tercet.tools.bisect.bisection import bisect
+from tercet.tools.bisect.precision import keep_float32
+from tercet.tools.compare.compare import compare
+from tercet.tools.compare.layers import compare_layers
+from tercet.tools.inspect.capability import capabilities_of
+from tercet.tools.profile.profiling import profile
+from tercet.tools.report.report import report
+from tercet.tools.runners.replay import BackendPlayer
+from tercet.tools.workshop.bench_models import bench_inputs, bench_model
+from tercet.tools.workshop.light_models import light_inputs, light_model
 
 from ..faults.faulty import (
     Damage,

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from tercet.runtime.errors import InputError, LimitError, TercetError
-from tercet.runtime.model import TensorInfo
-from tercet.tools import archives
-from tercet.tools.archives import member_name, read_archive, read_npy, write_archive
-from tercet.tools.bench_check import read_bench
-from tercet.tools.images import Pixels, read_images
-from tercet.tools.profiling_diff import read_profile
-from tercet.tools.report import report
-from tercet.tools.saved import read_comparison
+from tercet.runtime.session.model import TensorInfo
+from tercet.tools.bench.bench_check import read_bench
+from tercet.tools.common import archives
+from tercet.tools.common.archives import member_name, read_archive, read_npy, write_archive
+from tercet.tools.common.images import Pixels, read_images
+from tercet.tools.profile.profiling_diff import read_profile
+from tercet.tools.report.report import report
+from tercet.tools.runners.saved import read_comparison
 
 
 def npy(header: str, data: bytes = b"", version: int = 1) -> bytes:
@@ -187,7 +187,7 @@ def test_pictures_that_are_damaged_or_start_programs(tmp_path: Path) -> None:
 
 
 def test_a_script_holds_names_as_texts() -> None:
-    from tercet.tools.reduction import SCRIPT
+    from tercet.tools.bisect.reduction import SCRIPT
 
     name = 'x"""\nimport os; os.abort()\n"""'
     text = SCRIPT.format(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tercet.runtime import cache as caching
-from tercet.runtime.cache import Cache, default_cache
+from tercet.runtime.base import cache as caching
+from tercet.runtime.base.cache import Cache, default_cache
+from tercet.runtime.base.files import replacing, write_text
 from tercet.runtime.errors import PerformanceWarning
-from tercet.runtime.files import replacing, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PAYLOAD = bytes(range(256)) * 8
@@ -155,7 +155,7 @@ def test_a_link_in_the_place_of_an_entry_is_replaced(cache: Cache, tmp_path: Pat
 WRITERS = """
 import sys
 from pathlib import Path
-from tercet.runtime.cache import Cache
+from tercet.runtime.base.cache import Cache
 cache = Cache(Path(sys.argv[1]), Path(sys.argv[2]))
 for number in range(50):
     cache.write("a", bytes([number]) * 10_000)

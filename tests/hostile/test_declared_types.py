@@ -18,13 +18,13 @@ import tercet
 from tercet.backends import open_backends
 from tercet.importers.onnx import load
 from tercet.runtime.errors import ModelError, ModelWarning
-from tercet.runtime.host import HOST
-from tercet.runtime.ir import Graph
-from tercet.runtime.layout import Layout, lay_out
-from tercet.runtime.op import OPERATORS
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
-from tercet.runtime.weights import WeightStore
+from tercet.runtime.plan.host import HOST
+from tercet.runtime.plan.layout import Layout, lay_out
+from tercet.runtime.plan.weights import WeightStore
 from tercet.tools.conformance.suite import ConformanceCase, all_cases
 
 from ..kernels.dry import planned

@@ -7,9 +7,10 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from tercet.importers.onnx import external, load
-from tercet.importers.onnx.embed import self_contained
-from tercet.importers.onnx.external import external_data_in
+from tercet.importers.onnx import load
+from tercet.importers.onnx.reading import external
+from tercet.importers.onnx.reading.external import external_data_in
+from tercet.importers.onnx.writing.embed import self_contained
 from tercet.runtime.errors import (
     ModelError,
     ModelFileError,

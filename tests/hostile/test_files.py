@@ -25,7 +25,7 @@ from tercet.runtime.errors import (
     TercetError,
     UnsupportedError,
 )
-from tercet.runtime.verify import verify
+from tercet.runtime.ir.verify import verify
 
 from .files import EXTERNAL, changed, small, tensor
 

@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet
 from tercet.importers import onnx as importer
-from tercet.importers.onnx.save import save
+from tercet.importers.onnx.writing.save import save
 from tercet.runtime.errors import TercetError
 
 FLOAT = TensorProto.FLOAT

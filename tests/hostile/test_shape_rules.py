@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from tercet.runtime import ops
-from tercet.runtime.constraints import SETS
-from tercet.runtime.dtypes import BY_ONNX, DType, int64
 from tercet.runtime.errors import ModelError, ShapeError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Node
-from tercet.runtime.op import OPERATORS, Op, TensorAttribute, arity, input_kinds
-from tercet.runtime.ops.elementwise import Add
-from tercet.runtime.types import (
+from tercet.runtime.ir.constraints import SETS
+from tercet.runtime.ir.dtypes import BY_ONNX, DType, int64
+from tercet.runtime.ir.graph import Graph, Node
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import OPERATORS, Op, TensorAttribute, arity, input_kinds
+from tercet.runtime.ir.types import (
     Array,
     Dim,
     MapType,
@@ -26,6 +25,7 @@ from tercet.runtime.types import (
     TensorType,
     ValueType,
 )
+from tercet.runtime.ops.elementwise import Add
 
 from ..spec.cases import cases_by_operator
 from ..spec.test_inference import graph_of, with_constants

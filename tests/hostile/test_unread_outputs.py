@@ -15,8 +15,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.runtime.errors import UnsupportedError
-from tercet.runtime.infer import specialise
-from tercet.runtime.types import type_of
+from tercet.runtime.ir.infer import specialise
+from tercet.runtime.ir.types import type_of
 from tercet.tools.conformance.suite import ConformanceCase, all_cases
 
 from ..kernels.dry import planned

@@ -2,8 +2,8 @@
 
 from onnx import ModelProto
 
-from tercet.importers.onnx.export import export
-from tercet.runtime.ir import Graph
+from tercet.importers.onnx.writing.export import export
+from tercet.runtime.ir.graph import Graph
 
 #: An opset that onnxruntime knows well and in which every upgraded operator means the same.
 OPSET = 21

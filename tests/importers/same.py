@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.dtypes import string
-from tercet.runtime.ir import Graph, Node, Value
-from tercet.runtime.op import body_names
-from tercet.runtime.types import Array
+from tercet.runtime.ir.dtypes import string
+from tercet.runtime.ir.graph import Graph, Node, Value
+from tercet.runtime.ir.op import body_names
+from tercet.runtime.ir.types import Array
 
 
 def assert_same(one: Graph, other: Graph, image: Mapping[Value, Value] | None = None) -> None:

@@ -10,13 +10,13 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper, parser
 
 from tercet.importers.onnx import load
-from tercet.runtime import op as operators
 from tercet.runtime.errors import ModelError, TercetError, UnsupportedError
-from tercet.runtime.hints import shown
-from tercet.runtime.ir import Graph, Node
-from tercet.runtime.op import Op
-from tercet.runtime.types import TensorType
-from tercet.runtime.verify import verify
+from tercet.runtime.ir import op as operators
+from tercet.runtime.ir.graph import Graph, Node
+from tercet.runtime.ir.hints import shown
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ir.verify import verify
 
 from .export import to_model
 

@@ -16,10 +16,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImp
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.importers.onnx.expand import expanded
-from tercet.importers.onnx.export import export
-from tercet.runtime.types import Array
-from tercet.tools.nested import flat
+from tercet.importers.onnx.writing.expand import expanded
+from tercet.importers.onnx.writing.export import export
+from tercet.runtime.ir.types import Array
+from tercet.tools.common.nested import flat
 
 from ..spec.cases import Case, array_of, cases_by_operator
 from ..spec.test_inference import with_constants

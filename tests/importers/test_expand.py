@@ -7,13 +7,13 @@ import onnx
 import pytest
 
 from tercet.importers.onnx import load
-from tercet.importers.onnx.expand import expanded
-from tercet.importers.onnx.export import export
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.importers.onnx.writing.expand import expanded
+from tercet.importers.onnx.writing.export import export
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu
-from tercet.runtime.types import TensorType
 
 from ..spec.cases import array_of, cases_by_operator
 

@@ -12,22 +12,22 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from tercet.importers.onnx import load
-from tercet.importers.onnx.encode import packed, packed_size
-from tercet.importers.onnx.export import About, export
-from tercet.importers.onnx.rewrite import NEWEST
-from tercet.importers.onnx.save import ALIGNMENT, save
-from tercet.importers.onnx.versions import OLDEST
-from tercet.runtime.dtypes import BY_ONNX, DType, float32, int64, string
+from tercet.importers.onnx.upgrading.rewrite import NEWEST
+from tercet.importers.onnx.writing.encode import packed, packed_size
+from tercet.importers.onnx.writing.export import About, export
+from tercet.importers.onnx.writing.save import ALIGNMENT, save
+from tercet.importers.onnx.writing.versions import OLDEST
 from tercet.runtime.errors import LimitError, UnsupportedError, UsageError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.runtime.ir.dtypes import BY_ONNX, DType, float32, int64, string
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, SequenceType, TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.quantize import DequantizeLinear
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Identity, Trilu
-from tercet.runtime.types import Array, SequenceType, TensorType
 
 from ..spec.cases import cases_by_operator
 from .same import assert_same, assert_same_data
@@ -144,7 +144,7 @@ def test_a_model_that_is_too_large_gets_a_second_file(
     y = graph.insert(Add(), [graph.insert(Add(), [graph.inputs[0], weight]).output, small], ["y"])
     finished(graph, y=y.output)
     save(graph, tmp_path / "one.onnx")
-    monkeypatch.setattr("tercet.importers.onnx.save.MOST_BYTES", 4000)
+    monkeypatch.setattr("tercet.importers.onnx.writing.save.MOST_BYTES", 4000)
     model = save(graph, tmp_path / "two.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one.onnx", "two.onnx", "two.onnx.data"]
     assert [bool(tensor.external_data) for tensor in model.graph.initializer] == [True, False]

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet
-from tercet.importers.onnx.encode import embedded
+from tercet.importers.onnx.writing.encode import embedded
 
 KINDS = {
     TensorProto.FLOAT6E2M3: ml_dtypes.float6_e2m3fn,

@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
 import tercet
-from tercet.importers.onnx.derivatives import RULES
+from tercet.importers.onnx.reading.derivatives import RULES
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 
 import tercet
 from tercet.runtime.errors import ModelError
-from tercet.runtime.types import Array
+from tercet.runtime.ir.types import Array
 
 
 def normal(*shape: int) -> Array:

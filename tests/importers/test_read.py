@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tercet.importers.onnx import Imported, load
-from tercet.runtime.dtypes import BY_ONNX, INTEGERS, bits_of, string
 from tercet.runtime.errors import ModelError, UsageError
-from tercet.runtime.types import Array
+from tercet.runtime.ir.dtypes import BY_ONNX, INTEGERS, bits_of, string
+from tercet.runtime.ir.types import Array
 
 RNG = np.random.default_rng(1)
 

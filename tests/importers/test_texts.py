@@ -12,8 +12,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.importers.onnx.export import export
-from tercet.importers.onnx.texts import FORMATS, text_of
+from tercet.importers.onnx.reading.texts import FORMATS, text_of
+from tercet.importers.onnx.writing.export import export
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

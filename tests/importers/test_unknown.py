@@ -8,7 +8,7 @@ from onnx import ModelProto, parser
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.runtime.unknown import UnknownOperators
+from tercet.runtime.ir.unknown import UnknownOperators
 
 MODEL = """
     <ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1, "my.domain": 1]>

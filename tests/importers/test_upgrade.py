@@ -15,12 +15,12 @@ from onnx.defs import OpSchema
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.importers.onnx.raw import RawGraph, RawNode
-from tercet.importers.onnx.rewrite import NEWEST, UPGRADES
-from tercet.importers.onnx.upgrade import upgrade
+from tercet.importers.onnx.source.raw import RawGraph, RawNode
+from tercet.importers.onnx.upgrading.rewrite import NEWEST, UPGRADES
+from tercet.importers.onnx.upgrading.upgrade import upgrade
 from tercet.runtime.errors import ModelError, ModelWarning, UnsupportedError
-from tercet.runtime.types import Array, TensorType, ValueType, constant_type
-from tercet.runtime.verify import verify
+from tercet.runtime.ir.types import Array, TensorType, ValueType, constant_type
+from tercet.runtime.ir.verify import verify
 
 from .export import to_model
 

@@ -10,8 +10,8 @@ from onnx import TensorProto, TypeProto, helper
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.importers.onnx.encode import type_proto
-from tercet.tools.nested import flat
+from tercet.importers.onnx.writing.encode import type_proto
+from tercet.tools.common.nested import flat
 
 FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 3])
 KEYS = [

@@ -9,11 +9,11 @@ import numpy as np
 
 from tercet.backends import open_backends
 from tercet.backends.numpy import evaluate
-from tercet.runtime.backend import Backend
-from tercet.runtime.dtypes import float16, float32, float64
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import float16, float32, float64
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
+from tercet.runtime.plan.backend import Backend
+from tercet.runtime.session.model import Model
 
 from .dry import normal, single
 

@@ -7,9 +7,11 @@ import struct
 from collections.abc import Hashable, Iterable, Set
 from pathlib import Path
 
-from tercet.backends.cuda.compile import H200, Compiler, Source, Target
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.step import sizes
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.driver.step import sizes
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import H200, Target
 
 #: The attribute of a kernel that describes one of its parameters.
 _PARAMETER = 0x17

@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import H200, Source, Target
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.step import KernelStep
-from tercet.runtime.bounded_outputs import bounded
-from tercet.runtime.host import HOST
-from tercet.runtime.infer import infer, specialise
-from tercet.runtime.ir import Graph
-from tercet.runtime.layout import Layout, lay_out
-from tercet.runtime.model import Model
-from tercet.runtime.op import OPERATORS
+from tercet.backends.cuda.driver.step import KernelStep
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import H200, Target
+from tercet.runtime.control.bounded_outputs import bounded
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer, specialise
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.partition import obstacle
 from tercet.runtime.passes import AFTER_SHAPES, optimise
-from tercet.runtime.types import Array, TensorType
-from tercet.runtime.weights import WeightStore
+from tercet.runtime.plan.host import HOST
+from tercet.runtime.plan.layout import Layout, lay_out
+from tercet.runtime.plan.partition import obstacle
+from tercet.runtime.plan.weights import WeightStore
+from tercet.runtime.session.model import Model
 
 
 @dataclass

@@ -20,18 +20,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.backends.cuda import step as stepping
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import A100, Source, Target
-from tercet.backends.cuda.copies import reformat
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.memory import CudaBuffer, address
-from tercet.backends.cuda.operands import TensorMap
-from tercet.backends.cuda.step import cell
-from tercet.runtime.backend import View
+from tercet.backends.cuda.codegen.copies import reformat
+from tercet.backends.cuda.driver import step as stepping
+from tercet.backends.cuda.driver.memory import CudaBuffer, address
+from tercet.backends.cuda.driver.step import cell
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.operands import TensorMap
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import A100, Target
 from tercet.runtime.errors import KernelError
-from tercet.runtime.host import HostBuffer
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.plan.backend import View
+from tercet.runtime.plan.host import HostBuffer
 
 COMPILER = shutil.which("g++")
 #: For tests that emulate kernels.

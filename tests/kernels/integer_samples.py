@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.dtypes import DType, float16, float32, int8, uint8
-from tercet.runtime.types import Array
+from tercet.runtime.ir.dtypes import DType, float16, float32, int8, uint8
+from tercet.runtime.ir.types import Array
 
 from .dry import normal
 from .samples import Sample, sample, scalar

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.types import Array
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.types import Array
 
 from .dry import normal
 from .samples import Sample, sample

@@ -9,14 +9,22 @@ from typing import Any
 import numpy as np
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.compile import SMALL
+from tercet.backends.cuda.recipe.source import SMALL
 from tercet.backends.numpy import evaluate
-from tercet.runtime.backend import Backend
-from tercet.runtime.dtypes import INTEGERS, bfloat16, float8e4m3fn, float16, float32, float64, int4
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import (
+    INTEGERS,
+    bfloat16,
+    float8e4m3fn,
+    float16,
+    float32,
+    float64,
+    int4,
+)
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
+from tercet.runtime.plan.backend import Backend
+from tercet.runtime.session.model import Model
 
 from .dry import normal, single
 

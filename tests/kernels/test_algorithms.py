@@ -14,27 +14,28 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends.cuda.algorithms.menu import UNASKED, Menu, Offer, Way
+from tercet.backends.cuda.algorithms.registry import Answer, Choice, RecipeContext, Setting
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import A100, H200, Source, Target
-from tercet.backends.cuda.conv import CONV, CONV_TRANSPOSE
-from tercet.backends.cuda.convolution import Convolution
-from tercet.backends.cuda.fft import pack_spectra, tiling_of
-from tercet.backends.cuda.launch import launches_of
-from tercet.backends.cuda.matmul import GEMM, MATMUL
-from tercet.backends.cuda.menu import UNASKED, Menu, Offer, Way
-from tercet.backends.cuda.operands import Tensor
-from tercet.backends.cuda.registry import Answer, Choice, RecipeContext, Setting
-from tercet.backends.cuda.textbook import phases_of
-from tercet.backends.cuda.winograd import WEIGHTS
-from tercet.runtime.backend import Format
-from tercet.runtime.dtypes import float32
+from tercet.backends.cuda.conv.fft import pack_spectra, tiling_of
+from tercet.backends.cuda.conv.textbook import phases_of
+from tercet.backends.cuda.conv.winograd import WEIGHTS
+from tercet.backends.cuda.gemm.convolution import Convolution
+from tercet.backends.cuda.ops.conv import CONV, CONV_TRANSPOSE
+from tercet.backends.cuda.ops.matmul import GEMM, MATMUL
+from tercet.backends.cuda.recipe.launch import launches_of
+from tercet.backends.cuda.recipe.operands import Tensor
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.errors import UnsupportedError, UsageError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.options import ALGORITHMS, Options
-from tercet.runtime.types import TensorType
+from tercet.runtime.plan.backend import Format
 
 from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs
 from .cubins import all_compile
@@ -42,7 +43,13 @@ from .dry import launches, normal, planned, single
 from .emulator import needs_compiler
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"direct.cu", "fft.cu", "implicit.cu", "winograd.cu", "winograd_transform.cu"}
+COMPILES = {
+    "conv/direct.cu",
+    "conv/fft.cu",
+    "conv/implicit.cu",
+    "conv/winograd.cu",
+    "conv/winograd_transform.cu",
+}
 
 BIG = {"x": (1, 128, 128, 128), "pads": (1, 1, 1, 1)}
 
@@ -256,7 +263,7 @@ def test_where_formats_clash_another_way_is_taken() -> None:
         (launch,) = launches(planned(residual(5), conv=way))
         assert launch.entry == way
     apart = launches(planned(residual(5), conv="implicit_precomp_gemm"))
-    assert [launch.file for launch in apart][-1] == "elementwise.cu"
+    assert [launch.file for launch in apart][-1] == "elementwise/elementwise.cu"
 
 
 # ── matrix products ──────────────────────────────────────────────────────────────────────────────
@@ -389,7 +396,7 @@ def test_winograd_multiplies_less(out: int) -> None:
 
 
 def test_the_phases_of_a_transposed_convolution_cover_every_tap_once() -> None:
-    from tercet.backends.cuda.textbook import _flat
+    from tercet.backends.cuda.conv.textbook import _flat
 
     for case in TRANSPOSED:
         *_, task = tasked(*case.w, x=case.x, operator="ConvTranspose", **case.how)

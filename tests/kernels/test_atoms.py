@@ -8,10 +8,12 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import compile as compiling
-from tercet.backends.cuda.compile import H200, Compiler, Source
+from tercet.backends.cuda.driver import compile as compiling
+from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.atoms import ATOMS, F16_SUMS, Atom, atom_of
-from tercet.runtime.dtypes import bfloat16, float8e4m3fn, float16, float32, int8, uint8
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import H200
+from tercet.runtime.ir.dtypes import bfloat16, float8e4m3fn, float16, float32, int8, uint8
 
 C_SUMS = {"float": "float", "int": "int", "half": "unsigned int"}
 WIDTHS = (8, 64, 256)

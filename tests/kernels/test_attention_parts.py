@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, float16, float32
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.session.model import Model
 
 from . import transformer_samples
 from .dry import DryCompiler, DryDevice, launches, planned, single

@@ -14,15 +14,15 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet.backends.cuda as cuda
-from tercet.backends.cuda.bounds import MOST_BLOCKS, TooLarge
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.operands import Struct
-from tercet.runtime.dtypes import float32, int32
+from tercet.backends.cuda.recipe.bounds import MOST_BLOCKS, TooLarge
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.operands import Struct
 from tercet.runtime.errors import TercetError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.op import OPERATORS
-from tercet.runtime.types import TensorType
+from tercet.runtime.ir.dtypes import float32, int32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import TensorType
 
 from .dry import launches, planned
 
@@ -95,7 +95,7 @@ def test_what_is_too_large_says_so() -> None:
     args = {"x": None, "sums": None, "y": None, "count": 1, "parts": {"count": 1, "chunk": 2**31}}
     types = (("X", float32), ("A", float32), ("I", int32))
     with pytest.raises(TooLarge, match="32 bits"):
-        Launch("softmax_rows.cu", "softmax_rows", (1, 1, 1), 32, args, types)
+        Launch("norm/softmax_rows.cu", "softmax_rows", (1, 1, 1), 32, args, types)
     with pytest.raises(TooLarge, match="a grid of 1 x 65536 x 1 blocks"):
         Launch("a.cu", "a", (1, 65536, 1), 32, {})
 

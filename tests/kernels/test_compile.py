@@ -13,20 +13,17 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet.backends.cuda import source as kernel_source
-from tercet.backends.cuda.compile import (
-    A100,
-    H200,
-    Compiler,
-    Source,
-    Target,
-)
-from tercet.backends.cuda.elementwise import ROWS
+from tercet.backends.cuda.codegen.elementwise import ROWS
+from tercet.backends.cuda.codegen.tail import NO_TAIL
+from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.sources import Rows
 from tercet.backends.cuda.gemm.tables.simt import SIMT
-from tercet.backends.cuda.tail import NO_TAIL
-from tercet.runtime.constraints import signature_of
-from tercet.runtime.dtypes import (
+from tercet.backends.cuda.recipe import source as kernel_source
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.errors import KernelError
+from tercet.runtime.ir.constraints import signature_of
+from tercet.runtime.ir.dtypes import (
     DType,
     bfloat16,
     bool_,
@@ -36,12 +33,11 @@ from tercet.runtime.dtypes import (
     int64,
     uint8,
 )
-from tercet.runtime.errors import KernelError
-from tercet.runtime.op import Op, arity, attributes
+from tercet.runtime.ir.op import Op, arity, attributes
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops import elementwise as ops
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
-from tercet.runtime.types import Array
-from tercet.tools.light_models import light_file
+from tercet.tools.workshop.light_models import light_file
 
 from ..threads import together
 from .cubins import all_compile, assert_arguments
@@ -50,7 +46,9 @@ from .samples import samples
 
 #: What other modules call the set of files that they compile.
 DECLARED = "COMPILES"
-EMPTY = Source("softmax.cu", (("X", "float"), ("A", "float")), (("WARPS", 1), ("LOGARITHM", False)))
+EMPTY = Source(
+    "norm/softmax.cu", (("X", "float"), ("A", "float")), (("WARPS", 1), ("LOGARITHM", False))
+)
 
 
 # ── every variant ────────────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.numpy import evaluate
-from tercet.runtime.model import Model
 from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
 
 from .dry import normal
 from .emulator import needs_compiler

@@ -13,27 +13,28 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet.backends.cuda import decisions
-from tercet.backends.cuda.compile import A100, H200, Compiler, Target
-from tercet.backends.cuda.decisions import CudaDecisions, chosen, counted, moved
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.memory import pointer
+from tercet.backends.cuda.control import conditional_nodes
+from tercet.backends.cuda.control.conditional_nodes import CudaDecisions, chosen, counted, moved
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.driver.memory import pointer
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.importers.onnx import load
-from tercet.runtime import loop_step
-from tercet.runtime.backend import View
-from tercet.runtime.dtypes import float16, float32, float64, uint8
-from tercet.runtime.host import HOST, HostBuffer
-from tercet.runtime.model import Model
+from tercet.runtime.control import loop_step
+from tercet.runtime.ir.dtypes import float16, float32, float64, uint8
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.plan.backend import View
+from tercet.runtime.plan.host import HOST, HostBuffer
+from tercet.runtime.session.model import Model
 
-from ..plan.flows import FLOWS, Flow
+from ..control.flows import FLOWS, Flow
 from .cubins import all_compile, assert_arguments
 from .emulator import emulated, needs_compiler, open_emulated
 
 #: Kernels that this module compiles.
-COMPILES = {"control.cu", "element.cu"}
+COMPILES = {"move/control.cu", "move/element.cu"}
 COUNTED, SCANNED = (flow for flow in FLOWS if flow.name in ("counted", "scanned"))
 
 
@@ -55,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rounds(flow: Flow, unrolled: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
     backend = open_emulated(folder, monkeypatch.setattr)
-    monkeypatch.setattr(decisions, "bound", emulated)
+    monkeypatch.setattr(conditional_nodes, "bound", emulated)
     device: Any = backend.device
     device.decisions = EmulatedDecisions(device)
     with (

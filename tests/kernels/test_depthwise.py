@@ -12,17 +12,17 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.convolution import times
-from tercet.backends.cuda.depthwise import LARGE, SINGLE, SMALL, Patch, Plane
+from tercet.backends.cuda.conv.depthwise import LARGE, SINGLE, SMALL, Patch, Plane
+from tercet.backends.cuda.gemm.convolution import times
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
 from .dry import launches, normal, planned, single
@@ -30,7 +30,7 @@ from .emulator import needs_compiler
 from .samples import ERROR, OPTIONS
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"depthwise_pixels.cu"}
+COMPILES = {"conv/depthwise_pixels.cu"}
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend

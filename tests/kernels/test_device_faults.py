@@ -11,9 +11,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from cuda.bindings import driver
 
-from tercet.backends.cuda import driver_device, status
 from tercet.backends.cuda.device import CudaDevice
-from tercet.runtime import forks
+from tercet.backends.cuda.driver import device as driver_device
+from tercet.backends.cuda.driver import status
+from tercet.runtime.base import forks
 from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
 
 #: Statuses with which CUDA's documentation says that the process must be ended, or the device is

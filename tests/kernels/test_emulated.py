@@ -10,16 +10,16 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.schedules import simt
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, float16, float32, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Mul, Relu, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.norm import BatchNormalization
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.session.model import Model
 
 from .dry import normal
 from .emulator import needs_compiler

@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet import api
 from tercet.backends import open_backends
-from tercet.backends.cuda.compile import A100, H200, Source, Target
+from tercet.backends.cuda.codegen.tail import no_tail
 from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
@@ -26,34 +26,35 @@ from tercet.backends.cuda.gemm.schedules.tma import Layout
 from tercet.backends.cuda.gemm.sources import Image, Rows, divisor
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE, TMA
 from tercet.backends.cuda.gemm.tile import Config, Tile
-from tercet.backends.cuda.operands import Packed, Struct, Tensor, TensorMap
-from tercet.backends.cuda.tail import no_tail
+from tercet.backends.cuda.recipe.operands import Packed, Struct, Tensor, TensorMap
+from tercet.backends.cuda.recipe.source import Source
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime import layout as planning
-from tercet.runtime.backend import Format
-from tercet.runtime.dtypes import DType, bfloat16, float16
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.norm import LRN
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.window import Window
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
-from tercet.tools.light_models import light_file
+from tercet.runtime.plan import layout as planning
+from tercet.runtime.plan.backend import Format
+from tercet.tools.workshop.light_models import light_file
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned, planned_model, single
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {
-    "lrn_words.cu",
+    "norm/lrn_words.cu",
     "gemm/multistage.cu",
     "gemm/tma.cu",
     "gemm/reduce_splits_f16.cu",
     "gemm/pack_image.cu",
-    "pool_words.cu",
+    "image/pool_words.cu",
 }
 
 
@@ -204,7 +205,7 @@ def half_resnet() -> planning.Layout:
         imported = model.imported
     options = Options(precision="float16")
     host = open_backends("numpy", options)
-    model = tercet.runtime.model.Model(imported, host, options, api.evaluate)
+    model = tercet.runtime.session.model.Model(imported, host, options, api.evaluate)
     return planned_model(model, DryDevice())
 
 

@@ -13,20 +13,20 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.matmul import MATMUL
-from tercet.backends.cuda.menu import UNASKED
-from tercet.backends.cuda.operands import Tensor
-from tercet.backends.cuda.registry import RecipeContext, Setting
+from tercet.backends.cuda.algorithms.menu import UNASKED
+from tercet.backends.cuda.algorithms.registry import RecipeContext, Setting
+from tercet.backends.cuda.ops.matmul import MATMUL
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.operands import Tensor
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.backend import Backend
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.errors import UnsupportedError
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array
+from tercet.runtime.plan.backend import Backend
+from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single

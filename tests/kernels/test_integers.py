@@ -10,17 +10,17 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import A100, H200, Target
 from tercet.backends.cuda.gemm import int8 as module
 from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.gemm.tile import Config, Tile
-from tercet.runtime.dtypes import float32, int8
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.runtime.ir.dtypes import float32, int8
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul
 from tercet.runtime.ops.quantize import DynamicQuantizeLinear, MatMulInteger
-from tercet.runtime.types import TensorType
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned

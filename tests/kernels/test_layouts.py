@@ -12,10 +12,9 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.numpy import NumpyBackend, evaluate
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Value
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Value
+from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Relu
 from tercet.runtime.ops.gather import Gather
@@ -25,6 +24,7 @@ from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
 
 from ..plan.nets import Net
 from .dry import normal, planned

@@ -12,22 +12,22 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import H200, Target
 from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.schedules import multistage, tma, tma_persistent
 from tercet.backends.cuda.gemm.schedules.tma import Layout
 from tercet.backends.cuda.gemm.schedules.tma_persistent import FEW, MANY
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, Tile
-from tercet.backends.cuda.operands import TensorMap
-from tercet.runtime.dtypes import DType, bfloat16, float16
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.backends.cuda.recipe.operands import TensorMap
+from tercet.backends.cuda.recipe.targets import H200, Target
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Relu
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.types import TensorType
 
 from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
@@ -279,7 +279,7 @@ def test_attention(
     graph.set_outputs({"y": graph.insert(op, inputs).output})
     infer(graph)
     compare(Sample(graph, feeds), hopper)
-    assert files(hopper) == {"attention_wgmma.cu"}
+    assert files(hopper) == {"attention/attention_wgmma.cu"}
 
 
 @pytest.mark.slow
@@ -305,4 +305,4 @@ def test_attention_of_many_queries(
     """Groups of warps share keys and values of heads of 64 to 128 elements."""
     more = () if mask is None else (normal(*mask),)
     compare(attention((2, 4, 2), lengths, size, dtype, *more, **attributes), hopper)
-    assert files(hopper) == {"attention_long.cu"}
+    assert files(hopper) == {"attention/attention_long.cu"}

@@ -11,15 +11,15 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.launch import Launch
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, float16, float32, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
-from tercet.runtime.op import OPERATORS
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.ir.dtypes import DType, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, planned

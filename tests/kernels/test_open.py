@@ -13,8 +13,9 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import cuda, open_backends
 from tercet.backends.cuda import device as opening
-from tercet.backends.cuda import driver_device
-from tercet.backends.cuda.compile import H200, Target, target_for
+from tercet.backends.cuda.driver import device
+from tercet.backends.cuda.driver.compile import target_for
+from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.errors import BackendUnavailable, UsageError
 from tercet.runtime.options import Options
 
@@ -33,7 +34,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         cuDeviceGetCount=lambda: (OK, 1),
     )
     monkeypatch.setattr(opening, "driver", fake)
-    monkeypatch.setattr(driver_device, "driver", fake)
+    monkeypatch.setattr(device, "driver", fake)
     monkeypatch.setattr(opening, "nvrtc", SimpleNamespace(nvrtcVersion=lambda: (OK, 13, 0)))
     monkeypatch.setattr(opening, "_opened", {})
     return fake

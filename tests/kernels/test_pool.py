@@ -12,18 +12,18 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda import pool
-from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.backends.cuda.ops import pool
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.backend import Format
-from tercet.runtime.dtypes import DType, float16, float32, float64, int8
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.model import Model
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float16, float32, float64, int8
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.plan.backend import Format
+from tercet.runtime.session.model import Model
 
 from .cubins import all_compile, assert_arguments
 from .dry import launches, normal, planned, single

@@ -11,30 +11,30 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
-from tercet.backends.cuda.compile import A100, H200, Target
+from tercet.backends.cuda.algorithms.registry import RecipeContext, Setting, kernel
 from tercet.backends.cuda.families import KERNELS
 from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.schedules import simt
 from tercet.backends.cuda.gemm.tables.simt import SIMT
 from tercet.backends.cuda.gemm.tile import Config
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.layout import broadcast_strides, merge, strides
-from tercet.backends.cuda.norm import softmax
-from tercet.backends.cuda.operands import Scratch, Tensor
-from tercet.backends.cuda.registry import RecipeContext, Setting, kernel
-from tercet.runtime.backend import Format
-from tercet.runtime.dtypes import float32, int32, int64
+from tercet.backends.cuda.ops.norm import softmax
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.layout import broadcast_strides, merge, strides
+from tercet.backends.cuda.recipe.operands import Scratch, Tensor
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.errors import UnsupportedError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import float32, int32, int64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import BatchNormalization, Softmax
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
-from tercet.tools.light_models import NAMES, light_file
+from tercet.runtime.plan.backend import Format
+from tercet.tools.workshop.light_models import NAMES, light_file
 
 from .dry import DryDevice, launches, normal, planned, planned_model, single
 
@@ -112,7 +112,7 @@ def test_a_recipe_gets_what_it_names() -> None:
 def test_softmax_is_plain_data() -> None:
     x, y = tensor(3, 1000), tensor(3, 1000)
     assert softmax(Softmax(), y, x, setting=ON_H200) == Launch(
-        "softmax_rows.cu",
+        "norm/softmax_rows.cu",
         "softmax_rows",
         grid=(3, 1, 1),
         block=128,

@@ -11,18 +11,18 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import source as kernel_source
-from tercet.backends.cuda.arguments import ArgumentError
-from tercet.backends.cuda.bounds import TooLarge
-from tercet.backends.cuda.launch import Launch
-from tercet.backends.cuda.operands import Arguments, Scratch, Struct, Tensor, TensorMap
-from tercet.backends.cuda.signature import Member, Parameter, signature_of
-from tercet.backends.cuda.source import KERNELS
-from tercet.backends.cuda.step import sizes
-from tercet.runtime.dtypes import DType, float16, float32, int32, int64, uint32
+from tercet.backends.cuda.driver.step import sizes
+from tercet.backends.cuda.recipe import source as kernel_source
+from tercet.backends.cuda.recipe.arguments import ArgumentError
+from tercet.backends.cuda.recipe.bounds import TooLarge
+from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.operands import Arguments, Scratch, Struct, Tensor, TensorMap
+from tercet.backends.cuda.recipe.signature import Member, Parameter, signature_of
+from tercet.backends.cuda.recipe.source import KERNELS
 from tercet.runtime.errors import KernelError
-from tercet.runtime.ir import Value
-from tercet.runtime.types import TensorType
+from tercet.runtime.ir.dtypes import DType, float16, float32, int32, int64, uint32
+from tercet.runtime.ir.graph import Value
+from tercet.runtime.ir.types import TensorType
 
 #: Three parameters a macro of the launch repeats, and one of every other kind.
 TEXT = """

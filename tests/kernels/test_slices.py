@@ -12,18 +12,18 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.numpy import NumpyBackend, evaluate
-from tercet.runtime.dtypes import DType, float16, float32
-from tercet.runtime.ir import Value
-from tercet.runtime.layout import Layout
-from tercet.runtime.model import Model
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.graph import Value
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.pool import AveragePool, MaxPool
 from tercet.runtime.options import Options, Precision
-from tercet.tools.light_models import light_model
+from tercet.runtime.plan.layout import Layout
+from tercet.runtime.session.model import Model
+from tercet.tools.workshop.light_models import light_model
 
 from ..plan.nets import Net
 from .dry import DryDevice, launches, normal, planned_model

@@ -12,23 +12,23 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet
+from tercet.backends.cuda.attention.flash import HEIGHTS, SHAPES
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.flash import HEIGHTS, SHAPES
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import NumpyBackend, evaluate
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Exp, Gelu, Mul, Relu, Sigmoid, Sub, Tanh
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.options import Options, Precision
-from tercet.runtime.types import TensorType
-from tercet.tools.bench_models import bench_model
+from tercet.runtime.session.model import Model
+from tercet.tools.workshop.bench_models import bench_model
 
 from . import transformer_samples
 from .cubins import all_compile, assert_arguments
@@ -37,7 +37,12 @@ from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"attention_long.cu", "attention_merge.cu", "attention_mma.cu", "attention_wgmma.cu"}
+COMPILES = {
+    "attention/attention_long.cu",
+    "attention/attention_merge.cu",
+    "attention/attention_mma.cu",
+    "attention/attention_wgmma.cu",
+}
 
 
 def attention(
@@ -176,7 +181,7 @@ def test_rows_are_normalized_in_registers(count: int, warps: int, dtype: DType) 
     ids=["long rows", "statistics", "float64"],
 )
 def test_what_else_is_normalized(graph: Graph) -> None:
-    assert launches(planned(graph))[0].file == "standardize.cu"
+    assert launches(planned(graph))[0].file == "norm/standardize.cu"
 
 
 # ── epilogues and chains ─────────────────────────────────────────────────────────────────────────

@@ -15,31 +15,33 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import backend, tuning, tuning_judge
-from tercet.backends.cuda import step as stepping
+from tercet.backends.cuda import backend
+from tercet.backends.cuda.algorithms.menu import Offer, Task
+from tercet.backends.cuda.algorithms.registry import Setting
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.compile import A100, H200, Target
-from tercet.backends.cuda.launch import Launch, launches_of
-from tercet.backends.cuda.memory import pointer
-from tercet.backends.cuda.menu import Offer, Task
-from tercet.backends.cuda.operands import Scratch, TensorMap
-from tercet.backends.cuda.records import Records
-from tercet.backends.cuda.registry import Setting
-from tercet.backends.cuda.status import failure
-from tercet.backends.cuda.step import addresses, bound
-from tercet.backends.cuda.tuning import Tuner, Work, digest, works_of
-from tercet.backends.cuda.tuning_judge import difference
-from tercet.runtime.cache import Cache
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.backends.cuda.driver import step as stepping
+from tercet.backends.cuda.driver.memory import pointer
+from tercet.backends.cuda.driver.status import failure
+from tercet.backends.cuda.driver.step import addresses, bound
+from tercet.backends.cuda.recipe.launch import Launch, launches_of
+from tercet.backends.cuda.recipe.operands import Scratch, TensorMap
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.cuda.tuning import judge as tuning_judge
+from tercet.backends.cuda.tuning import tuner as tuning
+from tercet.backends.cuda.tuning.judge import difference
+from tercet.backends.cuda.tuning.records import Records
+from tercet.backends.cuda.tuning.tuner import Tuner, Work, digest, works_of
+from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
-from tercet.runtime.ir import Graph
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph
 from tercet.runtime.options import Options
 
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"difference.cu"}
+COMPILES = {"norm/difference.cu"}
 
 FLOATS = (float16, bfloat16, float32, float64)
 

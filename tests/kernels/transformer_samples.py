@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 
 from .dry import normal
 from .samples import Sample, sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from tercet.tools.light_models import light_model
+from tercet.tools.workshop.light_models import light_model
 
 #: What half a gigabyte of weights can show, bvlc_alexnet shows.
 LARGE = ("vgg19", "zfnet512")

@@ -17,11 +17,11 @@ from onnx import ModelProto
 
 import tercet
 from tercet.importers.onnx import load
-from tercet.importers.onnx.export import export
-from tercet.tools.light_models import NAMES as LIGHT
-from tercet.tools.light_models import light_inputs
-from tercet.tools.model_table import check, read_index
-from tercet.tools.oracle import Oracle
+from tercet.importers.onnx.writing.export import export
+from tercet.tools.verdict.float64_reference import Oracle
+from tercet.tools.workshop.light_models import NAMES as LIGHT
+from tercet.tools.workshop.light_models import light_inputs
+from tercet.tools.workshop.model_table import check, read_index
 
 from ..importers.same import assert_same
 from .slim import slim_model

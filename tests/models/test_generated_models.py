@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 import tercet
-from tercet.tools.bench_models import NAMES, bench_inputs, bench_model
-from tercet.tools.oracle import Oracle
+from tercet.tools.verdict.float64_reference import Oracle
+from tercet.tools.workshop.bench_models import NAMES, bench_inputs, bench_model
 
 #: Without VGG-16, whose half gigabyte of weights only benchmarks are worth.
 REWRITES: dict[str, dict[str, int]] = {

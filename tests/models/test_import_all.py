@@ -7,11 +7,11 @@ import pytest
 from onnx import shape_inference
 
 from tercet.importers.onnx import load
-from tercet.runtime.dtypes import TO_ONNX
-from tercet.runtime.hints import shown
-from tercet.runtime.op import OPERATORS
-from tercet.runtime.types import TensorType
-from tercet.runtime.verify import verify
+from tercet.runtime.ir.dtypes import TO_ONNX
+from tercet.runtime.ir.hints import shown
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ir.verify import verify
 
 LIGHT = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
 

@@ -10,8 +10,8 @@ import pytest
 from onnx import numpy_helper
 
 import tercet
-from tercet.tools.light_models import NAMES, light_inputs, light_model
-from tercet.tools.oracle import Oracle
+from tercet.tools.verdict.float64_reference import Oracle
+from tercet.tools.workshop.light_models import NAMES, light_inputs, light_model
 
 from .slim import slim_model
 

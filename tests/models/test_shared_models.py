@@ -1,4 +1,4 @@
-"""Real networks on numpy, against what onnxruntime computed; `tools/model_table.py` judges."""
+"""Real networks on numpy, against what onnxruntime computed, as `model_table` judges it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tercet
-from tercet.tools.model_table import check, read_index
+from tercet.tools.workshop.model_table import check, read_index
 
 NAMES = (
     "acasxu-1_1",

@@ -10,8 +10,8 @@ import onnx
 from onnx import NodeProto, helper, numpy_helper
 
 import tercet
-from tercet.runtime.plan import Plan
-from tercet.runtime.program import Program
+from tercet.runtime.control.program import Program
+from tercet.runtime.plan.plan import Plan
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import tercet
-from tercet.runtime.dtypes import TO_ONNX
-from tercet.runtime.op import OPERATORS, attributes, input_names
+from tercet.runtime.ir.dtypes import TO_ONNX
+from tercet.runtime.ir.op import OPERATORS, attributes, input_names
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.contrib_text import DOMAIN
-from tercet.runtime.types import Array
 
 DECLARED = {name: kind for (domain, name), kind in OPERATORS.items() if domain == DOMAIN}
 SCHEMAS = {s.name: s for s in get_all_operator_schema() if s.domain == DOMAIN}

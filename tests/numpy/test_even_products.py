@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from tercet.backends.numpy import blas, margins, products
+from tercet.backends.numpy.numerics import blas, margins, products
 
 #: What numpy's OpenBLAS can take itself to run on; each has kernels of its own.
 CORES = ("Haswell", "Zen", "SkylakeX", "Nehalem")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.backends.numpy import thread_pool
+from tercet.backends.numpy.engine import thread_pool
 
 from .graphs import model, node, random
 

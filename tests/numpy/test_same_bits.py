@@ -17,11 +17,11 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tercet
-from tercet.backends.numpy import blas
 from tercet.backends.numpy.backend import NumpyBackend
-from tercet.backends.numpy.elementwise import ELEMENTWISE
-from tercet.runtime import host
-from tercet.runtime.weights import WeightStore
+from tercet.backends.numpy.numerics import blas
+from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE
+from tercet.runtime.plan import host
+from tercet.runtime.plan.weights import WeightStore
 
 Array = np.ndarray[Any, Any]
 

@@ -8,9 +8,9 @@ from math import erfc, sqrt
 import numpy as np
 import pytest
 
-from tercet.backends.numpy.elementwise import ELEMENTWISE
-from tercet.backends.numpy.special import erf
-from tercet.runtime.op import Op
+from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE
+from tercet.backends.numpy.numerics.special import erf
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.elementwise import Gelu, HardSwish, Swish
 
 X = np.concatenate([np.linspace(-9, 9, 40001), np.logspace(-30, 0, 4001)]).astype(np.float32)

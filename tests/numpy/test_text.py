@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 import tercet
-from tercet.backends.numpy.regex import compile_pattern
+from tercet.backends.numpy.regex.matcher import compile_pattern
 
 from .nodes import Array, check, model_of, node, run, texts
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.backends.numpy import blas, thread_pool
-from tercet.backends.numpy.thread_pool import Crew
+from tercet.backends.numpy.engine import thread_pool
+from tercet.backends.numpy.engine.thread_pool import Crew
+from tercet.backends.numpy.numerics import blas
 
 from .graphs import model, node, random
 

@@ -9,8 +9,8 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 import tercet
-from tercet.backends.numpy import conv as products
-from tercet.backends.numpy.winograd import ERROR
+from tercet.backends.numpy.ops import conv as products
+from tercet.backends.numpy.windows.winograd import ERROR
 
 from .graphs import Array, model, node, random
 

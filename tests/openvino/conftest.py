@@ -9,9 +9,9 @@ import pytest
 
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.importers import onnx as importer
-from tercet.runtime.cache import Cache
-from tercet.runtime.model import Model
+from tercet.runtime.base.cache import Cache
 from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
 

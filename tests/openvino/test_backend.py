@@ -25,10 +25,10 @@ from tercet.backends.openvino import compiler as compilers
 from tercet.backends.openvino import vendor
 from tercet.backends.openvino.compiler import Compiler, Engine
 from tercet.backends.openvino.trial import Judge, Verdict
-from tercet.runtime.cache import Cache
+from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import BackendUnavailable, DeviceError, TercetError
-from tercet.tools.profiling import profile
-from tercet.tools.profiling_view import show_profile
+from tercet.tools.profile.profiling import profile
+from tercet.tools.profile.profiling_view import show_profile
 
 from ..threads import together
 from .conftest import on_openvino

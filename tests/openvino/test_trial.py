@@ -21,8 +21,8 @@ from tercet.backends.openvino.samples import EXTREME, samples
 from tercet.backends.openvino.trial import Judge, differs, signature
 from tercet.backends.regions.worker import Ended
 from tercet.importers import onnx as importer
-from tercet.runtime.cache import Cache
-from tercet.runtime.types import TensorType
+from tercet.runtime.base.cache import Cache
+from tercet.runtime.ir.types import TensorType
 
 from .conftest import on_openvino, reasons
 

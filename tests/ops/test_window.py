@@ -8,13 +8,13 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import ShapeError
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Shape, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool, MaxUnpool
 from tercet.runtime.ops.window import Window, transposed_window, window
-from tercet.runtime.types import Shape, TensorType
 
 Array = np.ndarray[Any, Any]
 Attributes = dict[str, Any]

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Dim, TensorType
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.options import Options
 from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
-from tercet.runtime.types import Dim, TensorType
-from tercet.runtime.verify import verify
 
 RNG = np.random.default_rng(7)
 Build = Callable[[Graph, Value], Value]

@@ -7,12 +7,12 @@ from math import prod
 import numpy as np
 import pytest
 
-from tercet.runtime.infer import infer_node
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer_node
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.shape import Flatten, Reshape, Squeeze, Unsqueeze
-from tercet.runtime.types import Dim
 
 from .graphs import apply, kinds, make, normal, optimised, run
 

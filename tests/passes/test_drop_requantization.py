@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, float16, float32, int8, int16, uint8
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float16, float32, int8, int16, uint8
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.quantize import DequantizeLinear, QuantizeLinear
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.types import TensorType
 
 from .graphs import apply, kinds, optimised
 

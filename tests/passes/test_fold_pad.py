@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.movement import Pad

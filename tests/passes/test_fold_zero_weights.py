@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Dim, TensorType
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
@@ -24,8 +26,6 @@ from tercet.runtime.passes import (
     optimise,
 )
 from tercet.runtime.passes.driver import Context
-from tercet.runtime.types import Dim, TensorType
-from tercet.runtime.verify import verify
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

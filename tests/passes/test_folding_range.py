@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, float64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Node, Value
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from tercet.runtime.ir.graph import Graph, Node, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, Dim, TensorType
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv, ConvTranspose
@@ -25,8 +27,6 @@ from tercet.runtime.ops.norm import BatchNormalization, Softmax
 from tercet.runtime.options import Options
 from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
 from tercet.runtime.passes.linear import as_linear
-from tercet.runtime.types import Array, Dim, TensorType
-from tercet.runtime.verify import verify
 
 from .graphs import apply, kinds
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import float16, float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import (
     Add,
     Clip,
@@ -27,7 +28,6 @@ from tercet.runtime.ops.elementwise import (
     Swish,
     Tanh,
 )
-from tercet.runtime.types import TensorType
 
 from .graphs import Build, apply, assert_same, kinds, make, optimised
 

@@ -9,8 +9,9 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import float16, float32
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Cast, Div, IsNaN, Mul, Tanh, Where
 from tercet.runtime.ops.gather import Gather
@@ -18,7 +19,6 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Transpose
 from tercet.runtime.ops.norm import Dropout, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
-from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

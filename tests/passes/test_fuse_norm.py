@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Dim, TensorType
 from tercet.runtime.ops.elementwise import Add, Div, Mul, Neg, Pow, Reciprocal, Relu, Sqrt, Sub
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.reduce import ReduceMean, ReduceSum
 from tercet.runtime.passes.driver import Reason
-from tercet.runtime.types import Dim, TensorType
 
 from .graphs import apply, assert_same, kinds, normal, optimised
 

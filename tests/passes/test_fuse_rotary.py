@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.elementwise import Add, Exp, Mul, Neg, Sub
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Concat, Slice, Split

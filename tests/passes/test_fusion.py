@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Add, Div, Exp, Mul, Neg, Relu, Sub, Tanh
 from tercet.runtime.options import Options
 from tercet.runtime.passes.driver import Context, Reason, Refusal
 from tercet.runtime.passes.fusion import Found, Fusion, Outcome, Replacement, fuse
 from tercet.runtime.passes.pattern import Apply, Match, Number, OneOf, Pattern, Poly, Scaled, Var
 from tercet.runtime.passes.rounding import Unfit
-from tercet.runtime.verify import verify
 
 from .graphs import apply, kinds, make
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import float16, float32, int64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.dtypes import float16, float32, int64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, Dim, TensorType
 from tercet.runtime.ops import elementwise as ew
 from tercet.runtime.ops import reduce as red
 from tercet.runtime.ops.conv import Conv
@@ -23,7 +24,6 @@ from tercet.runtime.ops.norm import LayerNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes.half_forms import fits
 from tercet.runtime.passes.ranges import Ranges
-from tercet.runtime.types import Array, Dim, TensorType
 
 from .graphs import Build, apply, make, normal
 from .graphs import run as run_in

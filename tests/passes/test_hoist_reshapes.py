@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Neg
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.shape import Flatten, Reshape
-from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

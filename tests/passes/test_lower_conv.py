@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Clip, HardSigmoid, Mul, Relu, Sigmoid
 from tercet.runtime.ops.reduce import ReduceMean
-from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.matmul import Einsum
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Div, Mul, Neg, Sub, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Transpose

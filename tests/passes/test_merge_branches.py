@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.matmul import Gemm

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Dim, TensorType
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub, Sum
 from tercet.runtime.ops.matmul import Gemm, MatMul
@@ -25,8 +27,6 @@ from tercet.runtime.ops.random import RandomNormal
 from tercet.runtime.ops.shape import ConstantOfShape, Identity, Reshape, Shape
 from tercet.runtime.options import Options
 from tercet.runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
-from tercet.runtime.types import Dim, TensorType
-from tercet.runtime.verify import verify
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
@@ -337,7 +337,7 @@ def test_a_repeated_element_folds_beyond_fold_bytes_and_takes_no_memory() -> Non
 
 
 def test_symbolic_shape_arithmetic_folds_once_shapes_are_known() -> None:
-    from tercet.runtime.infer import specialise
+    from tercet.runtime.ir.infer import specialise
 
     def build(graph: Graph, x: Value) -> Value:
         rows = apply(graph, Slice(), apply(graph, Shape(), x), *(np.array([i]) for i in (0, 1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul

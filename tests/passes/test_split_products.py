@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid, Swish
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split

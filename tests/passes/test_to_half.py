@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import DType, bfloat16, float16, float32, int64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, int64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Exp, Mul, Relu
@@ -20,8 +22,6 @@ from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
 from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
-from tercet.runtime.types import Array, TensorType
-from tercet.runtime.verify import verify
 
 from .graphs import Build, apply, kinds, make, normal
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.norm import LogSoftmax, Softmax
 from tercet.runtime.ops.shape import Flatten, Reshape, Shape
-from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, optimised
 

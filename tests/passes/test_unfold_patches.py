@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.types import Dim
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.types import Dim
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.passes import AFTER_SHAPES, Rewrites, optimise
-from tercet.runtime.verify import verify
 
 from .graphs import apply, assert_same, kinds, make
 

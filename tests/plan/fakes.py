@@ -17,16 +17,25 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.backend import BuildContext, Claim, Decline, Format, Formats, Step, Stream, View
 from tercet.runtime.errors import DeviceOutOfMemory
-from tercet.runtime.host import HostBuffer
-from tercet.runtime.ir import Graph, Node, Value
-from tercet.runtime.op import Op
+from tercet.runtime.ir.graph import Graph, Node, Value
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.movement import Concat, Split
 from tercet.runtime.options import Options
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.plan.backend import (
+    BuildContext,
+    Claim,
+    Decline,
+    Format,
+    Formats,
+    Step,
+    Stream,
+    View,
+)
+from tercet.runtime.plan.host import HostBuffer
 
 
 class FakeBuffer:

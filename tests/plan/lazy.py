@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tercet.runtime.backend import Format, Stream, View
-from tercet.runtime.dlpack import place_name, place_of
 from tercet.runtime.errors import DeviceError, InputError, UsageError
-from tercet.runtime.exchange import Lent
-from tercet.runtime.types import Array, TensorType
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.plan.backend import Format, Stream, View
+from tercet.runtime.plan.exchange import Lent
+from tercet.runtime.session.dlpack import place_name, place_of
 
 from .fakes import FakeBuffer, FakeDevice, elements
 

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.backend import Backend
-from tercet.runtime.dtypes import DType, float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
-from tercet.runtime.op import Op
+from tercet.runtime.ir.dtypes import DType, float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
+from tercet.runtime.plan.backend import Backend
+from tercet.runtime.session.model import Model
 
 
 class Net:

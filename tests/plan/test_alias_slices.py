@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import NumpyBackend, evaluate
-from tercet.runtime.dtypes import float32, int64
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import float32, int64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.movement import Slice, Split
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
-from tercet.runtime.types import TensorType
+from tercet.runtime.session.model import Model
 
 from .fakes import FakeBackend, FakeDevice
 from .nets import Net

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.runtime import arena
-from tercet.runtime.arena import Allocation, aligned, pack, peak
+from tercet.runtime.plan import arena
+from tercet.runtime.plan.arena import Allocation, aligned, pack, peak
 
 blocks = st.lists(
     st.builds(

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.runtime.backend import Backend
-from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import DeviceOutOfMemory, InputError, UnsupportedError, UsageError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Dim, TensorType
+from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
-from tercet.runtime.types import Dim, TensorType
-from tercet.runtime.verify import verify
+from tercet.runtime.plan.backend import Backend
+from tercet.runtime.session.model import Model
 
 from ..threads import together
 from .fakes import FakeBackend, FakeDevice

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tercet.backends.numpy import evaluate
-from tercet.runtime.dtypes import float32
 from tercet.runtime.errors import UsageError
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.model import Model
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.options import Options
-from tercet.runtime.plan import Plan
-from tercet.runtime.streams import stretches
-from tercet.runtime.types import TensorType
+from tercet.runtime.plan.plan import Plan
+from tercet.runtime.plan.streams import stretches
+from tercet.runtime.session.model import Model
 
 from .fakes import FakeBackend, FakeDevice, FakeStream
 from .nets import Net

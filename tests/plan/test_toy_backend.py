@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tercet.importers.onnx.save import save
-from tercet.runtime.dtypes import float32
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.importers.onnx.writing.save import save
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
-from tercet.runtime.types import TensorType
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "adding_a_backend.md"

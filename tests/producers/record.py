@@ -233,7 +233,7 @@ def by_onnxruntime(model: ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Write everything."""
-    from tercet.tools.nested import flat
+    from tercet.tools.common.nested import flat
 
     warnings.simplefilter("ignore")
     RECORDED.mkdir(exist_ok=True)

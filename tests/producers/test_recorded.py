@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 import tercet
-from tercet.runtime.types import Array
-from tercet.tools.nested import flat
+from tercet.runtime.ir.types import Array
+from tercet.tools.common.nested import flat
 
 RECORDED = Path(__file__).parent / "recorded"
 NAMES = sorted(file.stem for file in RECORDED.glob("*.onnx"))

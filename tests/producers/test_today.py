@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 import tercet
-from tercet.tools.nested import flat
+from tercet.tools.common.nested import flat
 
 from .record import Made, by_onnxruntime, from_boosters, from_sklearn, from_texts
 from .test_recorded import agree

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tercet.backends.regions.regions import Region, is_worthwhile, regions
-from tercet.runtime.dtypes import float32
-from tercet.runtime.ir import Graph, Node, Value
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph, Node, Value
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.types import TensorType
 
 TYPE = TensorType(float32, (4, 4))
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tercet.backends.regions.worker import Ended, Worker
+from tercet.runtime.base.guard import bounded
 from tercet.runtime.errors import TimeLimitError
-from tercet.runtime.guard import bounded
 
 from . import answering
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tercet.backends.numpy.convert import convert
+from tercet.backends.numpy.numerics.convert import convert
 from tercet.importers.onnx import load
-from tercet.runtime.dtypes import (
+from tercet.runtime.ir.dtypes import (
     bits_of,
     float32,
     int64,
@@ -22,7 +22,7 @@ from tercet.runtime.dtypes import (
     uint32,
     uint64,
 )
-from tercet.runtime.op import OPERATORS, Op, TensorAttribute
+from tercet.runtime.ir.op import OPERATORS, Op, TensorAttribute
 
 from .cases import array_of, cases_by_operator
 

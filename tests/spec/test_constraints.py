@@ -11,9 +11,16 @@ from onnx import TensorProto
 from onnx.defs import OpSchema
 
 from tercet.runtime import ops
-from tercet.runtime.constraints import DOMAINS, MAPS, SIGNATURES, Constraint, Element, signature_of
-from tercet.runtime.dtypes import BY_ONNX, DType
-from tercet.runtime.op import OPERATORS
+from tercet.runtime.ir.constraints import (
+    DOMAINS,
+    MAPS,
+    SIGNATURES,
+    Constraint,
+    Element,
+    signature_of,
+)
+from tercet.runtime.ir.dtypes import BY_ONNX, DType
+from tercet.runtime.ir.op import OPERATORS
 
 assert ops  # importing it declares the operators
 

@@ -12,10 +12,10 @@ import pytest
 from onnx.defs import OpSchema
 
 from tercet.runtime import ops
-from tercet.runtime.dtypes import BY_ONNX, DType
-from tercet.runtime.ir import Graph
-from tercet.runtime.op import OPERATORS, Op, TensorAttribute, arity, input_kinds
-from tercet.runtime.types import ValueType
+from tercet.runtime.ir.dtypes import BY_ONNX, DType
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.op import OPERATORS, Op, TensorAttribute, arity, input_kinds
+from tercet.runtime.ir.types import ValueType
 
 assert ops  # importing it declares the operators
 

@@ -17,7 +17,7 @@ import pytest
 from onnx import ModelProto, TypeProto, defs, numpy_helper
 
 import tercet
-from tercet.runtime.dtypes import BY_ONNX, FLOAT6S, TO_ONNX, DType, name_of
+from tercet.runtime.ir.dtypes import BY_ONNX, FLOAT6S, TO_ONNX, DType, name_of
 
 from .cases import Case, array_of, cases_by_operator
 from .test_dtypes import cast

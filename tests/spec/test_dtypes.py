@@ -17,8 +17,10 @@ import pytest
 from onnx import TensorProto, defs
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.backends.numpy.convert import convert
-from tercet.runtime.dtypes import (
+from tercet.backends.numpy.numerics.convert import convert
+from tercet.runtime.base.host_memory import memory
+from tercet.runtime.errors import TercetError
+from tercet.runtime.ir.dtypes import (
     BY_ONNX,
     COMPLEX,
     FLOAT8S,
@@ -34,14 +36,12 @@ from tercet.runtime.dtypes import (
     name_of,
     string,
 )
-from tercet.runtime.errors import TercetError
-from tercet.runtime.host import HOST
-from tercet.runtime.host_memory import memory
-from tercet.runtime.ir import Graph
-from tercet.runtime.op import OPERATORS, attributes, with_attributes
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.op import OPERATORS, attributes, with_attributes
+from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.elementwise import Cast
-from tercet.runtime.types import Array
-from tercet.runtime.weights import WeightStore
+from tercet.runtime.plan.host import HOST
+from tercet.runtime.plan.weights import WeightStore
 
 from .samples import Key, Sample, fitted, sample_of
 

@@ -21,12 +21,12 @@ from onnx import (
 )
 
 from tercet.importers.onnx import load
-from tercet.runtime.dtypes import BY_ONNX, string
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
-from tercet.runtime.op import OPERATORS
+from tercet.runtime.ir.dtypes import BY_ONNX, string
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import OPERATORS
+from tercet.runtime.ir.types import OptionalType, SequenceType, TensorType, ValueType
 from tercet.runtime.ops.propagate import is_small
-from tercet.runtime.types import OptionalType, SequenceType, TensorType, ValueType
 
 from .cases import Case, array_of, cases_by_operator
 

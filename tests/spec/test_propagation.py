@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tercet.runtime.dtypes import DType, bool_, float32, int32, int64
 from tercet.runtime.errors import ModelError
-from tercet.runtime.infer import infer, specialise
-from tercet.runtime.ir import Graph, Value
-from tercet.runtime.op import Op, TensorAttribute
+from tercet.runtime.ir.dtypes import DType, bool_, float32, int32, int64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer, specialise
+from tercet.runtime.ir.op import Op, TensorAttribute
+from tercet.runtime.ir.types import Dim, TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Equal, Floor, Mul, Sub, Where
 from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Tile, Transpose
@@ -24,7 +25,6 @@ from tercet.runtime.ops.shape import (
     Squeeze,
     Unsqueeze,
 )
-from tercet.runtime.types import Dim, TensorType
 
 
 class Chain:

@@ -11,10 +11,10 @@ import pytest
 from onnx.defs import OpSchema
 
 from tercet.runtime import ops
-from tercet.runtime.dtypes import float32, int64
 from tercet.runtime.errors import ShapeError
-from tercet.runtime.op import OPERATORS, Op
-from tercet.runtime.types import MapType, TensorType, ValueType, type_of
+from tercet.runtime.ir.dtypes import float32, int64
+from tercet.runtime.ir.op import OPERATORS, Op
+from tercet.runtime.ir.types import MapType, TensorType, ValueType, type_of
 
 from .samples import Sample, sample_of
 

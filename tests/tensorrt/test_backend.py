@@ -21,16 +21,16 @@ from tercet.backends.tensorrt.backend import TensorrtBackend
 from tercet.backends.tensorrt.engines import Engines
 from tercet.backends.tensorrt.products import RTX, TENSORRT
 from tercet.importers import onnx as importer
-from tercet.runtime.backend import View
-from tercet.runtime.cache import Cache
+from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import DeviceError, UsageError
-from tercet.runtime.model import Model
-from tercet.runtime.op import OPERATORS
+from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.options import Options
-from tercet.tools.bench_models import bench_inputs
-from tercet.tools.generated_models import Sheet, image
-from tercet.tools.light_models import light_model
+from tercet.runtime.plan.backend import View
+from tercet.runtime.session.model import Model
+from tercet.tools.workshop.bench_models import bench_inputs
+from tercet.tools.workshop.generated_models import Sheet, image
+from tercet.tools.workshop.light_models import light_model
 
 from ..plan.fakes import FakeBackend, FakeBuffer, FakeDevice, FakeStream
 from .double import Double

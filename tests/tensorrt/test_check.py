@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tercet.tools import tensorrt_check
-from tercet.tools.tensorrt_check import Outcome, Part, markdown, parts
+from tercet.tools.workshop import tensorrt_check
+from tercet.tools.workshop.tensorrt_check import Outcome, Part, markdown, parts
 
 
 @pytest.mark.usefixtures("nothing_installed")

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tercet.backends.tensorrt.claims import refusal
 from tercet.importers import onnx as importer
-from tercet.runtime.infer import infer
+from tercet.runtime.ir.infer import infer
 
 F, D, I32, I64, B8, U8, I4 = (
     TensorProto.FLOAT,

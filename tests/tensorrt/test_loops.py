@@ -7,8 +7,8 @@ import pytest
 from tercet.backends.tensorrt.claims import refusals
 from tercet.backends.tensorrt.loops import DROPS, droppers
 from tercet.importers import onnx as importer
-from tercet.runtime.infer import infer
-from tercet.runtime.ir import Graph
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
 
 from .recurrences import GATES, WAYS, recurrences
 

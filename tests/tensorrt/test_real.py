@@ -1,6 +1,7 @@
 """The real parser and builder, in a process of their own: a sample; the tool asks about everything.
 
-They need no GPU; nothing is run. `python -m tercet.tools.tensorrt_support` has the whole table.
+They need no GPU; nothing is run. `python -m tercet.tools.workshop.tensorrt_support` has the whole
+table.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from tercet.backends.regions.section import Section, section
 from tercet.backends.regions.worker import Ended
 from tercet.backends.tensorrt.claims import OPSET
 from tercet.importers import onnx as importer
-from tercet.runtime.backend import Claim, Decline
 from tercet.runtime.errors import BackendUnavailable
-from tercet.runtime.ir import Graph, Node
-from tercet.runtime.model import Model
+from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.options import Options
-from tercet.tools.generated_models import Sheet, image
-from tercet.tools.inspection import inspect
-from tercet.tools.light_models import light_model
-from tercet.tools.tensorrt_page import is_wrong_claim, is_wrong_refusal
-from tercet.tools.tensorrt_support import CAPABILITY, suite
-from tercet.tools.tensorrt_survey import Survey, look_at
-from tercet.tools.tensorrt_worker import SectionBuilder
+from tercet.runtime.plan.backend import Claim, Decline
+from tercet.runtime.session.model import Model
+from tercet.tools.inspect.inspection import inspect
+from tercet.tools.workshop.generated_models import Sheet, image
+from tercet.tools.workshop.light_models import light_model
+from tercet.tools.workshop.tensorrt_page import is_wrong_claim, is_wrong_refusal
+from tercet.tools.workshop.tensorrt_support import CAPABILITY, suite
+from tercet.tools.workshop.tensorrt_survey import Survey, look_at
+from tercet.tools.workshop.tensorrt_worker import SectionBuilder
 
 from .double import RTX_STUB, STUB, classes
 from .recurrences import WAYS, recurrences
@@ -52,7 +53,7 @@ def worker() -> Iterator[SectionBuilder]:
 @pytest.fixture(scope="module")
 def known() -> dict[str, bool]:
     """Which operators the real parser knows; others it does not."""
-    from tercet.runtime.op import OPERATORS
+    from tercet.runtime.ir.op import OPERATORS
 
     names = sorted(name for domain, name in OPERATORS if not domain)
     said = in_a_process(f"print(*[name for name in {names!r} if builder.takes(name)])")

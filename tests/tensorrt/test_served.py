@@ -1,6 +1,7 @@
 """On a GPU that the library serves: the demo, ONNX's suite and the speed table, on engines.
 
-`make gpu-test` runs this with everything else, `python -m tercet.tools.tensorrt_check` by itself.
+`make gpu-test` runs this with everything else, `python -m tercet.tools.workshop.tensorrt_check` by
+itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tercet
-from tercet.tools.tensorrt_check import BACKEND, parts, run
+from tercet.tools.workshop.tensorrt_check import BACKEND, parts, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.alone]
 TITLES = ("the demo", "ONNX's own suite", "speed")

@@ -20,11 +20,11 @@ from tercet.backends.tensorrt.claims import OPSET
 from tercet.backends.tensorrt.engines import Engines
 from tercet.backends.tensorrt.products import PRODUCTS, RTX, TENSORRT, Product
 from tercet.importers import onnx as importer
-from tercet.runtime.cache import Cache
+from tercet.runtime.base.cache import Cache
 from tercet.runtime.errors import BackendUnavailable
-from tercet.runtime.infer import infer
+from tercet.runtime.ir.infer import infer
 from tercet.runtime.options import Options
-from tercet.tools import doctor
+from tercet.tools.doctor import doctor
 
 from ..plan.fakes import FakeDevice
 from .double import Double

@@ -21,7 +21,7 @@ _DataDir = Annotated[
 
 
 def _around(folder: Path) -> AbstractContextManager[Any]:
-    from ...importers.onnx.external import external_data_in
+    from ...importers.onnx.reading.external import external_data_in
 
     return external_data_in(folder)
 

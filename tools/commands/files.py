@@ -58,10 +58,10 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write the optimised graph as an ONNX model."""
-    from ..arrays import read_named
-    from ..deadline import all_or_nothing
-    from ..export import export as export_model
-    from ..export_view import show_exported
+    from ..common.arrays import read_named
+    from ..common.deadline import all_or_nothing
+    from ..export.export import export as export_model
+    from ..export.export_view import show_exported
 
     with all_or_nothing(timeout):
         found = export_model(
@@ -97,11 +97,11 @@ def simplify(
     debug: Debug = False,
 ) -> None:
     """Write the optimised graph as an ONNX model, and check it against the original."""
-    from ..arrays import read_named
-    from ..console import progress
-    from ..deadline import all_or_nothing
-    from ..export import simplify as simplify_model
-    from ..export_view import show_exported
+    from ..common.arrays import read_named
+    from ..common.console import progress
+    from ..common.deadline import all_or_nothing
+    from ..export.export import simplify as simplify_model
+    from ..export.export_view import show_exported
 
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
     with progress() as say, all_or_nothing(timeout, say) as tell:
@@ -139,9 +139,9 @@ def extract(
     debug: Debug = False,
 ) -> None:
     """Write the part of a model between some tensors as a model of its own."""
-    from ..deadline import all_or_nothing
-    from ..export import extract as extract_part
-    from ..export_view import show_exported
+    from ..common.deadline import all_or_nothing
+    from ..export.export import extract as extract_part
+    from ..export.export_view import show_exported
 
     with all_or_nothing(timeout):
         found = extract_part(
@@ -217,12 +217,12 @@ def inspect(
     debug: Debug = False,
 ) -> None:
     """Show what is in a model, its cost, placement and memory."""
-    from ..console import progress
-    from ..deadline import all_or_nothing
-    from ..graph_file import check_graph_name, write_graph
-    from ..inspection import inspect as inspect_model
-    from ..inspection_view import show_inspection
-    from ..pass_texts import write_texts
+    from ..common.console import progress
+    from ..common.deadline import all_or_nothing
+    from ..inspect.graph_file import check_graph_name, write_graph
+    from ..inspect.inspection import inspect as inspect_model
+    from ..inspect.inspection_view import show_inspection
+    from ..inspect.pass_texts import write_texts
 
     if (diff or ir) and not passes:
         raise UsageError("--diff and --ir belong to --passes")
@@ -271,10 +271,10 @@ def inspect(
 def _inspect_algorithms(
     model: Path, backend: str, *, json: bool, target: str | None, **options: Any
 ) -> None:
-    from ..algorithms import algorithms
-    from ..algorithms_view import show_algorithms
-    from ..console import progress
-    from ..cudnn_algorithms import engine_lists, show_engine_lists
+    from ..common.console import progress
+    from ..tune.algorithms import algorithms
+    from ..tune.algorithms_view import show_algorithms
+    from ..tune.cudnn_algorithms import engine_lists, show_engine_lists
 
     if backend not in ("cuda", "cudnn"):
         raise UsageError(f"--algorithms lists the ways of cuda and of cudnn, not of '{backend}'")

@@ -29,9 +29,9 @@ def doctor(
     debug: Debug = False,
 ) -> None:
     """Check the environment: what is installed, what is missing, and how to get it."""
-    from ..console import progress
-    from ..deadline import all_or_nothing
-    from ..doctor import diagnose, show_diagnosis
+    from ..common.console import progress
+    from ..common.deadline import all_or_nothing
+    from ..doctor.doctor import diagnose, show_diagnosis
 
     with progress() as say, all_or_nothing(timeout, say) as tell:
         found = diagnose(peaks=peaks, say=tell)
@@ -99,7 +99,7 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """Read handwritten digits on every backend that this machine has."""
-    from ..console import open_console
-    from ..demo import run_demo
+    from ..common.console import open_console
+    from ..demo.demo import run_demo
 
     raise typer.Exit(run_demo(open_console(), backends))

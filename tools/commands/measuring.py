@@ -77,13 +77,13 @@ def profile(
     debug: Debug = False,
 ) -> None:
     """Show where the time of a run goes, beside what the machine could do."""
-    from ..console import progress
-    from ..measure import Repeat
-    from ..profiling import profile as profile_model
-    from ..profiling_diff import diff_profiles
-    from ..profiling_view import show_difference, show_profile
-    from ..threads import use_threads
-    from ..trace_events import write_trace
+    from ..common.console import progress
+    from ..common.measure import Repeat
+    from ..common.threads import use_threads
+    from ..profile.profiling import profile as profile_model
+    from ..profile.profiling_diff import diff_profiles
+    from ..profile.profiling_view import show_difference, show_profile
+    from ..profile.trace_events import write_trace
 
     if (model is None) == (diff is None):
         raise UsageError("either a model, or --diff with two saved profiles")
@@ -192,12 +192,12 @@ def bench(
     debug: Debug = False,
 ) -> None:
     """Measure latency, throughput and accuracy; hold them against limits or an older benchmark."""
-    from ..bench import Schedule
-    from ..bench import bench as bench_models
-    from ..bench_check import Limits, latency_limits
-    from ..bench_view import show_bench
-    from ..console import progress
-    from ..threads import use_threads
+    from ..bench.bench import Schedule
+    from ..bench.bench import bench as bench_models
+    from ..bench.bench_check import Limits, latency_limits
+    from ..bench.bench_view import show_bench
+    from ..common.console import progress
+    from ..common.threads import use_threads
 
     if assert_ratio is not None and old is None:
         raise UsageError("--assert-ratio belongs to --compare")
@@ -250,8 +250,8 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Write comparisons, profiles and benchmarks as one HTML file that loads nothing."""
-    from ..report import report as make_report
-    from ..report import show_report
+    from ..report.report import report as make_report
+    from ..report.report import show_report
 
     found = make_report(files, title)
     found.write(out)

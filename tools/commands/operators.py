@@ -49,7 +49,7 @@ def read_operators(file: Path) -> Mapping[tuple[str, str], Any]:
 
 
 def _around(file: Path) -> AbstractContextManager[Any]:
-    from ...runtime.custom import operators_in
+    from ...runtime.ir.custom import operators_in
 
     return operators_in(read_operators(file))
 

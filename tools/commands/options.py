@@ -11,7 +11,7 @@ import typer
 from ...runtime.errors import TimeLimitError, UsageError
 
 if TYPE_CHECKING:
-    from ..inputs import Wanted
+    from ..common.inputs import Wanted
 
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Fallback = Annotated[
@@ -145,7 +145,7 @@ PROCESS = _Process()
 def arm_watchdog(seconds: float | None) -> float | None:
     """Have the process ended if a command cannot be interrupted; returns `seconds`."""
     if seconds is not None:
-        from ..deadline import WATCHDOG
+        from ..common.deadline import WATCHDOG
 
         WATCHDOG.owns_process = PROCESS.is_command
         WATCHDOG.arm(seconds)
@@ -178,8 +178,8 @@ def wanted_inputs(
     pixels: tuple[float, str, str, bool, bool] = (255, "0", "1", False, False),
 ) -> Wanted:
     """Return where the inputs of a run come from, as the options say."""
-    from ..images import Pixels
-    from ..inputs import Wanted
+    from ..common.images import Pixels
+    from ..common.inputs import Wanted
 
     scale, mean, std, crop, bgr = pixels
     chosen = Pixels(scale, numbers("--mean", mean), numbers("--std", std), crop, bgr)
@@ -230,8 +230,8 @@ def names_of(text: str) -> tuple[str, ...]:
 
 def show(found: Any, view: Any, *, json: bool) -> None:
     """Print what was found: as JSON, or with the function that draws it."""
-    from ..console import open_console, print_json
-    from ..warned import HEARD
+    from ..common.console import open_console, print_json
+    from ..common.warned import HEARD
 
     console = open_console()
     if json:

@@ -85,13 +85,13 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a model; show its outputs and how long it takes."""
-    from ..archives import write_archive
-    from ..arrays import check_archive_name, read_named
-    from ..console import progress
-    from ..measure import Repeat
-    from ..nested import flat
-    from ..run import run_model, show_run
-    from ..threads import use_threads
+    from ..common.archives import write_archive
+    from ..common.arrays import check_archive_name, read_named
+    from ..common.console import progress
+    from ..common.measure import Repeat
+    from ..common.nested import flat
+    from ..common.threads import use_threads
+    from ..run.run import run_model, show_run
 
     check_archive_name(save)
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop, bgr))
@@ -210,15 +210,15 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Run a model on several backends; compare outputs and latencies, or all tensors in between."""
-    from ..arrays import check_archive_name
-    from ..compare import compare as compare_all
-    from ..compare_view import show_comparison
-    from ..console import progress
-    from ..layers import compare_layers
-    from ..layers_view import show_layers
-    from ..measure import Repeat
-    from ..threads import use_threads
-    from ..tolerances import parse_tolerances
+    from ..common.arrays import check_archive_name
+    from ..common.console import progress
+    from ..common.measure import Repeat
+    from ..common.threads import use_threads
+    from ..compare.compare import compare as compare_all
+    from ..compare.compare_view import show_comparison
+    from ..compare.layers import compare_layers
+    from ..compare.layers_view import show_layers
+    from ..verdict.tolerances import parse_tolerances
 
     check_archive_name(save)
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop, bgr))
@@ -320,13 +320,13 @@ def bisect(
     debug: Debug = False,
 ) -> None:
     """Find the rewrite, or the nodes, that make outputs wrong, or that must stay float32."""
-    from ..bisection import bisect as bisect_model
-    from ..bisection_view import show_bisection
-    from ..console import progress
-    from ..precision import keep_float32 as find_kept
-    from ..precision_view import show_kept
-    from ..reduction import write_reduced
-    from ..threads import use_threads
+    from ..bisect.bisection import bisect as bisect_model
+    from ..bisect.bisection_view import show_bisection
+    from ..bisect.precision import keep_float32 as find_kept
+    from ..bisect.precision_view import show_kept
+    from ..bisect.reduction import write_reduced
+    from ..common.console import progress
+    from ..common.threads import use_threads
 
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
     options = {"tune": tune, "conv": conv, "algorithms": algorithms_of(algorithm)}

@@ -52,11 +52,11 @@ def tune(
     debug: Debug = False,
 ) -> None:
     """Measure the algorithms of each Conv, Gemm and MatMul on the GPU; --tune takes the fastest."""
-    from ..algorithms import algorithms as list_algorithms
-    from ..algorithms_view import show_algorithms, show_report, show_tuned
-    from ..console import progress
-    from ..deadline import all_or_nothing
-    from ..tuning import tune as tune_model
+    from ..common.console import progress
+    from ..common.deadline import all_or_nothing
+    from ..tune.algorithms import algorithms as list_algorithms
+    from ..tune.algorithms_view import show_algorithms, show_report, show_tuned
+    from ..tune.tuning import tune as tune_model
 
     options: dict[str, Any] = {
         "workspace": workspace,

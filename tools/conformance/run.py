@@ -9,8 +9,8 @@ from time import perf_counter
 from ... import backends
 from ...runtime.errors import UsageError, did_you_mean
 from ...runtime.options import Options
-from ..environment import environment
-from ..threads import usable_cpus
+from ..common.environment import environment
+from ..common.threads import usable_cpus
 from . import suite
 from .report import ConformanceReport, assess, read_expectation
 from .workers import WorkerSettings, run_cases

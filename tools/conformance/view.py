@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ..console import counted, facts, grid, open_console
+from ..common.console import counted, facts, grid, open_console
 from .report import ConformanceReport, NotPassed
 from .run import Tell
 

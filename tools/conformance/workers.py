@@ -11,10 +11,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from time import monotonic
 
-from ...backends.numpy import blas
+from ...backends.numpy.numerics import blas
 from ...onnx_backend import TercetBackend
 from ...runtime.errors import DeviceError
-from ..threads import usable_cpus
+from ..common.threads import usable_cpus
 from .judge import Outcome, judge
 from .suite import ConformanceCase
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ....runtime.dtypes import DType, bfloat16, float8e4m3fn, float16, float32, int8, uint8
+from ....runtime.ir.dtypes import DType, bfloat16, float8e4m3fn, float16, float32, int8, uint8
 
 #: The 16-bit floats.
 HALVES = frozenset({float16, bfloat16})

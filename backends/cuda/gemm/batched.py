@@ -12,13 +12,13 @@ from functools import partial
 
 import numpy as np
 
-from ....runtime.ir import Value
-from ....runtime.types import Array
-from ..launch import Launch
-from ..layout import ceil_div
-from ..operands import Packed, Scratch
-from ..registry import Setting
-from ..tail import NO_TAIL
+from ....runtime.ir.graph import Value
+from ....runtime.ir.types import Array
+from ..algorithms.registry import Setting
+from ..codegen.tail import NO_TAIL
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Scratch
 from . import tf32x3
 from .pack import in_parts, padded
 from .problem import Batch, Gemm, Problem

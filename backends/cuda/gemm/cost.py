@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, inf
 
-from ..compile import Target
-from ..layout import ceil_div
+from ..recipe.layout import ceil_div
+from ..recipe.targets import Target
 from .problem import Problem
 from .tile import Config, Cost, Tile
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..launch import Launch
-from ..layout import ceil_div
-from ..operands import Packed, Scratch, Tensor
-from ..tail import Tail
+from ..codegen.tail import Tail
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Scratch, Tensor
 from .atoms import HALVES
 from .problem import Gemm
 from .sources import Rows

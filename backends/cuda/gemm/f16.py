@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from ....runtime.backend import Format
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window, window
-from ..compile import Target
-from ..copies import transposition, words_of
-from ..launch import Launch
-from ..layout import Ints, ceil_div
-from ..operands import Packed, Scratch, Tensor
-from ..registry import Answer, RecipeContext, Setting
-from ..tail import Tail
+from ....runtime.plan.backend import Format
+from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..codegen.copies import transposition, words_of
+from ..codegen.tail import Tail
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, ceil_div
+from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.targets import Target
 from .cost import LAUNCH, MARGIN, MEMORY, Choice
 from .epilogue import sharing
 from .first_layer import rows_of_windows, strips

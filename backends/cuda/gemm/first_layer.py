@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
+from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
-from ....runtime.types import Array
-from ..launch import Launch
-from ..layout import ceil_div
-from ..operands import Packed, Tensor
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Tensor
 from .sources import Image, packed_image
 
 #: Channels of a packed pixel, and elements of a row of a window.

@@ -8,17 +8,17 @@ from math import prod
 
 import numpy as np
 
-from ....runtime.backend import Format
-from ....runtime.dtypes import DType, float32, int8, uint8
+from ....runtime.ir.dtypes import DType, float32, int8, uint8
+from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import window
-from ....runtime.types import Array
-from ..compile import Target
-from ..launch import Launch
-from ..layout import ceil_div
-from ..menu import LAST, PLAIN, Formats
-from ..operands import Packed, Scratch, Tensor
-from ..rounding import narrow
+from ....runtime.plan.backend import Format
+from ..algorithms.menu import LAST, PLAIN, Formats
+from ..codegen.rounding import narrow
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.targets import Target
 from .atoms import atom_of
 from .cost import Choice, ranked, with_splits
 from .pack import packed_filters, padded

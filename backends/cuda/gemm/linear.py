@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from ....runtime.dtypes import float32
+from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import Gemm as GemmOp
-from ..launch import Launch
-from ..layout import ceil_div
-from ..operands import Packed, Tensor
-from ..registry import Answer, Setting, need_dtypes
-from ..tail import Tail
+from ..algorithms.registry import Answer, Setting, need_dtypes
+from ..codegen.tail import Tail
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Tensor
 from . import f16, tf32x3
 from .atoms import HALVES
 from .pack import Form, pack_bias, pack_columns, rows_of

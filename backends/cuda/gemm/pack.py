@@ -8,9 +8,9 @@ from math import prod
 
 import numpy as np
 
-from ....runtime.types import Array
-from ..layout import ceil_div
-from ..operands import Packed, Tensor
+from ....runtime.ir.types import Array
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Tensor
 
 #: Brings [batch, n, k] into the order of a schedule.
 Order = Callable[[Array], Array]

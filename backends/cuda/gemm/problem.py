@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....runtime.dtypes import DType, float32
-from ..operands import Given, Packed, Scratch, Tensor
-from ..tail import Tail
+from ....runtime.ir.dtypes import DType, float32
+from ..codegen.tail import Tail
+from ..recipe.operands import Given, Packed, Scratch, Tensor
 from .sources import Rows, Source, widest
 from .tile import Shape, Tile
 

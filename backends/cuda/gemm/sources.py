@@ -9,14 +9,14 @@ from math import prod
 
 import numpy as np
 
-from ....runtime.backend import Format
-from ....runtime.dtypes import uint8, uint16, uint32
+from ....runtime.ir.dtypes import uint8, uint16, uint32
+from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
-from ....runtime.types import Array
-from ..launch import Launch
-from ..layout import Ints, ceil_div, strides
-from ..operands import Members, Packed, Scratch, Tensor
-from ..spatial import by_axis, sizes
+from ....runtime.plan.backend import Format
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, ceil_div, strides
+from ..recipe.operands import Members, Packed, Scratch, Tensor
+from ..recipe.spatial import by_axis, sizes
 
 #: Greatest extent of an image: sums of rows and of columns are 15-bit numbers.
 MAX_EXTENT = 1 << 13

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import cache, partial
 from math import inf
 
-from ....runtime.backend import Format
-from ....runtime.types import Array
-from ..compile import Target
-from ..convolution import Convolution
-from ..launch import Launch
-from ..layout import ceil_div
-from ..menu import Formats
-from ..operands import Packed, Scratch, Tensor
-from ..registry import Answer, Setting
-from ..tail import Tail
+from ....runtime.ir.types import Array
+from ....runtime.plan.backend import Format
+from ..algorithms.menu import Formats
+from ..algorithms.registry import Answer, Setting
+from ..codegen.tail import Tail
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed, Scratch, Tensor
+from ..recipe.targets import Target
+from .convolution import Convolution
 from .cost import (
     CACHE,
     LAUNCH,

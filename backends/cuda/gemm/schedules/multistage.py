@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import IntEnum
 
-from .....runtime.dtypes import float32
-from ...compile import Target
-from ...launch import Launch
-from ...layout import ceil_div
-from ...operands import Given, Scratch
-from ...tail import NO_TAIL, Tail
+from .....runtime.ir.dtypes import float32
+from ...codegen.tail import NO_TAIL, Tail
+from ...recipe.launch import Launch
+from ...recipe.layout import ceil_div
+from ...recipe.operands import Given, Scratch
+from ...recipe.targets import Target
 from ..atoms import F16_SUMS, TF32, atom_of
 from ..cost import (
     CACHE,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from .....runtime.dtypes import float32
-from ...bounds import MOST_BLOCKS
-from ...compile import Target
-from ...launch import Launch
-from ...layout import ceil_div
-from ...operands import Scratch
-from ...registry import Setting
-from ...tail import NO_TAIL, Tail
+from .....runtime.ir.dtypes import float32
+from ...algorithms.registry import Setting
+from ...codegen.tail import NO_TAIL, Tail
+from ...recipe.bounds import MOST_BLOCKS
+from ...recipe.launch import Launch
+from ...recipe.layout import ceil_div
+from ...recipe.operands import Scratch
+from ...recipe.targets import Target
 from ..cost import Choice, Work, estimate, filled, ranked
 from ..epilogue import reduction
 from ..problem import Gemm, Problem

@@ -10,12 +10,12 @@ from enum import Enum
 from math import prod
 
 from .....runtime.ops.window import Window
-from ...compile import Target
-from ...launch import Launch
-from ...layout import Ints, ceil_div
-from ...operands import Tensor, TensorMap
-from ...spatial import by_axis, sizes
-from ...tail import Tail
+from ...codegen.tail import Tail
+from ...recipe.launch import Launch
+from ...recipe.layout import Ints, ceil_div
+from ...recipe.operands import Tensor, TensorMap
+from ...recipe.spatial import by_axis, sizes
+from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..cost import LAUNCH, TMA_CACHE, Choice, Work, estimate, filled, overlapped
 from ..epilogue import epilogue_flags

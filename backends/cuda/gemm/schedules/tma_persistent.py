@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from ...compile import Target
-from ...launch import Launch
-from ...layout import ceil_div
-from ...operands import TensorMap
-from ...tail import Tail
+from ...codegen.tail import Tail
+from ...recipe.launch import Launch
+from ...recipe.layout import ceil_div
+from ...recipe.operands import TensorMap
+from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..cost import MEMORY, Choice, Work, estimate, filled, ranked
 from ..epilogue import epilogue_flags

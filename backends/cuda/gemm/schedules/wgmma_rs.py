@@ -6,11 +6,11 @@ tile after the other; or those of a cluster share the sum of one.
 
 from __future__ import annotations
 
-from .....runtime.dtypes import float32
-from ...compile import Target
-from ...launch import Launch
-from ...layout import ceil_div
-from ...tail import Tail
+from .....runtime.ir.dtypes import float32
+from ...codegen.tail import Tail
+from ...recipe.launch import Launch
+from ...recipe.layout import ceil_div
+from ...recipe.targets import Target
 from ..atoms import TF32
 from ..problem import Gemm
 from ..tile import Config, Tile

@@ -4,7 +4,7 @@
 // Compile-time: T; BM; ROWS: 0 matrix, 1 pixels, 2 windows; VECTOR, the elements copied at once;
 // LOADERS, the threads that copy.
 
-#include "divide.cuh"
+#include "elementwise/divide.cuh"
 
 enum { MATRIX, PIXELS, WINDOWS };
 

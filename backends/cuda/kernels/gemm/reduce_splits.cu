@@ -4,7 +4,7 @@
 // partial is [batch][splits][m][n]. Compile-time: VECTOR_C, the results of a thread; BIAS;
 // GROUPS: whether a batch is a group of a convolution, with channels of its own.
 
-#include "copy.cuh"
+#include "ptx/copy.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
 gemm_reduce(const T* partial, T* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,

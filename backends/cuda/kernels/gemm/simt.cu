@@ -17,7 +17,7 @@
 // elements of one store; WIDE: whether all tiles lie along x, for more than a grid has along y. A
 // batch is one of several products, or a group of a convolution.
 
-#include "copy.cuh"
+#include "ptx/copy.cuh"
 
 enum { MATRIX, PIXELS, WINDOWS };
 

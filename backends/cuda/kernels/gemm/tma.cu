@@ -22,12 +22,12 @@
 
 #include "ptx/pdl.cuh"
 #include "gemm/epilogue.cuh"
-#include "greater.cuh"
+#include "elementwise/greater.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/pipeline.cuh"
 #include "ptx/tma.cuh"
-#include "divide.cuh"
+#include "elementwise/divide.cuh"
 
 enum { MATRIX, RUN, SQUARES, TAPWISE };
 

@@ -1,0 +1,1 @@
+"""Which function makes an operator's recipe, and which of several algorithms is taken."""

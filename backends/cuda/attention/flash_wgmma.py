@@ -1,0 +1,159 @@
+"""Attention of 16-bit floats on Hopper, whose copy engine feeds products of four warps."""
+
+from __future__ import annotations
+
+from ....runtime.ir.dtypes import float32
+from ..gemm.atoms import atom_of
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import TensorMap
+from ..recipe.targets import Target
+from .heads import AttentionTask, Heads
+
+#: Rows of queries of a block of `attention_wgmma.cu`, and the size of heads that it is for.
+GROUP, SIZE = 64, 64
+#: Keys of a tile, at most: what scores a thread has registers for.
+MOST_KEYS = 208
+#: Keys that the beginning and the end of a step take as long as.
+OF_STEP = 24
+
+
+def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
+    """Return the launch with wgmma, or None where it does not suit."""
+    operands = (task.q, task.k, task.v, task.y)
+    able = (
+        target.has_wgmma
+        and all(x.vector(8) == 8 for x in operands)
+        and task.past == (None, None)
+        and task.lengths is None
+    )
+    if able and _suits_long(task, target):
+        return _long(task, target)
+    if able and _suits_groups(task, target):
+        return _grouped(task, target)
+    return None
+
+
+def _fills(task: AttentionTask, rows: int, target: Target) -> bool:
+    """Whether blocks of so many rows are enough for nearly every multiprocessor."""
+    batch, heads, length, _ = task.q.dims
+    return ceil_div(length, rows) * heads * batch >= 0.9 * target.processors
+
+
+def _suits_groups(task: AttentionTask, target: Target) -> bool:
+    """Whether `attention_wgmma.cu` is for these heads, and has enough blocks."""
+    length = task.q.dims[2]
+    return (
+        task.q.dims[3] == task.v.dims[3] == SIZE
+        and length > GROUP // 2
+        and _fills(task, GROUP, target)
+    )
+
+
+def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int = 0) -> Launch:
+    batch, heads, length, size = task.q.dims
+    steps_of = range(64, MOST_KEYS + 1, 16)
+    keys = keys or min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
+    stages = min(2, ceil_div(task.total, keys))
+    shared = GROUP * SIZE * 2 + stages * (keys * SIZE * 4 + 16) + keys * 4
+    fitting = (target.shared + 1024) // (shared + 1024)
+    resident = resident or min(fitting, _blocks_with_registers(task, keys))
+    tiles = ceil_div(length, GROUP)
+    mask, dtype = task.mask, task.q.tensor.dtype
+    return Launch(
+        "attention/attention_wgmma.cu",
+        "attention_wgmma",
+        grid=(tiles * heads * batch, 1, 1),
+        block=128,
+        args={
+            **{"q": _map(task.q, GROUP), "k": _map(task.k, keys), "v": _map(task.v, keys)},
+            **{"y": _map(task.y, GROUP), "mask": mask, **task.numbers, "tiles": tiles},
+        },
+        types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
+        constants=(
+            *task.constants,
+            *(("KEYS", keys), ("STAGES", stages), ("RESIDENT", resident)),
+        ),
+        code=atom_of(dtype).code(keys, across=SIZE, a_in_registers=True),
+        shared=shared,
+        early=True,
+        note=f"{keys} keys, {batch * heads} x {length} x {task.total} x {size}",
+        pitched=task.pitched,
+    )
+
+
+def _blocks_with_registers(task: AttentionTask, keys: int) -> int:
+    """Return how many blocks of `attention_wgmma.cu` a multiprocessor has registers for."""
+    if keys <= 128:
+        return 4
+    hides = task.op.is_causal or max(task.op.left_window_size, task.op.right_window_size) >= 0
+    more = hides or task.mask_steps[2] != 0 or task.op.softcap > 0
+    return 2 if more and keys > 160 else 3
+
+
+# ── heads of one block, shared by groups of warps ────────────────────────────────────────────────
+
+#: Sizes of heads that `attention_long.cu` is for; and keys from which it is for the smallest, too.
+SMALLEST, LARGEST, LONG = 64, 128, 1024
+#: Keys of a step, at most.
+MOST_SHARED = 128
+
+
+def _groups(task: AttentionTask) -> int:
+    """Return how many groups of four warps there are registers for."""
+    return 3 if max(task.q.dims[3], task.v.dims[3]) <= 64 else 2
+
+
+def _suits_long(task: AttentionTask, target: Target) -> bool:
+    """Whether `attention_long.cu` is for these heads, and has enough blocks."""
+    sizes = (task.q.dims[3], task.v.dims[3])
+    return (
+        min(sizes) >= SMALLEST
+        and max(sizes) <= LARGEST
+        and (max(sizes) > SIZE or task.seen >= LONG)
+        and task.q.dims[2] > GROUP
+        and _fills(task, GROUP * _groups(task), target)
+    )
+
+
+def _long(task: AttentionTask, target: Target) -> Launch:
+    batch, heads, length, size = task.q.dims
+    size_v, dtype, mask = task.v.dims[3], task.q.tensor.dtype, task.mask
+    slabs_k, slabs_v = ceil_div(size, 64), ceil_div(size_v, 64)
+    steps_of = range(64, MOST_SHARED + 1, 16)
+    keys = min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
+    groups, stages = _groups(task), min(2, ceil_div(task.total, keys))
+    rows = GROUP * groups
+    tiles = ceil_div(length, rows)
+    tile = (slabs_k + slabs_v) * keys * 128
+    return Launch(
+        "attention/attention_long.cu",
+        "attention_long",
+        grid=(tiles * heads * batch, 1, 1),
+        block=128 * groups + 32,
+        args={
+            **{"q": _map(task.q, rows), "k": _map(task.k, keys), "v": _map(task.v, keys)},
+            **{"y": _map(task.y, 16), "mask": mask, **task.numbers, "tiles": tiles},
+        },
+        types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
+        constants=(
+            *(*task.constants, ("SIZE_K", size), ("SIZE_V", size_v)),
+            *(("GROUPS", groups), ("KEYS", keys), ("STAGES", stages)),
+        ),
+        code=atom_of(dtype).code(keys, across=64, a_in_registers=True),
+        shared=max(slabs_k, slabs_v) * rows * 128 + stages * (tile + 32) + 8,
+        early=True,
+        note=f"{rows} rows, {keys} keys, {batch * heads} x {length} x {task.total} x {size}",
+        pitched=task.pitched,
+    )
+
+
+# ── what the copy engine sees ────────────────────────────────────────────────────────────────────
+
+
+def _map(x: Heads, rows: int) -> TensorMap:
+    """Return how 64 elements of so many rows of a head are copied at once."""
+    batch, heads, length, size = x.dims
+    strides = tuple(s if d > 1 else size for s, d in zip(x.steps, x.dims, strict=False))
+    dims = (size, length, heads, batch)
+    return TensorMap(x.tensor, x.tensor.dtype, dims, strides[::-1], (64, rows, 1, 1))

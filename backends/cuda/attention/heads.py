@@ -1,0 +1,160 @@
+"""What an attention reads and writes: operands by head, and the masks between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....runtime.ir.dtypes import bool_
+from ....runtime.ops.attention import Attention
+from ..recipe.layout import Ints, broadcast_strides
+from ..recipe.operands import Given, Tensor
+
+NO_MASK, FLAGS, NUMBERS = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """An operand as [batch, heads, length, size].
+
+    Attributes:
+        tensor: where it lies, in rows that may have gaps.
+        dims: the four sizes.
+        steps: distances of samples, heads and positions, in elements.
+    """
+
+    tensor: Tensor
+    dims: Ints
+    steps: Ints
+
+    @property
+    def struct(self) -> dict[str, int]:
+        """Struct `Steps` of steps.cuh."""
+        return dict(zip(("batch", "head", "row"), self.steps, strict=True))
+
+    def vector(self, most: int) -> int:
+        """Return how many elements of a head can be read or written at once."""
+        numbers = (self.dims[3], *(n for n, d in zip(self.steps, self.dims, strict=False) if d > 1))
+        return next(v for v in (8, 4, 2, 1) if v <= most and all(n % v == 0 for n in numbers))
+
+
+def by_head(x: Tensor, heads: int | None) -> Heads:
+    """Return an operand of four axes, or of three with its heads side by side."""
+    if x.rank == 4:
+        return Heads(x, x.dims, x.strides[:3])
+    batch, length, hidden = x.dims
+    count = heads or 1
+    size = hidden // count
+    of_batch, of_row, _ = x.strides
+    return Heads(x, (batch, count, length, size), (of_batch, size, of_row))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTask:
+    """An Attention with what it reads besides queries, keys and values.
+
+    Attributes:
+        op: the operator.
+        q, k, v, y: by head.
+        mask: added to scores, or what shows them; None for none.
+        past: keys and values before those of `k` and `v`.
+        lengths: of every sample.
+    """
+
+    op: Attention
+    q: Heads
+    k: Heads
+    v: Heads
+    y: Heads
+    mask: Tensor | None = None
+    past: tuple[Tensor | None, Tensor | None] = (None, None)
+    lengths: Tensor | None = None
+
+    @property
+    def before(self) -> int:
+        """Keys in the past."""
+        return 0 if self.past[0] is None else self.past[0].dims[2]
+
+    @property
+    def total(self) -> int:
+        """Keys, those of the past included."""
+        return self.before + self.k.dims[2]
+
+    @property
+    def seen(self) -> int:
+        """Keys that all queries together see, at most."""
+        ends = [self.op.right_window_size] * (self.op.right_window_size >= 0)
+        ends += [0] * bool(self.op.is_causal)
+        if self.op.left_window_size < 0 or not ends:
+            return self.total
+        return min(self.total, self.op.left_window_size + self.q.dims[2] + min(ends))
+
+    @property
+    def sharing(self) -> int:
+        """Heads of queries that have their keys in common."""
+        return max(1, self.q.dims[1] // max(1, self.k.dims[1]))
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied with."""
+        return self.q.dims[3] ** -0.5 if self.op.scale is None else self.op.scale
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether scores need nothing but their scale, which can wait; see weigh.cuh."""
+        return self.mask is None and self.op.softcap <= 0 and self.scale > 0
+
+    @property
+    def mask_steps(self) -> Ints:
+        """Distances of samples, heads, rows and keys in the mask."""
+        if self.mask is None:
+            return (0, 0, 0, 0)
+        scores = (*self.q.dims[:3], self.mask.dims[-1])
+        return broadcast_strides(self.mask.dims, self.mask.format, scores, self.mask.pitch)
+
+    @property
+    def operands(self) -> dict[str, Given]:
+        """The arguments that are read by kernels without tensor maps."""
+        past_k, past_v = self.past
+        return {
+            **{"q": self.q.tensor, "k": self.k.tensor, "v": self.v.tensor, "mask": self.mask},
+            **{"past_k": past_k, "past_v": past_v, "lengths": self.lengths},
+        }
+
+    @property
+    def numbers(self) -> dict[str, Given]:
+        """The arguments that say what is computed: sizes, the mask's strides, and factors."""
+        _, heads, rows, size = self.q.dims
+        names = ("batch", "head", "row", "key")
+        return {
+            "s": {
+                **{"heads": heads, "kv_heads": self.k.dims[1], "rows": rows, "total": self.total},
+                **{"past": self.before, "size_k": size, "size_v": self.v.dims[3]},
+                "mask_length": 0 if self.mask is None else self.mask.dims[-1],
+                **{"left": self.op.left_window_size, "right": self.op.right_window_size},
+            },
+            "of_mask": dict(zip(names, self.mask_steps, strict=True)),
+            **{"scale": self.scale, "softcap": self.op.softcap},
+        }
+
+    @property
+    def strides(self) -> dict[str, Given]:
+        """The arguments that say how q, k, v and y lie."""
+        heads = {"of_q": self.q, "of_k": self.k, "of_v": self.v, "of_y": self.y}
+        return {name: operand.struct for name, operand in heads.items()}
+
+    @property
+    def constants(self) -> tuple[tuple[str, int | bool], ...]:
+        """What heads.cuh is compiled with, and, but for float32, weigh.cuh."""
+        op, mask = self.op, self.mask
+        return (
+            ("MASK", NO_MASK if mask is None else FLAGS if mask.dtype == bool_ else NUMBERS),
+            ("CAUSAL", bool(op.is_causal)),
+            ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
+            *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
+            *(("MASK_ROWS", self.mask_steps[2] != 0), ("RAW", self.is_raw)),
+        )
+
+    @property
+    def pitched(self) -> tuple[Tensor, ...]:
+        """The operands that may have gaps."""
+        return (self.q.tensor, self.k.tensor, self.v.tensor, self.y.tensor)

@@ -1,0 +1,1 @@
+"""Generated code: elementwise chains, epilogues, rounding."""

@@ -1,0 +1,176 @@
+"""Launches that move elements, change their format, or place them by their positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
+from ....runtime.ir.types import Array
+from ....runtime.plan.backend import Format, View
+from ..recipe.launch import Launch, each
+from ..recipe.layout import Ints, ceil_div, merge, order
+from ..recipe.operands import Arguments, Packed, Tensor, index_type
+from ..recipe.source import arithmetic
+
+THREADS = 256
+
+
+SIDE = 32
+
+
+_WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+
+
+def words_of(dtype: DType) -> DType:
+    """Return the unsigned integer as large as an element: moving needs no other type."""
+    return _WORDS[dtype.itemsize]
+
+
+def widest_words(dtype: DType, run: int) -> DType:
+    """Return the largest word of which runs of so many neighbouring elements consist."""
+    size = dtype.itemsize
+    return max(
+        (
+            word
+            for word in _WORDS.values()
+            if word.itemsize >= size and run * size % word.itemsize == 0
+        ),
+        key=lambda word: word.itemsize,
+    )
+
+
+def reformat(dst: View, src: View) -> Launch:
+    """Return the launch that changes the order of elements; its addresses `x` and `y` are null.
+
+    Args:
+        dst: where to; either may be a slice of an image with more channels.
+        src: where from, of the same type.
+    """
+    dims = src.type.dims
+    images, channels, pixels = dims[0], dims[1], prod(dims[2:])
+    word = words_of(src.type.dtype)
+    source, target = src.format.physical(dims)[-1], dst.format.physical(dims)[-1]
+    of_source, of_target = src.pitch or source, dst.pitch or target
+    if Format.PLAIN not in (src.format, dst.format):
+        count = images * pixels * target
+        return Launch(
+            "move/transpose.cu",
+            "repitch",
+            grid=(ceil_div(count, THREADS), 1, 1),
+            block=THREADS,
+            args={
+                **{"x": None, "y": None, "count": count, "columns": channels, "width": target},
+                **{"pitch_x": of_source, "pitch_y": of_target},
+            },
+            types=(("T", word),),
+        )
+    if src.format is Format.PLAIN:
+        return transposition(images, channels, pixels, (pixels, of_target), word, target)
+    return transposition(images, pixels, channels, (of_source, pixels), word, pixels)
+
+
+def transposition(
+    batch: int, rows: int, columns: int, pitches: Ints, word: DType, width: int
+) -> Launch:
+    """Return the transposition of matrices, into rows of `width` elements, zeros behind `rows`."""
+    pitch_x, pitch_y = pitches
+    tiles = ceil_div(columns, SIDE)
+    return Launch(
+        "move/transpose.cu",
+        "transpose",
+        grid=(tiles * ceil_div(width, SIDE), batch, 1),
+        block=THREADS,
+        args={
+            **{"x": None, "y": None, "rows": rows, "columns": columns, "width": width},
+            **{"pitch_x": pitch_x, "pitch_y": pitch_y, "tiles": tiles},
+            **{"batch_x": rows * pitch_x, "batch_y": columns * pitch_y},
+        },
+        types=(("T", word),),
+        note=f"{batch} x {rows} x {columns}",
+    )
+
+
+def copy_strided(y: Tensor, x: Tensor, moves: Ints, offset: int = 0) -> Launch:
+    """Return the launch that fills `y` with elements of `x`.
+
+    Args:
+        y: the result, in any format; it may be a slice.
+        x: where from.
+        moves: distance in `x` of neighbours along each axis of `y`; may be 0 or negative.
+        offset: where in `x` the first element lies.
+    """
+    axes = order(y.rank, y.format)
+    places = tuple(y.strides[axis] for axis in axes) if y.pitch else None
+    ordered = tuple(moves[axis] for axis in axes)
+    return copied(y, x, tuple(y.dims[axis] for axis in axes), ordered, offset, places)
+
+
+def copied(
+    y: Tensor, x: Tensor, dims: Ints, moves: Ints, offset: int = 0, places: Ints | None = None
+) -> Launch:
+    """Return `copy_strided` with all axes as they lie in the result: `dims`, some perhaps cut.
+
+    Args:
+        y: the result.
+        x: where from.
+        dims: sizes of the axes, outermost first.
+        moves: strides of x along them.
+        offset: where in `x` the first element lies.
+        places: strides of y, where it is a slice.
+    """
+    sizes, walks = merge(dims, (moves, places) if places else (moves,))
+    walk, word = walks[0], words_of(x.dtype)
+    index = index_type(x.extent, y.extent)
+    vector = 1
+    if all(steps[-1] == 1 for steps in walks):
+        outer = (step for steps in walks for step in steps[:-1])
+        needed = (sizes[-1], offset, *outer)
+        vector = next(
+            v
+            for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
+            if v >= 1 and all(n % v == 0 for n in needed)
+        )
+    return Launch(
+        "move/shape.cu",
+        "copy_strided",
+        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": x, "y": y, "count": y.size, "offset": offset},
+            **{"sizes": sizes, "strides": walk, "places": walks[-1]},
+        },
+        types=(("Index", index), ("T", word)),
+        constants=(("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", places is not None)),
+        note=f"{len(sizes)} axes",
+    )
+
+
+def fill(y: Tensor, element: Array) -> Launch:
+    """Return what fills a tensor with one element of its dtype."""
+    return replace(_given(y, element.reshape(1), (0,) * y.rank), note="fill")
+
+
+def given(y: Tensor, data: Array) -> Launch:
+    """Return what writes elements that are known on the host, of the shape and dtype of `y`."""
+    return _given(y, data, y.strides)
+
+
+def _given(y: Tensor, data: Array, moves: Ints) -> Launch:
+    source = Packed((), ("given", y.dtype.name, data.tobytes()), lambda: data)
+    launch = copy_strided(y, y, moves)
+    return replace(launch, args={**launch.args, "x": source})
+
+
+def place(entry: str, y: Tensor, dtype: DType, args: Arguments, **constants: int | bool) -> Launch:
+    """Return a launch of `place.cu`; `args` are what the entry takes besides y and its size."""
+    index = index_type(y.extent, *(a.extent for a in args.values() if isinstance(a, Tensor)))
+    all_constants = {"RANK": 1, "MODE": 0, "UPPER": False, "TIME_FIRST": False, **constants}
+    return each(
+        "move/place.cu",
+        entry,
+        y.size,
+        {"y": y, "count": y.size, **args},
+        types=(("Index", index), ("T", dtype), ("A", arithmetic(dtype))),
+        constants=tuple(all_constants.items()),
+    )

@@ -1,0 +1,470 @@
+"""Elementwise operators: one table, and chains of its rows as generated code.
+
+The same row serves a single kernel, a chain of operators in one kernel, and what a convolution or
+matrix product does with its results before it stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, isinf, isnan
+from typing import Any
+
+import numpy as np
+
+from ....runtime.ir.dtypes import (
+    FLOAT8S,
+    FLOATS,
+    INTEGERS,
+    UNSIGNED,
+    DType,
+    bfloat16,
+    bool_,
+    float4e2m1,
+    float8e8m0,
+    float16,
+    float32,
+    int8,
+    int16,
+    name_of,
+    uint8,
+    uint16,
+    uint64,
+)
+from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.op import Op, attributes
+from ....runtime.ops import elementwise as ops
+from ....runtime.ops.ml import Binarizer
+from ....runtime.ops.quantize import DequantizeLinear, QuantizeLinear
+from ..recipe.launch import Launch
+from ..recipe.layout import broadcast_strides, ceil_div, merge, order
+from ..recipe.operands import Given, Tensor, index_type
+from ..recipe.source import C_TYPES, SMALL
+
+BOOLS = frozenset({bool_})
+SMALL_FLOATS = FLOAT8S | {float4e2m1}
+#: What chains compute in float.
+SHORT = SMALL_FLOATS | {float16, bfloat16}
+NUMBERS = FLOATS | (INTEGERS - frozenset(SMALL))
+ANY = NUMBERS | BOOLS
+#: What activations are quantized from and to, in chains.
+REAL = frozenset({float32, float16, bfloat16})
+QUANTA = frozenset({int8, uint8, int16, uint16})
+THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """How an operator computes one element.
+
+    Attributes:
+        code: a C++ expression of x, y, z (the inputs), T (their type) and the attributes in braces;
+            or a function of the operator that returns one. Operators of any number of inputs apply
+            it from the left.
+        over: dtypes of the first input that it is for.
+    """
+
+    code: str | Callable[[Any], str]
+    over: frozenset[DType] = FLOATS
+
+
+def _gelu(op: ops.Gelu) -> str:
+    if op.approximate == "tanh":
+        return "T(0.5) * x * (T(1) + tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x)))"
+    return "T(0.5) * x * (T(1) + erf(x * T(0.7071067811865476)))"
+
+
+def _is_inf(op: ops.IsInf) -> str:
+    signs = {(1, 1): "isinf(x)", (0, 1): "isinf(x) && x > T(0)", (1, 0): "isinf(x) && x < T(0)"}
+    return signs.get((op.detect_negative, op.detect_positive), "false")
+
+
+def _mod(op: ops.Mod) -> str:
+    if op.fmod:
+        return "remainder_of(x, y)"
+    return "floored_remainder(x, y)"
+
+
+#: What 16-bit results are computed by instead: nothing of the difference is left in them.
+QUICK: dict[type[Op], Callable[[Any], str]] = {
+    ops.Gelu: lambda op: _gelu(op) if op.approximate == "tanh" else "quick_gelu(x)",
+    ops.Sigmoid: lambda op: "quick_sigmoid(x)",
+    ops.Swish: lambda op: "x * quick_sigmoid({alpha} * x)",
+}
+
+_SOFTPLUS = "(x > T(0) ? x : T(0)) + log1p(exp(-fabs(x)))"
+
+#: Comparisons are written so that NaN comes out where ONNX wants it.
+ROWS: dict[type[Op], Formula] = {
+    # arithmetic
+    ops.Add: Formula("x + y", NUMBERS),
+    ops.Sub: Formula("x - y", NUMBERS),
+    ops.Mul: Formula("x * y", NUMBERS),
+    ops.Div: Formula("x / y", NUMBERS),
+    ops.Mod: Formula(_mod, NUMBERS),
+    ops.Pow: Formula("power(x, y)", NUMBERS),
+    ops.Max: Formula("x > y || x != x ? x : y", NUMBERS),
+    ops.Min: Formula("x < y || x != x ? x : y", NUMBERS),
+    ops.Sum: Formula("x + y", NUMBERS),
+    ops.Mean: Formula("x + y"),  # divided by their number in the end
+    ops.Neg: Formula("-x", NUMBERS - UNSIGNED),
+    ops.Abs: Formula("x < T(0) ? -x : x == T(0) ? T(0) : x", NUMBERS),
+    ops.Sign: Formula("x > T(0) ? T(1) : x < T(0) ? T(-1) : x", NUMBERS),
+    ops.Floor: Formula("floor(x)"),
+    ops.Ceil: Formula("ceil(x)"),
+    ops.Round: Formula("rint(x)"),
+    ops.Reciprocal: Formula("T(1) / x"),
+    ops.Sqrt: Formula("sqrt(x)"),
+    # comparison, logic and bits
+    ops.Equal: Formula("x == y", ANY),
+    ops.Less: Formula("x < y", NUMBERS),
+    ops.LessOrEqual: Formula("x <= y", NUMBERS),
+    ops.Greater: Formula("x > y", NUMBERS),
+    ops.GreaterOrEqual: Formula("x >= y", NUMBERS),
+    ops.And: Formula("x && y", BOOLS),
+    ops.Or: Formula("x || y", BOOLS),
+    ops.Xor: Formula("x != y", BOOLS),
+    ops.Not: Formula("!x", BOOLS),
+    ops.BitwiseAnd: Formula("x & y", INTEGERS & NUMBERS),
+    ops.BitwiseOr: Formula("x | y", INTEGERS & NUMBERS),
+    ops.BitwiseXor: Formula("x ^ y", INTEGERS & NUMBERS),
+    ops.BitwiseNot: Formula("~x", INTEGERS & NUMBERS),
+    ops.BitShift: Formula(lambda op: f"shift_{op.direction.lower()}(x, y)", INTEGERS & NUMBERS),
+    ops.IsNaN: Formula("x != x", FLOATS | SMALL_FLOATS),
+    ops.IsInf: Formula(_is_inf, FLOATS | SMALL_FLOATS),
+    ops.Where: Formula("x ? y : z", BOOLS),
+    ops.Cast: Formula("", frozenset(C_TYPES)),  # see `_conversion`
+    ops.CastLike: Formula("", frozenset(C_TYPES)),
+    # functions of one variable
+    ops.Acos: Formula("acos(x)"),
+    ops.Acosh: Formula("acosh(x)"),
+    ops.Asin: Formula("asin(x)"),
+    ops.Asinh: Formula("asinh(x)"),
+    ops.Atan: Formula("atan(x)"),
+    ops.Atanh: Formula("atanh(x)"),
+    ops.Cos: Formula("cos(x)"),
+    ops.Cosh: Formula("cosh(x)"),
+    ops.Erf: Formula("erf(x)"),
+    ops.Exp: Formula("exp(x)"),
+    ops.Log: Formula("log(x)"),
+    ops.Sin: Formula("sin(x)"),
+    ops.Sinh: Formula("sinh(x)"),
+    ops.Tan: Formula("tan(x)"),
+    ops.Tanh: Formula("tanh(x)"),
+    # activations
+    ops.Celu: Formula("x > T(0) ? x : {alpha} * expm1(x / {alpha})"),
+    ops.Elu: Formula("x > T(0) ? x : {alpha} * expm1(x)"),
+    ops.Gelu: Formula(_gelu),
+    ops.HardSigmoid: Formula("limit({alpha} * x + {beta}, T(0), T(1))"),
+    ops.HardSwish: Formula("x * limit(x * T(1.0 / 6) + T(0.5), T(0), T(1))"),
+    ops.LeakyRelu: Formula("x < T(0) ? {alpha} * x : x"),
+    ops.Mish: Formula(f"x * tanh({_SOFTPLUS})"),
+    ops.PRelu: Formula("x < T(0) ? y * x : x", NUMBERS),
+    ops.Relu: Formula("x < T(0) ? T(0) : x", NUMBERS),
+    ops.Selu: Formula("{gamma} * (x > T(0) ? x : {alpha} * expm1(x))"),
+    ops.Shrink: Formula("x < -{lambd} ? x + {bias} : x > {lambd} ? x - {bias} : T(0)"),
+    ops.Sigmoid: Formula("T(1) / (T(1) + exp(-x))"),
+    ops.Softplus: Formula(_SOFTPLUS),
+    ops.Softsign: Formula("x / (T(1) + fabs(x))"),
+    ops.Swish: Formula("x / (T(1) + exp(-{alpha} * x))"),
+    ops.SwiGLU: Formula("x / (T(1) + exp(-{alpha} * x)) * y"),
+    ops.ThresholdedRelu: Formula("x > {alpha} ? x : T(0)"),
+    ops.Clip: Formula("limit(x, y, z)", NUMBERS),
+    Binarizer: Formula("x > T({threshold}) ? T(1) : T(0)", NUMBERS),
+    # quantization
+    QuantizeLinear: Formula("", REAL),  # see `_quantization`
+    DequantizeLinear: Formula("(x - z) * y", QUANTA),
+}
+
+
+#: Operators of one or two instructions: better done anew than read from memory.
+CHEAP = (
+    *(ops.Add, ops.Sub, ops.Mul, ops.Neg, ops.Abs, ops.Max, ops.Min, ops.Relu, ops.Clip, ops.Where),
+    *(ops.Equal, ops.Less, ops.LessOrEqual, ops.Greater, ops.GreaterOrEqual),
+    *(ops.And, ops.Or, ops.Xor, ops.Not, ops.Cast),
+)
+
+
+def is_elementwise(op: Op) -> bool:
+    """Whether the table has the operator."""
+    return type(op) in ROWS
+
+
+def in_chains(node: Node) -> bool:
+    """Whether chains take a node: quantization only by one number, which is known."""
+    if not isinstance(node.op, QuantizeLinear | DequantizeLinear):
+        return is_elementwise(node.op)
+    x, *numbers = (value for value in node.inputs if value is not None)
+    dtypes = (x.tensor.dtype, node.output.tensor.dtype)
+    real, quantum = dtypes if isinstance(node.op, QuantizeLinear) else reversed(dtypes)
+    precise = not isinstance(node.op, QuantizeLinear) or node.op.precision in (None, real)
+    known = all(value.data is not None and value.data.size == 1 for value in numbers)
+    by_one = known and not node.op.block_size and numbers[0].tensor.dtype == real
+    return by_one and precise and real in REAL and quantum in QUANTA
+
+
+# ── chains ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Elementwise nodes as one C++ function.
+
+    Attributes:
+        operands: the tensors that it reads, in the order of its parameters; constants of one
+            element are written into the code instead.
+        code: the function, and what it calls.
+        title: the operators, for reports.
+    """
+
+    operands: tuple[Value, ...]
+    code: str
+    title: str
+
+
+def chain_of(nodes: Sequence[Node], name: str = "chain", first: Value | None = None) -> Chain | str:
+    """Return the code of elementwise nodes of which only the last one's result is wanted.
+
+    Args:
+        nodes: in topological order.
+        name: of the function.
+        first: a value that becomes the first parameter, in the type that it is computed in: it is
+            stored nowhere.
+
+    Returns:
+        The chain, or why there is none.
+    """
+    names: dict[Value, str] = {}
+    operands: list[Value] = []
+    functions: list[str] = []
+    body: list[str] = []
+
+    def name_of_argument(value: Value) -> str:
+        if value not in names:
+            literal = None if value is first else _written(value)
+            names[value] = literal or f"a{len(operands)}"
+            if literal is None:
+                operands.append(value)
+        return names[value]
+
+    if first is not None:
+        name_of_argument(first)
+    for number, node in enumerate(nodes):
+        refused = _refusal(node)
+        if refused:
+            return refused
+        arguments = [
+            _default(node, place) if value is None else name_of_argument(value)
+            for place, value in enumerate(_inputs(node))
+        ]
+        function = f"{type(node.op).__name__.lower()}_{number}"
+        functions.append(_function(node, function))
+        names[node.output] = f"v{number}"
+        kind = compute_type(node.output.tensor.dtype)
+        body.append(f"    const {kind} v{number} = {_call(node, function, arguments)};")
+    stored = C_TYPES[nodes[-1].output.tensor.dtype]
+    parameters = ", ".join(
+        f"{(compute_type if v is first else C_TYPES.__getitem__)(v.tensor.dtype)} {names[v]}"
+        for v in operands
+    )
+    code = [
+        '#include "elementwise/functions.cuh"',
+        *functions,
+        f"__device__ __forceinline__ {stored} {name}({parameters})",
+        "{",
+        *body,
+        f"    return {stored}({names[nodes[-1].output]});",
+        "}",
+    ]
+    title = "+".join(type(node.op).__name__ for node in nodes)
+    return Chain(tuple(operands), "\n".join(code), title)
+
+
+def _refusal(node: Node) -> str:
+    values = [v for v in (*_inputs(node), node.output) if v is not None]
+    for dtype in (value.tensor.dtype for value in values):
+        if dtype not in C_TYPES:
+            return f"dtype {name_of(dtype)}"
+    first = values[0].tensor.dtype
+    return "" if first in ROWS[type(node.op)].over else f"dtype {name_of(first)}"
+
+
+def _inputs(node: Node) -> tuple[Value | None, ...]:
+    """Return what a node's expression is made of: three inputs even if some are left out."""
+    if isinstance(node.op, ops.CastLike):
+        return node.inputs[:1]
+    if isinstance(node.op, ops.Clip | QuantizeLinear | DequantizeLinear):
+        return (*node.inputs, None, None)[:3]
+    return node.inputs
+
+
+def _default(node: Node, place: int) -> str:
+    """Return an input that is left out as C++: a limit of Clip's, or the zero point 0."""
+    dtype = node.output.tensor.dtype
+    if not isinstance(node.op, ops.Clip):
+        return written(0, dtype)
+    return lowest(dtype) if place == 1 else greatest(dtype)
+
+
+def lowest(dtype: DType) -> str:
+    """Return the least number of a dtype as C++: -infinity for floats."""
+    if dtype in FLOATS:
+        return written(-inf, dtype)
+    return written(0 if dtype == bool_ else int(np.iinfo(dtype).min), dtype)
+
+
+def greatest(dtype: DType) -> str:
+    """Return the greatest number of a dtype as C++: infinity for floats."""
+    if dtype in FLOATS:
+        return written(inf, dtype)
+    return written(1 if dtype == bool_ else int(np.iinfo(dtype).max), dtype)
+
+
+def _written(value: Value) -> str | None:
+    """Return a constant of one element as C++, None for all other values."""
+    if value.data is None or value.data.size != 1:
+        return None
+    return written(value.data.reshape(()).item(), value.tensor.dtype)
+
+
+def written(number: float | int | bool, dtype: DType) -> str:
+    """Return a number as a C++ expression of the type in which `dtype` is computed."""
+    if isinstance(number, float) and isnan(number):
+        text = "NAN"
+    elif isinstance(number, float) and isinf(number):
+        text = "INFINITY" if number > 0 else "-INFINITY"
+    elif isinstance(number, int) and number == -(2**63):
+        text = "(-0x7fffffffffffffffLL - 1)"
+    else:
+        text = str(number).lower() + ("ULL" if number > 2**63 - 1 else "")
+    return f"{compute_type(dtype)}({text})"
+
+
+def compute_type(dtype: DType) -> str:
+    """Return the C++ type in which a dtype is computed: float or int for the short ones."""
+    if dtype in SHORT:
+        return "float"
+    return "int" if dtype in SMALL else C_TYPES[dtype]
+
+
+def _call(node: Node, function: str, arguments: list[str]) -> str:
+    if not isinstance(node.op, ops.Variadic):
+        return f"{function}({', '.join(arguments)})"
+    text = arguments[0]
+    for argument in arguments[1:]:
+        text = f"{function}({text}, {argument})"
+    if isinstance(node.op, ops.Mean):
+        text += f" / {written(len(arguments), node.output.tensor.dtype)}"
+    return text
+
+
+def _function(node: Node, name: str) -> str:
+    """Return a C++ function that computes one node; of two inputs where it takes any number."""
+    code = ROWS[type(node.op)].code
+    if isinstance(node.op, ops.Cast | ops.CastLike):
+        code = _conversion(node.op, node.inputs[0], node.output.tensor.dtype)
+    if isinstance(node.op, QuantizeLinear):
+        code = _quantization(node)
+    if node.output.tensor.dtype in (float16, bfloat16):
+        code = QUICK.get(type(node.op), code)
+    code = code if isinstance(code, str) else code(node.op)
+    for attribute in attributes(type(node.op)):
+        code = code.replace(f"{{{attribute}}}", f"T({getattr(node.op, attribute)!r})")
+    gives = compute_type(node.output.tensor.dtype)
+    kinds = [compute_type(v.tensor.dtype) if v else gives for v in _inputs(node)]
+    if isinstance(node.op, ops.Variadic):
+        kinds = kinds[:1] * 2
+    computed = gives if isinstance(node.op, ops.Where) else kinds[0]
+    parameters = ", ".join(f"{kind} {x}" for kind, x in zip(kinds, "xyz", strict=False))
+    return (
+        f"__device__ __forceinline__ {gives} {name}({parameters}) "
+        f"{{ using T = {computed}; return {gives}({code}); }}"
+    )
+
+
+def _conversion(op: ops.Cast | ops.CastLike, x: Value | None, to: DType) -> str:
+    """Return x in the C++ type that stores `to`, so that it is rounded inside a chain as well."""
+    kind = C_TYPES[to]
+    if to == float8e8m0:
+        rounding = f"Float8e8m0::{op.round_mode.upper()}"
+        return f"Float8e8m0::rounded<{rounding}>(float(x), {'true' if op.saturate else 'false'})"
+    if to in SHORT:
+        saturates = to in FLOAT8S and op.saturate
+        return f"{kind}{'::saturated' if saturates else ''}(float(x))"
+    if x is not None and x.tensor.dtype in FLOATS | SMALL_FLOATS and to in INTEGERS:
+        return "to_uint64(x)" if to == uint64 else f"{kind}(int64(x))"
+    return f"{kind}(x)"
+
+
+def _quantization(node: Node) -> str:
+    """Return x by the scale y, rounded to its dtype and to integers, plus the zero point z."""
+    to, ratio = node.output.tensor.dtype, "x / y"
+    if node.reads[0].tensor.dtype in SHORT:
+        ratio = f"T({C_TYPES[node.reads[0].tensor.dtype]}(x / y))"
+    return f"saturated(rint({ratio}) + T(z), T({lowest(to)}), T({greatest(to)}))"
+
+
+# ── the kernel ───────────────────────────────────────────────────────────────────────────────────
+
+
+def elementwise(chain: Chain, y: Tensor, operands: Sequence[Tensor]) -> Launch:
+    """Return the launch of a chain over all elements of `y`.
+
+    Args:
+        chain: what is computed.
+        y: the result; threads take its elements in the order in which they lie in memory.
+        operands: those of the chain, each in any format, broadcast to `y`.
+    """
+    axes = order(y.rank, y.format)
+    walks = [broadcast_strides(x.dims, x.format, y.dims, x.pitch) for x in operands]
+    sizes, moves = merge(
+        [y.dims[axis] for axis in axes],
+        [tuple(walk[axis] for axis in axes) for walk in (y.strides, *walks)],
+    )
+    vector = _vector(y, operands, sizes, moves)
+    result, *moves = moves
+    index = index_type(y.extent, *(x.extent for x in operands))
+    numbers = range(len(operands))
+    constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
+    constants += [(f"INNER{i}", int(move[-1] == 1)) for i, move in enumerate(moves)]
+    args: dict[str, Given] = {"y": y, "strides": result, "count": y.size, "sizes": sizes}
+    for i, (x, move) in enumerate(zip(operands, moves, strict=True)):
+        args |= {f"a{i}": x, f"strides{i}": move}
+    return Launch(
+        "elementwise/elementwise.cu",
+        "elementwise",
+        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
+        block=THREADS,
+        args=args,
+        types=(
+            ("Index", index),
+            ("R", y.dtype),
+            *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
+        ),
+        constants=tuple(constants),
+        code="\n".join(
+            [
+                chain.code,
+                f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
+                f"#define CHAIN_ARGUMENTS {', '.join(f'words{i}.at[q]' for i in numbers)}",
+            ]
+        ),
+        note=chain.title,
+        pitched=(y, *operands),
+    )
+
+
+def _vector(
+    y: Tensor, operands: Sequence[Tensor], sizes: tuple[int, ...], moves: Sequence[tuple[int, ...]]
+) -> int:
+    """Return how many neighbours a thread computes: up to 16 bytes of the widest operand."""
+    if any(move[-1] not in (0, 1) for move in moves):
+        return 1
+    vector = 16 // max(x.dtype.itemsize for x in (y, *operands))
+    dense = [move for move in moves if move[-1] == 1]
+    while vector > 1 and (
+        sizes[-1] % vector or any(step % vector for move in dense for step in move[:-1])
+    ):
+        vector //= 2
+    return vector

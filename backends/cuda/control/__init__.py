@@ -1,0 +1,1 @@
+"""Control flow that the GPU decides on."""

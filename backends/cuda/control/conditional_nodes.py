@@ -1,0 +1,194 @@
+"""Control flow that the GPU decides on: conditional nodes of the graphs that it replays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from math import gcd, prod
+
+import numpy as np
+from cuda.bindings import driver
+from cuda.core.graph import GraphBuilder
+
+from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
+from ....runtime.ir.types import Array
+from ....runtime.plan.backend import Run, Step, View
+from ....runtime.plan.device_control import Rounds
+from ....runtime.plan.streams import sequence
+from ..driver.device import CudaStream, DriverDevice, Recording
+from ..driver.memory import pointer
+from ..driver.status import CUDAError, check, translated
+from ..driver.step import KernelStep, bound
+from ..recipe.launch import Launch, each
+from ..recipe.operands import index_type
+
+#: What elements are moved as, by size in bytes.
+WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+MOST = np.iinfo(np.int64).max
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def chosen(node: int) -> Launch:
+    """Return what tells a conditional node the condition, argument `cond`."""
+    args = {"node": node, "cond": None}
+    return Launch("move/control.cu", "choose", (1, 1, 1), 1, args, constants=(("RECORDED", True),))
+
+
+def counted(node: int | None, most: int, *, first: bool) -> Launch:
+    """Return what counts the rounds of a loop and tells whether there is another one.
+
+    Arguments `counter`, `count` and `going` are the counter, the number of rounds and the
+    condition; without the last two there are `most` rounds.
+
+    Args:
+        node: the conditional node; None for the host.
+        most: rounds.
+        first: whether none has been.
+    """
+    pointers = {"counter": None, "count": None, "going": None}
+    args = {**pointers, "node": node or 0, "most": most, "first": first}
+    constants = (("RECORDED", node is not None),)
+    return Launch("move/control.cu", "next_round", (1, 1, 1), 1, args, constants=constants)
+
+
+def moved(entry: str, part: View, whole: View, axis: int, *, backward: bool) -> Launch:
+    """Return what copies between a tensor and one of its elements along an axis.
+
+    Arguments `x`, `y` and `counter` are what is read, what is written, and the rounds' counter.
+
+    Args:
+        entry: ``take`` from the whole, or ``put`` there.
+        part: the element.
+        whole: as long along the axis as there are rounds.
+        axis: counted from the front.
+        backward: whether the first round has the last element.
+    """
+    dims = whole.type.dims
+    row = prod(dims[axis + 1 :]) * whole.type.dtype.itemsize
+    word = gcd(row, 8) or 8
+    count = part.nbytes // word
+    index = index_type(whole.nbytes // word)
+    args = {
+        **{"x": None, "y": None, "counter": None, "count": count, "rounds": dims[axis]},
+        **{"inner": row // word, "backward": backward},
+    }
+    return each("move/element.cu", entry, count, args, types=(("T", WORDS[word]), ("Index", index)))
+
+
+# ── the device ───────────────────────────────────────────────────────────────────────────────────
+
+
+class CudaDecisions:
+    """Implements `runtime.deciding.Decisions` for one GPU.
+
+    A kernel of one thread tells the conditional node behind it how to go on. The bodies are graphs
+    inside of the node, which are recorded like the one around it.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: DriverDevice) -> None:
+        self.device = device
+
+    def refusal(self, step: Step) -> str:
+        """Return why a step is in no body; libraries may do more than launch kernels."""
+        is_own = isinstance(step, KernelStep)
+        return "" if is_own else "conditional nodes hold kernels of the cuda backend alone"
+
+    def choose(self, cond: View, then: Run, other: Run) -> Run:
+        """Return what does one of two things; see `Decisions`."""
+        self.device.compiler.submit(chosen(0).source)  # it is there then when it is recorded
+
+        def run(stream: CudaStream) -> None:
+            if not isinstance(stream, Recording):
+                (then if self._read(cond, stream).any() else other)(stream)
+                return
+            with translated("recording a conditional node"):
+                condition = stream.builder.create_condition()
+                self._bound(chosen(int(condition.handle)), {"cond": cond})(stream)
+                first, second = stream.builder.if_else(condition)
+                _record(first, then)
+                _record(second, other)
+
+        return run
+
+    def repeat(self, body: Run, rounds: Rounds) -> Run:
+        """Return what does something again and again; see `Decisions`."""
+        count = rounds.count if isinstance(rounds.count, View) else None
+        most = rounds.count if isinstance(rounds.count, int) else MOST
+
+        def counts(node: int | None, *, first: bool) -> Run:
+            going = rounds.first if first else rounds.going
+            places = {"counter": rounds.counter, "count": count, "going": going}
+            return self._bound(counted(node, most, first=first), places)
+
+        begin, go_on = counts(None, first=True), counts(None, first=False)
+        if rounds.is_unrolled:
+            return _unrolled(body, most, *((begin, go_on) if rounds.is_read else ()))
+        self.device.compiler.submit(counted(0, most, first=True).source)
+
+        def run(stream: CudaStream) -> None:
+            if not isinstance(stream, Recording):
+                begin(stream)
+                while self._read(rounds.counter, stream)[1]:
+                    body(stream)
+                    go_on(stream)
+                return
+            with translated("recording a conditional node"):
+                condition = stream.builder.create_condition()
+                node = int(condition.handle)
+                counts(node, first=True)(stream)
+                last = counts(node, first=False)
+                _record(stream.builder.while_loop(condition), body, last)
+
+        return run
+
+    def take(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
+        """Return what copies the element of a round; see `Decisions`."""
+        launch = moved("take", dst, src, axis, backward=backward)
+        return self._bound(launch, {"x": src, "y": dst, "counter": counter})
+
+    def put(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
+        """Return what copies to the element of a round; see `Decisions`."""
+        launch = moved("put", src, dst, axis, backward=backward)
+        return self._bound(launch, {"x": src, "y": dst, "counter": counter})
+
+    def _bound(self, launch: Launch, places: Mapping[str, View | None]) -> Run:
+        """Return a launch with these tensors as arguments; None is the null pointer."""
+        if launch.is_empty:
+            return lambda stream: None
+        pointers = {name: pointer(view) for name, view in places.items() if view is not None}
+        return bound(self.device, launch, self.device.compiler.submit(launch.source), pointers)
+
+    def _read(self, view: View, stream: CudaStream) -> Array:
+        """Return the elements once the stream has come to them; the host waits."""
+        found = np.empty(view.type.dims, view.type.dtype)
+        address = found.ctypes.data
+        answer = driver.cuMemcpyDtoHAsync(address, pointer(view), found.nbytes, stream.handle)
+        check("cuMemcpyDtoHAsync", answer)
+        stream.synchronize()
+        return found
+
+
+def _unrolled(body: Run, most: int, *counts: Run) -> Run:
+    """Return what does something so often, with what counts, the first time and later, before."""
+
+    def run(stream: CudaStream) -> None:
+        for number in range(most):
+            if counts:
+                counts[min(number, 1)](stream)
+            body(stream)
+
+    return run
+
+
+def _record(builder: GraphBuilder, *runs: Run) -> None:
+    """Record one after the other as a part of a graph on whose running the device decides."""
+    try:
+        Recording(builder).record(sequence(runs))
+    finally:
+        with suppress(CUDAError):  # closing an interrupted recording reports that it was
+            builder.close()

@@ -1,0 +1,1 @@
+"""Convolutions: what they have in common, and one file for each algorithm."""

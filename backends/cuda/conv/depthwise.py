@@ -1,0 +1,212 @@
+"""Depthwise convolutions, a filter a channel: `depthwise.cu`, or else `depthwise_pixels.cu`.
+
+Memory bounds them, and the instructions that are not sums. A thread computes a patch of pixels of
+neighbouring channels, so that it reads each input once for all of their windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ..algorithms.menu import LAST, Formats
+from ..algorithms.registry import Answer
+from ..gemm.convolution import MOST_ELEMENTS, Convolution, times
+from ..gemm.epilogue import epilogue_flags
+from ..gemm.sources import divisor, image_of
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, ceil_div
+from ..recipe.operands import Packed
+from ..recipe.spatial import by_axis
+
+THREADS = 128
+#: Channels of a thread.
+CHANNELS = 4
+#: Rows and columns of a thread's patch.
+Patch = tuple[int, int]
+SINGLE: Patch = (1, 1)
+#: Of windows that move by one, by the bytes of an element; and of others. Measured on an H200 over
+#: the layers of MobileNet at batch 1 and 32.
+LARGE: dict[int, Patch] = {4: (4, 2), 2: (2, 4)}
+SMALL: Patch = (2, 2)
+#: Threads for each multiprocessor that large and small patches have to leave.
+BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
+#: Taps of a window up to which patches are larger than a pixel: windows are written out.
+MOST_TAPS = 49
+
+
+def depthwise_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of `depthwise` in float32, or why it cannot be used."""
+    if conv.group == 1:
+        return "one group"
+    if not conv.is_depthwise:
+        return f"groups of {conv.channels} channels and {conv.filters} filters, not 1 and 1"
+    return conv.need_float32() or conv.need_plane() or conv.need_constants() or LAST
+
+
+def depthwise_time(conv: Convolution) -> float:
+    """Return the microseconds that the memory and the arithmetic of `depthwise` take."""
+    traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
+    return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
+
+
+def depthwise_variants(conv: Convolution) -> tuple[str, ...]:
+    """Return the names of the patches that a convolution may have."""
+    return tuple(map(times, Plane.of(conv).patches))
+
+
+def depthwise(conv: Convolution, variant: str = "") -> Answer:
+    """Return the convolution of each channel with a filter of its own."""
+    if max(conv.x.size, conv.y.size) >= MOST_ELEMENTS:
+        return f"{max(conv.x.size, conv.y.size)} elements"
+    plane = Plane.of(conv)
+    if not plane.has_words:
+        return _pixels(conv, plane)
+    named = {times(patch): patch for patch in plane.patches}
+    patch = named.get(variant) or plane.patch(conv.setting.target.processors)
+    return _words(conv, plane, patch)
+
+
+def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
+    """Return the launch of patches of words of channels."""
+    x, y, tail = conv.x, conv.y, conv.tail
+    count = plane.threads(patch)
+    places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
+    names = ("words", "across", "down")
+    return Launch(
+        "conv/depthwise.cu",
+        "depthwise",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b, **tail.args, "count": count},
+            "p": {
+                **{**plane.geometry, "row_x": x.row, "row_y": y.row},
+                **dict(zip(names, places, strict=True)),
+                **{f"by_{name}": divisor(size) for name, size in zip(names, places, strict=True)},
+            },
+        },
+        types=(("T", x.dtype),),
+        constants=(
+            *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
+            *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
+            *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
+            *epilogue_flags(conv.b, tail),
+        ),
+        code=tail.code,
+        early=True,
+        note=f"{times(plane.kernel)} {tail.title}".strip(),
+        pitched=(x, y),
+    )
+
+
+def _pixels(conv: Convolution, plane: Plane) -> Launch:
+    """Return the launch of a thread for each element."""
+    x, y, tail = conv.x, conv.y, conv.tail
+    count = plane.images * plane.channels * prod(plane.sizes[2:])
+    return Launch(
+        "conv/depthwise_pixels.cu",
+        "depthwise_pixels",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b, **tail.args, "count": count},
+            "p": {**plane.geometry, "row_x": x.row, "row_y": y.row},
+        },
+        types=(("T", x.dtype),),
+        constants=(
+            *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
+            *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
+            ("BIAS", conv.b is not None),
+        ),
+        code=tail.code,
+        note=f"{times(plane.kernel)} {tail.title}".strip(),
+        pitched=(x, y),
+    )
+
+
+def weights_of(conv: Convolution) -> Packed:
+    """Return the weights as the kernels want them."""
+    return Packed((conv.w.value,), "depthwise", pack_depthwise)
+
+
+_SIZES = ("height", "width", "out_height", "out_width")
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """The geometry of a convolution over two axes; a single one counts as the width.
+
+    Attributes:
+        images, channels: extents of the first two axes.
+        has_words: whether threads compute several channels.
+        size: bytes of an element.
+        sizes: height and width of the image and of the result.
+        kernel, steps, dilations, pads: of the windows; pads in front.
+    """
+
+    images: int
+    channels: int
+    has_words: bool
+    size: int
+    sizes: Ints
+    kernel: Ints
+    steps: Ints
+    dilations: Ints
+    pads: Ints
+
+    @classmethod
+    def of(cls, conv: Convolution) -> Plane:
+        """Return the geometry of a convolution."""
+        x, y, view = conv.x, conv.y, conv.view
+        one = (1,) if x.rank == 3 else ()
+        image = image_of(x.dims[2:], y.dims[2:], view, x.strides)
+        return cls(
+            *x.dims[:2],
+            has_words=x.dims[1] % CHANNELS == 0,
+            size=x.dtype.itemsize,
+            sizes=tuple(image[name] for name in _SIZES),
+            kernel=(*one, *view.kernel),
+            steps=(image["stride_h"], image["stride_w"]),
+            dilations=(*one, *view.dilations),
+            pads=(image["pad_h"], image["pad_w"]),
+        )
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """The members of struct `Plane` that either kernel has."""
+        return {
+            **{"channels": self.channels, **dict(zip(_SIZES, self.sizes, strict=True))},
+            **by_axis(dilation=self.dilations, pad=self.pads),
+        }
+
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        """Those that the convolution may have, largest first."""
+        if not self.has_words:
+            return ()
+        if prod(self.dilations) > 1 or prod(self.kernel) > MOST_TAPS:
+            return (SINGLE,)
+        large = (LARGE[self.size],) if prod(self.steps) == 1 else ()
+        return (*large, SMALL, SINGLE)
+
+    def spread(self, patch: Patch) -> tuple[int, int]:
+        """Return how many patches there are down and across an image."""
+        return ceil_div(self.sizes[2], patch[0]), ceil_div(self.sizes[3], patch[1])
+
+    def threads(self, patch: Patch) -> int:
+        """Return how many threads there are with a patch."""
+        return self.images * self.channels // CHANNELS * prod(self.spread(patch))
+
+    def patch(self, processors: int) -> Patch:
+        """Return the largest patch with which every multiprocessor is busy."""
+        fitting = (p for p in self.patches if self.threads(p) >= BUSY.get(p, 0) * processors)
+        return next(fitting)
+
+
+def pack_depthwise(w: Array) -> Array:
+    """Return weights [c, 1, *kernel] as [kernel, c]."""
+    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T)

@@ -1,0 +1,129 @@
+"""Convolutions without a matrix: one thread a result, and one filter a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from ....runtime.ir.dtypes import int32
+from ....runtime.ir.graph import Value
+from ....runtime.ir.types import TensorType
+from ....runtime.ops.quantize import ConvInteger, QLinearConv
+from ....runtime.ops.window import Window, window
+from ....runtime.plan.backend import Format
+from ..algorithms.menu import PLAIN, Formats
+from ..codegen.tail import Tail, no_tail
+from ..gemm.convolution import Convolution
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, ceil_div
+from ..recipe.operands import Scratch, Tensor
+from ..recipe.source import arithmetic
+from ..recipe.spatial import geometry, spatial_strides
+
+THREADS = 128
+NO_ZEROS: Mapping[str, Tensor | int | None] = MappingProxyType({})
+
+
+# ── naive ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def naive_formats(conv: Convolution) -> Formats:
+    """Return the plain order; `naive` takes others too."""
+    return PLAIN
+
+
+def naive(conv: Convolution, variant: str = "") -> Launch:
+    """Return the baseline: one thread, one result. It takes weights of run time too."""
+    operands = (conv.y, conv.x, conv.w, conv.b)
+    zeros = _zeros(None, None)
+    return _by_threads("conv_naive", operands, conv.view, _sizes(conv), conv.tail, zeros)
+
+
+def naive_transposed(conv: Convolution, variant: str = "") -> Launch:
+    """Return the transposed baseline: each thread collects what arrives at one result."""
+    operands = (conv.y, conv.x, conv.w, conv.b)
+    return _by_threads("conv_transposed", operands, conv.view, _sizes(conv), conv.tail)
+
+
+def _sizes(conv: Convolution) -> Ints:
+    return conv.y.dims[1], conv.filters, conv.channels
+
+
+def naive_time(conv: Convolution) -> float:
+    """Return the microseconds that one thread a result is expected to take."""
+    return 3.0 + conv.macs / 1.75e6 + 0.07 * conv.taps * conv.channels
+
+
+def direct_sums(
+    op: ConvInteger | QLinearConv,
+    y: Tensor | Scratch,
+    dims: Ints,
+    x: Tensor,
+    w: Tensor,
+    zeros: tuple[Tensor | None, Tensor | None],
+    format: Format = Format.PLAIN,
+) -> Launch:
+    """Return the convolution of integers less their zero points, in int32.
+
+    Args:
+        op: its attributes.
+        y: where the sums go.
+        dims: their shape.
+        x: the input.
+        w: the weights.
+        zeros: of x, and of all weights or one a filter.
+        format: of the sums.
+    """
+    view = window(op, x.dims[2:], w.dims[2:])
+    sizes = (dims[1], dims[1] // op.group, w.dims[1])
+    result = Tensor(Value("sums", TensorType(int32, dims)), format)
+    operands, points = (result, x, w, None), _zeros(*zeros)
+    launch = _by_threads("conv_naive", operands, view, sizes, no_tail(int32), points)
+    return replace(launch, args={**launch.args, "y": y})
+
+
+def _zeros(x_zero: Tensor | None, w_zero: Tensor | None) -> dict[str, Tensor | int | None]:
+    """Return the arguments for zero points of x, and of all weights or one a filter."""
+    step = 1 if w_zero is not None and w_zero.size > 1 else 0
+    return {"x_zero": x_zero, "w_zero": w_zero, "of_w_zero": step}
+
+
+def _by_threads(
+    entry: str,
+    operands: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    view: Window,
+    sizes: Ints,
+    tail: Tail,
+    zeros: Mapping[str, Tensor | int | None] = NO_ZEROS,
+) -> Launch:
+    """Return a launch of `conv.cu`.
+
+    Args:
+        entry: its function.
+        operands: y, x, w and the bias.
+        view: the windows.
+        sizes: channels of the result, those of a group of it, and those of a group of the input.
+        tail: applied to every result.
+        zeros: see `_zeros`, for the entry that has zero points.
+    """
+    (y, x, w, b), (filters, group_filters, group_channels) = operands, sizes
+    return Launch(
+        "conv/conv.cu",
+        entry,
+        grid=(ceil_div(y.size, THREADS), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": x, "w": w, "y": y, "bias": b, **tail.args, **zeros, "count": y.size},
+            **{"filters": filters, "group_filters": group_filters},
+            **{"group_channels": group_channels, "from": spatial_strides(x)},
+            "g": geometry(x.dims[2:], y.dims[2:], view),
+        },
+        types=(("X", x.dtype), ("W", w.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),
+        constants=(
+            *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", b is not None)),
+            *(("ZERO_X", bool(zeros.get("x_zero"))), ("ZERO_W", bool(zeros.get("w_zero")))),
+        ),
+        code=tail.code,
+        note=tail.title,
+    )

@@ -1,0 +1,197 @@
+"""Convolution by Fourier transforms of tiles, for large windows (overlap-save).
+
+A tile and a filter of a channel become spectra, whose products, summed over the channels, are the
+spectrum of the result. For each frequency that is a product of complex matrices, which is done as
+one of real matrices of twice the size. Weights are transformed on the host, in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from ....runtime.ir.dtypes import float32
+from ....runtime.ir.types import Array
+from ..algorithms.menu import LAST, Formats
+from ..algorithms.registry import Answer
+from ..gemm import batched
+from ..gemm.batched import Products
+from ..gemm.convolution import MOST_ELEMENTS, Convolution
+from ..gemm.problem import Problem
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, ceil_div
+from ..recipe.operands import Arguments, Scratch
+from ..recipe.spatial import by_axis, moves
+
+SIZES = (16, 32, 64)
+#: Channels of a block, by the size of its tiles: as many as shared memory has room for.
+CHANNELS = {16: 8, 32: 8, 64: 4}
+#: Microseconds that a block of the largest tiles takes of the GPU, beside others.
+BLOCK_64 = 0.2
+#: Bytes of transformed weights above which nobody wants them.
+MOST_SPECTRA = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How an image is cut.
+
+    Attributes:
+        size: rows and columns of a tile.
+        valid: results of stride 1 along each axis that a tile gives; a multiple of the stride.
+        counts: tiles along each axis.
+        tiles: of all images.
+    """
+
+    size: int
+    valid: tuple[int, int]
+    counts: tuple[int, int]
+    tiles: int
+
+    @property
+    def frequencies(self) -> int:
+        """Different frequencies of a real tile."""
+        return self.size * (self.size // 2 + 1)
+
+
+def fft_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of `fft`, or why it cannot be used."""
+    refused = conv.need_one_group() or conv.need_float32() or conv.need_constants()
+    if refused:
+        return refused
+    if conv.x.rank != 4:
+        return f"{conv.x.rank - 2} spatial axes, not 2"
+    tiling = tiling_of(conv)
+    if tiling is None:
+        extent = "x".join(map(str, conv.view.extent))
+        return f"windows over {extent}, too large for tiles of {SIZES[-1]}x{SIZES[-1]}"
+    spectra = 16 * tiling.frequencies * conv.channels * conv.filters
+    if spectra > MOST_SPECTRA:
+        return f"transformed weights of {spectra} bytes"
+    return LAST
+
+
+def tiling_of(conv: Convolution) -> Tiling | None:
+    """Return the tiles with the least arithmetic; None where windows leave no results in them."""
+    found: list[tuple[float, Tiling]] = []
+    view = conv.view
+    for size in SIZES:
+        valid = [
+            (size - extent + 1) // stride * stride
+            for extent, stride in zip(view.extent, view.strides, strict=True)
+        ]
+        if min(valid) < 1:
+            continue
+        rows, columns = (
+            ceil_div((output - 1) * stride + 1, part)
+            for output, stride, part in zip(view.output, view.strides, valid, strict=True)
+        )
+        tiles = conv.x.dims[0] * rows * columns
+        tiling = Tiling(size, (valid[0], valid[1]), (rows, columns), tiles)
+        found.append((_work(conv, tiling), tiling))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _work(conv: Convolution, tiling: Tiling) -> float:
+    """Return the arithmetic of the products, and what weights and spectra weigh against it."""
+    c, m = conv.channels, conv.filters
+    products = 4.0 * tiling.tiles * c * m
+    moved = 4 * c * m + 4 * tiling.tiles * (c + m)
+    return tiling.frequencies * (products + 10 * moved)
+
+
+def fft(conv: Convolution, variant: str = "") -> Answer:
+    """Return the transform of tiles, a batch of products, and the inverse transform.
+
+    The workspace has the spectra of tiles and results: 2 * frequencies * tiles * (c + m) elements.
+    """
+    tiling = tiling_of(conv)
+    if tiling is None:
+        return "windows too large"
+    c, m, tiles, frequencies = conv.channels, conv.filters, tiling.tiles, tiling.frequencies
+    most = 2 * frequencies * tiles * max(c, m)
+    if most >= MOST_ELEMENTS:
+        return f"spectra of {most} elements, not fewer than 2^31"
+    of_inputs = ceil_div(8 * frequencies * tiles * c, 256) * 256
+    sums = Scratch(of_inputs)
+    pack = partial(pack_spectra, size=tiling.size, dilations=conv.view.dilations)
+    layout = ("spectra", tiling.size, conv.view.dilations)
+    problem = Problem(tiles, 2 * m, 2 * c, frequencies)
+    products = Products(problem, Scratch(0), sums, conv.w.value, layout, pack)
+    launches = (
+        _end("fft_inputs", conv, tiling, {"x": conv.x, "spectra": Scratch(0)}),
+        *batched.multiply(products, conv.setting),
+        _end(
+            *("fft_results", conv, tiling),
+            {"spectra": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
+        ),
+    )
+    used = of_inputs + 8 * frequencies * tiles * m
+    return tuple(replace(launch, scratch=used) for launch in launches)
+
+
+def _end(entry: str, conv: Convolution, tiling: Tiling, operands: Arguments) -> Launch:
+    size, lanes = tiling.size, CHANNELS[tiling.size]
+    image, view = conv.x if entry == "fft_inputs" else conv.y, conv.view
+    plane = {
+        **dict(zip(("channels", "height", "width"), image.dims[1:], strict=True)),
+        **{"tiles": tiling.tiles, **by_axis(tiles=tiling.counts, valid=tiling.valid)},
+        **by_axis(stride=view.strides, pad=view.pads_begin),
+        **moves("of", image.strides),
+    }
+    return Launch(
+        "conv/fft.cu",
+        entry,
+        grid=(tiling.tiles, ceil_div(image.dims[1], lanes), 1),
+        block=size * lanes,
+        args={**operands, "p": plane},
+        types=(("T", float32),),
+        constants=(("SIZE", size), ("CHANNELS", lanes), ("BIAS", conv.b is not None)),
+        code="\n".join((roots(size), conv.tail.code)),
+        shared=8 * (size // 2 + 1) * (size + 1) * lanes,
+        note=f"{size}x{size}",
+        pitched=(conv.x,) if conv.tail.reads_along else (conv.x, conv.y),
+    )
+
+
+def roots(size: int) -> str:
+    """Return the C++ table of the roots of unity exp(-2 pi i k / size)."""
+    angles = -2 * np.pi * np.arange(size // 2) / size
+    pairs = ", ".join(f"{{{np.cos(a):.9e}f, {np.sin(a):.9e}f}}" for a in angles)
+    return f"__constant__ float2 twiddles[{size // 2}] = {{{pairs}}};"
+
+
+def fft_time(conv: Convolution) -> float:
+    """Return the microseconds that `fft` is expected to take."""
+    tiling = tiling_of(conv)
+    if tiling is None:
+        return float("inf")
+    c, m, count = conv.channels, conv.filters, tiling.frequencies
+    problem = Problem(tiling.tiles, 2 * m, 2 * c, count)
+    ends = 16 * count * tiling.tiles * (c + m) / 2.4e6
+    if tiling.size == SIZES[-1]:
+        ends += BLOCK_64 * tiling.tiles * sum(ceil_div(n, CHANNELS[tiling.size]) for n in (c, m))
+    return 6.0 + batched.time_of(problem, conv.setting) + ends
+
+
+def pack_spectra(w: Array, size: int, dilations: Ints) -> Array:
+    """Return the spectra of weights [m, c, h, w], as [frequency, 2c, 2m].
+
+    For H, the conjugate of the spectrum, real and imaginary parts of the results are the columns
+    of [[re H, im H], [-im H, re H]].
+    """
+    filters, channels, height, width = w.shape
+    apart = np.zeros(
+        (filters, channels, (height - 1) * dilations[0] + 1, (width - 1) * dilations[1] + 1)
+    )
+    apart[:, :, :: dilations[0], :: dilations[1]] = w
+    spectra = np.fft.rfft2(apart, (size, size)).conj()
+    h = spectra.transpose(2, 3, 1, 0).reshape(-1, channels, filters)
+    packed = np.zeros((len(h), 2 * channels, 2 * filters), w.dtype)
+    packed[:, :channels, :filters] = h.real
+    packed[:, :channels, filters : 2 * filters] = h.imag
+    packed[:, channels:, :filters] = -h.imag
+    packed[:, channels:, filters : 2 * filters] = h.real
+    return packed

@@ -1,0 +1,124 @@
+"""Convolutions as matrix products whose left matrix is never stored: implicit GEMM.
+
+A row of that matrix is the window of one output pixel. Which element of the image an element of the
+window is, `gemm/simt.cu` looks up in a table that was computed before (implicit_precomp_gemm), and
+`implicit.cu` computes on the way (implicit_gemm).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..algorithms.menu import Formats
+from ..algorithms.registry import Answer
+from ..gemm.convolution import Convolution, image_formats
+from ..gemm.pack import pack_windows
+from ..gemm.problem import Batch, Gemm, Problem
+from ..gemm.schedules import simt
+from ..gemm.sources import Image, widest
+from ..gemm.tables.simt import SIMT
+from ..gemm.tile import Config
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Packed
+
+#: Fewer channels than this are read in the plain order: the vectors would be mostly padding.
+LEAST_CHANNELS = 8
+#: By how much copies of single elements make a product of windows in the plain order slower.
+ACROSS = 1.6
+
+
+# ── the names ────────────────────────────────────────────────────────────────────────────────────
+
+
+def pointwise_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of `gemm_1x1`, or why the pixels are no matrix."""
+    if conv.taps != 1:
+        return f"a window of {conv.taps} elements, not 1"
+    if not conv.is_pointwise:
+        return "padding around single pixels"
+    return conv.need_one_group() or _formats(conv)
+
+
+def window_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of `implicit_precomp_gemm`, or why it cannot be used."""
+    return conv.need_one_group() or _formats(conv)
+
+
+def grouped_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of `grouped`, or why it cannot be used."""
+    if conv.group == 1:
+        return "one group"
+    return _formats(conv)
+
+
+def _formats(conv: Convolution) -> Formats | str:
+    refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
+    return refused or image_formats(conv, LEAST_CHANNELS)
+
+
+# ── the recipe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def precomputed(conv: Convolution, variant: str = "") -> Answer:
+    """Return the product of windows, or of pixels, and filters by `gemm/simt.cu`."""
+    return simt.multiply(_gemm(conv), conv.tail, conv.setting, _config(conv, variant))
+
+
+def _gemm(conv: Convolution) -> Gemm:
+    """Return the convolution as a matrix product: output pixels x filters, summed over windows."""
+    x, y = conv.x, conv.y
+    terms, ldb = conv.taps * conv.channels, ceil_div(conv.filters, 4) * 4
+    image = Image(
+        data=x,
+        spatial=x.dims[2:],
+        strides=x.strides,
+        channels=conv.channels,
+        view=conv.view,
+        output=y.dims[2:],
+        vector=widest((4, 2), conv.channels, x.row) if x.is_channels_last else 1,
+        images=x.dims[0],
+        weights=conv.w,
+        channels_last=x.is_channels_last,
+        divided=False,
+    )
+    pack = partial(pack_windows, groups=conv.group)
+    return Gemm(
+        a=image,
+        b=Packed((conv.w.value,), ("windows", conv.group), pack),
+        c=y,
+        shape=(conv.pixels, conv.filters, terms),
+        ldb=ldb,
+        ldc=y.row,
+        batch=Batch(conv.group, conv.channels * x.strides[1], terms * ldb, conv.filters),
+        bias=conv.b,
+    )
+
+
+# ── tiles ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _problem(conv: Convolution) -> Problem:
+    return Problem(conv.pixels, conv.filters, conv.taps * conv.channels, conv.group)
+
+
+def _config(conv: Convolution, variant: str) -> Config:
+    """Return the tile and the splits of a variant, or the best guess within the workspace."""
+    if variant:
+        return Config.parse(variant, SIMT)
+    problem, setting = _problem(conv), conv.setting
+    config = simt.choose(problem, setting.target).config
+    limit, sums = setting.options.workspace, 4 * problem.batch * problem.m * problem.n
+    if config.splits > 1 and limit is not None and sums * config.splits > limit:
+        return simt.unsplit(problem, setting.target)
+    return config
+
+
+def precomputed_time(conv: Convolution) -> float:
+    """Return the microseconds that `precomputed` is expected to take."""
+    time = simt.choose(_problem(conv), conv.setting.target).microseconds
+    return ACROSS * time if conv.x.dims[1] < LEAST_CHANNELS else time
+
+
+def tile_variants(conv: Convolution) -> tuple[str, ...]:
+    """Return the tiles, each with the splits of sums that are worth a try."""
+    return simt.tried(_problem(conv), conv.setting.target)

@@ -1,0 +1,216 @@
+"""Winograd's minimal filtering of 3x3 windows: F(2x2, 3x3) and F(4x4, 3x3), in one kernel or three.
+
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015). Weights are transformed
+on the host, in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
+
+import numpy as np
+
+from ....runtime.ir.dtypes import float32
+from ....runtime.ir.types import Array
+from ..algorithms.menu import LAST, Formats
+from ..algorithms.registry import Answer
+from ..gemm import batched
+from ..gemm.batched import Products
+from ..gemm.convolution import MOST_ELEMENTS, Convolution
+from ..gemm.problem import Problem
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Arguments, Packed, Scratch
+from ..recipe.spatial import by_axis, moves, sizes
+
+THREADS = 256
+#: The transform of weights, G w G', for tiles of 2 and of 4 results; see `winograd.cuh`.
+WEIGHTS = {
+    2: np.array([[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]]),
+    4: np.array(
+        [
+            [1, 0, 0],
+            [-2 / 3, -sqrt(2) / 3, -1 / 3],
+            [-2 / 3, sqrt(2) / 3, -1 / 3],
+            [1 / 6, sqrt(2) / 6, 1 / 3],
+            [1 / 6, -sqrt(2) / 6, 1 / 3],
+            [0, 0, 1],
+        ]
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block of winograd.cu computes.
+
+    Attributes:
+        tiles: input tiles.
+        filters: filters.
+        channels: of a step.
+        resident: blocks that share a multiprocessor.
+        wave: microseconds of the beginning and the end of a block, measured on an H200.
+        step: microseconds of a step, likewise.
+    """
+
+    tiles: int
+    filters: int
+    channels: int
+    resident: int
+    wave: float
+    step: float
+
+
+BLOCKS = {2: Block(32, 32, 8, 2, 1.5, 1.3), 4: Block(16, 32, 4, 1, 2.5, 1.45)}
+
+
+def winograd_formats(conv: Convolution) -> Formats | str:
+    """Return the formats of all four, or why none of them can be used."""
+    view = conv.view
+    if view.kernel != (3, 3):
+        return f"windows of {'x'.join(map(str, view.kernel))}, not 3x3"
+    if view.strides != (1, 1):
+        return f"strides of {'x'.join(map(str, view.strides))}, not 1x1"
+    if view.dilations != (1, 1):
+        return f"dilations of {'x'.join(map(str, view.dilations))}, not 1x1"
+    return conv.need_one_group() or conv.need_float32() or conv.need_constants() or LAST
+
+
+def _tiles(conv: Convolution, out: int) -> tuple[int, int, int]:
+    """Return the number of tiles: of all images, along the height, along the width."""
+    rows, columns = (ceil_div(size, out) for size in conv.view.output)
+    return conv.x.dims[0] * rows * columns, rows, columns
+
+
+def _plane(conv: Convolution, out: int) -> dict[str, int]:
+    """Return struct `Plane` of winograd.cuh."""
+    x, y = conv.x, conv.y
+    _, rows, columns = _tiles(conv, out)
+    strides = {**moves("of", x.strides), **moves("to", y.strides)}
+    return {
+        **{"images": x.dims[0], "channels": x.dims[1], "filters": y.dims[1]},
+        **{**sizes("", x.dims[2:]), **sizes("out_", y.dims[2:])},
+        **by_axis(tiles=(rows, columns), pad=conv.view.pads_begin),
+        **{name: step for name, step in strides.items() if not name.endswith("channel")},
+    }
+
+
+# ── in one kernel ────────────────────────────────────────────────────────────────────────────────
+
+
+def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
+    """Return transform, products and inverse transform as one kernel, without a workspace."""
+    block, points = BLOCKS[out], (out + 2) ** 2
+    tiles, _, _ = _tiles(conv, out)
+    threads = points * block.tiles // 8 * (block.filters // 8)
+    inputs = points * block.channels * (block.tiles + 4)
+    weights = points * block.channels * block.filters
+    pack = partial(pack_fused, out=out, block=block)
+    return Launch(
+        "conv/winograd.cu",
+        "winograd",
+        grid=(ceil_div(tiles, block.tiles), ceil_div(conv.filters, block.filters), 1),
+        block=threads,
+        args={
+            **{"x": conv.x, "w": Packed((conv.w.value,), ("winograd", out, block), pack)},
+            **{"y": conv.y, "bias": conv.b, **conv.tail.args, "p": _plane(conv, out)},
+        },
+        types=(("T", float32),),
+        constants=(
+            *(("OUT", out), ("TILES", block.tiles), ("FILTERS", block.filters)),
+            *(("CHANNELS", block.channels), ("RESIDENT", block.resident)),
+            ("BIAS", conv.b is not None),
+        ),
+        code=conv.tail.code,
+        shared=4 * max(2 * (inputs + weights), points * block.tiles * block.filters),
+        note=f"F({out}x{out},3x3) {block.tiles}x{block.filters} {conv.tail.title}".strip(),
+        pitched=(conv.x,) if conv.tail.reads_along else (conv.x, conv.y),
+    )
+
+
+def fused_time(conv: Convolution, *, out: int) -> float:
+    """Return the microseconds that `fused` is expected to take."""
+    block = BLOCKS[out]
+    tiles, _, _ = _tiles(conv, out)
+    blocks = ceil_div(tiles, block.tiles) * ceil_div(conv.filters, block.filters)
+    waves = ceil_div(blocks, conv.setting.target.processors)
+    steps = ceil_div(conv.channels, block.channels)
+    return 4.0 + waves * (block.wave + steps * block.step)
+
+
+# ── in three kernels ─────────────────────────────────────────────────────────────────────────────
+
+
+def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
+    """Return the transform, a batch of products, and the inverse transform.
+
+    The workspace has the transformed inputs and sums: (out + 2)^2 * tiles * (c + m) elements.
+    """
+    points, (tiles, _, _) = (out + 2) ** 2, _tiles(conv, out)
+    c, m = conv.channels, conv.filters
+    if points * tiles * max(c, m) >= MOST_ELEMENTS:
+        return f"tiles of {points * tiles * max(c, m)} elements, not fewer than 2^31"
+    of_inputs = ceil_div(4 * points * tiles * c, 256) * 256
+    sums = Scratch(of_inputs)
+    pack = partial(transformed, out=out)
+    problem = Problem(tiles, m, c, points)
+    products = Products(problem, Scratch(0), sums, conv.w.value, ("winograd", out), pack)
+    launches = (
+        _end("winograd_inputs", conv, out, tiles * c, {"x": conv.x, "v": Scratch(0)}),
+        *batched.multiply(products, conv.setting),
+        _end(
+            *("winograd_results", conv, out, tiles * m),
+            {"sums": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
+        ),
+    )
+    used = of_inputs + 4 * points * tiles * m
+    return tuple(replace(launch, scratch=used) for launch in launches)
+
+
+def _end(entry: str, conv: Convolution, out: int, count: int, operands: Arguments) -> Launch:
+    return Launch(
+        "conv/winograd_transform.cu",
+        entry,
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args={**operands, "count": count, "p": _plane(conv, out)},
+        types=(("T", float32),),
+        constants=(("OUT", out), ("BIAS", conv.b is not None)),
+        code=conv.tail.code,
+        note=f"F({out}x{out},3x3)",
+        pitched=(conv.x,) if conv.tail.reads_along else (conv.x, conv.y),
+    )
+
+
+def nonfused_time(conv: Convolution, *, out: int) -> float:
+    """Return the microseconds that `nonfused` is expected to take."""
+    points, (tiles, _, _) = (out + 2) ** 2, _tiles(conv, out)
+    problem = Problem(tiles, conv.filters, conv.channels, points)
+    spaces = 4 * points * tiles * (conv.channels + conv.filters)
+    images = 4 * (conv.x.size + conv.y.size)
+    # Fitted to 26 measurements on an H200, within a tenth of nearly all of them.
+    return 4.7 + 0.85 * batched.time_of(problem, conv.setting) + spaces / 5.3e6 + images / 2.6e6
+
+
+# ── weights, on the host ─────────────────────────────────────────────────────────────────────────
+
+
+def transformed(w: Array, out: int) -> Array:
+    """Return weights [m, c, 3, 3] as [point, c, m], float64."""
+    side = WEIGHTS[out]
+    points = np.einsum("ia,mcab,jb->ijcm", side, w.astype(np.float64), side, optimize=True)
+    return points.reshape(-1, w.shape[1], w.shape[0])
+
+
+def pack_fused(w: Array, out: int, block: Block) -> Array:
+    """Return weights [m, c, 3, 3] as [block of filters, step, point, channel, filter]."""
+    points = transformed(w, out)
+    count, channels, filters = points.shape
+    steps = ceil_div(channels, block.channels)
+    blocks = ceil_div(filters, block.filters)
+    packed = np.zeros((count, steps * block.channels, blocks * block.filters), w.dtype)
+    packed[:, :channels, :filters] = points
+    split = packed.reshape(count, steps, block.channels, blocks, block.filters)
+    return np.ascontiguousarray(split.transpose(3, 1, 0, 2, 4))

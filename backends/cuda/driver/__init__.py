@@ -1,0 +1,1 @@
+"""What talks to the driver: device, memory, compiler, launches, clocks."""

@@ -1,0 +1,45 @@
+"""How long something takes on the GPU: by events around a recording of several calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .device import CudaStream, DriverDevice
+
+#: Microseconds that one recording should take, calls that it has at most, and its replays.
+RECORDED, MOST_CALLS, REPLAYS = 300.0, 50, 5
+#: What takes so many times the least, and so many microseconds of launching, is not recorded.
+FAR, LAUNCHING = 3.0, 50.0
+
+
+def microseconds(
+    device: DriverDevice,
+    run: Callable[[CudaStream], None],
+    stream: CudaStream,
+    least: float = inf,
+) -> float:
+    """Return the median of what one of many calls in a row takes.
+
+    Args:
+        device: that does it.
+        run: gives the stream one call's work; the first time it may load and compile.
+        stream: of the device.
+        least: microseconds of the best so far; what is far from it is not measured well.
+    """
+    run(stream)
+    once = min(1e6 * device.time(run, stream) for _ in range(2))
+    if once > FAR * least + LAUNCHING:
+        return once
+    calls = max(1, min(MOST_CALLS, round(RECORDED / max(once, 1.0))))
+
+    def repeat(stream: CudaStream) -> None:
+        for _ in range(calls):
+            run(stream)
+
+    recorded = device.record(repeat)
+    device.time(recorded, stream)
+    return 1e6 * median(device.time(recorded, stream) for _ in range(REPLAYS)) / calls

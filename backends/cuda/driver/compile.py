@@ -1,0 +1,181 @@
+"""Compiles `.cu` files with NVRTC, which needs no GPU, and keeps the machine code on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+
+import cuda.pathfinder
+from cuda.bindings import nvrtc
+from cuda.core import ObjectCode, Program, ProgramOptions
+
+from ....runtime.base import forks
+from ....runtime.base.cache import Cache
+from ....runtime.errors import KernelError
+from ..recipe.source import Source
+from ..recipe.targets import Target
+from .status import NVRTCError
+
+_MESSAGE = re.compile(r"^(\S+)\((\d+)\): (error: .*)$", re.MULTILINE)
+
+
+def target_for(major: int, minor: int, processors: int, shared: int) -> Target:
+    """Return the target for a GPU of this compute capability, as far as NVRTC knows it."""
+    status, known = nvrtc.nvrtcGetSupportedArchs()
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise KernelError(f"nvrtcGetSupportedArchs: {status.name}")
+    capability = 10 * major + minor
+    if capability in known:
+        # From Hopper on, an 'a' opens the instructions that only this generation has.
+        return Target(f"sm_{capability}{'a' if major >= 9 else ''}", processors, shared)
+    older = max(arch for arch in known if arch < capability)
+    return Target(f"compute_{older}", processors, shared, "ptx")
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a compiler has done so far.
+
+    Attributes:
+        pending: kernels that are being compiled.
+        latest: file of the one that was begun last.
+        compiled: kernels that NVRTC compiled.
+        cached: kernels that lay in the cache on disk.
+        milliseconds: time that NVRTC took, all threads together.
+        measuring: what the tuner measures; empty where it does not.
+    """
+
+    pending: int = 0
+    latest: str = ""
+    compiled: int = 0
+    cached: int = 0
+    milliseconds: float = 0.0
+    measuring: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Compiler:
+    """Compiles in the background; each source once a process, and once a machine with a cache.
+
+    Attributes:
+        target: what for.
+        cache: folder of the machine code, see `Cache`; what it does not have is compiled.
+        statistics: counts and times.
+        on_change: called with `statistics` whenever they change, on any thread.
+    """
+
+    target: Target
+    cache: Path | None = None
+    statistics: Statistics = field(default_factory=Statistics)
+    on_change: Callable[[Statistics], None] | None = None
+    _codes: dict[Source, Future[ObjectCode]] = field(
+        default_factory=dict[Source, Future[ObjectCode]]
+    )
+    _pool: ThreadPoolExecutor | None = None
+    _lock: Lock = field(default_factory=forks.lock)
+
+    def submit(self, source: Source) -> Future[ObjectCode]:
+        """Return the code that will be there; its `result` raises KernelError where it fails."""
+        with self._lock:
+            if source not in self._codes:
+                if self._pool is None:
+                    workers = min(8, os.cpu_count() or 1)
+                    self._pool = ThreadPoolExecutor(workers, thread_name_prefix="nvrtc")
+                self._codes[source] = self._pool.submit(self.compile, source)
+            return self._codes[source]
+
+    def compile(self, source: Source) -> ObjectCode:
+        """Compile now; see `code`."""
+        make = ObjectCode.from_cubin if self.target.code == "cubin" else ObjectCode.from_ptx
+        return make(self.code(source), name=source.file)
+
+    def code(self, source: Source) -> bytes:
+        """Compile now, or take the code from the disk.
+
+        Raises:
+            KernelError: the source is wrong; names file and line.
+        """
+        text = source.text()
+        kept = Cache(self.cache / "cuda") if self.cache else None
+        entry = self._entry(text)
+        code = kept.read(entry) if kept else None
+        if code is None:
+            code = self._build(source.file, text)
+            if kept:
+                kept.write(entry, code)
+        else:
+            self._note(cached=1)
+        return code
+
+    def _build(self, file: str, text: str) -> bytes:
+        self.statistics.latest = file
+        self._note(pending=1)
+        start = perf_counter()
+        try:
+            options = ProgramOptions(
+                name=file,
+                arch=self.target.arch,
+                std="c++17",
+                lineinfo=True,  # which tells compute-sanitizer and the profilers where they are
+                include_path=toolkit_headers(text),
+            )
+            code = Program(text, "c++", options).compile(self.target.code).code
+        except NVRTCError as error:
+            self._note(pending=-1)
+            raise _kernel_error(file, str(error)) from None
+        self._note(pending=-1, compiled=1, milliseconds=1e3 * (perf_counter() - start))
+        return bytes(code)
+
+    def announce(self, measuring: str) -> None:
+        """Tell who watches what is measured with the kernels; empty when it is done."""
+        self.statistics.measuring = measuring
+        self._note()
+
+    def _note(
+        self, pending: int = 0, compiled: int = 0, cached: int = 0, milliseconds: float = 0.0
+    ) -> None:
+        with self._lock:
+            now = self.statistics
+            now.pending += pending
+            now.compiled += compiled
+            now.cached += cached
+            now.milliseconds += milliseconds
+        if self.on_change is not None:
+            self.on_change(now)
+
+    def _entry(self, text: str) -> str:
+        """Return the name under which the code of a source is kept."""
+        parts = (text, self.target.arch, self.target.code, str(nvrtc.nvrtcVersion()[1:]))
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return f"{key[:40]}.{self.target.code}"
+
+
+def _kernel_error(file: str, log: str) -> KernelError:
+    found = _MESSAGE.search(log)
+    if found is None:
+        return KernelError(f"{file}: {log.strip()}", file=file)
+    return KernelError(
+        f"{found[1]}:{found[2]}: {found[3]}\n{log[found.end() :].rstrip()}",
+        file=found[1],
+        line=int(found[2]),
+    )
+
+
+def toolkit_headers(text: str) -> list[str]:
+    """Return the folder of the CUDA headers, if the source includes one; float32 needs none."""
+    if "#include <" not in text:
+        return []
+    folder = cuda.pathfinder.find_nvidia_header_directory("cudart")
+    if folder is None:
+        raise KernelError(
+            "float16 and bfloat16 kernels need the CUDA headers (cuda_fp16.h): "
+            "pip install 'tercet[cuda13]'"
+        )
+    return [folder]

@@ -1,0 +1,339 @@
+"""What the driver does on one GPU: memory, streams, copies and recorded graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from cuda.bindings import driver
+from cuda.core import (
+    Buffer,
+    Device,
+    DeviceMemoryResource,
+    DeviceMemoryResourceOptions,
+    Event,
+    EventOptions,
+    Kernel,
+    LegacyPinnedMemoryResource,
+    MemoryResource,
+    ObjectCode,
+    Stream,
+)
+from cuda.core.graph import GraphBuilder
+
+from ....runtime.base import forks
+from ....runtime.base.host_memory import memory
+from ....runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory
+from ....runtime.ir.types import Array, TensorType
+from ....runtime.plan.backend import View
+from ....runtime.plan.host import HostBuffer
+from .compile import Compiler, target_for
+from .memory import CudaBuffer, PinnedBuffer, address
+from .status import CUDAError, check, failure, translated
+
+#: Bytes of shared memory, its own and what a launch asks for, that a kernel has without asking.
+UNASKED = 48 << 10
+OWN_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+MOST_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_LAUNCH = "graph launch"
+_NO_MEMORY = "OUT_OF_MEMORY"
+
+
+class CudaStream:
+    """An order of work on the device.
+
+    Attributes:
+        core: the stream as cuda.core knows it.
+        handle: the driver's handle.
+    """
+
+    __slots__ = ("core", "handle")
+
+    def __init__(self, core: Stream) -> None:
+        self.core = core
+        self.handle = int(core.handle)
+
+    def mark(self) -> Event:
+        """Return the moment at which everything given to the stream so far is done."""
+        return self.core.record()
+
+    def wait(self, moment: Event) -> None:
+        """Let what the stream is given from now on wait for a moment of another stream."""
+        self.core.wait(moment)
+
+    def synchronize(self) -> None:
+        """Wait until everything given to the stream is done; see `runtime.backend.Stream`."""
+        answer = driver.cuStreamSynchronize(self.handle)
+        if answer[0]:
+            check("a kernel or copy before cuStreamSynchronize", answer)
+
+
+class Recording(CudaStream):
+    """The stream of a CUDA graph that is being recorded.
+
+    Attributes:
+        builder: of the graph, or of a part of it on whose running the device decides.
+    """
+
+    __slots__ = ("builder",)
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        super().__init__(builder.stream)
+        self.builder = builder
+
+    def record(self, run: Callable[[CudaStream], None]) -> None:
+        """Record what `run` does with the stream."""
+        # In any other mode a garbage collection that frees what other models have left, here in
+        # the middle of it, would be taken for a mistake and end the recording.
+        self.builder.begin_building("relaxed")
+        run(self)
+        self.builder.end_building()
+
+
+class DriverDevice:
+    """One GPU: its memory, its streams, what is compiled for it.
+
+    Attributes:
+        name: such as ``cuda:0``.
+        description: the GPU's name, its architecture and the driver's CUDA version.
+        compiler: makes its kernels, those of the folder that was asked for last.
+        allocated: bytes of device memory that buffers hold at present.
+    """
+
+    def __init__(self, core: Device, cache: Path | None) -> None:
+        about = core.properties
+        major, minor = core.compute_capability
+        self._core = core
+        self._lock = forks.lock()
+        self._generation = forks.generation()
+        self._service = core.create_stream()
+        self._memory = _memory_of(core)
+        self._pinned = LegacyPinnedMemoryResource()
+        self.name = f"cuda:{core.device_id}"
+        self.description = f"{core.name}, sm_{major}{minor}, driver CUDA {driver_version()}"
+        shared = about.max_shared_memory_per_block_optin
+        self._target = target_for(major, minor, about.multiprocessor_count, shared)
+        self._compilers: dict[Path | None, Compiler] = {}
+        self.use_cache(cache)
+        self.allocated = 0
+
+    def use_cache(self, folder: Path | None) -> None:
+        """Keep in this folder what is compiled from now on."""
+        with self._lock:
+            if folder not in self._compilers:
+                self._compilers[folder] = Compiler(self._target, folder)
+            self.compiler = self._compilers[folder]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.description}>"
+
+    # ── memory ───────────────────────────────────────────────────────────────────────────────
+
+    def allocate(self, nbytes: int) -> CudaBuffer:
+        """Return new memory, aligned to 512 bytes; see `runtime.backend.Device`."""
+        if nbytes == 0:
+            return CudaBuffer(None, 0, self._release)
+        self.enter()
+        core = self.obtain(nbytes, self._take)
+        self.account(nbytes)
+        return CudaBuffer(core, nbytes, self._release)
+
+    def _take(self, nbytes: int) -> Buffer:
+        core = self._memory.allocate(nbytes, stream=self._service)
+        self._service.sync()
+        return core
+
+    def obtain(self, nbytes: int, take: Callable[[int], Buffer]) -> Buffer:
+        """Return what `take` allocates, if need be from what arrays that are gone have left.
+
+        Raises:
+            DeviceOutOfMemory: there is too little; says how much.
+            DeviceError: the device failed otherwise.
+        """
+        try:
+            return take(nbytes)
+        except CUDAError as error:
+            if _NO_MEMORY not in str(error):
+                raise self.refusal(nbytes, error) from error
+        try:
+            self._service.sync()
+            self.reclaim()
+            return take(nbytes)
+        except CUDAError as error:
+            raise self.refusal(nbytes, error) from error
+
+    def reclaim(self) -> None:
+        """Give back the memory that is kept for arrays to come."""
+
+    def refusal(self, nbytes: int, error: Exception) -> DeviceError:
+        """Return what to raise where an allocation failed with an error of cuda.core."""
+        if _NO_MEMORY not in str(error):
+            return failure(f"allocating {nbytes} bytes failed with {error}")
+        free, total = check("cuMemGetInfo", driver.cuMemGetInfo())
+        return DeviceOutOfMemory(
+            f"{self.name} has no {nbytes} bytes: {free} of {total} are free, "
+            f"{self.allocated} are in use here"
+        )
+
+    def account(self, nbytes: int) -> None:
+        """Note that a buffer has got so many bytes or, where it is negative, given them back."""
+        with self._lock:
+            self.allocated += nbytes
+
+    def _release(self, core: Buffer, nbytes: int) -> None:
+        if self.is_lost:
+            return
+        with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
+            core.close(self._service)
+            self._service.sync()
+        self.account(-nbytes)
+
+    def staging(self, nbytes: int) -> HostBuffer:
+        """Return pinned host memory."""
+        if nbytes == 0:
+            return HostBuffer(0)
+        self.enter()
+        try:
+            return PinnedBuffer(self._pinned.allocate(nbytes))
+        except CUDAError as error:
+            text = f"pinning {nbytes} bytes of host memory failed with {error}"
+            if _NO_MEMORY not in str(error):
+                raise failure(text) from error
+            raise DeviceOutOfMemory(
+                f"{text}; {memory()} bytes of the host are there for models, and the system may "
+                "allow fewer to be pinned: see `ulimit -l`"
+            ) from error
+
+    def upload(self, data: Array) -> View:
+        """Return a new buffer with these elements, complete when it returns."""
+        data = np.ascontiguousarray(data).reshape(data.shape)
+        buffer = self.allocate(data.nbytes)
+        if data.nbytes:
+            # cuMemcpyHtoD returns while its last part is on its way, which other streams overtake.
+            stream = int(self._service.handle)
+            answer = driver.cuMemcpyHtoDAsync(buffer.pointer, data.ctypes.data, data.nbytes, stream)
+            check("cuMemcpyHtoDAsync", answer)
+            check("cuStreamSynchronize", driver.cuStreamSynchronize(stream))
+        return View(self, buffer, 0, TensorType(data.dtype, data.shape))
+
+    # ── work ─────────────────────────────────────────────────────────────────────────────────
+
+    def stream(self) -> CudaStream:
+        """Return a new stream, independent of the default one."""
+        self.enter()
+        with translated("creating a stream"):
+            return CudaStream(self._core.create_stream())
+
+    def copier(self, dst: View, src: View) -> Callable[[CudaStream], None]:
+        """Return what copies `src` to `dst`, which have one format."""
+        nbytes = dst.nbytes
+        if nbytes == 0:
+            return lambda stream: None
+        target, source = address(dst), address(src)
+
+        def copy(stream: CudaStream, _alive: object = (dst, src)) -> None:
+            answer = driver.cuMemcpyAsync(target, source, nbytes, stream.handle)
+            if answer[0]:
+                check(f"cuMemcpyAsync of {nbytes} bytes", answer)
+
+        return copy
+
+    def record(self, run: Callable[[CudaStream], None]) -> Callable[[CudaStream], None]:
+        """Return a CUDA graph of what `run` does with its stream; a replay is one call."""
+        stream = self.stream()
+        with translated("recording a CUDA graph"):
+            builder = stream.core.create_graph_builder()
+            try:
+                Recording(builder).record(run)
+                graph = builder.complete()
+            finally:
+                with suppress(CUDAError):  # closing an interrupted recording reports that it was
+                    builder.close()
+            graph.upload(stream.core)
+            stream.core.sync()
+        replay = graph.launch
+
+        def launch(stream: CudaStream) -> None:
+            try:
+                replay(stream.core)
+            except CUDAError as error:
+                raise failure(f"{_LAUNCH} failed with {error}") from error
+
+        return launch
+
+    def time(self, run: Callable[[CudaStream], None], stream: CudaStream) -> float:
+        """Return the seconds that the device takes for what `run` gives it, by events."""
+        with translated("timing"):
+            timed = EventOptions(timing_enabled=True)
+            begin, end = self._core.create_event(timed), self._core.create_event(timed)
+            stream.core.record(begin)
+            run(stream)
+            stream.core.record(end)
+            end.sync()
+            return (end - begin) / 1e3
+
+    def load(self, code: ObjectCode, entry: str, shared: int = 0) -> Kernel:
+        """Load one function of compiled code.
+
+        Args:
+            code: what the compiler made.
+            entry: the function's name.
+            shared: bytes of dynamic shared memory that launches will ask for.
+        """
+        self._core.set_current()
+        with translated(f"loading {entry}"):
+            kernel = code.get_kernel(entry)
+        if shared:
+            self._grant(kernel, entry, shared)
+        return kernel
+
+    def _grant(self, kernel: Kernel, entry: str, shared: int) -> None:
+        """Let a kernel have so much shared memory beside its own, or more that was asked before."""
+        handle, device = driver.CUkernel(int(kernel.handle)), driver.CUdevice(self.ordinal)
+        call = f"asking for {shared} bytes of shared memory for {entry}"
+        own, granted = (
+            check(call, driver.cuKernelGetAttribute(attribute, handle, device))
+            for attribute in (OWN_SHARED, MOST_SHARED)
+        )
+        if own + shared > UNASKED and shared >= granted:
+            check(call, driver.cuKernelSetAttribute(MOST_SHARED, shared, handle, device))
+
+    @property
+    def ordinal(self) -> int:
+        """The GPU's number."""
+        return self._core.device_id
+
+    def enter(self) -> Device:
+        """Make it the thread's current device, and return it as cuda.core knows it.
+
+        Raises:
+            DeviceFault: the process was forked from the one that opened the device.
+        """
+        if self.is_lost:
+            raise DeviceFault(
+                f"{self.name} was opened before this process was forked, and CUDA does not outlive "
+                "a fork: start such processes with multiprocessing's 'spawn' or 'forkserver', or "
+                "load the first model on the GPU after the fork"
+            )
+        self._core.set_current()
+        return self._core
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process was forked from the one that opened the device."""
+        return self._generation != forks.generation()
+
+
+def _memory_of(core: Device) -> MemoryResource:
+    """Return a pool of our own, which hands freed memory to the system; the plain way without."""
+    if not core.properties.memory_pools_supported:
+        return core.memory_resource
+    return DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
+
+
+def driver_version() -> str:
+    """Return the newest version of CUDA that the driver is for, such as ``12.8``."""
+    version = check("cuDriverGetVersion", driver.cuDriverGetVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,0 +1,82 @@
+"""Memory that a CUDA device reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import is_finalizing
+
+import numpy as np
+from cuda.bindings import driver
+from cuda.core import Buffer, Device
+
+from ....runtime.base import forks
+from ....runtime.plan.backend import View
+from ....runtime.plan.host import HostBuffer
+
+
+class CudaBuffer:
+    """A piece of device memory.
+
+    Attributes:
+        core: the buffer as cuda.core knows it; None where it has no bytes, and once it is closed.
+        nbytes: its size.
+        pointer: its address; 0 where it has no bytes.
+        is_shared: whether others have read it on streams of their own, which may still do so when
+            they let go of it.
+    """
+
+    __slots__ = ("_generation", "_release", "core", "is_shared", "nbytes", "pointer")
+
+    def __init__(
+        self, core: Buffer | None, nbytes: int, release: Callable[[Buffer, int], None]
+    ) -> None:
+        self.core, self.nbytes, self._release = core, nbytes, release
+        self.pointer = int(core.handle) if core is not None else 0
+        self.is_shared = False
+        self._generation = forks.generation()
+
+    def __del__(self) -> None:
+        if not is_finalizing():  # the driver takes everything back by itself then
+            self.close()
+
+    def close(self) -> None:
+        """Give the memory back; a second call does nothing."""
+        core, nbytes = self.core, self.nbytes
+        self.core, self.nbytes, self.pointer = None, 0, 0
+        if core is None:
+            return
+        if self.is_shared and self._generation == forks.generation():
+            Device(core.device_id).set_current()
+            driver.cuCtxSynchronize()
+        self._release(core, nbytes)
+
+
+class PinnedBuffer(HostBuffer):
+    """Host memory that the device reads and writes by itself."""
+
+    __slots__ = ("_core", "_generation")
+
+    def __init__(self, core: Buffer) -> None:
+        self._generation = forks.generation()
+        self._core: Buffer | None = core
+        self.memory = np.from_dlpack(core).view(np.uint8)
+
+    def close(self) -> None:
+        super().close()
+        core, self._core = self._core, None
+        if core is not None and self._generation == forks.generation():
+            core.close()
+
+
+def address(view: View) -> int:
+    """Return the address of a view, on the device or on the host."""
+    if isinstance(view.buffer, HostBuffer):
+        return view.buffer.memory.ctypes.data + view.offset
+    return pointer(view)
+
+
+def pointer(view: View) -> int:
+    """Return the address of a view on a CUDA device; raises TypeError if it lies elsewhere."""
+    if not isinstance(view.buffer, CudaBuffer):
+        raise TypeError(f"{view.type} lies on {view.device.name}, not on a CUDA device")
+    return view.buffer.pointer + view.offset

@@ -1,0 +1,66 @@
+"""The statuses of CUDA calls as errors of tercet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from cuda.bindings import driver
+from cuda.core._utils import cuda_utils
+
+from ....runtime.errors import DeviceError, DeviceFault
+
+#: What cuda.core raises; it gives them no public name.
+CUDAError: type[Exception] = cuda_utils.CUDAError
+NVRTCError: type[Exception] = cuda_utils.NVRTCError
+
+#: Words of the statuses after which the process has lost the device: kernels that broke the
+#: context, hardware that failed, contexts and servers that are gone, and what has no name.
+#: Whoever gets a status of another name may go on.
+_FINAL = re.compile(
+    r"ILLEGAL_(ADDRESS|INSTRUCTION)|INVALID_(PC|ADDRESS_SPACE)|MISALIGNED_ADDRESS|HARDWARE|_STACK_"
+    r"|_ASSERT$|LAUNCH_(FAILED|TIMEOUT)|_ECC_|NVLINK|CONTAINED|EXTERNAL_DEVICE|_MPS_(CLIENT|CONN|RPC)"
+    r"|(CONTEXT|DEVICE)_(IS_DESTROYED|UNAVAILABLE)|TENSOR_MEMORY_LEAK|DEINITIALIZED|_UNKNOWN$"
+)
+#: Statuses that every later call of the process gets as well, or that only another device fixes.
+FAULTS = frozenset(status.name for status in driver.CUresult if _FINAL.search(status.name))
+
+
+def failure(text: str) -> DeviceError:
+    """Return the error of this text, which names a status: a DeviceFault where that is final."""
+    named = re.findall(r"CUDA_ERROR_\w+", text)
+    return DeviceFault(text) if FAULTS.intersection(named) else DeviceError(text)
+
+
+def check(call: str, answer: tuple[Any, ...]) -> Any:
+    """Return what a call of the driver's Python bindings gave.
+
+    Args:
+        call: its name, for the error.
+        answer: what it returned: a status, then its results.
+
+    Returns:
+        None, the result, or a tuple of several.
+
+    Raises:
+        DeviceError: the status is not success.
+    """
+    status, *results = answer
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(status)
+        reason = f": {text.decode()}" if text else ""
+        raise failure(f"{call} failed with {status.name}{reason}")
+    if not results:
+        return None
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+@contextmanager
+def translated(what: str) -> Generator[None]:
+    """Turn the errors of cuda.core inside into a DeviceError that says what was tried."""
+    try:
+        yield
+    except CUDAError as error:
+        raise failure(f"{what} failed with {error}") from error

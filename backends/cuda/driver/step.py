@@ -1,0 +1,181 @@
+"""Steps: how a recipe becomes a function of the stream."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
+from ....runtime.ir.graph import Value
+from ....runtime.plan.backend import BuildContext, View
+from ....runtime.plan.streams import sequence
+from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
+from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, TensorMap
+from .memory import pointer
+from .status import check
+from .tensor_map import encoded
+
+if TYPE_CHECKING:
+    from cuda.core import Kernel, ObjectCode
+
+    from .device import CudaStream, DriverDevice
+
+
+class KernelStep:
+    """A recipe for one site; compiles in the background until it is bound.
+
+    Attributes:
+        launches: what it launches, in order.
+        fill: see `runtime.backend.Filling`.
+    """
+
+    capturable = True
+
+    def __init__(self, device: DriverDevice, site: BuildContext, recipe: Recipe) -> None:
+        self.launches = tuple(one for one in launches_of(recipe) if not one.is_empty)
+        self._device = device
+        self._site = site
+        self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
+        self.kernel = " + ".join(dict.fromkeys(one.title for one in self.launches)) or "nothing"
+        self.scratch = max((launch.scratch for launch in self.launches), default=0)
+        target = device.compiler.target
+        self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Callable[[CudaStream], None]:
+        """Load the kernels and return what launches them on these addresses."""
+        views = dict(zip(self._site.inputs, inputs, strict=True))
+        views.update(zip(self._site.outputs, outputs, strict=True))
+        runs: list[Callable[[CudaStream], None]] = []
+        for launch, code in zip(self.launches, self._codes, strict=True):
+            found = addresses(launch, lambda base: self._pointer(base, views, scratch))
+            runs.append(bound(self._device, launch, code, found))
+        return runs[0] if len(runs) == 1 else sequence(runs)
+
+    def _pointer(self, argument: Operand, views: Mapping[Value, View], scratch: View | None) -> int:
+        if isinstance(argument, Scratch):
+            if scratch is None:
+                raise ValueError(f"{self.kernel} has no workspace")
+            return pointer(scratch) + argument.offset
+        if isinstance(argument, Packed):
+            weights = self._site.weights
+            return pointer(weights.packed(argument.sources, argument.layout, argument.pack))
+        if argument.value.is_constant:
+            return pointer(self._site.weights.view(argument.value))
+        return pointer(views[argument.value])
+
+
+def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, int]:
+    """Return the addresses of all arguments that lie in memory, by name."""
+    bases = ((name, base_of(argument)) for name, argument in launch.arguments.items())
+    return {name: address(base) for name, base in bases if isinstance(base, Operand)}
+
+
+def bound(
+    device: DriverDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[str, int]
+) -> Callable[[CudaStream], None]:
+    """Load a kernel and return what launches it.
+
+    Args:
+        device: whose kernel it becomes.
+        launch: the recipe.
+        code: the machine code, perhaps still being compiled.
+        pointers: the addresses of arguments, by name; null where there is none.
+
+    Raises:
+        KernelError: it does not compile.
+        DeviceError: it does not load, or its parameters are not those of the recipe.
+        ValueError: a tensor map has no address, which would stop the GPU for good.
+    """
+    for name, argument in launch.arguments.items():
+        if isinstance(argument, TensorMap) and not pointers.get(name):
+            raise ValueError(f"{launch.title}: the tensor map {name!r} has no address")
+    kernel = device.load(code.result(), launch.entry, launch.shared)
+    cells = [cell(argument, pointers.get(name)) for name, argument in launch.arguments.items()]
+    _check_parameters(kernel, launch, cells)
+    table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+    function = driver.CUfunction(int(kernel.handle))
+    shape = (*launch.grid, launch.block, 1, 1, launch.shared)
+    call = f"launch of {launch.title}"
+    if device.compiler.target.has_clusters and (launch.early or launch.cluster != (1, 1, 1)):
+        config = _config(launch)
+
+        def run_early(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
+            config.hStream = driver.CUstream(stream.handle)
+            answer = driver.cuLaunchKernelEx(config, function, ctypes.addressof(table), 0)
+            if answer[0]:
+                check(call, answer)
+
+        return run_early
+
+    def run(stream: CudaStream, _alive: object = (kernel, cells)) -> None:
+        answer = driver.cuLaunchKernel(function, *shape, stream.handle, ctypes.addressof(table), 0)
+        if answer[0]:
+            check(call, answer)
+
+    return run
+
+
+def _config(launch: Launch) -> driver.CUlaunchConfig:
+    """Return how a kernel is launched that has a cluster or may begin early."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
+    config.sharedMemBytes = launch.shared
+    kinds, attributes = driver.CUlaunchAttributeID, list[driver.CUlaunchAttribute]()
+    if launch.early:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
+    if launch.cluster != (1, 1, 1):
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extent = attribute.value.clusterDim
+        extent.x, extent.y, extent.z = launch.cluster
+        attributes.append(attribute)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
+
+
+_SCALARS: dict[DType, Any] = {
+    int32: ctypes.c_int32,
+    int64: ctypes.c_int64,
+    uint32: ctypes.c_uint32,
+    uint64: ctypes.c_uint64,
+    float32: ctypes.c_float,
+    float64: ctypes.c_double,
+}
+
+
+def sizes(launch: Launch) -> list[int]:
+    """Return the bytes of each argument."""
+    return [ctypes.sizeof(cell(argument, None)) for argument in launch.arguments.values()]
+
+
+def cell(argument: Argument, address: int | None) -> Any:
+    """Return the bytes of one argument as a ctypes object."""
+    if isinstance(argument, np.generic):
+        return _SCALARS[argument.dtype](argument.item())
+    if isinstance(argument, Struct):
+        return (_SCALARS[argument.dtype] * len(argument.values))(*argument.values)
+    if isinstance(argument, TensorMap):
+        return (ctypes.c_uint64 * 16)(*(encoded(argument, address) if address else ()))
+    return ctypes.c_void_p(address)
+
+
+def _check_parameters(kernel: Kernel, launch: Launch, cells: list[Any]) -> None:
+    """Raise ValueError unless the kernel has parameters of these sizes."""
+    handle = driver.CUkernel(int(kernel.handle))
+    for place, cell in enumerate(cells):
+        answer = driver.cuKernelGetParamInfo(handle, place)
+        _, size = check(f"parameter {place} of {launch.title}", answer)
+        if size != ctypes.sizeof(cell):
+            given = ctypes.sizeof(cell)
+            raise ValueError(f"{launch.title}: parameter {place} has {size} bytes, not {given}")

@@ -1,0 +1,58 @@
+"""Tensor maps: how the copy engine of Hopper is told what a tensor looks like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver
+
+from ....runtime.ir.dtypes import DType, bfloat16, float16, float32
+from .status import check
+
+if TYPE_CHECKING:
+    from ..recipe.operands import TensorMap
+
+_DTYPES: dict[DType, driver.CUtensorMapDataType] = {
+    float16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    bfloat16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    float32: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+}
+#: Order of a row of so many bytes in shared memory.
+_SWIZZLES = {
+    32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
+    64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
+    128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+}
+
+
+def encoded(map: TensorMap, address: int) -> tuple[int, ...]:
+    """Return a tensor map as the sixteen 64-bit numbers that kernels take.
+
+    Args:
+        map: what to describe; the rows of its box are 32, 64 or 128 bytes.
+        address: where the tensor begins, a multiple of 16 bytes.
+
+    Raises:
+        DeviceError: the driver does not take it.
+    """
+    itemsize, rank = map.dtype.itemsize, len(map.dims)
+    dims = [driver.cuuint64_t(d) for d in map.dims]
+    strides = [driver.cuuint64_t(s * itemsize) for s in map.strides]
+    steps = [driver.cuuint32_t(s) for s in map.steps or (1,) * rank]
+    end = (
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        _SWIZZLES[map.box[0] * itemsize],
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    start: tuple[Any, ...] = (_DTYPES[map.dtype], rank, address, dims, strides)
+    if map.corners is None:
+        box = [driver.cuuint32_t(b) for b in map.box]
+        answer = driver.cuTensorMapEncodeTiled(*start, box, steps, *end)
+    else:
+        lower, upper = map.corners
+        answer = driver.cuTensorMapEncodeIm2col(
+            *start, list(lower), list(upper), *map.box, steps, *end
+        )
+    found = check(f"encoding of {map}", answer)
+    return tuple(int(word) for word in found.opaque)

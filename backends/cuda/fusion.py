@@ -1,0 +1,146 @@
+"""Which nodes become one kernel: anchors with what follows them, and elementwise chains.
+
+Inside of a group every value has all its readers inside, except the last one's result. So no path
+leaves a group and comes back, and nothing in between needs memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ops.conv import Conv
+from ...runtime.ops.pool import MaxPool
+from .algorithms.registry import KERNELS
+from .codegen.elementwise import CHEAP, in_chains
+from .gemm.atoms import HALVES
+
+#: Larger chains would need more registers than they save memory.
+MOST_CHAINED = 24
+MOST_OPERANDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that become one step.
+
+    Attributes:
+        nodes: in topological order.
+        head: the node whose kernel computes, before the elementwise rest; None for a chain of
+            elementwise nodes alone.
+        pool: the last node, where it pools what the others compute.
+    """
+
+    nodes: tuple[Node, ...]
+    head: Node | None
+    pool: Node | None = None
+
+    @property
+    def tail(self) -> tuple[Node, ...]:
+        """The elementwise nodes behind the head, or all of them."""
+        if self.head is None:
+            return self.nodes
+        return self.nodes[1:] if self.pool is None else self.nodes[1:-1]
+
+
+def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
+    """Yield groups of nodes, anchors first, each node in one of them."""
+    taken: set[Node] = set()
+    for node in graph.nodes:
+        registered = KERNELS.get(type(node.op))
+        if node in free and registered is not None and not in_chains(node):
+            tail = _tail(graph, node, free - taken) if registered.tail else ()
+            taken.update((node, *tail))
+            pool = _pool(graph, node, (node, *tail)[-1].output, free - taken)
+            taken.update(pool)
+            yield Group((node, *tail, *pool), node, *pool)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    for node in reversed(graph.nodes):
+        if node in free and node not in taken and in_chains(node):
+            chain = _chain(graph, node, free - taken)
+            taken.update(chain)
+            yield Group(tuple(sorted(chain, key=position.__getitem__)), None)
+
+
+def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
+    """Return the elementwise nodes behind an anchor that read it, one after the other.
+
+    The last of them gives the anchor's dtype again; in between there may be others.
+    """
+    found: list[Node] = []
+    fitting = 0
+    value = anchor.output
+    while True:
+        follower = graph.sole_consumer(value)
+        if follower is None or follower not in free or not in_chains(follower):
+            return tuple(found[:fitting])
+        out = follower.output
+        if out.tensor.dims != value.tensor.dims:
+            return tuple(found[:fitting])
+        found.append(follower)
+        value = out
+        if out.tensor.dtype == anchor.output.tensor.dtype:
+            fitting = len(found)
+
+
+def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
+    """Return the pooling of 2 x 2 pixels that alone reads a convolution of 16-bit floats."""
+    follower = graph.sole_consumer(value)
+    if not isinstance(head.op, Conv) or value.tensor.dtype not in HALVES or follower is None:
+        return ()
+    if follower not in free or not isinstance(follower.op, MaxPool) or value.tensor.rank != 4:
+        return ()
+    op, (*_, height, width) = follower.op, value.tensor.dims
+    plain = not any(op.pads or ()) and not any(d != 1 for d in op.dilations or ())
+    squares = op.kernel_shape == op.strides == (2, 2) and height % 2 == width % 2 == 0
+    fits = plain and squares and op.auto_pad in ("NOTSET", "VALID")
+    unread = all(not v.consumers and not graph.is_output(v) for v in follower.outputs[1:])
+    return (follower,) if fits and unread else ()
+
+
+def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
+    """Return `root` with the elementwise nodes before it that only the chain reads."""
+    chain = [root]
+    shape = root.output.tensor.dims
+    grown = True
+    while grown and len(chain) < MOST_CHAINED:
+        grown = False
+        for value in _operands(chain):
+            source = value.producer
+            if source is None or source not in free or not in_chains(source):
+                continue
+            inside = all(reader in chain for reader in value.consumers)
+            if not inside or graph.is_output(value) or not _suits(source, shape):
+                continue
+            if len(_operands([*chain, source])) <= MOST_OPERANDS:
+                chain.append(source)
+                grown = True
+                break
+    return chain
+
+
+def _suits(source: Node, shape: tuple[int, ...]) -> bool:
+    """Whether a node can be computed anew for every element of `shape`, as little as it costs."""
+    if source.output.tensor.dims == shape:
+        return True
+    ranks = {value.tensor.rank for value in source.reads if not value.is_constant}
+    return isinstance(source.op, CHEAP) and ranks == {len(shape)}
+
+
+def _operands(chain: list[Node]) -> list[Value]:
+    made = {node.output for node in chain}
+    reads = dict.fromkeys(v for node in chain for v in node.reads)
+    return [value for value in reads if value not in made]
+
+
+def smaller(group: Group) -> tuple[Group, ...]:
+    """Return the groups to try instead of one that has no recipe; the last is what is left of it.
+
+    A kernel keeps as much as possible of what follows it; a chain falls apart into its nodes.
+    """
+    if group.head is None:
+        return tuple(Group((node,), None) for node in group.nodes)
+    if group.pool is not None:
+        return Group((group.pool,), group.pool), Group(group.nodes[:-1], group.head)
+    return Group(group.nodes[-1:], None), Group(group.nodes[:-1], group.head)

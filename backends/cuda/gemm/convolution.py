@@ -1,0 +1,171 @@
+"""The task that every way to convolve gets: operator, operands, geometry, and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ....runtime.ir.dtypes import FLOATS, float32, name_of
+from ....runtime.ops.conv import Conv, ConvTranspose
+from ....runtime.ops.window import Window, transposed_window, window
+from ....runtime.plan.backend import Format
+from ..algorithms.menu import Formats
+from ..algorithms.registry import RecipeContext, Setting, need_dtypes
+from ..codegen.tail import Tail, no_tail
+from ..recipe.layout import Ints
+from ..recipe.operands import Tensor
+from .atoms import HALVES
+
+#: Kernels count elements of an image in 32 bits.
+MOST_ELEMENTS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution, or a transposed one.
+
+    Attributes:
+        op: its attributes.
+        y: the result [n, m, *output].
+        x: the input [n, c, *spatial].
+        w: the weights, [m, c / group, *kernel]; of a transposed one [c, m / group, *kernel].
+        b: the bias [m], or None.
+        view: the windows.
+        tail: what follows on every result.
+        setting: the GPU and the user's choices.
+    """
+
+    op: Conv | ConvTranspose
+    y: Tensor
+    x: Tensor
+    w: Tensor
+    b: Tensor | None
+    view: Window
+    tail: Tail
+    setting: Setting
+
+    @property
+    def group(self) -> int:
+        """Number of groups."""
+        return self.op.group
+
+    @property
+    def filters(self) -> int:
+        """Filters, which are channels of the result, of one group."""
+        return self.y.dims[1] // self.group
+
+    @property
+    def channels(self) -> int:
+        """Channels of the input in one group."""
+        return self.x.dims[1] // self.group
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window in one channel."""
+        return prod(self.view.kernel)
+
+    @property
+    def pixels(self) -> int:
+        """Positions of the result, of all images together."""
+        return prod(self.y.dims) // max(self.y.dims[1], 1)
+
+    @property
+    def macs(self) -> int:
+        """Multiplications of the definition."""
+        pixels = self.pixels
+        if isinstance(self.op, ConvTranspose):
+            pixels = prod(self.x.dims) // max(self.x.dims[1], 1)
+        return pixels * self.filters * self.channels * self.taps * self.group
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether every window is one pixel of the image: no padding either."""
+        return self.taps == 1 and not any(self.view.pads_begin + self.view.pads_end)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every channel has one filter of its own."""
+        return 1 < self.group == self.x.dims[1] == self.y.dims[1]
+
+    @property
+    def formats(self) -> Formats:
+        """The formats of input and result."""
+        return self.x.format, self.y.format
+
+    def within(self, formats: Formats) -> Convolution:
+        """Return the same convolution of tensors in other formats."""
+        if formats == self.formats:
+            return self
+        x, y = (replace(t, format=f) for t, f in zip((self.x, self.y), formats, strict=True))
+        return replace(self, x=x, y=y)
+
+    @property
+    def signature(self) -> str:
+        """What the speed depends on: ``Conv float32 1x64x56x56 64x64x3x3 stride 1x1 ...``."""
+        view = self.view
+        parts = [
+            *(type(self.op).__name__, name_of(self.x.dtype), times(self.x.dims)),
+            *(times(self.w.dims), "to", times(self.y.dims)),
+            *("stride", times(view.strides), "pad", times(view.pads_begin)),
+            *("dilation", times(view.dilations), "group", str(self.group)),
+        ]
+        if self.w.data is None:
+            parts.append("weights of run time")
+        return " ".join(parts)
+
+    # ── reasons ──────────────────────────────────────────────────────────────────────────────
+
+    def need_float32(self) -> str:
+        """Return why kernels of float32 and 32-bit indices cannot be used; empty where they can."""
+        refused = need_dtypes((float32,), self.y, self.x, self.w, self.b)
+        if refused:
+            return f"{refused}, not float32"
+        if max(self.x.size, self.y.size) >= MOST_ELEMENTS:
+            return f"{max(self.x.size, self.y.size)} elements, not fewer than 2^31"
+        return ""
+
+    def need_halves(self) -> str:
+        """Return why kernels of 16-bit floats cannot be used; empty where they can."""
+        refused = need_dtypes(HALVES, self.y, self.x, self.w, self.b)
+        return f"{refused}, not float16 or bfloat16" if refused else ""
+
+    def need_plane(self) -> str:
+        """Return why kernels over one or two spatial axes cannot be used; empty where they can."""
+        return f"{self.x.rank - 2} spatial axes, not 1 or 2" if self.x.rank not in (3, 4) else ""
+
+    def need_constants(self) -> str:
+        """Return why weights cannot be packed; empty where they can."""
+        if self.w.data is None:
+            return "weights of run time, which cannot be packed"
+        return "" if self.w.size else "weights without elements"
+
+    def need_one_group(self) -> str:
+        """Return why there must not be several groups; empty where there are none."""
+        return f"{self.group} groups, not 1" if self.group != 1 else ""
+
+
+def times(dims: Ints) -> str:
+    """Return sizes as ``1x64x56``."""
+    return "x".join(map(str, dims))
+
+
+def convolution(context: RecipeContext) -> Convolution | str:
+    """Return the task of a Conv or ConvTranspose, or why no kernel takes it."""
+    op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
+    if not isinstance(op, Conv | ConvTranspose) or y is None or x is None or w is None:
+        return "no convolution"
+    refused = need_dtypes(FLOATS, y, x, w, b)
+    if refused:
+        return refused
+    if x.rank > 5:
+        return f"{x.rank - 2} spatial axes"
+    transposed = isinstance(op, ConvTranspose)
+    find = transposed_window if transposed else window
+    view = find(op, x.dims[2:], w.dims[2:])
+    return Convolution(op, y, x, w, b, view, context.tail or no_tail(y.dtype), context.setting)
+
+
+def image_formats(conv: Convolution, least: int) -> Formats:
+    """Return channels last, but the plain order for an input of fewer than `least` channels."""
+    first = Format.PLAIN if conv.x.dims[1] < least else Format.CHANNELS_LAST
+    return first, Format.CHANNELS_LAST

@@ -1,0 +1,60 @@
+"""Products of matrices as textbooks make them fast, for teaching: the steps of `ladder.cu`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....runtime.ir.dtypes import float32
+from ....runtime.ops.matmul import MatMul
+from ..algorithms.menu import PLAIN, Formats
+from ..algorithms.registry import Answer, need_dtypes
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+
+if TYPE_CHECKING:
+    from ..ops.matmul import Multiplication
+
+#: By way: rows and columns of a block, and its threads.
+BLOCKS = {
+    "gemm_naive": (1, 256, 256),
+    "gemm_blocked": (32, 32, 1024),
+    "gemm_registers": (128, 128, 256),
+    "gemm_vectors": (128, 128, 256),
+}
+
+
+def ladder_formats(task: Multiplication) -> Formats | str:
+    """Return the plain order, or why the kernels of `ladder.cu` cannot be used."""
+    refused = need_dtypes((float32,), task.y, task.a, task.b)
+    if refused:
+        return f"{refused}, not float32"
+    if not isinstance(task.op, MatMul) or task.a.rank != 2 or task.b.rank != 2:
+        return "not a product of two matrices"
+    return PLAIN
+
+
+def ladder(task: Multiplication, way: str) -> Answer:
+    """Return the launch of one step: [m, k] times [k, n], both as they lie."""
+    m, n, k = task.shape
+    vector = 4 if way == "gemm_vectors" else 1
+    if not k:
+        return "no terms"
+    if n % vector or k % vector:
+        return f"rows of {k} and {n} elements, which are not all fours"
+    height, width, threads = BLOCKS[way]
+    rows = ceil_div(m, height)
+    if rows > 65535:
+        return f"{rows} rows of blocks"
+    return Launch(
+        "gemm/ladder.cu",
+        "gemm_registers" if way == "gemm_vectors" else way,
+        grid=(ceil_div(n, width), rows, 1),
+        block=threads,
+        args={
+            **{"a": task.a, "b": task.b, "y": task.y, **task.tail.args},
+            **{"m": m, "n": n, "k": k},
+        },
+        constants=(("VECTOR", vector),),
+        code=task.tail.code,
+        note=f"by {vector} {task.tail.title}".strip(),
+    )

@@ -1,0 +1,245 @@
+"""Matrix products and contractions of any element type and any strides: `product.cu` and others.
+
+What `matmul.py` has no tiles for comes here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ....runtime.ir.dtypes import FLOATS, DType
+from ....runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms
+from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..codegen.elementwise import NUMBERS
+from ..codegen.tail import Tail, no_tail
+from ..recipe.launch import Launch, each
+from ..recipe.layout import Ints, broadcast_strides, ceil_div
+from ..recipe.operands import Given, Scratch, Tensor
+from ..recipe.source import arithmetic
+
+SIDE = 16
+
+
+def _launch(
+    target: Tensor | Scratch,
+    dtype: DType,
+    operands: tuple[Tensor, Tensor, Tensor | None],
+    shape: Ints,
+    steps: Ints,
+    *,
+    stack: tuple[Ints, Ints, Ints] = ((1,), (0,), (0,)),
+    zeros: tuple[Tensor | None, Tensor | None] = (None, None),
+    factors: tuple[float, float] = (1.0, 1.0),
+    tail: Tail,
+    scratch: int = 0,
+) -> Answer:
+    """Return the launch of `product.cu`.
+
+    Args:
+        target: where the results go.
+        dtype: of the results.
+        operands: a, b and c.
+        shape: (m, n, k).
+        steps: the first six fields of struct `Steps`.
+        stack: sizes of the axes of the stack, and the distances of its matrices in a and in b.
+        zeros: the zero points of a and b.
+        factors: alpha and beta.
+        tail: applied to every result.
+        scratch: bytes of the workspace, where the results go there.
+    """
+    a, b, c = operands
+    m, n, k = shape
+    sizes, of_a, of_b = stack
+    tiles_n = ceil_div(n, SIDE)
+    tiles = tiles_n * ceil_div(m, SIDE)
+    if tiles * prod(sizes) >= 2**31:
+        return f"a stack of {prod(sizes)}"
+    zero_a, zero_b = (0 if zero is None or zero.size == 1 else 1 for zero in zeros)
+    by = dict(zip(("a_m", "a_k", "b_k", "b_n", "c_m", "c_n"), steps, strict=True))
+    return Launch(
+        "gemm/product.cu",
+        "product",
+        grid=(tiles * prod(sizes), 1, 1),
+        block=SIDE * SIDE,
+        args={
+            **{"a": a, "b": b, "c": c, "y": target, "a_zero": zeros[0], "b_zero": zeros[1]},
+            **{**tail.args, "m": m, "n": n, "k": k, "tiles_n": tiles_n, "tiles": tiles},
+            **{"alpha": factors[0], "beta": factors[1]},
+            "by": {**by, "zero_a": zero_a, "zero_b": zero_b},
+            **{"stack": sizes, "of_a": of_a, "of_b": of_b},
+        },
+        types=(
+            *(("XA", a.dtype), ("XB", b.dtype), ("XC", a.dtype if c is None else c.dtype)),
+            *(("Y", dtype), ("A", arithmetic(dtype))),
+        ),
+        constants=(
+            *(("RANK", len(sizes)), ("ADDED", c is not None), ("SCALED", factors != (1.0, 1.0))),
+            *(("ZERO_A", zeros[0] is not None), ("ZERO_B", zeros[1] is not None)),
+        ),
+        code=tail.code,
+        scratch=scratch,
+        note=f"{m} x {n} x {k} {tail.title}".strip(),
+    )
+
+
+def stacked_product(y: Tensor, a: Tensor, b: Tensor, tail: Tail) -> Answer:
+    """Return the product of vectors, matrices, or stacks of them, which are broadcast."""
+    refused = need_dtypes(NUMBERS, y, a, b)
+    if refused:
+        return refused
+    return stack_of_products(y, y.dtype, y.dims, a, b, tail=tail)
+
+
+def stack_of_products(
+    target: Tensor | Scratch,
+    dtype: DType,
+    dims: Ints,
+    a: Tensor,
+    b: Tensor,
+    *,
+    zeros: tuple[Tensor | None, Tensor | None] = (None, None),
+    tail: Tail | None = None,
+    scratch: int = 0,
+) -> Answer:
+    """Return the launch of numpy's `matmul`, less zero points; see `_launch`.
+
+    Args:
+        target: where the results go.
+        dtype: of the results.
+        dims: their shape.
+        a: the left operand.
+        b: the right operand.
+        zeros: one for all, or one a row of a and a column of b.
+        tail: applied to every result.
+        scratch: bytes of the workspace, where the results go there.
+    """
+    rows = a.dims if a.rank > 1 else (1, *a.dims)
+    columns = b.dims if b.rank > 1 else (*b.dims, 1)
+    m, k, n = rows[-2], rows[-1], columns[-1]
+    outer = dims[: len(dims) - (a.rank > 1) - (b.rank > 1)]
+    if tail is not None and tail.operands and prod(outer) != 1:
+        return "a stack with an operand behind it"
+    stacks = [
+        tuple(
+            step * prod(matrices[-2:]) for step in broadcast_strides(matrices[:-2], a.format, outer)
+        )
+        for matrices in (rows, columns)
+    ]
+    return _launch(
+        target,
+        dtype,
+        (a, b, None),
+        (m, n, k),
+        (k, 1, n, 1, 0, 0),
+        stack=(outer or (1,), stacks[0] or (0,), stacks[1] or (0,)),
+        zeros=zeros,
+        tail=tail or no_tail(dtype),
+        scratch=scratch,
+    )
+
+
+def general_product(
+    op: Gemm, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, tail: Tail
+) -> Answer:
+    """Return alpha * a' @ b' + beta * c, each transposed or not, c broadcast."""
+    refused = need_dtypes(NUMBERS, y, a, b, c)
+    if refused:
+        return refused
+    if y.dtype not in FLOATS and (op.alpha, op.beta) != (1.0, 1.0):
+        return f"alpha={op.alpha}, beta={op.beta} for integers"
+    m, n = y.dims
+    k = a.dims[0] if op.transA else a.dims[1]
+    of_a = (1, m) if op.transA else (k, 1)
+    of_b = (1, k) if op.transB else (n, 1)
+    of_c = (0, 0) if c is None else broadcast_strides(c.dims, c.format, y.dims)
+    factors = (op.alpha, op.beta if c is not None else 1.0)
+    steps = (*of_a, *of_b, *of_c)
+    return _launch(y, y.dtype, (a, b, c), (m, n, k), steps, factors=factors, tail=tail)
+
+
+@kernel(Einsum)
+def einsum(op: Einsum, y: Tensor, *operands: Tensor) -> Answer:
+    """Sum products of elements over the letters that the result lacks."""
+    refused = need_dtypes(NUMBERS, *operands)
+    if refused:
+        return refused
+    terms, result = einsum_terms(op.equation)
+    axes = [_letters(term, x.rank) for term, x in zip(terms, operands, strict=True)]
+    shared = y.rank - len(result.replace(".", ""))
+    kept = _letters(result, y.rank)
+    sizes = {
+        letter: max(x.dims[i] for x, names in zip(operands, axes, strict=True)
+                    for i, name in enumerate(names) if name == letter)
+        for letter in dict.fromkeys(name for names in axes for name in names)
+    }  # fmt: skip
+    summed = [letter for letter in sizes if letter not in kept]
+    if any(letter.startswith(".") for letter in summed) or shared < 0:
+        return f"equation {op.equation}"
+    if any(sizes[letter] == 0 for letter in sizes) and y.size:
+        return "a sum of nothing"
+    args: dict[str, Given] = {}
+    for i, (x, names) in enumerate(zip(operands, axes, strict=True)):
+        steps = [0 if size == 1 else step for size, step in zip(x.dims, x.strides, strict=True)]
+        walk = {
+            letter: sum(s for s, name in zip(steps, names, strict=True) if name == letter)
+            for letter in sizes
+        }
+        args[f"x{i}"] = x
+        args[f"strides{i}"] = tuple(walk[name] for name in kept) or (0,)
+        args[f"steps{i}"] = tuple(walk[name] for name in summed) or (0,)
+    return each(
+        "gemm/contract.cu",
+        "contract",
+        y.size,
+        {
+            **{"y": y, "count": y.size, "terms": prod(sizes[name] for name in summed)},
+            **{"sizes": y.dims or (1,), "summed": tuple(sizes[name] for name in summed) or (1,)},
+            **args,
+        },
+        types=(("T", y.dtype), ("A", arithmetic(y.dtype))),
+        constants=(("RANK", max(1, y.rank)), ("SUMMED", max(1, len(summed)))),
+        code=f"#define OPERANDS(X) {' '.join(f'X({i})' for i in range(len(operands)))}",
+        note=op.equation,
+    )
+
+
+def _letters(term: str, rank: int) -> list[str]:
+    """Return a name of every axis; those under the ellipsis are numbered from behind."""
+    before, dot, after = term.partition(".")
+    covered = rank - len(before) - len(after) if dot else 0
+    return [*before, *(f".{covered - i}" for i in range(covered)), *after]
+
+
+@kernel(Det)
+def det(op: Det, y: Tensor, x: Tensor) -> Answer:
+    """Eliminate, a thread a matrix."""
+    refused = need_dtypes(FLOATS, x)
+    if refused:
+        return refused
+    compute = arithmetic(x.dtype)
+    launch = each(
+        "gemm/det.cu",
+        "determinant",
+        y.size,
+        {"x": x, "work": Scratch(0), "y": y, "count": y.size, "n": x.dims[-1]},
+        types=(("T", x.dtype), ("A", compute)),
+    )
+    return replace(launch, scratch=x.size * compute.itemsize)
+
+
+def products_with(target: Scratch, dtype: DType, x: Tensor, w: Tensor, width: int) -> Answer:
+    """Return x @ w' of every matrix of w [count, width, k], into [count, rows of x, width].
+
+    Args:
+        target: where the results go.
+        dtype: of the results.
+        x: [..., k].
+        w: [count, width, k].
+        width: rows of a matrix.
+    """
+    k = x.dims[-1]
+    shape = (prod(x.dims[:-1]), width, k)
+    stack = ((w.dims[0],), (0,), (width * k,))
+    tail = no_tail(dtype)
+    return _launch(target, dtype, (x, w, None), shape, (k, 1, 1, k, 0, 0), stack=stack, tail=tail)

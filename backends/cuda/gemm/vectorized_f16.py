@@ -1,0 +1,124 @@
+"""Pooling and local response normalization of 16-bit floats, vectorized: words of eight channels.
+
+Images lie channels last. The kernels compute in float32.
+"""
+
+from __future__ import annotations
+
+from ....runtime.ops.window import Window
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Tensor
+from ..recipe.spatial import by_axis, sizes
+from .atoms import HALVES, atom_of
+
+THREADS = 128
+
+# ── poolings ─────────────────────────────────────────────────────────────────────────────────────
+
+MAX, AVERAGE, AVERAGE_PADDED = range(3)
+#: Windows of more elements than this stay loops.
+MOST_UNROLLED = 16
+#: The second axis of a grid has at most so many blocks.
+MOST_IMAGES = 65535
+
+
+def pools_words(y: Tensor | None, x: Tensor) -> bool:
+    """Whether `half_pool` suits these tensors."""
+    return (
+        y is not None
+        and x.dtype in HALVES
+        and x.rank == 4
+        and x.is_channels_last
+        and x.dims[1] % 8 == 0
+        and 0 < max(x.size, y.size) < 2**30
+        and x.dims[0] <= MOST_IMAGES
+    )
+
+
+def whole_image(x: Tensor) -> Window:
+    """Return the one window that covers an image of two axes."""
+    return Window(x.dims[2:], (1, 1), (1, 1), (0, 0), (0, 0), (1, 1))
+
+
+def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
+    """Return a pooling of whole words of channels.
+
+    Args:
+        kind: MAX, AVERAGE or AVERAGE_PADDED.
+        y: the result.
+        x: the input; `pools_words` holds for them.
+        view: the windows.
+    """
+    kernel_h, kernel_w = view.kernel
+    if view.kernel == x.dims[2:] and view.output == (1, 1) and not any(view.pads_begin):
+        return _pool_images(kind, y, x)
+    count = y.size // 8
+    plane = {
+        **{"channels": x.dims[1], **sizes("", x.dims[2:]), **sizes("out_", y.dims[2:])},
+        **{"row_x": x.row, "row_y": y.row},
+        **by_axis(stride=view.strides, dilation=view.dilations, pad=view.pads_begin),
+        **dict(zip(("pad_bottom", "pad_right"), view.pads_end, strict=True)),
+    }
+    return Launch(
+        "image/pool_words.cu",
+        "pool_words",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args={"x": x, "y": y, "count": count, "p": plane},
+        types=(("T", x.dtype),),
+        constants=(
+            *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
+            ("UNROLL", 8 if kernel_h * kernel_w <= MOST_UNROLLED else 4),
+        ),
+        code=atom_of(x.dtype).code(),
+        early=True,
+        note=f"{kernel_h}x{kernel_w}",
+        pitched=(x, y),
+    )
+
+
+def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
+    """Return the pooling of whole images, each by several blocks."""
+    images, channels, pixels = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
+    return Launch(
+        "image/pool_words.cu",
+        "pool_images",
+        grid=(ceil_div(channels, 64), images, 1),
+        block=256,
+        args={"x": x, "y": y, "channels": channels, "pixels": pixels, "row_x": x.row},
+        types=(("T", x.dtype),),
+        constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("UNROLL", 1)),
+        code=atom_of(x.dtype).code(),
+        early=True,
+        note=f"of {pixels}",
+        pitched=(x,),
+    )
+
+
+def half_lrn(
+    y: Tensor, x: Tensor, reach: tuple[int, int], factors: tuple[float, float, float]
+) -> Launch:
+    """Return a local response normalization of whole words of channels.
+
+    Args:
+        y: the result.
+        x: the input; `pools_words` holds for them.
+        reach: neighbours before and behind a channel, 8 at most.
+        factors: scale of the squares, exponent, and bias.
+    """
+    count, (scale, beta, bias) = y.size // 8, factors
+    return Launch(
+        "norm/lrn_words.cu",
+        "lrn_words",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": x, "y": y, "count": count, "channels": x.dims[1]},
+            **{"scale": scale, "beta": beta, "bias": bias},
+        },
+        types=(("T", x.dtype),),
+        constants=(("BEFORE", reach[0]), ("AFTER", reach[1])),
+        early=True,
+        note=f"{sum(reach) + 1} channels",
+    )

@@ -1,0 +1,181 @@
+"""Arrays in device memory, exchanged with other libraries without a copy."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from cuda.bindings import driver
+from cuda.core import Buffer
+from cuda.core.utils import StridedMemoryView
+
+from ....runtime.base.closable import Closable
+from ....runtime.errors import UsageError
+from ....runtime.ir.dtypes import DType, bool_, name_of
+from ....runtime.ir.types import Array, TensorType
+from ....runtime.plan.backend import View
+from ....runtime.session.dlpack import CODES, relabel
+from ..driver.device import CudaStream, DriverDevice
+from ..driver.memory import CudaBuffer, pointer
+from ..driver.status import check
+
+
+class DeviceArray(Closable):
+    """A dense array, in C order, in the memory of a CUDA device.
+
+    Other libraries read it through DLPack or ``__cuda_array_interface__``, without a copy. The
+    memory goes back when neither this array nor anybody it was shared with holds it any more.
+
+    Args:
+        elements: where they are.
+        stream: in whose order they are written; None where they are complete.
+    """
+
+    def __init__(self, elements: View, stream: CudaStream | None = None) -> None:
+        self.elements = elements
+        self.stream = stream
+
+    @classmethod
+    def upload(cls, device: DriverDevice, data: Array) -> DeviceArray:
+        """Return a copy of an array of the host; raises `DeviceOutOfMemory`."""
+        return cls(device.upload(data))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of its axes."""
+        return self.elements.type.dims
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its elements."""
+        return self.elements.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return self.elements.nbytes
+
+    @property
+    def device(self) -> str:
+        """Where it lies: ``cuda:0``."""
+        return self.elements.device.name
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.elements.type} on {self.device}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    # ── elements ─────────────────────────────────────────────────────────────────────────────
+
+    def numpy(self) -> Array:
+        """Return a copy on the host, once the elements are complete."""
+        result = np.empty(self.shape, self.dtype)
+        if not result.nbytes:
+            return result
+        target, source = result.ctypes.data, self._pointer()
+        if self.stream is None:
+            check("cuMemcpyDtoH", driver.cuMemcpyDtoH(target, source, result.nbytes))
+            return result
+        answer = driver.cuMemcpyDtoHAsync(target, source, result.nbytes, self.stream.handle)
+        check("cuMemcpyDtoHAsync", answer)
+        self.stream.synchronize()
+        return result
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
+        raise TypeError(f"{self!r} is not on the host; array.numpy() copies it there")
+
+    def synchronize(self) -> None:
+        """Wait on the host until the elements are complete."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def view(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """Return the same bytes as elements of another type of equal size."""
+        other = np.dtype(dtype)
+        if other.itemsize != self.dtype.itemsize:
+            raise UsageError(
+                f"elements of {name_of(self.dtype)} take {self.dtype.itemsize} bytes, "
+                f"those of {name_of(other)} {other.itemsize}"
+            )
+        return self._as(TensorType(other, self.shape))
+
+    def reshape(self, *shape: int) -> DeviceArray:
+        """Return the same elements under another shape of as many."""
+        if prod(shape) != self.elements.type.size:
+            raise UsageError(f"{self!r} cannot have the shape {list(shape)}")
+        return self._as(TensorType(self.dtype, shape))
+
+    def _as(self, type_: TensorType) -> DeviceArray:
+        old = self.elements
+        return DeviceArray(View(old.device, old.buffer, old.offset, type_), self.stream)
+
+    def _pointer(self) -> int:
+        if not isinstance(self.elements.buffer, CudaBuffer) or not self.elements.buffer.pointer:
+            raise UsageError(f"{self!r} is closed")
+        return pointer(self.elements)
+
+    # ── sharing ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.dtype in CODES and self.dtype != bool_:
+            raise AttributeError(f"the interface does not know {name_of(self.dtype)}; DLPack does")
+        # Not every consumer minds the stream that the interface can name.
+        self.synchronize()
+        self._share(None)
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self._pointer() if self.nbytes else 0, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def __dlpack__(self, *, stream: int | None = None, **how: Any) -> Any:
+        """Return a DLPack capsule; `stream`, the consumer's, waits for the elements."""
+        if self.dtype not in CODES and self.dtype.kind not in "iufc":
+            name = name_of(self.dtype)
+            raise BufferError(f"DLPack packs {name}; array.view('uint8') gives a byte an element")
+        consumer = stream or 1
+        self.precede(consumer)
+        self._share(consumer)
+        carrier = np.dtype(f"u{self.dtype.itemsize}") if self.dtype in CODES else self.dtype
+        start = self._pointer() if self.nbytes else 0
+        memory = Buffer.from_handle(start, self.nbytes, owner=self.elements.buffer)
+        seen = StridedMemoryView.from_buffer(memory, self.shape, dtype=carrier)
+        # cuda.core knows neither all types nor where an array without elements is.
+        return relabel(seen.__dlpack__(stream=-1, **how), self.dtype, self.__dlpack_device__())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device = self.elements.device
+        return (2, device.ordinal if isinstance(device, DriverDevice) else 0)
+
+    def precede(self, handle: int) -> None:
+        """Let what a stream is given from now on wait for the elements; -1 is no stream."""
+        if self.stream is None or handle in (-1, self.stream.handle):
+            return
+        point = self.stream.core.record()
+        check("cuStreamWaitEvent", driver.cuStreamWaitEvent(handle, int(point.handle), 0))
+
+    def _share(self, handle: int | None) -> None:
+        """Note that others read the memory, on a stream that may not be the one it goes back on."""
+        buffer = self.elements.buffer
+        own = None if self.stream is None else self.stream.handle
+        if isinstance(buffer, CudaBuffer) and (handle is None or handle != own):
+            buffer.is_shared = True
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        old = self.elements
+        nothing = CudaBuffer(None, 0, lambda core, nbytes: None)
+        self.elements = View(old.device, nothing, 0, old.type)

@@ -1,0 +1,314 @@
+"""What a CUDA device does for callers with arrays in its memory, on streams of their own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+from cuda.core import (
+    LEGACY_DEFAULT_STREAM,
+    PER_THREAD_DEFAULT_STREAM,
+    Buffer,
+    DeviceMemoryResource,
+    DeviceMemoryResourceOptions,
+    MemoryResource,
+    Stream,
+)
+from cuda.core.utils import StridedMemoryView
+
+from ....runtime.base import forks
+from ....runtime.errors import InputError, UsageError
+from ....runtime.ir.types import Array, TensorType
+from ....runtime.plan.backend import Format, View
+from ....runtime.plan.exchange import Lent
+from ....runtime.session.dlpack import ON_CUDA, Seen, place_name, place_of, see
+from ..driver.device import CudaStream, DriverDevice
+from ..driver.memory import CudaBuffer, address, pointer
+from ..driver.status import CUDAError, check
+from .array import DeviceArray
+
+#: Streams of callers that are remembered.
+_MOST_STREAMS = 64
+#: The driver's numbers for its default streams.
+_DEFAULTS = {0: LEGACY_DEFAULT_STREAM, 1: LEGACY_DEFAULT_STREAM, 2: PER_THREAD_DEFAULT_STREAM}
+_HOST_MEMORY = int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
+_NOT_CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
+class CudaEvent:
+    """A point in the order of a stream; see `runtime.exchange.Event`."""
+
+    __slots__ = ("_generation", "_handle")
+
+    def __init__(self) -> None:
+        self._generation = forks.generation()
+        flags = int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self._handle = check("cuEventCreate", driver.cuEventCreate(flags))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle") and self._generation == forks.generation():
+            driver.cuEventDestroy(self._handle)
+
+    def record(self, stream: CudaStream) -> None:
+        """Move the point behind all that `stream` has been given so far."""
+        check("cuEventRecord", driver.cuEventRecord(self._handle, stream.handle))
+
+    def precede(self, stream: CudaStream) -> None:
+        """Let what `stream` is given from now on wait for the point."""
+        check("cuStreamWaitEvent", driver.cuStreamWaitEvent(stream.handle, self._handle, 0))
+
+    def synchronize(self) -> None:
+        """Wait on the host until the point is reached."""
+        check("work before cuEventSynchronize", driver.cuEventSynchronize(self._handle))
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the device has come to the point."""
+        status = driver.cuEventQuery(self._handle)
+        if status[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        check("work before cuEventQuery", status)
+        return True
+
+
+class _CallersStream(CudaStream):
+    """A stream that a caller has made, which lives as long as arrays that are freed in its order.
+
+    One that is given as a number its owner has to keep alive.
+    """
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, core: Stream, owner: object) -> None:
+        super().__init__(core)
+        self._owner = owner
+
+
+class CudaExchange:
+    """Implements `runtime.exchange.Exchange` for one GPU.
+
+    Where a caller gives no stream, its work goes to the legacy default stream, as that of PyTorch
+    and CuPy does: then memory that they use again at once, they use again behind it.
+    """
+
+    def __init__(self, device: DriverDevice) -> None:
+        self.device = device
+        self._memory = _memory_of(device)
+        self._streams: OrderedDict[int, CudaStream] = OrderedDict()
+        self._lock = forks.lock()
+
+    # ── streams ──────────────────────────────────────────────────────────────────────────────
+
+    def stream(self, given: Any) -> CudaStream:
+        """Return the caller's stream, or the default one for None.
+
+        Args:
+            given: has ``__cuda_stream__`` (cuda.core, PyTorch, CuPy), or is the driver's handle.
+
+        Raises:
+            UsageError: it is no stream, or one that records a graph.
+        """
+        self.device.enter()
+        handle = _handle_of(given)
+        with self._lock:
+            stream = self._streams.get(handle)
+            if stream is None:
+                core = _DEFAULTS.get(handle)
+                stream = _CallersStream(Stream.from_handle(handle) if core is None else core, given)
+                self._streams[handle] = stream
+                while len(self._streams) > _MOST_STREAMS:
+                    self._streams.popitem(last=False)  # whoever works in its order has it as well
+        if handle > 2 and check("cuStreamIsCapturing", driver.cuStreamIsCapturing(handle)) != (
+            _NOT_CAPTURING
+        ):
+            raise UsageError("the stream is recording a CUDA graph; tercet runs one of its own")
+        return stream
+
+    def event(self) -> CudaEvent:
+        """Return a point in no stream yet."""
+        self.device.enter()
+        return CudaEvent()
+
+    # ── arrays of callers ────────────────────────────────────────────────────────────────────
+
+    def take(self, array: Any, stream: CudaStream) -> Lent:
+        """Return a caller's array, uncopied, and let `stream` wait for its elements.
+
+        Raises:
+            InputError: it lies elsewhere, or neither in C order nor with the channels last.
+        """
+        if isinstance(array, DeviceArray):
+            if array.elements.device is not self.device:
+                raise InputError(self._elsewhere(array.device))
+            array.precede(stream.handle)
+            return Lent(array.elements, array)
+        seen = self._see(array, stream)
+        if seen.place[0] not in ON_CUDA or seen.place[1] != self.device.ordinal:
+            raise InputError(self._elsewhere(place_name(seen.place)))
+        type_ = TensorType(seen.dtype, seen.shape)
+        format = _format_of(seen)
+        if format is None:
+            raise InputError(
+                f"has shape {list(seen.shape)} and strides {list(seen.strides or ())}, which is "
+                "neither C order nor channels last; give array.contiguous() or the like"
+            )
+        nbytes = format.nbytes(type_)
+        core = Buffer.from_handle(seen.pointer, nbytes, owner=seen.owner) if nbytes else None
+        return Lent(View(self.device, CudaBuffer(core, nbytes, _forget), 0, type_, format), array)
+
+    def _elsewhere(self, place: str) -> str:
+        return (
+            f"lies on {place}; the model runs on {self.device.name}: copy the array there, or "
+            "give it as a numpy array"
+        )
+
+    def _see(self, array: Any, stream: CudaStream) -> Seen:
+        """Return what an array says of itself, by the fastest protocol that both sides have."""
+        if getattr(array, "requires_grad", False):
+            raise InputError("requires a gradient, which does not pass here; give tensor.detach()")
+        try:
+            seen = StridedMemoryView.from_any_interface(array, stream_ptr=stream.handle)
+            dtype = seen.dtype
+        except (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            dtype = seen = None  # cuda.core knows not every type; what follows says what is wrong
+        if dtype is not None and seen is not None and dtype.type is not np.void:
+            place = (2 if seen.is_device_accessible else 1, seen.device_id)
+            return Seen(seen.ptr, place, dtype, seen.shape, seen.strides, seen)
+        if not hasattr(array, "__dlpack__"):
+            return self._see_interface(array, stream)
+        place = place_of(array)
+        if place is not None and (place[0] not in ON_CUDA or place[1] != self.device.ordinal):
+            raise InputError(self._elsewhere(place_name(place)))
+        try:
+            return see(array, stream.handle)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise InputError(f"cannot be read through DLPack: {error}") from error
+
+    def _see_interface(self, array: Any, stream: CudaStream) -> Seen:
+        """Read ``__cuda_array_interface__``, version 3."""
+        about = array.__cuda_array_interface__
+        start, _ = about["data"]
+        dtype = np.dtype(about["typestr"])
+        shape = tuple(about["shape"])
+        strides = about.get("strides")
+        producer = about.get("stream")
+        if producer is not None and start:
+            point = self.event()
+            point.record(self.stream(int(producer)))
+            point.precede(stream)
+        steps = None if strides is None else tuple(step // dtype.itemsize for step in strides)
+        return Seen(start, (2, _ordinal_of(start)), dtype, shape, steps, array)
+
+    # ── arrays for callers ───────────────────────────────────────────────────────────────────
+
+    def empty(self, type_: TensorType, stream: CudaStream) -> DeviceArray:
+        """Return a new array whose elements `stream` is going to write; raises DeviceOutOfMemory.
+
+        Its memory comes from a pool and goes back to it in the order of the stream.
+        """
+        nbytes = type_.nbytes
+        core = None
+        if nbytes:
+            take = partial(self._memory.allocate, stream=stream.core)
+            core = self.device.obtain(nbytes, take)
+            self.device.account(nbytes)
+
+        def release(core: Buffer, nbytes: int) -> None:
+            if self.device.is_lost:
+                return
+            self.device.enter()  # whatever thread lets go of it
+            with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
+                core.close(stream.core)
+            self.device.account(-nbytes)
+
+        view = View(self.device, CudaBuffer(core, nbytes, release), 0, type_)
+        return DeviceArray(view, stream=stream)
+
+    def handle(self, view: View, stream: CudaStream) -> DeviceArray:
+        """Return an array that is somebody else's memory, written in the order of the stream."""
+        return DeviceArray(view, stream=stream)
+
+    def copy(self, dst: View, src: View, stream: CudaStream) -> None:
+        """Copy between views of equal type and format, on the device or pinned on the host."""
+        if dst.nbytes:
+            answer = driver.cuMemcpyAsync(address(dst), address(src), dst.nbytes, stream.handle)
+            if answer[0]:
+                check(f"cuMemcpyAsync of {dst.nbytes} bytes", answer)
+
+    def is_pinned(self, data: Array) -> bool:
+        """Whether an array of the host is dense and lies in page-locked memory."""
+        if not data.flags.c_contiguous or not data.nbytes:
+            return False
+        kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        status, place = driver.cuPointerGetAttribute(kind, data.ctypes.data)
+        return status == driver.CUresult.CUDA_SUCCESS and int(place) == _HOST_MEMORY
+
+    def fetch(self, view: View, stream: CudaStream) -> Array:
+        """Return a copy on the host, in plain order; the host waits for it."""
+        result = np.empty(view.format.physical(view.type.dims), view.type.dtype)
+        if result.nbytes:
+            target = result.ctypes.data
+            answer = driver.cuMemcpyDtoHAsync(target, pointer(view), result.nbytes, stream.handle)
+            check("cuMemcpyDtoHAsync", answer)
+            stream.synchronize()
+        if view.format is Format.PLAIN or result.ndim < 3:
+            return result
+        return np.ascontiguousarray(np.moveaxis(result, -1, 1))
+
+    def trim(self) -> None:
+        """Give memory of arrays that nobody holds any more back to the system."""
+        if isinstance(self._memory, DeviceMemoryResource):
+            check("cuMemPoolTrimTo", driver.cuMemPoolTrimTo(self._memory.handle, 0))
+
+
+def _memory_of(device: DriverDevice) -> MemoryResource:
+    """Return a pool that keeps what is given back for the next array; the plain way without."""
+    core = device.enter()
+    if not core.properties.memory_pools_supported:
+        return core.memory_resource
+    pool = DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    everything = driver.cuuint64_t(2**64 - 1)
+    answer = driver.cuMemPoolSetAttribute(pool.handle, threshold, everything)
+    check("cuMemPoolSetAttribute", answer)
+    return pool
+
+
+def _forget(core: Buffer, nbytes: int) -> None:
+    """Let go of memory that its owner frees."""
+    core.close()
+
+
+def _handle_of(given: Any) -> int:
+    """Return the driver's handle of a caller's stream; 1, the legacy default one, for None."""
+    if given is None:
+        return 1
+    if isinstance(given, int):
+        return given or 1
+    if (protocol := getattr(given, "__cuda_stream__", None)) is not None:
+        return int(protocol()[1]) or 1
+    for name in ("cuda_stream", "ptr"):  # PyTorch and CuPy before they had the protocol
+        if isinstance(found := getattr(given, name, None), int):
+            return found or 1
+    raise UsageError(
+        f"stream={given!r} is no CUDA stream: give one that has __cuda_stream__, or its handle"
+    )
+
+
+def _ordinal_of(start: int) -> int:
+    if not start:
+        return 0
+    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(check("cuPointerGetAttribute", driver.cuPointerGetAttribute(kind, start)))
+
+
+def _format_of(seen: Seen) -> Format | None:
+    order = seen.order()
+    for format in (Format.PLAIN, Format.CHANNELS_LAST):
+        if order == tuple(axis for axis, _ in format.order(seen.shape)):
+            return format
+    return None

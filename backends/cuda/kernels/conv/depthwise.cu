@@ -1,0 +1,151 @@
+// Depthwise convolution, channels last: bound by memory, where few instructions beside the sums are
+// spent. A thread computes VECTOR neighbouring channels of ROWS x COLUMNS neighbouring pixels and reads
+// each input once for all their windows. Sums in float32; weights are [kernel][channels].
+//
+// Compile-time: T; KH KW; STEP_H STEP_W, the stride; ROWS COLUMNS, 1 where there is a dilation; VECTOR;
+// BIAS; Z0 and Z1 as in multistage.cu.
+
+using u32 = unsigned int;
+
+#include "elementwise/divide.cuh"
+#include "ptx/pdl.cuh"
+
+struct Plane {
+    int channels, height, width, out_height, out_width;
+    int dilation_h, dilation_w, pad_h, pad_w;
+    int row_x, row_y;           // elements from one pixel to the next
+    int words, across, down;    // of a pixel; patches of an image
+    Divisor by_words, by_across, by_down;
+};
+
+constexpr int DOWN = (ROWS - 1) * STEP_H + KH, ACROSS = (COLUMNS - 1) * STEP_W + KW;
+constexpr bool HELD = KH * KW * VECTOR <= 36;  // weights that fit registers
+
+struct alignas(sizeof(T) * VECTOR) Words {
+    u32 bits[sizeof(T) * VECTOR / 4];
+};
+
+struct Floats {
+    float at[VECTOR];
+};
+
+__device__ __forceinline__ Words words(const T* from)
+{
+    return *(const Words*)from;
+}
+
+// Returns what it is given; the compiler, which would take words apart where they are read and put
+// zeros in by halves, does not know.
+__device__ __forceinline__ Words whole(Words words)
+{
+#pragma unroll
+    for (u32& bits : words.bits) asm volatile("mov.b32 %0, %0;" : "+r"(bits));
+    return words;
+}
+
+__device__ __forceinline__ Floats widened(const Words& from)
+{
+    Floats found;
+    const T* at = (const T*)from.bits;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) found.at[q] = float(at[q]);
+    return found;
+}
+
+template <int KIND_OF>
+__device__ __forceinline__ Words operand(const T* z, long long at, int channel)
+{
+    if constexpr (KIND_OF == 0) return {};
+    return words(KIND_OF == 1 ? z + at : z + channel);
+}
+
+// Stores finish(sums + shift), the result of a pixel.
+__device__ __forceinline__ void keep(T* y, const Floats& sums, const Floats& shift, long long pixel,
+                                     int n, int channel, const T* z0, const T* z1, const Plane& p)
+{
+    const Words first = operand<Z0>(z0, pixel * p.channels + channel, channel);
+    const Words second = operand<Z1>(z1, pixel * p.channels + channel, channel);
+    Words results;
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) {
+        const float sum = BIAS ? sums.at[q] + shift.at[q] : sums.at[q];
+        ((T*)results.bits)[q] = finish(sum, q, n, q, (const T*)first.bits, (const T*)second.bits);
+    }
+    *(Words*)(y + pixel * p.row_y + channel) = results;
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+depthwise(const T* x, const T* __restrict__ w, T* y, const T* __restrict__ bias, const T* z0,
+          const T* z1, int count, Plane p)
+{
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    int rest = i;
+    const auto next = [&](int size, const Divisor& by) {  // the last of the places that are left
+        const int whole = divide(rest, by), found = rest - whole * size;
+        rest = whole;
+        return found;
+    };
+    const int channel = next(p.words, p.by_words) * VECTOR;
+    const int column = next(p.across, p.by_across) * COLUMNS;
+    const int row = next(p.down, p.by_down) * ROWS, n = rest;
+
+    if (i >= count) return;
+    Floats weights[HELD ? KH * KW : 1], shift = {};
+    const auto weight = [&](int tap) { return widened(words(w + tap * p.channels + channel)); };
+    if constexpr (HELD) {
+#pragma unroll
+        for (int tap = 0; tap < KH * KW; ++tap) weights[tap] = weight(tap);
+    }
+    grid_dependency_sync();
+    if constexpr (BIAS) shift = widened(words(bias + channel));
+
+    constexpr bool SINGLE = ROWS == 1 && COLUMNS == 1;
+    const int move_h = SINGLE ? p.dilation_h : 1, move_w = SINGLE ? p.dilation_w : 1;
+    const int top = row * STEP_H - p.pad_h, left = column * STEP_W - p.pad_w;
+    u32 inside[(ACROSS + 31) / 32] = {};  // a bit for every column of the windows
+#pragma unroll
+    for (int k = 0; k < ACROSS; ++k)
+        if ((u32)(left + k * move_w) < (u32)p.width) inside[k / 32] |= 1u << k % 32;
+    const long long line = (long long)p.width * p.row_x * move_h;
+    const T* from = x + (((long long)n * p.height + top) * p.width + left) * p.row_x + channel;
+    const auto load = [&](int j, Words (&to)[ACROSS]) {  // row j of the windows
+        const u32 all = (u32)(top + j * move_h) < (u32)p.height ? ~0u : 0;
+#pragma unroll
+        for (int k = 0; k < ACROSS; ++k) {
+            to[k] = {};
+            if ((inside[k / 32] & all) >> k % 32 & 1)
+                to[k] = words(from + j * line + k * move_w * p.row_x);
+        }
+    };
+
+    Words ahead[2][ACROSS];
+    load(0, ahead[0]);
+    Floats sums[ROWS][COLUMNS] = {};
+    const long long pixel = ((long long)n * p.out_height + row) * p.out_width + column;
+#pragma unroll
+    for (int j = 0; j < DOWN; ++j) {
+        if (j + 1 < DOWN) load(j + 1, ahead[(j + 1) % 2]);
+        Floats values[ACROSS];
+#pragma unroll
+        for (int k = 0; k < ACROSS; ++k) values[k] = widened(whole(ahead[j % 2][k]));
+#pragma unroll
+        for (int o = 0; o < ROWS; ++o) {
+            const int r = j - o * STEP_H;
+            if (r < 0 || r >= KH) continue;
+#pragma unroll
+            for (int s = 0; s < KW; ++s) {
+                const Floats by = HELD ? weights[HELD ? r * KW + s : 0] : weight(r * KW + s);
+#pragma unroll
+                for (int c = 0; c < COLUMNS; ++c)
+#pragma unroll
+                    for (int q = 0; q < VECTOR; ++q)
+                        sums[o][c].at[q] += values[c * STEP_W + s].at[q] * by.at[q];
+            }
+            if (r < KH - 1 || row + o >= p.out_height) continue;
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c)
+                if (column + c < p.out_width)
+                    keep(y, sums[o][c], shift, pixel + o * p.out_width + c, n, channel, z0, z1, p);
+        }
+    }
+}

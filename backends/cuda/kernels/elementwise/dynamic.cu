@@ -1,0 +1,40 @@
+// The scale and the zero point that quantize x to uint8: from its range, which includes 0.
+//
+// Where x is long, several blocks find ranges of parts of it first: find_scale gets their ends.
+
+#include "reduce/block.cuh"
+
+struct Range {
+    float low, high;
+};
+
+// The range of what this block reads, as every thread gets it.
+__device__ __forceinline__ Range range_of(const float* x, long long count)
+{
+    float low = 0, high = 0;
+    const long long step = (long long)THREADS * gridDim.x;
+#pragma unroll 4
+    for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
+        low = fminf(low, x[i]);
+        high = fmaxf(high, x[i]);
+    }
+    return {-over_block(-low, Larger()), over_block(high, Larger())};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+find_range(const float* x, Range* ranges, long long count)
+{
+    const Range found = range_of(x, count);
+    if (threadIdx.x == 0) ranges[blockIdx.x] = found;
+}
+
+// One block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+find_scale(const float* x, float* scale, uint8* zero, long long count)
+{
+    const Range found = range_of(x, count);
+    if (threadIdx.x) return;
+    const float step = found.high > found.low ? (found.high - found.low) / 255.0f : 1.0f;
+    *scale = step;
+    *zero = uint8(fminf(fmaxf(rintf(-found.low / step), 0.0f), 255.0f));
+}

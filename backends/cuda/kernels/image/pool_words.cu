@@ -1,0 +1,102 @@
+// Poolings of 16-bit elements, channels last, in float32. A thread computes eight neighbouring channels
+// of one pixel; or a block the same channels of whole images, its threads dividing the pixels.
+//
+// Compile-time: T; KIND_OF: 0 maximum, 1 mean of what lies in the image, 2 mean with the padding; KH KW;
+// UNROLL (windows that are not large).
+
+#include "ptx/pdl.cuh"
+
+enum { MAX, AVERAGE, AVERAGE_PADDED };
+
+struct Plane {
+    int channels, height, width, out_height, out_width;
+    int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w, pad_bottom, pad_right;
+    int row_x, row_y;  // elements from one pixel to the next
+};
+
+struct alignas(16) Words {
+    T at[8];
+};
+
+#include "elementwise/greater.cuh"
+
+extern "C" __global__ void __launch_bounds__(128)
+pool_words(const T* x, T* y, int count, Plane p)
+{
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    const int chunks = p.channels / 8;
+    int rest = i / chunks;
+    const int channel = (i - rest * chunks) * 8;
+    const int column = rest % p.out_width;
+    rest /= p.out_width;
+    const int row = rest % p.out_height, n = rest / p.out_height;
+    grid_dependency_sync();
+    if (i >= count) return;
+
+    const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
+    Words found;
+    float sums[8] = {};
+#pragma unroll
+    for (int q = 0; q < 8; ++q) found.at[q] = T(-INFINITY);
+    int elements = 0;
+#pragma unroll UNROLL
+    for (int r = 0; r < KH; ++r)
+#pragma unroll UNROLL
+        for (int s = 0; s < KW; ++s) {
+            const int v = row * p.stride_h - p.pad_h + r * p.dilation_h;
+            const int u = column * p.stride_w - p.pad_w + s * p.dilation_w;
+            if (KIND_OF == AVERAGE_PADDED)
+                elements += v < p.height + p.pad_bottom && u < p.width + p.pad_right;
+            if (v < 0 || v >= p.height || u < 0 || u >= p.width) continue;
+            const Words values = *(const Words*)(image + (long long)(v * p.width + u) * p.row_x);
+            if (KIND_OF == AVERAGE) ++elements;
+            if constexpr (KIND_OF == MAX) {
+                found = greater(found, values);
+            } else {
+#pragma unroll
+                for (int q = 0; q < 8; ++q) sums[q] += float(values.at[q]);
+            }
+        }
+    if constexpr (KIND_OF != MAX)
+#pragma unroll
+        for (int q = 0; q < 8; ++q) found.at[q] = T(sums[q] / elements);
+    *(Words*)(y + (long long)(i / chunks) * p.row_y + channel) = found;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+pool_images(const T* x, T* y, int channels, int pixels, int row_x)
+{
+    __shared__ float parts[8][8][8];  // of each warp, chunk of channels and channel
+    const int chunk = threadIdx.x % 8, lane = threadIdx.x / 8, first = blockIdx.x * 8 + chunk;
+    grid_dependency_sync();
+    float results[8];
+#pragma unroll
+    for (int q = 0; q < 8; ++q) results[q] = KIND_OF == MAX ? -INFINITY : 0.f;
+    const auto add = [&](float& result, float value) {
+        if (KIND_OF == MAX)
+            result = value > result || value != value ? value : result;
+        else
+            result += value;
+    };
+    if (first * 8 < channels) {
+        const T* image = x + (long long)blockIdx.y * pixels * row_x + first * 8;
+#pragma unroll 4
+        for (int pixel = lane; pixel < pixels; pixel += 32) {
+            const Words values = *(const Words*)(image + (long long)pixel * row_x);
+#pragma unroll
+            for (int q = 0; q < 8; ++q) add(results[q], float(values.at[q]));
+        }
+    }
+#pragma unroll
+    for (int q = 0; q < 8; ++q) {
+        add(results[q], __shfl_xor_sync(~0u, results[q], 8));
+        add(results[q], __shfl_xor_sync(~0u, results[q], 16));
+        if (threadIdx.x % 32 < 8) parts[threadIdx.x / 32][chunk][q] = results[q];
+    }
+    __syncthreads();
+    const int channel = blockIdx.x * 64 + threadIdx.x;
+    if (threadIdx.x >= 64 || channel >= channels) return;
+    float result = parts[0][threadIdx.x / 8][threadIdx.x % 8];
+    for (int warp = 1; warp < 8; ++warp) add(result, parts[warp][threadIdx.x / 8][threadIdx.x % 8]);
+    y[(long long)blockIdx.y * channels + channel] = T(KIND_OF == MAX ? result : result / pixels);
+}

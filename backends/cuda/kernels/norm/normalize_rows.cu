@@ -1,0 +1,60 @@
+// (x - mean) / sqrt(variance + epsilon) * scale + shift of every row, read once: WARPS warps keep a
+// row in registers, so that the variance is summed up of differences from the mean. X and S are the
+// types of elements and of scale and shift; sums are in float32.
+//
+// Compile-time: WARPS of a row, and ROWS of a block, 1 where a row has several warps; VECTOR, elements
+// read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether the mean is
+// subtracted; SHIFTED, whether there is a shift.
+
+#include "reduce/block.cuh"
+#include "ptx/pdl.cuh"
+
+template <typename V> struct alignas(sizeof(V) * VECTOR) Words {
+    V at[VECTOR];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS)
+normalize_rows(const X* x, const S* scale, const S* shift, X* y, long long rows, int count,
+               float epsilon)
+{
+    const int lane = threadIdx.x % THREADS;
+    const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
+    grid_dependency_sync();
+    if (row >= rows) return;
+    x += row * count;
+    y += row * count;
+
+    float values[PER][VECTOR], mean = 0, square = 0;
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * THREADS) * VECTOR;
+        Words<X> words = {};
+        if (at < count) words = *(const Words<X>*)(x + at);
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) mean += values[i][e] = float(words.at[e]);
+    }
+    mean = CENTRED ? over_block(mean, Plus()) / count : 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER; ++i)
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) {
+            values[i][e] -= mean;
+            if ((lane + i * THREADS) * VECTOR < count) square += values[i][e] * values[i][e];
+        }
+    const float by = 1 / sqrtf(over_block(square, Plus()) / count + epsilon);
+#pragma unroll
+    for (int i = 0; i < PER; ++i) {
+        const int at = (lane + i * THREADS) * VECTOR;
+        if (at >= count) break;
+        const Words<S> factors = *(const Words<S>*)(scale + at);
+        Words<S> more = {};
+        if (SHIFTED) more = *(const Words<S>*)(shift + at);
+        Words<X> words;
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) {
+            const float value = values[i][e] * by * float(factors.at[e]);
+            words.at[e] = X(SHIFTED ? value + float(more.at[e]) : value);
+        }
+        *(Words<X>*)(y + at) = words;
+    }
+}

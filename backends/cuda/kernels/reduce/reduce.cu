@@ -1,0 +1,88 @@
+// Reductions of the middle axis of [outer][count][inner]. Long axes are cut into parts of at most
+// `chunk` elements; their results are reduced again by another launch. So every result is made by
+// a shallow tree of partial results: it rounds little, and never changes from run to run.
+//
+// X is what is read at first, Y what is stored at last, A the arithmetic. Generated: State, what is
+// carried on; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: WARPS that
+// share a row; FIRST and LAST: whether this launch reads elements, and whether it gives results.
+
+#include "ptx/warp.cuh"
+
+constexpr int ROWS = 8;      // warps of a block
+constexpr int COLUMNS = 32;  // lanes of a warp
+
+template <bool FIRST_TYPE, typename P, typename Q> struct Choice { using type = P; };
+template <typename P, typename Q> struct Choice<false, P, Q> { using type = Q; };
+using From = Choice<FIRST, X, State>::type;
+using To = Choice<LAST, Y, State>::type;
+
+template <typename V> __device__ __forceinline__ State read(V x, long long index)
+{
+    if constexpr (FIRST) {
+        return element(A(x), index);
+    } else {
+        return x;
+    }
+}
+template <typename V> __device__ __forceinline__ To give(V a, long long total)
+{
+    if constexpr (LAST) {
+        return To(finish(a, A(total)));
+    } else {
+        return a;
+    }
+}
+
+// inner = 1: WARPS warps share a part, neighbouring lanes read neighbouring elements.
+extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
+reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long long count,
+            long long total)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = warp % WARPS;
+    const long long i = blockIdx.x * (long long)(ROWS / WARPS) + warp / WARPS;
+    State result = start();
+    if (i < results) {
+        const long long first = i % parts * chunk;
+        const From* from = x + i / parts * count + first;
+        const int length = min((long long)chunk, count - first);
+#pragma unroll 4
+        for (int k = share * 32 + lane; k < length; k += 32 * WARPS)
+            result = combine(result, read(from[k], first + k));
+    }
+#pragma unroll
+    for (int other = 16; other; other /= 2)
+        result = combine(result, shuffle_xor(result, other));
+    __shared__ State shares[ROWS];
+    if (lane == 0) shares[warp] = result;
+    __syncthreads();
+    if (share == 0 && lane == 0 && i < results) {
+        for (int k = 1; k < WARPS; ++k) result = combine(result, shares[warp + k]);
+        y[i] = give(result, total);
+    }
+}
+
+// inner > 1: a block reduces a part of 32 neighbouring columns, its eight warps share the rows.
+extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS)
+reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long count,
+               long long total)
+{
+    const int lane = threadIdx.x % COLUMNS, share = threadIdx.x / COLUMNS;
+    const int column = blockIdx.y * COLUMNS + lane;
+    const long long first = blockIdx.x % parts * (long long)chunk;
+    const From* from = x + (blockIdx.x / parts * count + first) * inner + column;
+    const int length = min((long long)chunk, count - first);
+    State result = start();
+    if (column < inner) {
+#pragma unroll 4
+        for (int k = share; k < length; k += ROWS)
+            result = combine(result, read(from[(long long)k * inner], first + k));
+    }
+    __shared__ State shares[ROWS][COLUMNS];
+    shares[share][lane] = result;
+    __syncthreads();
+    if (share == 0 && column < inner) {
+#pragma unroll
+        for (int k = 1; k < ROWS; ++k) result = combine(result, shares[k][lane]);
+        y[blockIdx.x * (long long)inner + column] = give(result, total);
+    }
+}

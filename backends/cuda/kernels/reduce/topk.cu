@@ -1,0 +1,125 @@
+// The k greatest (or least) elements of every line of [outer][size][inner], in order; of equal
+// ones that with the lower index first; NaN is the greatest. T is the type of the elements, A that
+// in which they are compared.
+//
+// `top_k` ranks one element a thread: how many others come before it. Long lines are thinned out
+// first: `thin_out` finds the k-th element by its digits, in a block, and keeps what is not behind it.
+//
+// Compile-time: LARGEST; WARPS of a block.
+
+#include "reduce/block.cuh"
+#include "reduce/scan.cuh"
+
+template <typename E> __device__ __forceinline__ bool is_before(E a, E b)  // a before b, not equal
+{
+    const bool nan_a = a != a, nan_b = b != b;
+    if (nan_a || nan_b) return nan_a != nan_b && nan_a == LARGEST;
+    return LARGEST ? a > b : a < b;
+}
+
+// Ranks the elements of lines [outer][size][inner]. Those of lines that were thinned out had other
+// places before: `origins`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+top_k(const T* x, const int* origins, T* values, long long* places, long long count, int size,
+      int k, int inner)
+{
+    const long long i = blockIdx.x * (long long)THREADS + threadIdx.x;
+    if (i >= count) return;
+    const long long row = i / inner, outer = row / size;
+    const int own = row - outer * size;
+    const T* line = x + outer * size * inner + i - row * inner;
+    const A value = A(line[(long long)own * inner]);
+    int rank = 0;
+    for (int other = 0; other < size && rank < k; ++other) {
+        const A rival = A(line[(long long)other * inner]);
+        rank += is_before(rival, value) || (other < own && !is_before(value, rival));
+    }
+    if (rank >= k) return;
+    const long long at = (outer * k + rank) * inner + i - row * inner;
+    if (values) values[at] = line[(long long)own * inner];
+    if (places) places[at] = origins ? origins[i] : own;
+}
+
+// ── keys: integers in the order of the elements, the first of them the greatest ────────────────
+
+template <int SIZE> struct Bits;
+template <> struct Bits<4> { using Key = unsigned; };
+template <> struct Bits<8> { using Key = unsigned long long; };
+using Key = Bits<sizeof(A)>::Key;
+constexpr Key TOP = Key(1) << (8 * sizeof(Key) - 1);
+constexpr bool IS_SIGNED = A(-1) < A(0), IS_FLOAT = A(1) / A(2) != A(0);
+
+__device__ __forceinline__ Key bits_of(float x) { return __float_as_uint(x); }
+__device__ __forceinline__ Key bits_of(double x) { return __double_as_longlong(x); }
+template <typename I> __device__ __forceinline__ Key bits_of(I x) { return Key(x); }
+
+__device__ __forceinline__ Key key_of(A x)
+{
+    Key key = bits_of(A(x + A(0)));  // -0 becomes 0, which is equal to it
+    if (IS_FLOAT && x != x) key = ~Key(0);
+    else if (IS_FLOAT && (key & TOP)) key = ~key;
+    else if (IS_SIGNED) key ^= TOP;
+    return LARGEST ? key : ~key;
+}
+
+struct Add {
+    __device__ __forceinline__ int operator()(int a, int b) const { return a + b; }
+};
+
+// ── the k-th element, digit by digit ───────────────────────────────────────────────────────────
+
+constexpr int DIGIT = 8, BINS = 1 << DIGIT;
+static_assert(THREADS >= BINS, "a thread a bin");
+
+// Returns the key of the k-th element; k becomes how many elements of that key are among the k.
+__device__ __forceinline__ Key find(const T* line, int size, int inner, int& k)
+{
+    __shared__ int bins[BINS];
+    __shared__ int digit, left;
+    Key chosen = 0;
+    for (int shift = 8 * sizeof(Key) - DIGIT; shift >= 0; shift -= DIGIT) {
+        if (threadIdx.x < BINS) bins[threadIdx.x] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < size; i += THREADS) {
+            const Key key = key_of(A(line[(long long)i * inner]));
+            if (((key ^ chosen) >> shift) < BINS) atomicAdd(bins + (key >> shift & (BINS - 1)), 1);
+        }
+        __syncthreads();
+        const int bin = BINS - 1 - (int)threadIdx.x;  // greatest first
+        const int own = bin >= 0 ? bins[bin] : 0;
+        int total = 0;
+        const int before = up_to(own, total, Add());
+        if (before < k && k <= before + own) {
+            digit = bin;
+            left = k - before;
+        }
+        __syncthreads();
+        chosen |= Key(digit) << shift;
+        k = left;
+    }
+    return chosen;
+}
+
+// Keeps k elements of each line [outer][size][inner], and their places, in the order of the places.
+extern "C" __global__ void __launch_bounds__(THREADS)
+thin_out(const T* x, T* values, int* origins, int size, int k, int inner)
+{
+    const int outer = blockIdx.x / inner, column = blockIdx.x - outer * inner;
+    const T* line = x + (long long)outer * size * inner + column;
+    int equal = k;  // how many of the elements that are equal to the k-th one are kept
+    const Key last = find(line, size, inner, equal);
+    const long long to = (long long)outer * k * inner + column;
+    int above = 0, same = 0;  // what the tiles before have
+    for (int tile = 0; tile < size; tile += THREADS) {
+        const int i = tile + threadIdx.x;
+        const T value = line[(long long)min(i, size - 1) * inner];
+        const Key key = key_of(A(value));
+        const bool is_above = i < size && key > last, is_same = i < size && key == last;
+        const int rank = up_to((int)is_above, above, Add());
+        const int twin = up_to((int)is_same, same, Add());
+        if (!is_above && !(is_same && twin < equal)) continue;
+        const long long at = to + (long long)(rank + min(twin, equal)) * inner;
+        values[at] = value;
+        origins[at] = i;
+    }
+}

@@ -1,0 +1,1 @@
+"""Normalizations whose statistics several blocks, or registers, share."""

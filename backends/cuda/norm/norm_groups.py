@@ -1,0 +1,209 @@
+"""Normalizations by statistics of the elements themselves: `standardize.cu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from ....runtime.ir.dtypes import FLOATS, float32
+from ..algorithms.registry import Answer, need_dtypes
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, merge, strides
+from ..recipe.operands import Given, Scratch, Tensor, index_type
+from ..recipe.source import arithmetic
+from ..recipe.targets import Target
+from .norm_parts import WORD, cut
+
+DEVIATION, DEVIATION_PLUS, SUM, ROOT = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """What is computed of a group.
+
+    Attributes:
+        kind: by what elements are divided: DEVIATION, ROOT, ...
+        centred: whether the mean is subtracted.
+        epsilon: added to variance or deviation.
+        outputs: mean and divisor (or running averages), where somebody reads them.
+        running: averages so far that go into `outputs`.
+        momentum: their share.
+    """
+
+    kind: int = DEVIATION
+    centred: bool = True
+    epsilon: float = 0.0
+    outputs: tuple[Tensor | None, Tensor | None] = (None, None)
+    running: tuple[Tensor | None, Tensor | None] = (None, None)
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How the elements of a tensor are grouped.
+
+    Attributes:
+        number: of groups.
+        count: of the elements of each.
+        origins: struct `Walk`: where groups begin.
+        elements: struct `Walk`: where elements lie from there on.
+    """
+
+    number: int
+    count: int
+    origins: Ints
+    elements: Ints
+
+    def vector(self, most: int) -> int:
+        """Return how many neighbours can be read at once."""
+        inner, outer_step, step = self.elements
+        return gcd(most, inner, outer_step, *self.origins[1:]) if step == 1 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """What results are multiplied with, and what is added then.
+
+    Attributes:
+        scale: factors.
+        shift: addends.
+        count: how many there are of each.
+        repeat: for how many neighbours in memory each of them is.
+        per_group: whether the elements of a group share one.
+    """
+
+    scale: Tensor | None
+    shift: Tensor | None
+    count: int = 1
+    repeat: int = 1
+    per_group: bool = True
+
+    @property
+    def along(self) -> bool:
+        """Whether neighbours have factors of their own, which are neighbours, too."""
+        return self.repeat == 1 and not self.per_group
+
+    @property
+    def vector(self) -> int:
+        """How many neighbours can be computed at once; 0 for any number."""
+        return 0 if self.per_group else self.count if self.along else self.repeat
+
+
+def standardize(
+    y: Tensor | None,
+    x: Tensor,
+    axes: Ints,
+    how: Statistic,
+    target: Target,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    channel: int | None = None,
+    sizes: Ints | None = None,
+) -> Answer:
+    """Return the launches that normalize groups of elements.
+
+    Args:
+        y: the result.
+        x: the elements.
+        axes: those that a group spans.
+        how: what it computes of them.
+        target: the GPU.
+        scale: what results are multiplied with.
+        shift: what is added then.
+        channel: the axis that `scale` and `shift` go along; None: the last ones.
+        sizes: a shape to take in the place of that of x, in the plain format.
+    """
+    refused = need_dtypes(FLOATS, y, x, scale, shift, *how.outputs, *how.running)
+    if refused:
+        return refused
+    groups = _groups(x, axes, sizes)
+    if groups is None:
+        return f"groups of {x.value.tensor} over axes {axes}"
+    affine = _affine(x, scale, shift, channel, sizes is None and channel not in axes)
+    if isinstance(affine, str):
+        return affine
+    return _launches(y, x, groups, how, affine, target)
+
+
+def _groups(x: Tensor, axes: Ints, sizes: Ints | None) -> Groups | None:
+    """Return the groups that span these axes; None if two walks do not suffice for each."""
+    dims = sizes or x.dims
+    moves = x.strides if sizes is None else strides(sizes, x.format)
+    elements = _walk([a for a in range(len(dims)) if a in axes], dims, moves)
+    origins = _walk([a for a in range(len(dims)) if a not in axes], dims, moves)
+    if elements is None or origins is None:
+        return None
+    count = prod(dims[a] for a in axes)
+    number = prod(size for a, size in enumerate(dims) if a not in axes)
+    return Groups(number, count, origins if number > 1 else (1, 0, 0), elements)
+
+
+def _walk(axes: list[int], dims: Ints, moves: Ints) -> Ints | None:
+    """Return struct `Walk` of these axes; None if two of them do not suffice."""
+    sizes, (walk,) = merge([dims[a] for a in axes], [tuple(moves[a] for a in axes)])
+    inner, step = sizes[-1], walk[-1]
+    if len(sizes) > 2:
+        return None
+    return (inner, walk[0] if len(sizes) == 2 else 0, step)
+
+
+def _affine(
+    x: Tensor, scale: Tensor | None, shift: Tensor | None, channel: int | None, per_group: bool
+) -> Affine | str:
+    """Return how scale and shift go along x; if they do not, a reason."""
+    if scale is None or scale.size == (1 if shift is None else shift.size) == 1:
+        return Affine(scale, shift)
+    place = x.rank - scale.rank if channel is None else channel
+    wanted = x.dims[place:] if channel is None else (x.dims[channel],)
+    if scale.dims != wanted or (shift is not None and shift.dims != wanted):
+        return f"scale of {scale.value.tensor}"
+    repeat = 1 if channel is None else x.strides[channel]
+    return Affine(scale, shift, scale.size, repeat, channel is not None and per_group)
+
+
+def _launches(
+    y: Tensor | None, x: Tensor, groups: Groups, how: Statistic, affine: Affine, target: Target
+) -> Answer:
+    scale, compute, index = affine.scale, arithmetic(x.dtype), index_type(x.size)
+    factors = x.dtype if scale is None else scale.dtype
+    widest = max(x.dtype.itemsize, factors.itemsize if affine.along else 0)
+    vector = gcd(groups.vector(WORD // widest), affine.vector)
+    into = cut(groups.number, groups.count, x.dtype.itemsize, vector, target)
+    if into.blocks >= 2**31:
+        return f"{groups.number} groups"
+    statistics = next((t.dtype for t in (*how.outputs, *how.running) if t is not None), float32)
+    sums = Scratch(0) if into.is_shared else None
+    names = ("inner", "outer_step", "inner_step")
+    args: dict[str, Given] = {
+        **{"x": x, "sums": sums, "count": groups.count, "parts": into.struct},
+        "groups": dict(zip(names, groups.origins, strict=True)),
+        "elements": dict(zip(names, groups.elements, strict=True)),
+    }
+    (mean_out, deviation_out), (mean_in, variance_in) = how.outputs, how.running
+    last = Launch(
+        "norm/standardize.cu",
+        "standardize",
+        grid=(into.blocks, 1, 1),
+        block=32 * into.warps,
+        args={
+            **{**args, "scale": scale, "shift": affine.shift, "y": y, "mean_out": mean_out},
+            **{"deviation_out": deviation_out, "mean_in": mean_in, "variance_in": variance_in},
+            **{"parameters": affine.count, "repeat": affine.repeat},
+            **{"epsilon": how.epsilon, "momentum": how.momentum},
+        },
+        types=(
+            *(("X", x.dtype), ("Y", x.dtype if y is None else y.dtype), ("S", factors)),
+            *(("O", statistics), ("A", compute), ("I", index)),
+        ),
+        constants=(
+            *(*into.constants, ("KIND", how.kind), ("CENTRED", how.centred)),
+            *(("ALONG", affine.along), ("PER_GROUP", affine.per_group)),
+            ("RUNNING", how.running[0] is not None),
+        ),
+        scratch=3 * compute.itemsize * into.blocks if sums else 0,
+        early=True,
+        note=f"{groups.number} x {groups.count}" + (f" in {into.parts}" if sums else ""),
+    )
+    if sums is None:
+        return last
+    return replace(last, entry="moments", args=args), last

@@ -1,0 +1,74 @@
+"""Layer and RMS normalization of rows that fit into registers: `normalize_rows.cu`."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....runtime.ir.dtypes import FLOATS, float64
+from ....runtime.plan.backend import Format
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Tensor
+
+#: Elements that a thread keeps, and warps that share a row, at most.
+MOST_KEPT, MOST_WARPS = 32, 16
+#: Warps of a block where each of them has a row.
+TOGETHER = 4
+
+
+def normalize_rows(
+    y: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    axis: int,
+    epsilon: float,
+    *,
+    centred: bool,
+) -> Launch | None:
+    """Return the launch for rows of the axes from `axis` on; None where they do not suit.
+
+    Args:
+        y: the result.
+        x: the elements.
+        scale: what results are multiplied with, one number an element of a row.
+        shift: what is added then.
+        axis: the first axis of a row.
+        epsilon: added to the variance.
+        centred: whether the mean is subtracted.
+    """
+    count = prod(x.dims[axis:])
+    rows = prod(x.dims[:axis])
+    given = [scale] if shift is None else [scale, shift]
+    if x.dtype not in FLOATS or x.dtype == float64 or y.dtype != x.dtype or not count:
+        return None
+    if any(t.dtype != scale.dtype or t.size != count or t.dtype == float64 for t in given):
+        return None
+    if any(t.format is not Format.PLAIN for t in (y, x)) or rows >= 2**31:
+        return None
+    most = 16 // max(x.dtype.itemsize, scale.dtype.itemsize)
+    vector = next(v for v in (8, 4, 2, 1) if v <= most and count % v == 0)
+    warps = 1
+    while warps < MOST_WARPS and count > 32 * warps * MOST_KEPT:
+        warps *= 2
+    if count > 32 * warps * MOST_KEPT:
+        return None
+    together = TOGETHER if warps == 1 else 1
+    return Launch(
+        "norm/normalize_rows.cu",
+        "normalize_rows",
+        grid=(ceil_div(rows, together), 1, 1),
+        block=32 * warps * together,
+        args={
+            **{"x": x, "scale": scale, "shift": shift, "y": y},
+            **{"rows": rows, "count": count, "epsilon": epsilon},
+        },
+        types=(("X", x.dtype), ("S", scale.dtype)),
+        constants=(
+            *(("WARPS", warps), ("ROWS", together), ("VECTOR", vector)),
+            *(("PER", ceil_div(count, 32 * warps * vector)), ("CENTRED", centred)),
+            ("SHIFTED", shift is not None),
+        ),
+        early=True,
+        note=f"{rows} x {count}",
+    )

@@ -1,0 +1,260 @@
+"""Convolutions: two menus, of ways to run Conv and ConvTranspose; see docs/algorithms.md.
+
+Images lie channels last wherever a convolution reads or writes them, so that neighbouring elements
+of a window are neighbours in memory. A first layer, of few channels, reads the plain order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from ....runtime.ir.dtypes import float16, float32, name_of
+from ....runtime.ops.conv import Conv, ConvTranspose
+from ..algorithms.menu import PLAIN, Formats, Menu, Way
+from ..algorithms.registry import Answer
+from ..conv.depthwise import depthwise, depthwise_formats, depthwise_time, depthwise_variants
+from ..conv.direct import (
+    naive,
+    naive_formats,
+    naive_time,
+    naive_transposed,
+)
+from ..conv.fft import fft, fft_formats, fft_time
+from ..conv.im2col import (
+    explicit_formats,
+    explicit_gemm,
+    explicit_time,
+    transposed_formats,
+    transposed_gemm,
+    transposed_time,
+)
+from ..conv.implicit import (
+    LEAST_CHANNELS,
+    grouped_formats,
+    pointwise_formats,
+    precomputed,
+    precomputed_time,
+    tile_variants,
+    window_formats,
+)
+from ..conv.textbook import (
+    direct,
+    direct_formats,
+    direct_time,
+    implicit_formats,
+    implicit_gemm,
+    implicit_time,
+    naive_nhwc,
+    nhwc_formats,
+    nhwc_time,
+)
+from ..conv.winograd import fused, fused_time, nonfused, nonfused_time, winograd_formats
+from ..gemm import f16, tf32x3
+from ..gemm.atoms import HALVES
+from ..gemm.convolution import Convolution, convolution
+from ..gemm.cost import LAUNCH, MEMORY
+from ..gemm.f16 import HALF_SUMS
+from ..recipe.layout import ceil_div
+
+# ── 16-bit floats ────────────────────────────────────────────────────────────────────────────────
+
+
+def _half_formats(conv: Convolution) -> Formats | str:
+    refused = conv.need_halves() or conv.need_plane() or conv.need_constants()
+    if refused:
+        return refused
+    formats = f16.formats_of(conv.x, conv.w, conv.group)
+    if formats == PLAIN:
+        return f"{conv.group} groups of {conv.channels} channels, which fill no words"
+    return formats
+
+
+def _half_depthwise_formats(conv: Convolution) -> Formats | str:
+    return _half_formats(conv) if conv.is_depthwise else depthwise_formats(conv)
+
+
+def _half(conv: Convolution, variant: str = "") -> Answer:
+    return f16.convolution(_operands(conv), conv.tail, conv.setting)
+
+
+def _half_time(conv: Convolution) -> float:
+    return f16.time_of(_operands(conv), conv.setting.target)
+
+
+def _operands(conv: Convolution) -> f16.Operands:
+    return f16.Operands(conv.group, conv.y, conv.x, conv.w, conv.b, conv.view)
+
+
+def _depthwise_formats(conv: Convolution) -> Formats | str:
+    halves = conv.x.dtype in HALVES
+    return _half_depthwise_formats(conv) if halves else depthwise_formats(conv)
+
+
+# ── tensor cores: 16-bit floats, and float32 in parts ────────────────────────────────────────────
+
+
+def _tensor_formats(conv: Convolution) -> Formats | str:
+    if conv.is_depthwise:
+        return "one channel a group, which is no matrix product"
+    return _half_formats(conv) if conv.x.dtype in HALVES else tf32x3.formats_of(conv)
+
+
+def _tensor_cores(conv: Convolution, variant: str = "") -> Answer:
+    return _half(conv) if conv.x.dtype in HALVES else tf32x3.convolution(conv, variant)
+
+
+def _tensor_time(conv: Convolution) -> float:
+    return _half_time(conv) if conv.x.dtype in HALVES else tf32x3.convolution_time(conv)
+
+
+def _tensor_variants(conv: Convolution) -> tuple[str, ...]:
+    return () if conv.x.dtype in HALVES else tf32x3.variants(conv)
+
+
+def _half_sums_formats(conv: Convolution) -> Formats | str:
+    if conv.x.dtype != float16:
+        return f"dtype {name_of(conv.x.dtype)}; sums in float16 are for float16"
+    return _tensor_formats(conv)
+
+
+def _half_sums(conv: Convolution, variant: str = "") -> Answer:
+    return _half(replace(conv, setting=replace(conv.setting, way=HALF_SUMS)))
+
+
+# ── floors of estimates, known without the files of the ways ─────────────────────────────────────
+
+
+def _gemm_floor(conv: Convolution) -> float:
+    """Return what `gemm/simt.cu` takes at least: no tile does more on one multiprocessor."""
+    if conv.x.dtype != float32:
+        return inf
+    return 2.3 + conv.macs / (2e5 * conv.setting.target.processors)
+
+
+def _winograd_floor(conv: Convolution) -> float:
+    """Return what a launch with one step takes, or both transforms of an image."""
+    return 4.0 if conv.x.dtype == float32 and conv.view.kernel == (3, 3) else inf
+
+
+def _fft_floor(conv: Convolution) -> float:
+    """Return what both transforms take, of tiles that have as many results as elements."""
+    if conv.x.dtype != float32:
+        return inf
+    return 6.0 + 8 * conv.pixels * (conv.channels + conv.filters) / 2.4e6
+
+
+def _explicit_floor(conv: Convolution) -> float:
+    """Return what it takes to write and to read the matrix of windows."""
+    elements = conv.pixels * conv.taps * conv.channels
+    return 2.0 + 2 * elements * conv.x.dtype.itemsize / 3.4e6
+
+
+def _textbook_floor(conv: Convolution) -> float:
+    """Return what the steps of one block take; of a transposed convolution, its launch."""
+    if isinstance(conv.op, ConvTranspose):
+        return 3.0
+    return 3.0 + 2.05 * ceil_div(conv.taps * conv.channels, 16)
+
+
+def _direct_floor(conv: Convolution) -> float:
+    """Return what the elements of one window take."""
+    return 3.0 + 0.18 * conv.taps * conv.channels
+
+
+def _naive_floor(conv: Convolution) -> float:
+    """Return what the elements of one window take."""
+    return 3.0 + 0.07 * conv.taps * conv.channels
+
+
+def _nhwc_floor(conv: Convolution) -> float:
+    """Return what the elements of one window take."""
+    return 10.0 + 0.5 * conv.taps * conv.channels if conv.x.dtype == float32 else inf
+
+
+# ── the menus ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _winograd(
+    name: str, make: Callable[..., Answer], time: Callable[..., float], out: int
+) -> Way[Convolution]:
+    estimate = partial(time, out=out)
+    return Way(name, partial(make, out=out), winograd_formats, estimate, floor=_winograd_floor)
+
+
+def _precomputed(name: str, formats: Callable[[Convolution], Formats | str]) -> Way[Convolution]:
+    return Way(*(name, precomputed, formats, precomputed_time, tile_variants), floor=_gemm_floor)
+
+
+def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], float]:
+    """Return an estimate that counts the memory, too, and what a plain way costs its neighbours.
+
+    Images lie channels last between convolutions: a way that wants them plain brings reformats.
+    """
+
+    def estimate(conv: Convolution) -> float:
+        size = conv.x.dtype.itemsize
+        read, written = size * conv.x.size, size * conv.y.size
+        least = max(time(conv), LAUNCH + (read + written) / MEMORY)
+        if conv.formats != PLAIN:
+            return least
+        moved = written + (read if conv.x.dims[1] >= LEAST_CHANNELS else 0)
+        return least + 2 * LAUNCH + 2 * moved / MEMORY
+
+    return estimate
+
+
+_TEXTBOOK = Way(
+    *("implicit_gemm", implicit_gemm, implicit_formats, _beside(implicit_time)),
+    anywhere=True,
+    floor=_textbook_floor,
+)
+
+CONV = Menu(
+    "Conv",
+    (
+        Way("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
+        Way("depthwise", depthwise, _depthwise_formats, depthwise_time, depthwise_variants),
+        _precomputed("gemm_1x1", pointwise_formats),
+        _precomputed("grouped", grouped_formats),
+        _precomputed("implicit_precomp_gemm", window_formats),
+        _winograd("winograd_f4", fused, fused_time, 4),
+        _winograd("winograd_f2", fused, fused_time, 2),
+        _winograd("winograd_f4_nonfused", nonfused, nonfused_time, 4),
+        _winograd("winograd_f2_nonfused", nonfused, nonfused_time, 2),
+        Way("fft", fft, fft_formats, fft_time, floor=_fft_floor),
+        Way(
+            *("explicit_gemm", explicit_gemm, explicit_formats, explicit_time),
+            floor=_explicit_floor,
+        ),
+        _TEXTBOOK,
+        Way(
+            *("direct", direct, direct_formats, _beside(direct_time)),
+            anywhere=True,
+            floor=_direct_floor,
+        ),
+        Way(
+            *("naive", naive, naive_formats, _beside(naive_time)),
+            anywhere=True,
+            floor=_naive_floor,
+        ),
+        Way("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time, floor=_nhwc_floor),
+        Way(HALF_SUMS, _half_sums, _half_sums_formats, _half_time, by_name=True),
+    ),
+    convolution,
+)
+
+CONV_TRANSPOSE = Menu(
+    "ConvTranspose",
+    (
+        _TEXTBOOK,
+        Way("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
+        Way("naive", naive_transposed, naive_formats, _beside(naive_time), anywhere=True),
+    ),
+    convolution,
+)
+
+CONV.register(Conv)
+CONV_TRANSPOSE.register(ConvTranspose)

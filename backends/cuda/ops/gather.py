@@ -1,0 +1,269 @@
+"""Operators that read or write where a tensor of indices points."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.dtypes import DType, int32, int64
+from ....runtime.ir.graph import Node
+from ....runtime.ops.gather import (
+    Gather,
+    GatherElements,
+    GatherND,
+    OneHot,
+    ScatterElements,
+    ScatterND,
+    TensorScatter,
+)
+from ....runtime.ops.ml import ArrayFeatureExtractor
+from ....runtime.ops.pool import MaxUnpool
+from ....runtime.ops.shapes import normalize_axis
+from ....runtime.ops.window import transposed_window
+from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..codegen.copies import copy_strided, fill, widest_words, words_of
+from ..codegen.elementwise import ANY
+from ..recipe.launch import each
+from ..recipe.layout import order
+from ..recipe.operands import Arguments, Tensor, index_type
+from ..recipe.source import arithmetic
+
+INDICES = (int32, int64)
+#: Threads that share the updates of `ScatterND`.
+SCATTER_THREADS = 1 << 14
+
+
+def _types(index: DType, x: Tensor, indices: Tensor) -> tuple[tuple[str, DType], ...]:
+    return (("Index", index), ("T", words_of(x.dtype)), ("I", indices.dtype))
+
+
+def _keeps_rank(node: Node) -> bool:
+    return all(value.tensor.rank == 1 for value in node.reads[1:])
+
+
+@kernel(Gather, follows=_keeps_rank)
+def gather(op: Gather, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
+    """Take slices along an axis."""
+    refused = need_dtypes(INDICES, indices)
+    if refused:
+        return refused
+    axis = normalize_axis(op.axis, x.rank)
+    lie = order(x.rank, x.format)
+    inner = prod(x.dims[a] for a in lie[lie.index(axis) + 1 :])
+    words = widest_words(x.dtype, inner)
+    elements = words.itemsize // x.dtype.itemsize
+    count = y.size // elements
+    return each(
+        "move/gather.cu",
+        "gather",
+        count,
+        {
+            **{"x": x, "indices": indices, "y": y, "count": count},
+            **{"size": x.dims[axis], "places": indices.size, "inner": inner // elements},
+        },
+        types=(("Index", index_type(x.size, y.size)), ("T", words), ("I", indices.dtype)),
+        constants=(("RANK", 1),),
+    )
+
+
+@kernel(ArrayFeatureExtractor)
+def array_feature_extractor(
+    op: ArrayFeatureExtractor, y: Tensor, x: Tensor, indices: Tensor
+) -> Answer:
+    """Take columns."""
+    return gather(Gather(axis=-1), y, x, indices)
+
+
+@kernel(GatherElements)
+def gather_elements(op: GatherElements, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
+    """Take the element whose index along an axis is given at every place."""
+    refused = need_dtypes(INDICES, indices)
+    if refused:
+        return refused
+    axis = normalize_axis(op.axis, x.rank)
+    index = index_type(x.size, y.size)
+    return each(
+        "move/gather.cu",
+        "gather_elements",
+        y.size,
+        {
+            **{"x": x, "indices": indices, "y": y, "count": y.size},
+            **{"size": x.dims[axis], "axis": axis, "sizes": y.dims, "strides": x.strides},
+        },
+        types=_types(index, x, indices),
+        constants=(("RANK", x.rank),),
+    )
+
+
+@kernel(GatherND)
+def gather_nd(op: GatherND, y: Tensor, x: Tensor, indices: Tensor) -> Answer:
+    """Take the slices whose coordinates the last axis of `indices` gives."""
+    refused = need_dtypes(INDICES, indices)
+    if refused:
+        return refused
+    first, depth = op.batch_dims, indices.dims[-1]
+    index = index_type(x.size, y.size)
+    along = slice(first, first + depth)
+    return each(
+        "move/gather.cu",
+        "gather_nd",
+        y.size,
+        {
+            **{"x": x, "indices": indices, "y": y, "count": y.size},
+            **{"places": prod(indices.dims[first:-1]), "inner": prod(x.dims[first + depth :])},
+            **{"of_batch": prod(x.dims[first:]), "sizes": x.dims[along]},
+            "strides": x.strides[along],
+        },
+        types=_types(index, x, indices),
+        constants=(("RANK", depth),),
+    )
+
+
+@kernel(OneHot)
+def one_hot(op: OneHot, y: Tensor, indices: Tensor, depth: Tensor, values: Tensor) -> Answer:
+    """Put ``values[1]`` where the index points, ``values[0]`` elsewhere."""
+    refused = need_dtypes(ANY, indices)
+    if refused:
+        return refused
+    axis = normalize_axis(op.axis, y.rank)
+    index = index_type(y.size)
+    return each(
+        "move/gather.cu",
+        "one_hot",
+        y.size,
+        {
+            **{"indices": indices, "values": values, "y": y, "count": y.size},
+            **{"depth": y.dims[axis], "inner": prod(y.dims[axis + 1 :])},
+        },
+        types=_types(index, y, indices),
+        constants=(("RANK", 1),),
+    )
+
+
+# ── scattering ───────────────────────────────────────────────────────────────────────────────────
+
+#: What becomes of the element that is there and the update, in the arithmetic of the dtype.
+_REDUCTIONS = {
+    "none": "b",
+    "add": "a + b",
+    "mul": "a * b",
+    "max": "a > b || a != a ? a : b",
+    "min": "a < b || a != a ? a : b",
+}
+
+
+def _scatter(
+    entry: str,
+    count: int,
+    y: Tensor,
+    x: Tensor | None,
+    indices: Tensor | None,
+    args: Arguments,
+    *,
+    updates: Tensor,
+    reduction: str = "none",
+    rank: int = 1,
+    circular: bool = False,
+) -> Answer:
+    """Return a copy of `x`, or zeros without it, and the launch that puts the updates there."""
+    refused = need_dtypes(INDICES, indices)
+    moves = reduction == "none"
+    if not refused and not moves:
+        refused = need_dtypes(ANY, y)
+    if refused:
+        return refused
+    index = index_type(y.size, updates.size, count)
+    dtype = words_of(y.dtype) if moves else y.dtype
+    compute = dtype if moves else arithmetic(dtype)
+    combine = "__device__ __forceinline__ T combine(T old, T more) "
+    combine += f"{{ const A a = A(old), b = A(more); return T({_REDUCTIONS[reduction]}); }}"
+    launch = each(
+        "move/scatter.cu",
+        entry,
+        count,
+        {"updates": updates, "y": y, "count": count, **args},
+        types=(
+            *(("Index", index), ("T", dtype), ("A", compute)),
+            ("I", int64 if indices is None else indices.dtype),
+        ),
+        constants=(("RANK", rank), ("CIRCULAR", circular)),
+        code=combine,
+        note=reduction if not moves else "",
+    )
+    before = fill(y, np.zeros((), y.dtype)) if x is None else copy_strided(y, x, x.strides)
+    return before, launch
+
+
+@kernel(ScatterElements)
+def scatter_elements(
+    op: ScatterElements, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
+) -> Answer:
+    """Write elements at the given indices along an axis; a thread a line."""
+    axis = normalize_axis(op.axis, x.rank)
+    length = indices.dims[axis]
+    lines = prod(indices.dims[:axis]) * prod(indices.dims[axis + 1 :])
+    args = {
+        **{"indices": indices, "length": length, "size": x.dims[axis], "axis": axis},
+        **{"sizes": indices.dims, "strides": x.strides},
+    }
+    return _scatter(
+        "scatter_elements",
+        lines,
+        *(y, x, indices, args),
+        updates=updates,
+        reduction=op.reduction,
+        rank=x.rank,
+    )
+
+
+@kernel(ScatterND)
+def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Answer:
+    """Write slices at the given coordinates; threads share the places."""
+    depth = indices.dims[-1]
+    inner, rows = prod(x.dims[depth:]), prod(indices.dims[:-1])
+    if not inner or not rows:
+        return copy_strided(y, x, x.strides)
+    shares = max(1, min(SCATTER_THREADS // inner, x.size // inner))
+    args = {
+        **{"indices": indices, "rows": rows, "inner": inner},
+        **{"sizes": x.dims[:depth], "strides": x.strides[:depth]},
+    }
+    return _scatter(
+        "scatter_nd",
+        shares * inner,
+        *(y, x, indices, args),
+        updates=updates,
+        reduction=op.reduction,
+        rank=depth,
+    )
+
+
+@kernel(TensorScatter)
+def tensor_scatter(
+    op: TensorScatter, y: Tensor, cache: Tensor, update: Tensor, first: Tensor | None = None
+) -> Answer:
+    """Write a stretch of every batch entry of a cache."""
+    axis = normalize_axis(op.axis, cache.rank)
+    outer = prod(cache.dims[1:axis])
+    args = {
+        **{"outer": outer, "length": update.dims[axis], "first": first, "size": cache.dims[axis]},
+        "inner": prod(cache.dims[axis + 1 :]),
+    }
+    return _scatter(
+        "tensor_scatter",
+        update.size,
+        *(y, cache, first, args),
+        updates=update,
+        circular=op.mode == "circular",
+    )
+
+
+@kernel(MaxUnpool)
+def max_unpool(
+    op: MaxUnpool, y: Tensor, x: Tensor, indices: Tensor, output_shape: Tensor | None = None
+) -> Answer:
+    """Put every element where MaxPool found it, zeros elsewhere."""
+    natural = (*x.dims[:2], *transposed_window(op, x.dims[2:], op.kernel_shape).output)
+    args = {"indices": indices, "sizes": natural, "limits": y.dims, "strides": y.strides}
+    return _scatter("unpool", x.size, y, None, indices, args, updates=x, rank=x.rank)

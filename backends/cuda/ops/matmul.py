@@ -1,0 +1,223 @@
+"""Matrix products: two menus, of ways to run MatMul and Gemm; see docs/algorithms.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ....runtime.ir.dtypes import float16, float32, name_of
+from ....runtime.ops.matmul import Gemm, MatMul
+from ..algorithms.menu import PLAIN, Formats, Menu, Way
+from ..algorithms.registry import Answer, RecipeContext, Setting
+from ..codegen.tail import Tail, no_tail
+from ..gemm import tf32x3
+from ..gemm.atoms import HALVES
+from ..gemm.convolution import times
+from ..gemm.f16 import HALF_SUMS
+from ..gemm.ladder import ladder, ladder_formats
+from ..gemm.linear import MAX_GEMV_ROWS, tiled_gemm, tiled_matmul
+from ..gemm.problem import Problem
+from ..gemm.product import general_product, stacked_product
+from ..gemm.schedules import simt
+from ..gemm.sources import Rows
+from ..recipe.operands import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplication:
+    """A matrix product, or a stack of them.
+
+    Attributes:
+        op: its attributes.
+        y: the result.
+        a, b: what is multiplied.
+        c: what Gemm adds, or None.
+        tail: what follows on every result.
+        setting: the GPU and the user's choices.
+    """
+
+    op: MatMul | Gemm
+    y: Tensor
+    a: Tensor
+    b: Tensor
+    c: Tensor | None
+    tail: Tail
+    setting: Setting
+
+    @property
+    def formats(self) -> Formats:
+        """Always the plain order."""
+        return PLAIN
+
+    def within(self, formats: Formats) -> Multiplication:
+        """Return the same task, whose tensors have one order only."""
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and terms of one product."""
+        terms = self.a.dims[0] if self._is_turned else self.a.dims[-1]
+        columns = self.y.dims[-1] if self.b.rank > 1 else 1
+        rows = self.y.size // max(columns, 1)
+        return (rows // self.count, columns, terms)
+
+    @property
+    def _is_turned(self) -> bool:
+        return isinstance(self.op, Gemm) and bool(self.op.transA)
+
+    @property
+    def count(self) -> int:
+        """How many products with right matrices of their own."""
+        return max(prod(self.y.dims[:-2]), 1) if self.b.rank > 2 else 1
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the right matrix is a constant, which can be packed."""
+        return self.b.data is not None
+
+    @property
+    def signature(self) -> str:
+        """What the speed depends on: ``Gemm float32 1x2048 2048x1000 constant to 1x1000``."""
+        parts = [
+            type(self.op).__name__,
+            name_of(self.y.dtype),
+            times(self.a.dims),
+            times(self.b.dims),
+        ]
+        if self.is_constant:
+            parts.append("constant")
+        parts += ["to", times(self.y.dims)]
+        if isinstance(self.op, Gemm):
+            parts.append(f"trans {self.op.transA} {self.op.transB}")
+        return " ".join(parts)
+
+
+def multiplication(context: RecipeContext) -> Multiplication | str:
+    """Return the task of a MatMul or Gemm."""
+    op, y, (a, b, c) = context.op, context.y, (*context.inputs, None)[:3]
+    if not isinstance(op, MatMul | Gemm) or y is None or a is None or b is None:
+        return "no product of two matrices"
+    return Multiplication(op, y, a, b, c, context.tail or no_tail(y.dtype), context.setting)
+
+
+# ── ways ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _gemv_formats(task: Multiplication) -> Formats | str:
+    if not task.is_constant:
+        return "a right matrix of run time, which cannot be packed"
+    rows = task.shape[0]
+    if not rows:
+        return "no rows"
+    return f"{rows} rows, more than {MAX_GEMV_ROWS}" if rows > MAX_GEMV_ROWS else PLAIN
+
+
+def _gemv_time(task: Multiplication) -> float:
+    _, n, k = task.shape
+    return 1.5 + n * k * task.y.dtype.itemsize / 3.5e6
+
+
+def _tensor_formats(task: Multiplication) -> Formats | str:
+    if task.y.dtype in HALVES:
+        return PLAIN
+    if task.y.dtype != float32:
+        return f"dtype {name_of(task.y.dtype)}"
+    if not task.setting.target.has_tf32:
+        return f"{task.setting.target.arch} has no tensor cores for float32"
+    return PLAIN
+
+
+def _tensor_time(task: Multiplication) -> float:
+    if task.y.dtype in HALVES:
+        m, n, k = task.shape
+        traffic = 2 * task.count * (m * k + n * k + m * n)
+        return 3.0 + max(m * n * k * task.count / 2e8, traffic / 3e6)
+    return tf32x3.time_of(task.shape, task.count, task.is_constant, task.setting)
+
+
+def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
+    if task.y.dtype in HALVES:
+        return ()
+    parts = tf32x3.parts_of(task.setting)
+    problem = tf32x3.problem_of(task.shape, task.count, Rows.MATRIX, parts)
+    return tf32x3.tried(problem, parts, task.setting.target)
+
+
+def _half_sums_formats(task: Multiplication) -> Formats | str:
+    if task.y.dtype != float16:
+        return f"dtype {name_of(task.y.dtype)}; sums in float16 are for float16"
+    return PLAIN
+
+
+def _tile_formats(task: Multiplication) -> Formats | str:
+    return PLAIN if task.y.dtype == float32 else f"dtype {name_of(task.y.dtype)}"
+
+
+def _problem(task: Multiplication) -> Problem:
+    return Problem(*task.shape, task.count)
+
+
+def _tile_time(task: Multiplication) -> float:
+    return simt.choose(_problem(task), task.setting.target).microseconds
+
+
+def _tile_forms(task: Multiplication) -> tuple[str, ...]:
+    return simt.tried(_problem(task), task.setting.target)
+
+
+def _naive_time(task: Multiplication) -> float:
+    """Return a guess: whatever else there is, is faster."""
+    return 5.0 + prod(task.shape) * task.count / 5e5 + 0.05 * task.shape[2]
+
+
+def _by(name: str, *, by_name: bool = False) -> Way[Multiplication]:
+    """Return one of the ways of `matmul`; see `Way`."""
+    formats, time, forms = {
+        "gemv": (_gemv_formats, _gemv_time, lambda task: ()),
+        "tensor_cores": (_tensor_formats, _tensor_time, _tensor_forms),
+        "gemm": (_tile_formats, _tile_time, _tile_forms),
+        HALF_SUMS: (_half_sums_formats, _tensor_time, lambda task: ()),
+    }[name]
+
+    def make(task: Multiplication, variant: str) -> Answer:
+        setting = replace(task.setting, way=name, form=variant)
+        if isinstance(task.op, Gemm):
+            return tiled_gemm(task.op, task.y, task.a, task.b, task.c, task.tail, setting)
+        return tiled_matmul(task.y, task.a, task.b, task.tail, setting)
+
+    return Way(name, make, formats, time, forms, by_name=by_name)
+
+
+def _step(name: str, slower: float) -> Way[Multiplication]:
+    """Return a way that only teaches: `slower` than gemm, as measured on 2048 x 2048 x 2048."""
+
+    def make(task: Multiplication, variant: str) -> Answer:
+        return ladder(task, name)
+
+    return Way(name, make, ladder_formats, lambda task: slower * _tile_time(task))
+
+
+def _naive(task: Multiplication, variant: str) -> Answer:
+    if isinstance(task.op, Gemm):
+        return general_product(task.op, task.y, task.a, task.b, task.c, task.tail)
+    return stacked_product(task.y, task.a, task.b, task.tail)
+
+
+WAYS = (
+    _by("gemv"),
+    _by("tensor_cores"),
+    _by("gemm"),
+    Way("naive", _naive, lambda task: PLAIN, _naive_time),
+    _by(HALF_SUMS, by_name=True),
+)
+LADDER = (
+    _step("gemm_vectors", 1.25),
+    _step("gemm_registers", 1.5),
+    _step("gemm_blocked", 4.5),
+    _step("gemm_naive", 7.7),
+)
+MATMUL = Menu("MatMul", (*WAYS, *LADDER), multiplication)
+GEMM = Menu("Gemm", WAYS, multiplication)
+
+MATMUL.register(MatMul)
+GEMM.register(Gemm)

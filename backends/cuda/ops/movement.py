@@ -1,0 +1,266 @@
+"""Operators that move elements and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from ....runtime.ops.elementwise import BitCast
+from ....runtime.ops.movement import (
+    CenterCropPad,
+    Concat,
+    DepthToSpace,
+    Expand,
+    Pad,
+    ReverseSequence,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Tile,
+    Transpose,
+    bounds_of_slice,
+)
+from ....runtime.ops.shapes import normalize_axes, normalize_axis
+from ..algorithms.registry import Answer, kernel, need_known
+from ..codegen.copies import THREADS, copied, copy_strided, place, transposition, words_of
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, broadcast_strides, ceil_div, merge, order
+from ..recipe.operands import Given, Tensor, index_type
+
+MOST_CONCATENATED = 64
+
+
+@kernel(Transpose)
+def transpose(op: Transpose, y: Tensor, x: Tensor) -> Answer:
+    """Permute axes: by tiles where two of them change places, else element by element."""
+    perm = op.perm if op.perm is not None else tuple(reversed(range(x.rank)))
+    moves = tuple(x.strides[axis] for axis in normalize_axes(perm, x.rank))
+    sizes, (walk,) = merge(y.dims, (moves,))
+    if len(sizes) in (2, 3) and walk[-1] != 1 and walk[-2] == 1:
+        batch = sizes[0] if len(sizes) == 3 else 1
+        rows, columns = sizes[-1], sizes[-2]
+        contiguous = walk[-1] == columns and (batch == 1 or walk[0] == rows * columns)
+        if contiguous and batch <= 65535:
+            word = words_of(x.dtype)
+            launch = transposition(batch, rows, columns, (columns, rows), word, rows)
+            return replace(launch, args={**launch.args, "x": x, "y": y})
+    return copy_strided(y, x, moves)
+
+
+@kernel(Expand)
+def expand(op: Expand, y: Tensor, x: Tensor, shape: Tensor) -> Answer:
+    """Repeat elements along new axes and along those of size 1."""
+    return copy_strided(y, x, broadcast_strides(x.dims, x.format, y.dims))
+
+
+@kernel(Slice, follows=True)
+def slice_(
+    op: Slice,
+    y: Tensor,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Answer:
+    """Copy what windows of constant bounds leave over."""
+    refused = need_known(starts=starts, ends=ends, axes=axes, steps=steps)
+    if refused:
+        return refused
+    first, last = _ints(starts), _ints(ends)
+    along = normalize_axes(_ints(axes) or range(len(first)), x.rank)
+    moves, offset = list(x.strides), 0
+    for axis, a, b, step in zip(along, first, last, _ints(steps) or (1,) * len(first), strict=True):
+        begin, _ = bounds_of_slice(a, b, step, x.dims[axis])
+        offset += begin * x.strides[axis]
+        moves[axis] *= step
+    return replace(copy_strided(y, x, tuple(moves), offset), pitched=(x, y))
+
+
+def _ints(operand: Tensor | None) -> Ints:
+    return () if operand is None else operand.ints
+
+
+@kernel(Split, outputs=64, follows=True)
+def split(
+    op: Split,
+    y: Tensor | None,
+    x: Tensor,
+    sizes: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Copy each part."""
+    refused = need_known(split=sizes)
+    if refused:
+        return refused
+    axis = normalize_axis(op.axis, x.rank)
+    launches: list[Launch] = []
+    outputs = (y, *more)
+    given = sizes.ints if sizes is not None and sizes.known is not None else ()
+    equal = ceil_div(x.dims[axis], len(outputs))
+    offset = 0
+    for i, part in enumerate(outputs):
+        if part is not None:
+            launch = copy_strided(part, x, x.strides, offset * x.strides[axis])
+            launches.append(replace(launch, pitched=(x, part)))
+        offset += given[i] if given else equal if part is None else part.dims[axis]
+    return tuple(launches)
+
+
+@kernel(Tile)
+def tile(op: Tile, y: Tensor, x: Tensor, repeats: Tensor) -> Answer:
+    """Repeat the whole along each axis."""
+    sizes: list[int] = []
+    moves: list[int] = []
+    for result, size, stride in zip(y.dims, x.dims, x.strides, strict=True):
+        sizes += [result // size if size else 0, size]
+        moves += [0, stride]
+    return copied(y, x, tuple(sizes), tuple(moves))
+
+
+@kernel(DepthToSpace, follows=True)
+def depth_to_space(op: DepthToSpace, y: Tensor, x: Tensor) -> Answer:
+    """Make blocks of pixels of channels."""
+    (n, c, h, w), b = x.dims, op.blocksize
+    step, row, pixel = x.strides[1], x.strides[2], x.strides[3]
+    groups = c // (b * b)
+    column_first = op.mode == "DCR"
+    of_group = step if column_first else step * b * b
+    of_row, of_column = (b * groups * step, groups * step) if column_first else (b * step, step)
+    axes = (
+        ((n, x.strides[0]),),
+        ((groups, of_group),),
+        ((h, row), (b, of_row)),
+        ((w, pixel), (b, of_column)),
+    )
+    return _cut_and_joined(y, x, axes)
+
+
+@kernel(SpaceToDepth, follows=True)
+def space_to_depth(op: SpaceToDepth, y: Tensor, x: Tensor) -> Answer:
+    """Make channels of blocks of pixels."""
+    (n, c, h, w), b = x.dims, op.blocksize
+    batch, step, row, pixel = x.strides
+    blocks = ((b, row), (b, pixel))
+    channels = ((c, step),)
+    made = blocks + channels if op.mode == "DCR" else channels + blocks
+    axes = (((n, batch),), made, ((h // b, b * row),), ((w // b, b * pixel),))
+    return _cut_and_joined(y, x, axes)
+
+
+def _cut_and_joined(y: Tensor, x: Tensor, axes: Sequence[tuple[Ints, ...]]) -> Launch:
+    """Return `copy_strided` where axes of `y` are several of x: pairs of size and stride."""
+    parts = [part for axis in order(y.rank, y.format) for part in axes[axis]]
+    return copied(y, x, tuple(size for size, _ in parts), tuple(step for _, step in parts))
+
+
+@kernel(Concat, follows=True)
+def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
+    """Copy all inputs in one launch."""
+    rank = y.rank
+    axis = normalize_axis(op.axis, rank)
+    axes = order(rank, y.format)
+    place = axes.index(axis)
+    rows = prod(y.dims[a] for a in axes[:place])
+    inner = prod(y.dims[a] for a in axes[place + 1 :])
+    present = [x for x in inputs if x.size]
+    if len(present) > MOST_CONCATENATED:
+        return f"{len(present)} inputs"
+    widths = [x.dims[axis] * inner for x in present]
+    starts = [sum(widths[:i]) for i in range(len(widths))]
+    word = words_of(y.dtype)
+    vector = next(
+        v
+        for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
+        if v >= 1 and all(width % v == 0 for width in widths)
+    )
+    index = index_type(y.extent)
+    args: dict[str, Given] = {"y": y, "rows": rows, "pitch": y.pitch or sum(widths)}
+    for i, (x, width, start) in enumerate(zip(present, widths, starts, strict=True)):
+        args |= {f"x{i}": x, f"width{i}": width, f"pitch{i}": x.pitch or width, f"start{i}": start}
+    blocks = ceil_div(rows * max(widths, default=0), THREADS * vector)
+    numbers = " ".join(f"X({i})" for i in range(len(present)))
+    return Launch(
+        "move/concat.cu",
+        "concat",
+        grid=(blocks, len(present), 1),
+        block=THREADS,
+        args=args,
+        types=(("Index", index), ("T", word)),
+        constants=(("VECTOR", vector),),
+        code=f"#define INPUTS(X) {numbers}",
+        note=f"{len(present)} inputs",
+        pitched=(y, *present) if place == len(axes) - 1 else (),
+    )
+
+
+_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+@kernel(Pad, follows=True)
+def pad(
+    op: Pad,
+    y: Tensor,
+    x: Tensor,
+    pads: Tensor,
+    value: Tensor | None = None,
+    axes: Tensor | None = None,
+) -> Answer:
+    """Add elements before and behind, or take some away where `pads` is negative."""
+    refused = need_known(pads=pads, axes=axes)
+    if refused:
+        return refused
+    along = range(x.rank) if axes is None else normalize_axes(axes.ints, x.rank)
+    amounts = pads.ints
+    before, behind = [0] * x.rank, [0] * x.rank
+    for i, axis in enumerate(along):
+        before[axis], behind[axis] = amounts[i], amounts[i + len(amounts) // 2]
+    return _padded(y, x, value, tuple(before), tuple(behind), _MODES.index(op.mode))
+
+
+@kernel(CenterCropPad, follows=True)
+def center_crop_pad(op: CenterCropPad, y: Tensor, x: Tensor, wanted: Tensor) -> Answer:
+    """Take the middle, with zeros around it where there is not enough."""
+    more = [want - have for want, have in zip(y.dims, x.dims, strict=True)]
+    before = tuple(n // 2 if n >= 0 else -(-n // 2) for n in more)
+    behind = tuple(n - first for n, first in zip(more, before, strict=True))
+    return _padded(y, x, None, before, behind, 0)
+
+
+def _padded(
+    y: Tensor, x: Tensor, value: Tensor | None, before: Ints, behind: Ints, mode: int
+) -> Answer:
+    """Return what adds elements, after taking away those that negative numbers name."""
+    sizes = tuple(n + min(a, 0) + min(b, 0) for n, a, b in zip(x.dims, before, behind, strict=True))
+    if mode and y.size and not all(sizes):
+        return f"{x.value.tensor} has no elements to repeat"
+    offset = sum(-min(a, 0) * step for a, step in zip(before, x.strides, strict=True))
+    grown = tuple(max(a, 0) for a in before)
+    left = tuple(max(n, 0) for n in sizes)
+    lie = order(x.rank, x.format)
+    of_axes = {
+        **{"results": y.dims, "before": grown, "sizes": left},
+        **{"strides": x.strides, "places": y.strides},
+    }
+    args = {
+        **{"x": x, "value": value, "offset": offset},
+        **{name: tuple(these[a] for a in lie) for name, these in of_axes.items()},
+    }
+    launch = place("pad", y, words_of(x.dtype), args, RANK=max(x.rank, 1), MODE=mode)
+    return replace(launch, pitched=(x, y))
+
+
+@kernel(ReverseSequence)
+def reverse_sequence(op: ReverseSequence, y: Tensor, x: Tensor, lengths: Tensor) -> Answer:
+    """Reverse the beginning of each sequence."""
+    args = {"x": x, "lengths": lengths, "second": x.dims[1], "inner": prod(x.dims[2:])}
+    first = op.time_axis == 0
+    return place("reverse_sequence", y, words_of(x.dtype), args, TIME_FIRST=first)
+
+
+@kernel(BitCast)
+def bit_cast(op: BitCast, y: Tensor, x: Tensor) -> Answer:
+    """Copy the bytes."""
+    return copy_strided(y, x, x.strides)

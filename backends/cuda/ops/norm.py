@@ -1,0 +1,309 @@
+"""Normalizations: by given statistics, by those of the elements themselves, softmax."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import gcd, prod
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, DType, float64
+from ....runtime.ir.types import Array
+from ....runtime.ops.norm import (
+    LRN,
+    BatchNormalization,
+    GroupNormalization,
+    Hardmax,
+    InstanceNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    LpNormalization,
+    MeanVarianceNormalization,
+    RMSNormalization,
+    Softmax,
+)
+from ....runtime.ops.shapes import normalize_axes, normalize_axis
+from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
+from ..codegen.tail import Tail
+from ..gemm.vectorized_f16 import half_lrn, pools_words
+from ..norm.norm_groups import DEVIATION_PLUS, ROOT, SUM, Statistic, standardize
+from ..norm.norm_parts import WORD, cut
+from ..norm.norm_rows import normalize_rows
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, ceil_div, order
+from ..recipe.operands import Packed, Scratch, Tensor, index_type
+from ..recipe.source import arithmetic
+from ..recipe.targets import Target
+
+THREADS = 128
+
+
+@kernel(BatchNormalization, follows=True, outputs=3)
+def batch_normalization(
+    op: BatchNormalization,
+    y: Tensor | None,
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    """Scale and shift every channel by what its statistics come down to."""
+    refused = need_dtypes(FLOATS, y, x, scale, b, mean, var)
+    if refused:
+        return refused
+    if op.training_mode:
+        return _batch_statistics(op, y, x, (scale, b), (mean, var), more, tail, setting)
+    if y is None:
+        return "its first output is not read"
+    compute = arithmetic(x.dtype)
+    channels = x.dims[1] if x.rank > 1 else 1
+    inner = 1 if x.is_channels_last else prod(x.dims[2:])
+    vector = gcd(16 // x.dtype.itemsize, channels if inner == 1 else inner)
+    statistics = (scale, b, mean, var)
+    values = tuple(operand.value for operand in statistics)
+    pack = partial(pack_batch_norm, epsilon=op.epsilon, dtype=compute)
+    fixed = all(operand.data is not None for operand in statistics)
+    packed = Packed(values, ("batch_norm", op.epsilon, compute.name), pack)
+    given = {"scale": scale, "b": b, "mean": mean, "var": var, "epsilon": op.epsilon}
+    return Launch(
+        "norm/scale.cu",
+        "scale" if fixed else "normalize",
+        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
+        block=THREADS,
+        args={
+            **({"pairs": packed} if fixed else given),
+            **{"x": x, "y": y, **tail.args, "count": y.size, "channels": channels},
+            **{"inner": inner, "row_x": x.pitch or channels, "row_y": y.pitch or channels},
+        },
+        types=(
+            *(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
+            ("Index", index_type(y.size)),
+        ),
+        constants=(("VECTOR", vector), ("CHANNELS_LAST", inner == 1)),
+        code=tail.code,
+        note=tail.title,
+        pitched=(x, y),
+    )
+
+
+def pack_batch_norm(
+    scale: Array, b: Array, mean: Array, var: Array, epsilon: float, dtype: DType
+) -> Array:
+    """Return [c, 2]: by what each channel is multiplied, and what is added then."""
+    scale, b, mean, var = (data.astype(float64) for data in (scale, b, mean, var))
+    factor = scale / np.sqrt(var + epsilon)
+    return np.stack([factor, b - mean * factor], axis=-1).astype(dtype)
+
+
+# ── by statistics of the elements ────────────────────────────────────────────────────────────────
+
+
+def _batch_statistics(
+    op: BatchNormalization,
+    y: Tensor | None,
+    x: Tensor,
+    parameters: tuple[Tensor, Tensor],
+    running: tuple[Tensor, Tensor],
+    more: tuple[Tensor | None, ...],
+    tail: Tail,
+    setting: Setting,
+) -> Answer:
+    """Return the batch normalization of training."""
+    if tail.title:
+        return "training_mode=1 with nodes behind it"
+    mean, variance = (*more, None, None)[:2]
+    how = Statistic(
+        epsilon=op.epsilon, outputs=(mean, variance), running=running, momentum=op.momentum
+    )
+    axes = tuple(a for a in range(x.rank) if a != 1)
+    return standardize(y, x, axes, how, setting.target, *parameters, channel=1)
+
+
+@kernel(LayerNormalization, outputs=3)
+def layer_normalization(
+    op: LayerNormalization,
+    y: Tensor | None,
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+    setting: Setting,
+) -> Answer:
+    """Normalize the last axes."""
+    mean, deviation = (*more, None, None)[:2]
+    axis = normalize_axis(op.axis, x.rank)
+    if y is not None and mean is None and deviation is None:
+        quick = normalize_rows(y, x, scale, b, axis, op.epsilon, centred=True)
+        if quick is not None:
+            return quick
+    how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
+    return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale, b)
+
+
+@kernel(RMSNormalization)
+def rms_normalization(
+    op: RMSNormalization, y: Tensor, x: Tensor, scale: Tensor, *, setting: Setting
+) -> Answer:
+    """Divide the last axes by their root mean square."""
+    axis = normalize_axis(op.axis, x.rank)
+    quick = normalize_rows(y, x, scale, None, axis, op.epsilon, centred=False)
+    if quick is not None:
+        return quick
+    how = Statistic(centred=False, epsilon=op.epsilon)
+    return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale)
+
+
+def _last_axes(axis: int, rank: int) -> Ints:
+    return tuple(range(normalize_axis(axis, rank), rank))
+
+
+@kernel(InstanceNormalization)
+def instance_normalization(
+    op: InstanceNormalization, y: Tensor, x: Tensor, scale: Tensor, b: Tensor, *, setting: Setting
+) -> Answer:
+    """Normalize every channel of every image."""
+    how = Statistic(epsilon=op.epsilon)
+    return standardize(y, x, tuple(range(2, x.rank)), how, setting.target, scale, b, channel=1)
+
+
+@kernel(GroupNormalization)
+def group_normalization(
+    op: GroupNormalization, y: Tensor, x: Tensor, scale: Tensor, bias: Tensor, *, setting: Setting
+) -> Answer:
+    """Normalize groups of channels of every image."""
+    sizes = (x.dims[0], op.num_groups, prod(x.dims[1:]) // op.num_groups)
+    how = Statistic(epsilon=op.epsilon)
+    return standardize(y, x, (2,), how, setting.target, scale, bias, channel=1, sizes=sizes)
+
+
+@kernel(MeanVarianceNormalization)
+def mean_variance_normalization(
+    op: MeanVarianceNormalization, y: Tensor, x: Tensor, *, setting: Setting
+) -> Answer:
+    """Subtract the mean and divide by the standard deviation."""
+    how = Statistic(DEVIATION_PLUS, epsilon=1e-9)
+    return standardize(y, x, normalize_axes(op.axes, x.rank), how, setting.target)
+
+
+@kernel(LpNormalization)
+def lp_normalization(op: LpNormalization, y: Tensor, x: Tensor, *, setting: Setting) -> Answer:
+    """Divide by the norm along an axis."""
+    how = Statistic(SUM if op.p == 1 else ROOT, centred=False)
+    return standardize(y, x, (normalize_axis(op.axis, x.rank),), how, setting.target)
+
+
+# ── along channels, and softmax ──────────────────────────────────────────────────────────────────
+
+
+@kernel(LRN, follows=True)
+def lrn(op: LRN, y: Tensor, x: Tensor) -> Answer:
+    """Divide by a power of the squares of neighbouring channels."""
+    refused = need_dtypes(FLOATS, y, x)
+    if refused:
+        return refused
+    before = (op.size - 1) // 2
+    after, scale = op.size - 1 - before, op.alpha / op.size
+    if pools_words(y, x) and op.size <= 16:
+        return half_lrn(y, x, (before, after), (scale, op.beta, op.bias))
+    return Launch(
+        "norm/lrn.cu",
+        "lrn",
+        grid=(ceil_div(y.size, THREADS), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": x, "y": y, "count": y.size, "channels": x.dims[1], "of_channel": x.strides[1]},
+            **{"before": before, "after": after, "alpha_by_size": scale},
+            **{"beta": op.beta, "bias": op.bias},
+        },
+        types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
+        note=f"size {op.size}",
+    )
+
+
+@kernel(Softmax, LogSoftmax, Hardmax, follows=True)
+def softmax(
+    op: Softmax | LogSoftmax | Hardmax, y: Tensor, x: Tensor, *, setting: Setting
+) -> Answer:
+    """Return exponentials over an axis that add up to 1, their logarithms, or their limit."""
+    return need_dtypes(FLOATS, y, x) or softmax_of(op, y, x, setting.target)
+
+
+def softmax_of(
+    op: Softmax | LogSoftmax | Hardmax,
+    y: Tensor | Scratch,
+    x: Tensor,
+    target: Target,
+    taken: int = 0,
+) -> Answer:
+    """Return the launches of a softmax.
+
+    Args:
+        op: which one.
+        y: where it goes; the elements are of the type of x.
+        x: what it is of.
+        target: the GPU.
+        taken: bytes of the workspace that it must not touch, as those of `y`.
+    """
+    outer, count, inner = fold_to_3d(x, op.axis)
+    if max(outer, count, inner) >= 2**31:
+        return f"{outer} x {count} x {inner} elements"
+    if inner == 1 and not isinstance(op, Hardmax):
+        return _softmax_rows(op, y, x, (outer, count), target, taken)
+    return Launch(
+        "norm/softmax.cu",
+        "hardmax" if isinstance(op, Hardmax) else "softmax_columns",
+        grid=(ceil_div(outer * inner, THREADS) if count else 0, 1, 1),
+        block=THREADS,
+        args={"x": x, "y": y, "columns": outer * inner, "count": count, "inner": inner},
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype))),
+        constants=(("WARPS", 1), ("LOGARITHM", isinstance(op, LogSoftmax))),
+        scratch=taken,
+        note=f"{outer} x {count}" if inner == 1 else f"{outer} x {count} x {inner}",
+    )
+
+
+def _softmax_rows(
+    op: Softmax | LogSoftmax,
+    y: Tensor | Scratch,
+    x: Tensor,
+    sizes: tuple[int, int],
+    target: Target,
+    taken: int,
+) -> Answer:
+    """Return the launches for (rows, elements of each)."""
+    rows, count = sizes
+    itemsize, compute, index = x.dtype.itemsize, arithmetic(x.dtype), index_type(x.size)
+    into = cut(rows, count, itemsize, gcd(WORD // itemsize, count), target)
+    if into.blocks >= 2**31:
+        return f"{rows} rows"
+    sums = Scratch(taken) if into.is_shared else None
+    args = {"x": x, "sums": sums, "count": count, "parts": into.struct}
+    last = Launch(
+        "norm/softmax_rows.cu",
+        "softmax_rows",
+        grid=(into.blocks if count else 0, 1, 1),
+        block=32 * into.warps,
+        args={**args, "y": y},
+        types=(("X", x.dtype), ("A", compute), ("I", index)),
+        constants=(*into.constants, ("LOGARITHM", isinstance(op, LogSoftmax))),
+        scratch=taken + (2 * compute.itemsize * into.blocks if sums else 0),
+        early=True,
+        note=f"{rows} x {count}" + (f" in {into.parts}" if sums else ""),
+    )
+    return last if sums is None else (replace(last, entry="peaks", args=args), last)
+
+
+def fold_to_3d(x: Tensor, axis: int) -> Ints:
+    """Return the sizes in memory outside of, along and inside of an axis."""
+    rank = x.rank
+    axes = order(rank, x.format)
+    place = axes.index(normalize_axis(axis, rank))
+    sizes = [x.dims[a] for a in axes]
+    return prod(sizes[:place]), sizes[place], prod(sizes[place + 1 :])

@@ -1,0 +1,150 @@
+"""Poolings: over windows by `pool.cu`, over whole images by `reduce.cu`."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....runtime.ir.dtypes import FLOATS, uint32, uint64
+from ....runtime.ops.pool import (
+    AveragePool,
+    GlobalAveragePool,
+    GlobalLpPool,
+    GlobalMaxPool,
+    LpPool,
+    MaxPool,
+)
+from ....runtime.ops.reduce import ReduceMax, ReduceMean
+from ....runtime.ops.window import Window, window
+from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..codegen.elementwise import NUMBERS, lowest
+from ..gemm.vectorized_f16 import half_pool, pools_words, whole_image
+from ..recipe.launch import Launch
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Tensor
+from ..recipe.source import arithmetic
+from ..recipe.spatial import pool_geometry, spatial_strides, three
+from .reduce import FOLDS, Fold, fold
+
+THREADS = 128
+MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
+#: Windows of more elements than this stay loops.
+MOST_UNROLLED = 64
+#: Elements that kernels count in 32 bits.
+MOST_COUNTED = 2**30
+#: Channels of a thread in plain order, and results that busy a GPU with so many each.
+SOME, MUCH = 4, 2**20
+
+
+@kernel(MaxPool, follows=True, outputs=2)
+def max_pool(
+    op: MaxPool, y: Tensor | None, x: Tensor, *, more: tuple[Tensor | None, ...] = ()
+) -> Answer:
+    """Return the greatest elements of windows, and on request where they lie."""
+    positions = more[0] if more else None
+    return _pool(op, y, x, MAX, positions=positions, column_major=bool(op.storage_order))
+
+
+@kernel(AveragePool, follows=True)
+def average_pool(op: AveragePool, y: Tensor, x: Tensor) -> Answer:
+    """Return the means of windows; of the whole image where one window covers it."""
+    if _covers_all(op, x) and not pools_words(y, x):
+        return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
+    return _pool(op, y, x, AVERAGE_PADDED if op.count_include_pad else AVERAGE)
+
+
+@kernel(LpPool, follows=True)
+def lp_pool(op: LpPool, y: Tensor, x: Tensor) -> Answer:
+    """Return the p-norms of windows."""
+    return _pool(op, y, x, NORM, p=op.p)
+
+
+@kernel(GlobalAveragePool, follows=True)
+def global_average_pool(op: GlobalAveragePool, y: Tensor, x: Tensor) -> Answer:
+    """Return the means of whole images."""
+    if pools_words(y, x):
+        return half_pool(AVERAGE, y, x, whole_image(x))
+    return fold(FOLDS[ReduceMean], y, x, tuple(range(2, x.rank)), "mean")
+
+
+@kernel(GlobalMaxPool, follows=True)
+def global_max_pool(op: GlobalMaxPool, y: Tensor, x: Tensor) -> Answer:
+    """Return the greatest elements of whole images."""
+    if pools_words(y, x):
+        return half_pool(MAX, y, x, whole_image(x))
+    return fold(FOLDS[ReduceMax], y, x, tuple(range(2, x.rank)), "max")
+
+
+@kernel(GlobalLpPool, follows=True)
+def global_lp_pool(op: GlobalLpPool, y: Tensor, x: Tensor) -> Answer:
+    """Return the p-norms of whole images."""
+    norm = Fold(
+        "a + b",
+        element=f"pow(fabs(x), A({op.p}))",
+        finish=f"pow(a, A(1) / A({op.p}))",
+        floating=True,
+    )
+    return fold(norm, y, x, tuple(range(2, x.rank)), "norm")
+
+
+def _covers_all(op: AveragePool, x: Tensor) -> bool:
+    view = window(op, x.dims[2:], op.kernel_shape)
+    padded = any(view.pads_begin + view.pads_end)
+    return op.kernel_shape == x.dims[2:] and not padded and set(view.output) == {1}
+
+
+def _pool(
+    op: MaxPool | AveragePool | LpPool,
+    y: Tensor | None,
+    x: Tensor,
+    kind: int,
+    *,
+    p: int = 1,
+    positions: Tensor | None = None,
+    column_major: bool = False,
+) -> Answer:
+    refused = need_dtypes(NUMBERS if kind == MAX else FLOATS, y, x)
+    result = y or positions
+    if refused or result is None:
+        return refused or "none of its outputs is read"
+    if x.rank > 5:
+        return f"{x.rank - 2} spatial axes"
+    view = window(op, x.dims[2:], op.kernel_shape)
+    if y is not None and positions is None and kind != NORM and pools_words(y, x):
+        return half_pool(kind, y, x, view)
+    depth, height, width = three(view.kernel, 1)
+    vector = 1 if positions or y is None else _vector(y, x)
+    count = result.size // vector
+    few = max(result.size, x.dims[0] * x.strides[0]) < MOST_COUNTED
+    return Launch(
+        "image/pool.cu",
+        "pool",
+        grid=(ceil_div(count, THREADS), 1, 1),
+        block=THREADS,
+        args={
+            **{"x": x, "y": y, "positions": positions, "count": count, "channels": x.dims[1]},
+            **{"row": y.row if y else x.dims[1], "power": p, "from": spatial_strides(x)},
+            "g": pool_geometry(x.dims[2:], result.dims[2:], view),
+        },
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("I", uint32 if few else uint64)),
+        constants=(
+            *(("KIND", kind), ("CHANNELS_LAST", result.is_channels_last)),
+            *(("VECTOR", vector), ("FIRST", 5 - x.rank)),
+            *(("KD", depth), ("KH", height), ("KW", width)),
+            ("UNROLL", _unroll(view)),
+            *(("POSITIONS", positions is not None), ("COLUMN_MAJOR", column_major)),
+        ),
+        code=f"#define LOWEST {lowest(x.dtype)}",
+        note=f"{type(op).__name__} {'x'.join(map(str, view.kernel))}",
+        pitched=(x, y) if y else (x,),
+    )
+
+
+def _vector(y: Tensor, x: Tensor) -> int:
+    """Return the channels of a thread: as many as 16 bytes hold, some where there is much to do."""
+    last = x.is_channels_last and y.is_channels_last
+    vector = 16 // x.dtype.itemsize if last else SOME if y.size >= MUCH else 1
+    return vector if x.dims[1] % vector == 0 else 1
+
+
+def _unroll(view: Window) -> int:
+    return max(view.kernel) if prod(view.kernel) <= MOST_UNROLLED else 1

@@ -1,0 +1,97 @@
+"""Random numbers, other ones in every run unless a seed is given."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, DType, float32
+from ....runtime.ops.norm import Dropout
+from ....runtime.ops.random import (
+    Bernoulli,
+    RandomNormal,
+    RandomNormalLike,
+    RandomUniform,
+    RandomUniformLike,
+)
+from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..codegen.copies import copy_strided, fill
+from ..codegen.elementwise import ANY
+from ..recipe.launch import Launch, each
+from ..recipe.operands import Tensor
+from ..recipe.source import arithmetic
+
+UNIFORM, NORMAL, BERNOULLI, DROPOUT = range(4)
+
+
+def _key(seed: float | None) -> int:
+    """Return the bits of a seed."""
+    return struct.unpack("q", struct.pack("d", seed or 0.0))[0]
+
+
+def _types(x: DType, y: DType, ratio: DType = float32) -> tuple[tuple[str, DType], ...]:
+    return (("X", x), ("T", y), ("R", ratio), ("A", arithmetic(x)))
+
+
+def _generated(
+    kind: int, y: Tensor, x: Tensor | None, seed: float | None, low: float, span: float
+) -> Answer:
+    return need_dtypes(ANY, y, x) or each(
+        "elementwise/random.cu",
+        "generate",
+        y.size,
+        {"x": x, "y": y, "count": y.size, "seed": _key(seed), "low": low, "range": span},
+        types=_types(y.dtype if x is None else x.dtype, y.dtype),
+        constants=(("KIND", kind), ("SEEDED", seed is not None)),
+    )
+
+
+@kernel(RandomUniform, RandomUniformLike)
+def random_uniform(
+    op: RandomUniform | RandomUniformLike, y: Tensor, like: Tensor | None = None
+) -> Answer:
+    """Draw from [low, high)."""
+    return _generated(UNIFORM, y, None, op.seed, op.low, op.high - op.low)
+
+
+@kernel(RandomNormal, RandomNormalLike)
+def random_normal(
+    op: RandomNormal | RandomNormalLike, y: Tensor, like: Tensor | None = None
+) -> Answer:
+    """Draw from the normal distribution."""
+    return _generated(NORMAL, y, None, op.seed, op.mean, op.scale)
+
+
+@kernel(Bernoulli)
+def bernoulli(op: Bernoulli, y: Tensor, x: Tensor) -> Answer:
+    """Draw ones with the probabilities given."""
+    return _generated(BERNOULLI, y, x, op.seed, 0.0, 1.0)
+
+
+@kernel(Dropout, outputs=2)
+def dropout(
+    op: Dropout,
+    y: Tensor | None,
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Drop elements in training; copy otherwise."""
+    mask = more[0] if more else None
+    if training is None or (training.known is not None and not training.known.any()):
+        launches: list[Launch] = [] if y is None else [copy_strided(y, x, x.strides)]
+        return (*launches, *([] if mask is None else [fill(mask, np.ones((), bool))]))
+    return need_dtypes(FLOATS, x, ratio) or each(
+        "elementwise/random.cu",
+        "drop",
+        x.size,
+        {
+            **{"x": x, "ratio": ratio, "training": training, "y": y, "mask": mask},
+            **{"count": x.size, "seed": _key(op.seed)},
+        },
+        types=_types(x.dtype, x.dtype, float32 if ratio is None else ratio.dtype),
+        constants=(("KIND", DROPOUT), ("SEEDED", op.seed is not None)),
+    )

@@ -1,0 +1,217 @@
+"""Recurrent layers: one product for the inputs of a whole sequence, then a launch a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ....runtime.ir.dtypes import FLOATS, int32
+from ....runtime.ops.recurrent import GRU, LSTM, RNN
+from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..gemm.product import products_with
+from ..recipe.launch import Launch, each, launches_of
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Arguments, Scratch, Tensor
+from ..recipe.source import arithmetic
+
+KINDS = ("rnn", "gru", "gru_linear", "lstm")
+#: Units that a block computes, a warp each.
+UNITS = 8
+
+#: Functions of x by name, and the defaults of alpha and beta as far as they have them.
+_ACTIVATIONS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "Relu": ("x > A(0) ? x : A(0)", ()),
+    "Tanh": ("tanh(x)", ()),
+    "Sigmoid": ("A(0.5) * tanh(A(0.5) * x) + A(0.5)", ()),
+    "Affine": ("{0} * x + {1}", (1.0, 0.0)),
+    "LeakyRelu": ("x < A(0) ? {0} * x : x", (0.01,)),
+    "ThresholdedRelu": ("x > {0} ? x : A(0)", (1.0,)),
+    "ScaledTanh": ("{0} * tanh({1} * x)", (1.0, 1.0)),
+    "HardSigmoid": ("min(max({0} * x + {1}, A(0)), A(1))", (0.2, 0.5)),
+    "Elu": ("x < A(0) ? {0} * expm1(x) : x", (1.0,)),
+    "Softsign": ("x / (A(1) + fabs(x))", ()),
+    "Softplus": ("(x > A(0) ? x : A(0)) + log1p(exp(-fabs(x)))", ()),
+}
+
+
+def _activations(op: RNN | GRU | LSTM, usual: tuple[str, ...], directions: int) -> str:
+    """Return the C++ function of direction, number of the function, and x.
+
+    Parameters go to those that take one, in order. The third function, which LSTM applies to its
+    cell, is the only one that does not clip.
+    """
+    names = op.activations or usual * directions
+    alphas, betas = iter(op.activation_alpha or ()), iter(op.activation_beta or ())
+    cases: list[str] = []
+    for place in range(len(usual) * directions):
+        which = place % len(usual)
+        code, defaults = _ACTIVATIONS[names[place]]
+        pairs = zip((alphas, betas), defaults, strict=False)
+        given = [f"A({next(values, value)!r})" for values, value in pairs]
+        clip = (
+            ""
+            if op.clip is None or which == 2
+            else f"x = min(max(x, A({-op.clip!r})), A({op.clip!r})); "
+        )
+        cases.append(f"    case {place}: {clip}return {code.format(*given)};")
+    return "\n".join(
+        (
+            "__device__ __forceinline__ A activate(int direction, int which, A x)",
+            "{",
+            f"    switch (direction * {len(usual)} + which) {{",
+            *cases,
+            "    }",
+            "    return x;",
+            "}",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs that all three layers have."""
+
+    x: Tensor
+    w: Tensor
+    r: Tensor
+    b: Tensor | None
+    lengths: Tensor | None
+
+
+def _layer(
+    op: RNN | GRU | LSTM,
+    kind: str,
+    usual: tuple[str, ...],
+    inputs: _Inputs,
+    states: tuple[Tensor | None, Tensor | None],
+    results: tuple[Tensor | None, Tensor | None, Tensor | None],
+    peepholes: Tensor | None = None,
+) -> Answer:
+    """Return the launches of a layer.
+
+    Args:
+        op: the operator.
+        kind: one of `KINDS`.
+        usual: the functions of one direction where the operator names none.
+        inputs: x, weights, bias and lengths.
+        states: hidden state and cell to begin with.
+        results: y, the last hidden state and the last cell, where somebody reads them.
+        peepholes: of LSTM.
+    """
+    x, w, r = inputs.x, inputs.w, inputs.r
+    refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), w, r, inputs.b, *states, peepholes)
+    refused = refused or need_dtypes((int32,), inputs.lengths)
+    if refused:
+        return refused
+    compute = arithmetic(x.dtype)
+    directions, width, _ = w.dims
+    time, batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
+    hidden = r.dims[2]
+    units = directions * batch * hidden
+    room = ceil_div(units * compute.itemsize, 256) * 256
+    # The workspace: two hidden states by turns, the cell, two more of GRU, the inputs' shares.
+    places = [Scratch(i * room) for i in range(6)]
+    layer = {
+        **{"directions": directions, "batch": batch, "time": time, "hidden": hidden},
+        **{"backward": op.direction == "reverse", "batch_first": op.layout},
+    }
+    types = (("T", x.dtype), ("A", compute))
+    how = {
+        "types": types,
+        "constants": (("KIND", KINDS.index(kind)),),
+        "code": _activations(op, usual, directions),
+    }
+
+    def plain(entry: str, args: Arguments) -> Launch:
+        given = {**args, "count": units, "l": layer}
+        return each("sequence/recurrent.cu", f"recurrent_{entry}", units, given, **how)
+
+    def by_warps(entry: str, args: Arguments) -> Launch:
+        launch = each("sequence/recurrent.cu", f"recurrent_{entry}", units, args, **how)
+        return replace(launch, grid=(ceil_div(units, UNITS), 1, 1), note=f"{kind} {hidden}")
+
+    projected = products_with(places[5], compute, x, w, width)
+    if isinstance(projected, str):
+        return projected
+    launches = [*launches_of(projected)]
+    for kept, state in zip((places[0], places[2]), states, strict=True):
+        launches.append(plain("begin", {"state": state, "kept": kept}))
+    gates = {
+        **{"shares": places[5], "r": r, "b": inputs.b, "lengths": inputs.lengths},
+        **{"update": places[3], "kept": places[4], "l": layer},
+    }
+    whole = {
+        **{**gates, "peepholes": peepholes, "cell": places[2], "y": results[0]},
+        "input_forget": getattr(op, "input_forget", 0),
+    }
+    for t in range(time):
+        now, later = places[t % 2], places[(t + 1) % 2]
+        if kind == "gru":
+            launches.append(by_warps("reset", {**gates, "h": now, "t": t}))
+        launches.append(by_warps("step", {**whole, "h": now, "h_next": later, "t": t}))
+    ends = (places[time % 2], places[2])
+    for kept, result in zip(ends, results[1:], strict=True):
+        if result is not None:
+            launches.append(plain("end", {"kept": kept, "state": result}))
+    scratch = 5 * room + directions * time * batch * width * compute.itemsize
+    return tuple(replace(launch, scratch=scratch) for launch in launches)
+
+
+@kernel(RNN, outputs=2)
+def rnn(
+    op: RNN,
+    y: Tensor | None,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Run every step as f(w x + r h + b)."""
+    last = (*more, None)[0]
+    inputs = _Inputs(x, w, r, b, lengths)
+    return _layer(op, "rnn", ("Tanh",), inputs, (initial_h, None), (y, last, None))
+
+
+@kernel(GRU, outputs=2)
+def gru(
+    op: GRU,
+    y: Tensor | None,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Run every step as (1 - z) * g(candidate) + z * h."""
+    last = (*more, None)[0]
+    kind = "gru_linear" if op.linear_before_reset else "gru"
+    inputs = _Inputs(x, w, r, b, lengths)
+    return _layer(op, kind, ("Sigmoid", "Tanh"), inputs, (initial_h, None), (y, last, None))
+
+
+@kernel(LSTM, outputs=3)
+def lstm(
+    op: LSTM,
+    y: Tensor | None,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    peepholes: Tensor | None = None,
+    *,
+    more: tuple[Tensor | None, ...] = (),
+) -> Answer:
+    """Run every step as c = f * c + i * g(gates), h = o * h(c)."""
+    last_h, last_c = (*more, None, None)[:2]
+    usual = ("Sigmoid", "Tanh", "Tanh")
+    inputs, states = _Inputs(x, w, r, b, lengths), (initial_h, initial_c)
+    return _layer(op, "lstm", usual, inputs, states, (y, last_h, last_c), peepholes)

@@ -1,0 +1,241 @@
+"""Reductions: sums, means, extremes and where they lie, over any axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ....runtime.ir.dtypes import FLOATS, DType, bool_, float64
+from ....runtime.ir.graph import Node
+from ....runtime.ir.op import Op
+from ....runtime.ops.reduce import (
+    ArgMax,
+    ArgMin,
+    ArgReduce,
+    Reduce,
+    ReduceL1,
+    ReduceL2,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumSquare,
+)
+from ....runtime.ops.shapes import normalize_axis
+from ..algorithms.registry import Answer, kernel, need_known
+from ..codegen.elementwise import NUMBERS, greatest, lowest
+from ..recipe.launch import Launch
+from ..recipe.layout import Ints, ceil_div, order
+from ..recipe.operands import Scratch, Tensor
+from ..recipe.source import arithmetic
+
+ROWS, COLUMNS = 8, 32
+#: Elements of a row, or rows of a column, that one block reduces.
+ROW_CHUNK, COLUMN_CHUNK = 4096, 256
+#: A grid's second axis has at most so many blocks.
+MOST_BLOCKS = 65535
+
+
+#: Where states that are more than a number are declared.
+_HEADERS = {"Peak": "norm/peak.cuh", "Place": "reduce/best.cuh"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """How elements become one, as C++ expressions.
+
+    Attributes:
+        combine: of `a` and `b`, two states.
+        start: the state that changes nothing when combined; ``LOWEST`` and ``GREATEST`` stand for
+            the ends of the dtype.
+        element: of `x` and its index `at`: the state of one element.
+        finish: of the state `a` of all of them and of `count`, their number.
+        state: the C++ type of a state.
+        floating: integers are computed in float64.
+    """
+
+    combine: str
+    start: str = "A(0)"
+    element: str = "x"
+    finish: str = "a"
+    state: str = "A"
+    floating: bool = False
+
+    def code(self, dtype: DType) -> str:
+        """Return the functions that `reduce.cu` uses, for elements of a dtype."""
+        start = self.start.replace("LOWEST", lowest(dtype)).replace("GREATEST", greatest(dtype))
+        head = "__device__ __forceinline__"
+        return "\n".join(
+            (
+                *([f'#include "{_HEADERS[self.state]}"'] if self.state in _HEADERS else []),
+                f"using State = {self.state};",
+                f"{head} State start() {{ return {start}; }}",
+                f"{head} State element(A x, long long at) {{ return {self.element}; }}",
+                f"{head} State combine(State a, State b) {{ return {self.combine}; }}",
+                f"{head} auto finish(State a, A count) {{ return {self.finish}; }}",
+            )
+        )
+
+    def nbytes(self, dtype: DType) -> int:
+        """Return the size of a state where `dtype` is the arithmetic."""
+        return {"A": dtype.itemsize, "Peak": 2 * dtype.itemsize, "Place": 16}[self.state]
+
+
+#: The reductions; comparisons let NaN through.
+FOLDS: dict[type[Op], Fold] = {
+    ReduceSum: Fold("a + b"),
+    ReduceMean: Fold("a + b", finish="a / count", floating=True),
+    ReduceMax: Fold("a > b || a != a ? a : b", "LOWEST"),
+    ReduceMin: Fold("a < b || a != a ? a : b", "GREATEST"),
+    ReduceProd: Fold("a * b", "A(1)"),
+    ReduceL1: Fold("a + b", element="x < A(0) ? -x : x"),
+    ReduceL2: Fold("a + b", element="x * x", finish="sqrt(a)", floating=True),
+    ReduceSumSquare: Fold("a + b", element="x * x"),
+    ReduceLogSum: Fold("a + b", finish="log(a)", floating=True),
+    ReduceLogSumExp: Fold(
+        "merged(a, b)",
+        "State{-INFINITY, 0}",
+        "State{x, 1}",
+        "a.top + log(a.sum)",
+        "Peak",
+        floating=True,
+    ),
+}
+
+
+def _keeps_axes(node: Node) -> bool:
+    return bool(getattr(node.op, "keepdims", 0)) or len(node.output.tensor.dims) < 3
+
+
+@kernel(*FOLDS, follows=_keeps_axes)
+def reduce(op: Reduce, y: Tensor, x: Tensor, axes: Tensor | None = None) -> Answer:
+    """Reduce any axes."""
+    refused = need_known(axes=axes)
+    if refused:
+        return refused
+    given = None if axes is None else axes.ints
+    return fold(FOLDS[type(op)], y, x, op.axes(given, x.rank), type(op).__name__)
+
+
+@kernel(ArgMax, ArgMin, follows=_keeps_axes)
+def arg_reduce(op: ArgReduce, y: Tensor, x: Tensor) -> Answer:
+    """Return where the greatest or the least element along an axis lies."""
+    which = (
+        "true" if isinstance(op, ArgMax) else "false",
+        "true" if op.select_last_index else "false",
+    )
+    place = Fold(
+        f"better<{', '.join(which)}>(a, b)", "State{A(0), -1}", "State{x, at}", "a.at", "Place"
+    )
+    return fold(place, y, x, (normalize_axis(op.axis, x.rank),), type(op).__name__)
+
+
+def fold(how: Fold, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
+    """Return the launches of a reduction, one axis (or several that lie together) after another.
+
+    Args:
+        how: what is computed.
+        y: the result, in the format of x, with or without the reduced axes.
+        x: what is reduced, in any format.
+        axes: of the logical shape.
+        title: for reports.
+    """
+    if x.dtype not in NUMBERS | {bool_}:
+        return f"dtype {x.dtype.name}"
+    compute = arithmetic(x.dtype)
+    if how.floating and compute not in FLOATS:
+        compute = float64
+    passes = _passes(x, y, axes)
+    launches: list[Launch] = []
+    source: Tensor | Scratch = x
+    used = 0
+    total = prod(x.dims[a] for a in axes)
+    for number, (outer, count, inner) in enumerate(passes):
+        while True:
+            parts = _parts(count, inner)
+            if outer * parts >= 2**31 or inner > MOST_BLOCKS * COLUMNS:
+                return f"{outer} x {count} x {inner} elements"
+            last = parts == 1 and number == len(passes) - 1
+            target: Tensor | Scratch = y if last else Scratch(used)
+            used += 0 if last else ceil_div(outer * parts * inner * how.nbytes(compute), 256) * 256
+            ends = (source is x, last)
+            launches.append(_pass((source, target), (outer, count, inner), ends, total))
+            source, count = target, parts
+            if parts == 1:
+                break
+    types = (("X", x.dtype), ("Y", y.dtype), ("A", compute))
+    code = how.code(float64 if compute is float64 else x.dtype)
+    return tuple(
+        replace(launch, types=types, code=code, scratch=used, note=f"{title} {launch.note}")
+        for launch in launches
+    )
+
+
+def _parts(count: int, inner: int) -> int:
+    """Return into how many parts an axis is cut."""
+    return max(1, ceil_div(count, ROW_CHUNK if inner == 1 else COLUMN_CHUNK))
+
+
+def _pass(
+    operands: tuple[Tensor | Scratch, Tensor | Scratch],
+    shape: Ints,
+    ends: tuple[bool, bool],
+    total: int,
+) -> Launch:
+    """Return one pass of a reduction, without its types and its code.
+
+    Args:
+        operands: what is read, and where the results or those of parts go.
+        shape: (outer, count, inner).
+        ends: whether it reads the elements, and whether it gives the results.
+        total: number of elements that become one in the end.
+    """
+    outer, count, inner = shape
+    parts, warps = _parts(count, inner), 1
+    if inner == 1:
+        entry, chunk = "reduce_rows", ROW_CHUNK
+        warps = 1 if count <= 256 or outer >= 4096 else ROWS
+        grid = (ceil_div(outer * parts, ROWS // warps), 1, 1)
+        first = {"results": outer * parts}
+    else:
+        entry, chunk = "reduce_columns", COLUMN_CHUNK
+        grid = (outer * parts, ceil_div(inner, COLUMNS), 1)
+        first = {"inner": inner}
+    return Launch(
+        "reduce/reduce.cu",
+        entry,
+        grid=grid,
+        block=ROWS * COLUMNS,
+        args={
+            **{"x": operands[0], "y": operands[1], **first, "parts": parts, "chunk": chunk},
+            **{"count": count, "total": total},
+        },
+        constants=(("WARPS", warps), ("FIRST", ends[0]), ("LAST", ends[1])),
+        note=f"of {count}",
+    )
+
+
+def _passes(x: Tensor, y: Tensor, axes: Ints) -> list[Ints]:
+    """Return (outer, reduced, inner) for every run of reduced axes in memory, innermost first."""
+    if not x.size:
+        return [(y.size, 0, 1)]
+    runs: list[tuple[bool, int]] = []
+    for axis in order(x.rank, x.format):
+        reduced, size = axis in axes, x.dims[axis]
+        if size == 1:
+            continue
+        if runs and runs[-1][0] == reduced:
+            size *= runs.pop()[1]
+        runs.append((reduced, size))
+    found: list[Ints] = []
+    inner = 1
+    while runs:
+        reduced, size = runs.pop()
+        if reduced:
+            found.append((prod(size for _, size in runs), size, inner))
+        else:
+            inner *= size
+    return found or [(x.size, 1, 1)]

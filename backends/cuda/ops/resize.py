@@ -1,0 +1,202 @@
+"""Sampling at other positions: resizing axis by axis, and grids of coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bfloat16, float16, float32, float64
+from ....runtime.ir.types import Array
+from ....runtime.ops.resampling import Axis, axes_of, nearest, positions_of, taps_of
+from ....runtime.ops.resize import AffineGrid, GridSample, Resize
+from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
+from ..codegen.copies import copy_strided
+from ..codegen.elementwise import ANY, SMALL_FLOATS
+from ..recipe.bounds import MOST_TABLE, TooLarge
+from ..recipe.launch import Launch, each
+from ..recipe.layout import Ints, order
+from ..recipe.operands import Packed, Scratch, Tensor, index_type
+
+
+def _arithmetic(dtype: DType) -> DType:
+    return float32 if dtype in (float16, bfloat16, float32) or dtype in SMALL_FLOATS else float64
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One axis: which elements make each result, [results, taps]; -1 stands for what is outside."""
+
+    axis: int
+    indices: Array
+    weights: Array
+
+
+@kernel(Resize, follows=True)
+def resize(
+    op: Resize,
+    y: Tensor,
+    x: Tensor,
+    roi: Tensor | None = None,
+    scales: Tensor | None = None,
+    sizes: Tensor | None = None,
+) -> Answer:
+    """Interpolate along one axis after the other, by tables made here."""
+    crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
+    refused = need_known(scales=scales, sizes=sizes, roi=roi if crops else None)
+    if refused or not y.size:
+        return refused or ()
+    known = [None if t is None else t.known for t in (scales, sizes, roi if crops else None)]
+    axes = axes_of(op, x.dims, y.dims, known[0], known[1], known[2])
+    passes = [_pass(op, axis, crops) for axis in axes if crops or not axis.is_whole]
+    if not passes:
+        return copy_strided(y, x, x.strides)
+    return need_dtypes(ANY, x) or _passes(op, y, x, passes)
+
+
+def _pass(op: Resize, axis: Axis, crops: bool) -> _Pass:
+    if axis.new > MOST_TABLE:
+        raise TooLarge(f"an axis of {axis.new} elements, each of which would have a row of a table")
+    # Nearest falls as it does in float32, where 3 / 0.6 is 5.
+    dtype = float32 if op.mode == "nearest" else float64
+    positions = positions_of(op.coordinate_transformation_mode, axis, dtype)
+    if op.mode == "nearest":
+        indices = nearest(op.nearest_mode, positions, axis.old)[np.newaxis]
+        weights = np.ones_like(positions)[np.newaxis]
+    else:
+        indices, weights = taps_of(op, axis, positions)
+    if crops:
+        indices = np.where((positions < 0) | (positions > axis.old - 1), -1, indices)
+    return _Pass(axis.index, indices.T, weights.T)
+
+
+def _passes(op: Resize, y: Tensor, x: Tensor, passes: list[_Pass]) -> tuple[Launch, ...]:
+    """Return a launch an axis; what is in between lies in the workspace, in two places by turns."""
+    compute = _arithmetic(x.dtype)
+    between = x.dtype if op.mode == "nearest" else compute
+    lie = order(x.rank, x.format)
+    passes = [replace(one, axis=lie.index(one.axis)) for one in passes]
+    dims = [x.dims[axis] for axis in lie]
+    launches: list[Launch] = []
+    room, largest = 0, 0
+    for one in passes:
+        dims[one.axis] = len(one.indices)
+        largest = max(largest, prod(dims) * between.itemsize)
+    room = -(-largest // 256) * 256
+    dims = [x.dims[axis] for axis in lie]
+    source: Tensor | Scratch = x
+    for number, one in enumerate(passes):
+        last = number == len(passes) - 1
+        target: Tensor | Scratch = y if last else Scratch(number % 2 * room)
+        types = (x.dtype if number == 0 else between, y.dtype if last else between)
+        launches.append(_sampled((source, target), types, tuple(dims), one, op, compute))
+        dims[one.axis] = len(one.indices)
+        source = target
+    scratch = 0 if len(passes) == 1 else 2 * room
+    return tuple(replace(launch, scratch=scratch) for launch in launches)
+
+
+def _sampled(
+    ends: tuple[Tensor | Scratch, Tensor | Scratch],
+    types: tuple[DType, DType],
+    dims: Ints,
+    one: _Pass,
+    op: Resize,
+    compute: DType,
+) -> Launch:
+    """Return the launch of one pass over a tensor of `dims`."""
+    places, taps = one.indices.shape
+    inner = prod(dims[one.axis + 1 :])
+    count = prod(dims[: one.axis]) * places * inner
+    whole = types[1] in INTEGERS and op.mode != "nearest"
+    limits = ml_dtypes.iinfo(types[1]) if whole else None
+    ends_of = (int(limits.min), int(limits.max)) if limits else (0, 0)
+    held = tuple(end for end in ends if isinstance(end, Tensor))
+    widths = (dims[-1], places if one.axis == len(dims) - 1 else dims[-1])
+    of_x, of_y = (
+        {"width": width, "pitch": (isinstance(end, Tensor) and end.pitch) or width}
+        for end, width in zip(ends, widths, strict=True)
+    )
+    index = index_type(*(prod(dims), count), *(end.extent for end in held))
+    launch = each(
+        "image/resample.cu",
+        "resample",
+        count,
+        {
+            **{"x": ends[0], "indices": _table(one.indices, np.dtype(np.int32))},
+            **{"weights": _table(one.weights, compute), "y": ends[1], "count": count},
+            **{"size": dims[one.axis], "places": places, "inner": inner},
+            **{"outside": op.extrapolation_value, "of_x": of_x, "of_y": of_y},
+        },
+        types=(("FROM", types[0]), ("TO", types[1]), ("A", compute), ("Index", index)),
+        constants=(
+            *(("TAPS", taps), ("WEIGHTED", op.mode != "nearest"), ("WHOLE", whole)),
+            *(("LOWEST", float(ends_of[0])), ("GREATEST", float(ends_of[1]))),
+            ("GAPS", any(end.pitch for end in held)),
+        ),
+        note=f"{op.mode} {dims[one.axis]} to {places}",
+    )
+    return replace(launch, pitched=held)
+
+
+def _table(data: Array, dtype: DType) -> Packed:
+    made = np.ascontiguousarray(data.astype(dtype))
+    return Packed((), ("table", dtype.name, made.tobytes()), lambda: made)
+
+
+# ── grids ────────────────────────────────────────────────────────────────────────────────────────
+
+_MODES = ("nearest", "linear", "cubic")
+_PADDINGS = ("zeros", "border", "reflection")
+
+
+def _constants(axes: int, op: GridSample | AffineGrid) -> tuple[tuple[str, int | bool], ...]:
+    sample = op if isinstance(op, GridSample) else GridSample()
+    return (
+        *(("AXES", axes), ("MODE", _MODES.index(sample.mode))),
+        ("PADDING", _PADDINGS.index(sample.padding_mode)),
+        ("ALIGN_CORNERS", bool(op.align_corners)),
+    )
+
+
+@kernel(GridSample)
+def grid_sample(op: GridSample, y: Tensor, x: Tensor, grid: Tensor) -> Answer:
+    """Interpolate between the neighbours of every position of the grid."""
+    refused = need_dtypes(FLOATS, grid) or need_dtypes(ANY, x)
+    axes = x.rank - 2
+    if refused or axes > 3:
+        return refused or f"{axes} spatial axes"
+    if not x.size and y.size:
+        return "an image without elements"
+    return each(
+        "image/grid.cu",
+        "grid_sample",
+        y.size,
+        {
+            **{"x": x, "grid": grid, "y": y, "count": y.size, "channels": x.dims[1]},
+            "sizes": {"in": x.dims[2:], "out": y.dims[2:]},
+        },
+        types=(("T", x.dtype), ("G", grid.dtype), ("A", _wider(x.dtype, grid.dtype))),
+        constants=_constants(axes, op),
+        note=op.mode,
+    )
+
+
+def _wider(a: DType, b: DType) -> DType:
+    return float64 if float64 in (_arithmetic(a), _arithmetic(b)) else float32
+
+
+@kernel(AffineGrid)
+def affine_grid(op: AffineGrid, y: Tensor, theta: Tensor, size: Tensor) -> Answer:
+    """Move the coordinates of every pixel."""
+    spatial = y.dims[1:-1]
+    return need_dtypes(FLOATS, theta) or each(
+        "image/grid.cu",
+        "affine_grid",
+        y.size,
+        {"theta": theta, "y": y, "count": y.size, "sizes": {"in": spatial, "out": spatial}},
+        types=(("T", theta.dtype), ("G", theta.dtype), ("A", float64)),
+        constants=_constants(len(spatial), op),
+    )

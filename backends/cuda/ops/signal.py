@@ -1,0 +1,126 @@
+"""Fourier transforms, by their definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS
+from ....runtime.ir.op import Op
+from ....runtime.ops.shapes import normalize_axis
+from ....runtime.ops.signal import DFT, STFT, BlackmanWindow, HammingWindow, HannWindow
+from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
+from ..codegen.copies import given
+from ..recipe.launch import Launch, each
+from ..recipe.layout import Ints
+from ..recipe.operands import Tensor
+from ..recipe.source import arithmetic
+
+
+def _transform(
+    y: Tensor,
+    x: Tensor,
+    window: Tensor | None,
+    sizes: Ints,
+    lines: Mapping[str, int],
+    *,
+    inverse: bool = False,
+    half: bool = False,
+) -> Launch:
+    """Return the launch of `dft.cu`.
+
+    Args:
+        y: the coefficients.
+        x: the signals.
+        window: what frames are multiplied by.
+        sizes: numbers of a line, of the transform, and of its results.
+        lines: struct `Lines`.
+        inverse: whether it is the inverse transform.
+        half: whether a line is the first half of a symmetric one.
+    """
+    out_parts = y.dims[-1]
+    count = y.size // out_parts
+    return each(
+        "sequence/dft.cu",
+        "transform",
+        count,
+        {
+            **{"x": x, "window": window, "y": y, "count": count, "l": lines},
+            **{"size": sizes[0], "length": sizes[1], "coefficients": sizes[2]},
+        },
+        types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
+        constants=(
+            *(("INVERSE", inverse), ("HALF", half), ("PARTS", x.dims[-1])),
+            *(("OUT_PARTS", out_parts), ("WINDOWED", window is not None)),
+        ),
+        note=f"of {sizes[1]}",
+    )
+
+
+@kernel(DFT)
+def dft(
+    op: DFT, y: Tensor, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None
+) -> Answer:
+    """Transform along an axis, forth or back."""
+    refused = need_dtypes(FLOATS, x) or need_known(axis=axis, dft_length=length)
+    if refused:
+        return refused
+    along = normalize_axis(-2 if axis is None else axis.ints[0], x.rank)
+    size, results = x.dims[along], y.dims[along]
+    count = size if length is None else length.ints[0]
+    half = bool(op.onesided and op.inverse)
+    if half:
+        count = results
+    inner, parts = prod(x.dims[along + 1 : -1]), x.dims[-1]
+    lines = {
+        **{"frames": 1, "inner": inner, "of_outer": size * inner * parts, "of_frame": 0},
+        **{"of_inner": parts, "step": inner * parts},
+    }
+    sizes = (size, count, results)
+    return _transform(y, x, None, sizes, lines, inverse=bool(op.inverse), half=half)
+
+
+@kernel(STFT)
+def stft(
+    op: STFT,
+    y: Tensor,
+    x: Tensor,
+    step: Tensor,
+    window: Tensor | None = None,
+    length: Tensor | None = None,
+) -> Answer:
+    """Transform every frame times the window."""
+    refused = need_dtypes(FLOATS, x, window) or need_known(frame_step=step, frame_length=length)
+    if refused:
+        return refused
+    count = x.dims[1]
+    if window is not None:
+        count = window.size
+    elif length is not None:
+        count = length.ints[0]
+    parts = x.dims[2]
+    lines = {
+        **{"frames": y.dims[1], "inner": 1, "of_outer": x.dims[1] * parts},
+        **{"of_frame": step.ints[0] * parts, "of_inner": 0, "step": parts},
+    }
+    return _transform(y, x, window, (count, count, y.dims[2]), lines)
+
+
+#: What is multiplied with the cosines of 0, 1 and 2 times the phase.
+_COSINES: dict[type[Op], tuple[float, ...]] = {
+    HannWindow: (0.5, -0.5),
+    HammingWindow: (25 / 46, -21 / 46),
+    BlackmanWindow: (0.42, -0.5, 0.08),
+}
+
+
+@kernel(*_COSINES)
+def window(op: HannWindow | HammingWindow | BlackmanWindow, y: Tensor, size: Tensor) -> Answer:
+    """Copy a sum of cosines that the host computes; a window of one element is 1."""
+    n = y.size
+    period = n if op.periodic else n - 1
+    phase = 2 * np.pi * np.arange(n) / max(period, 1)
+    total = sum(a * np.cos(i * phase) for i, a in enumerate(_COSINES[type(op)]))
+    return given(y, np.asarray(total if period else np.ones(n)).astype(y.dtype))

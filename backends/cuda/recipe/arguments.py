@@ -1,0 +1,274 @@
+"""Arguments by name: what a recipe gives, as the parameters that the kernel's source declares."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from ....runtime.errors import KernelError, did_you_mean
+from ....runtime.ir.dtypes import (
+    FLOATS,
+    DType,
+    int32,
+    int64,
+    name_of,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from .bounds import check_ints
+from .operands import (
+    Argument,
+    Arguments,
+    Given,
+    Operand,
+    Packed,
+    Scratch,
+    Struct,
+    Tensor,
+    TensorMap,
+)
+from .signature import DTYPES, TENSOR_MAP, Member, Parameter, Signature, signature_of
+
+#: The types of elements that kernels only move, as words of any elements.
+WORDS = (uint8, uint16, uint32, uint64)
+#: The integers of structs by their size; the factor of a divisor is a signed number, too.
+_SIGNED: Mapping[int, DType] = MappingProxyType({4: int32, 8: int64})
+_INTEGERS = frozenset({int, bool})
+
+
+class ArgumentError(KernelError):
+    """Arguments that a kernel does not take; the message names file, entry and parameter."""
+
+
+def arranged(
+    file: str,
+    entry: str,
+    given: Arguments,
+    types: tuple[tuple[str, DType], ...],
+    constants: Sequence[tuple[str, int | bool | float]],
+    code: str,
+) -> Mapping[str, Argument]:
+    """Return arguments in the order and in the types of a kernel's parameters.
+
+    Args:
+        file: the file in `kernels/`.
+        entry: its function.
+        given: the arguments by name.
+        types: element type by C++ alias, in pairs.
+        constants: compile-time constants by name, in pairs.
+        code: generated code.
+
+    Raises:
+        ArgumentError: one is missing, unknown, or not what the parameter is.
+        TooLarge: a number of a struct does not fit into 32 bits.
+        OverflowError: a number does not fit into the parameter.
+    """
+    signature = signature_of(file, entry, code)
+    lengths = tuple(pair for pair in constants if pair[0] in signature.lengths)
+    slots = _slots(signature, types, lengths)
+    if given.keys() != slots.keys():
+        said = _misnamed(slots, given, "argument")
+        raise ArgumentError(f"{signature.title} {said}", file=file)
+    try:
+        return MappingProxyType({name: slot.take(given[name]) for name, slot in slots.items()})
+    except _Unfit as error:
+        raise ArgumentError(f"{signature.title}: {error}", file=file) from None
+
+
+class _Unfit(Exception):
+    """Something that is given is not what a parameter is; the message says why."""
+
+
+class _Slot(Protocol):
+    """A parameter with its element types and lengths: it takes what is given, or refuses."""
+
+    def take(self, given: Given) -> Argument: ...
+
+
+@cache
+def _slots(
+    signature: Signature, types: tuple[tuple[str, DType], ...], lengths: tuple[tuple[str, int], ...]
+) -> Mapping[str, _Slot]:
+    """Return the parameters of a kernel that is compiled with these types and constants."""
+    kernel = _Kernel(signature, dict(types), dict(lengths))
+    try:
+        return {name: kernel.slot(one) for name, one in signature.parameters.items()}
+    except _Unfit as error:
+        raise ArgumentError(f"{signature.title}: {error}", file=signature.file) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel with the element types and the constants that it is compiled with."""
+
+    signature: Signature
+    types: Mapping[str, DType]
+    lengths: Mapping[str, int]
+
+    def slot(self, parameter: Parameter) -> _Slot:
+        """Return a parameter as what takes an argument."""
+        name, type_ = parameter.name, parameter.type
+        dtype = self.types.get(type_) or DTYPES.get(type_)
+        alias = f" = {name_of(self.types[type_])}" if type_ in self.types else ""
+        if parameter.is_pointer:
+            return _Pointer(name, f"{type_}*{alias}{'*' if alias else ''}", dtype)
+        if type_ == TENSOR_MAP:
+            return _Map(name)
+        members = self.signature.structs.get(type_)
+        if members is not None:
+            lengths = {member.name: self._length(member) for member in members}
+            return _Struct(name, type_, self._dtype(members, name), lengths)
+        if dtype is None:
+            raise _Unfit(f"the type {type_} of parameter {name!r} is not known")
+        return _Number(name, f"{type_}{alias}", dtype)
+
+    def _length(self, member: Member) -> int:
+        """Return how many numbers a member has."""
+        inner = self.signature.structs.get(member.type)
+        count = 1 if inner is None else sum(map(self._length, inner))
+        if not member.length:
+            return count
+        known = self.lengths.get(member.length)
+        if known is None and not member.length.isdigit():
+            raise _Unfit(f"the length {member.length} of member {member.name!r} is not known")
+        return count * int(member.length if known is None else known)
+
+    def _dtype(self, members: Sequence[Member], name: str) -> DType:
+        """Return the one dtype of all numbers of a struct; unsigned ones count as signed."""
+        found: set[DType] = set()
+        for member in members:
+            inner = self.signature.structs.get(member.type)
+            dtype = self.types.get(member.type) or DTYPES.get(member.type)
+            if inner is not None:
+                found.add(self._dtype(inner, name))
+            elif dtype is not None:
+                found.add(dtype if dtype in FLOATS else _SIGNED.get(dtype.itemsize, dtype))
+            else:
+                raise _Unfit(f"the type {member.type} in struct {name!r} is not known")
+        if len(found) != 1:
+            raise _Unfit(f"struct {name!r} has numbers of several types")
+        return found.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """An address; its dtype is None where the source alone knows what lies there."""
+
+    name: str
+    type: str
+    dtype: DType | None
+
+    def take(self, given: Given) -> Operand | None:
+        if given is None or isinstance(given, Packed | Scratch):
+            return given
+        if isinstance(given, Tensor):
+            dtype = given.dtype
+            if self.dtype is None or self.dtype == dtype or _moves(self.dtype, dtype):
+                return given
+        raise _unfit(self.name, self.type, given)
+
+
+def _moves(word: DType, dtype: DType) -> bool:
+    """Whether a kernel moves words, which may be elements of another dtype."""
+    return word in WORDS and word.itemsize % dtype.itemsize == 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A tensor map."""
+
+    name: str
+
+    def take(self, given: Given) -> TensorMap:
+        if isinstance(given, TensorMap):
+            return given
+        raise _unfit(self.name, TENSOR_MAP, given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number of a dtype."""
+
+    name: str
+    type: str
+    dtype: DType
+
+    def take(self, given: Given) -> Argument:
+        if type(given) is not self.dtype.type and not _are_numbers({type(given)}, self.dtype):
+            raise _unfit(self.name, self.type, given)
+        return self.dtype.type(given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Struct:
+    """A struct of numbers of one dtype, some of them arrays."""
+
+    name: str
+    type: str
+    dtype: DType
+    lengths: Mapping[str, int]
+
+    def take(self, given: Given) -> Struct:
+        if isinstance(given, Struct):
+            given = dict(given.members)
+        elif given is None:
+            given = {name: (0,) * length for name, length in self.lengths.items()}
+        elif isinstance(given, tuple) and len(self.lengths) == 1:
+            given = dict.fromkeys(self.lengths, given)
+        if not isinstance(given, Mapping):
+            raise self._refusal(given)
+        if given.keys() != self.lengths.keys():
+            said = _misnamed(self.lengths, given, "member")
+            raise _Unfit(f"struct {self.name!r} {said}")
+        members: list[tuple[str, tuple[int | float, ...]]] = []
+        values: list[int | float] = []
+        for name, length in self.lengths.items():
+            number = given[name]
+            numbers = number if isinstance(number, tuple) else (number,)
+            if len(numbers) != length:
+                raise self._refusal(given)
+            members.append((name, numbers))
+            values += numbers
+        if not _are_numbers(set(map(type, values)), self.dtype):
+            raise self._refusal(given)
+        if self.dtype == int32:
+            check_ints(values)
+        return Struct(tuple(members), self.dtype)
+
+    def _refusal(self, given: Given) -> _Unfit:
+        lengths = self.lengths.items()
+        shown = (name if length == 1 else f"{name}[{length}]" for name, length in lengths)
+        return _unfit(self.name, f"{self.type} {{{', '.join(shown)}}}", given)
+
+
+def _are_numbers(kinds: set[type], dtype: DType) -> bool:
+    """Whether objects of these types are numbers for a parameter of a dtype."""
+    if kinds <= _INTEGERS:
+        return True
+    wanted = (int, float, np.number) if dtype in FLOATS else (int, np.integer)
+    return all(issubclass(kind, wanted) for kind in kinds)
+
+
+def _misnamed(names: Collection[str], given: Collection[str], what: str) -> str:
+    """Return which names are missing or unknown, in words."""
+    missing = [name for name in names if name not in given]
+    unknown = [name for name in given if name not in names]
+    said = [f"has no {what} {name!r}{did_you_mean(name, missing)}" for name in unknown]
+    said += [f"needs the {what} {name!r}" for name in missing]
+    return f"{'; '.join(said)}; it has {', '.join(names)}"
+
+
+def _unfit(name: str, type_: str, given: Given) -> _Unfit:
+    shown = repr(given)
+    if isinstance(given, Tensor):
+        shown = f"a tensor {given.value.tensor}"
+    elif isinstance(given, Mapping):
+        shown = f"members {', '.join(f'{member}={number}' for member, number in given.items())}"
+    return _Unfit(f"parameter {name!r} is {type_}, not {shown}")

@@ -1,0 +1,75 @@
+"""GPUs as kernels see them, and by name, to plan for one that is not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....runtime.errors import UsageError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The processor that kernels are compiled and sized for.
+
+    Attributes:
+        arch: NVRTC's name for it: ``sm_80``, ``sm_90a``.
+        processors: number of its multiprocessors.
+        shared: bytes of shared memory that one block can have.
+        code: ``cubin``, or ``ptx`` where NVRTC is older than the GPU and the driver finishes.
+    """
+
+    arch: str
+    processors: int
+    shared: int
+    code: str = "cubin"
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether blocks can share their memory, and kernels begin early: Hopper and newer."""
+        return int(re.sub(r"\D", "", self.arch)) >= 90
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether its tensor cores take float32 numbers of 11 bits: Ampere and newer."""
+        return int(re.sub(r"\D", "", self.arch)) >= 80
+
+    @property
+    def has_wgmma(self) -> bool:
+        """Whether it has the products of four warps that only Hopper has."""
+        return self.arch == "sm_90a"
+
+
+H200 = Target("sm_90a", 132, 232448)
+A100 = Target("sm_80", 108, 166912)
+
+#: Architectures, with the multiprocessors and the shared memory of a block of a usual GPU of each.
+TARGETS: Mapping[str, Target] = {
+    "sm_80": Target("sm_80", 108, 166_912),  # A100
+    "sm_86": Target("sm_86", 84, 101_376),  # A40
+    "sm_87": Target("sm_87", 16, 166_912),  # Jetson AGX Orin
+    "sm_89": Target("sm_89", 142, 101_376),  # L40S
+    "sm_90a": H200,
+    "sm_100a": Target("sm_100a", 148, 232_448),  # B200
+    "sm_120a": Target("sm_120a", 188, 101_376),  # RTX PRO 6000
+}
+
+
+def named_target(text: str) -> Target:
+    """Return the target of a name such as ``sm_86``, or ``sm_86:46`` for so many multiprocessors.
+
+    Raises:
+        UsageError: there is no such architecture, or the number makes no sense.
+    """
+    match = re.fullmatch(r"(sm_\d+a?)(?::([1-9]\d{0,3}))?", text)
+    arch = match[1] if match else text.partition(":")[0]
+    known = TARGETS.get(arch) or TARGETS.get(f"{arch}a")
+    if match is None or known is None:
+        hint = did_you_mean(arch, TARGETS)
+        raise UsageError(
+            f"target '{text}' is none of {', '.join(TARGETS)}{hint}; sm_86:46 is one with 46 "
+            "multiprocessors"
+        )
+    processors = int(match[2]) if match[2] else known.processors
+    return Target(known.arch, processors, known.shared)

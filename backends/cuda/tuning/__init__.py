@@ -1,0 +1,1 @@
+"""Algorithms that are measured, and what was measured before."""

@@ -1,0 +1,198 @@
+"""Tries ways on the GPU: on tensors of a task's shapes, by events around a recorded graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from ....runtime.errors import DeviceError
+from ....runtime.ir.dtypes import DType, float32, float64
+from ....runtime.ir.types import Array
+from ....runtime.plan.backend import Format, View
+from ....runtime.plan.streams import sequence
+from ..algorithms.menu import Offer, Task
+from ..driver.clock import microseconds
+from ..driver.device import DriverDevice
+from ..driver.memory import CudaBuffer, pointer
+from ..driver.status import check
+from ..driver.step import addresses, bound
+from ..recipe.launch import Launch, launches_of
+from ..recipe.layout import ceil_div, order
+from ..recipe.operands import Operand, Packed, Scratch, Tensor, index_type
+
+#: Blocks that compare results, and warps of one.
+BLOCKS, WARPS = 1024, 8
+
+
+class DeviceJudge:
+    """The tensors of one task, and what tries ways on them.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: DriverDevice) -> None:
+        self._device = device
+        self._task: Task | None = None
+        self._held: list[CudaBuffer] = []
+        self._at: dict[Any, int] = {}
+        self._expected: CudaBuffer | None = None
+
+    def prepare(self, offers: Sequence[Offer]) -> None:
+        """Have kernels compiled; see `Judge`."""
+        for offer in offers:
+            if offer.recipe is not None:
+                for launch in launches_of(offer.recipe):
+                    self._device.compiler.submit(launch.source)
+
+    def begin(self, task: Task, reference: Offer) -> None:
+        """Make the result that others are compared with; see `Judge`."""
+        self.end()
+        self._task = task
+        self._stream = self._device.stream()
+        type_ = task.y.value.tensor
+        self._result = self._hold(self._device.allocate(max(f.nbytes(type_) for f in Format)))
+        self._run_once(reference)
+        self._expected = self._hold(self._device.allocate(Format.PLAIN.nbytes(type_)))
+        self._copy(reference.formats[1], self._expected)
+
+    def end(self) -> None:
+        """Give the tensors back."""
+        for buffer in self._held:
+            buffer.close()
+        self._held.clear()
+        self._at.clear()
+        self._task = None
+
+    def judge(self, offer: Offer, least: float) -> tuple[float, float]:
+        """Return the microseconds and the relative error of a way; see `Judge`."""
+        scratch = self._device.allocate(offer.workspace)
+        try:
+            run = self._bound(offer, scratch)
+            status = driver.cuMemsetD8Async(
+                self._result.pointer, 0xFF, self._result.nbytes, self._stream.handle
+            )
+            check("cuMemsetD8Async", status)
+            run(self._stream)
+            self._stream.synchronize()
+            error = self._difference(offer.formats[1])
+            return microseconds(self._device, run, self._stream, least), error
+        finally:
+            scratch.close()
+
+    # ── launches ─────────────────────────────────────────────────────────────────────────────
+
+    def _run_once(self, offer: Offer) -> None:
+        scratch = self._device.allocate(offer.workspace)
+        try:
+            self._bound(offer, scratch)(self._stream)
+            self._stream.synchronize()
+        finally:
+            scratch.close()
+
+    def _bound(self, offer: Offer, scratch: CudaBuffer) -> Any:
+        if offer.recipe is None:
+            raise DeviceError(f"{offer.way} has no recipe")
+        return sequence([self._launch(launch, scratch) for launch in launches_of(offer.recipe)])
+
+    def _launch(self, launch: Launch, scratch: CudaBuffer) -> Any:
+        found = addresses(launch, lambda operand: self._address(operand, scratch))
+        code = self._device.compiler.submit(launch.source)
+        return bound(self._device, launch, code, found)
+
+    # ── tensors ──────────────────────────────────────────────────────────────────────────────
+
+    def _address(self, operand: Operand, scratch: CudaBuffer) -> int:
+        task = self._task
+        if isinstance(operand, Scratch):
+            return scratch.pointer + operand.offset
+        if isinstance(operand, Tensor) and task is not None and operand.value is task.y.value:
+            return self._result.pointer
+        if isinstance(operand, Packed):
+            key: Any = (operand.sources, operand.layout)
+        else:
+            key = (operand.value, operand.format)
+        if key not in self._at:
+            self._at[key] = self._upload(_elements(operand))
+        return self._at[key]
+
+    def _upload(self, data: Array) -> int:
+        view: View = self._device.upload(data)
+        if isinstance(view.buffer, CudaBuffer):
+            self._hold(view.buffer)
+        return pointer(view)
+
+    def _hold(self, buffer: CudaBuffer) -> CudaBuffer:
+        self._held.append(buffer)
+        return buffer
+
+    def _copy(self, format: Format, to: CudaBuffer) -> None:
+        """Copy the result in its logical order; the caller waits for the stream."""
+        if self._task is None:
+            raise DeviceError("no task has been begun")
+        type_ = self._task.y.value.tensor
+        plain = View(self._device, to, 0, type_, Format.PLAIN)
+        self._device.copier(plain, View(self._device, self._result, 0, type_, format))(self._stream)
+
+    def _difference(self, format: Format) -> float:
+        """Return the relative L2 norm of a result's error; NaN where it has one."""
+        if self._task is None or self._expected is None:
+            raise DeviceError("no task has been begun")
+        y = self._task.y
+        plain = self._device.allocate(self._expected.nbytes)
+        sums = self._device.allocate(BLOCKS * 2 * 8)
+        try:
+            self._copy(format, plain)
+            launch = difference(y.dtype, y.size)
+            code = self._device.compiler.submit(launch.source)
+            at = {"found": plain.pointer, "expected": self._expected.pointer}
+            at["sums"] = sums.pointer
+            bound(self._device, launch, code, at)(self._stream)
+            self._stream.synchronize()
+            parts = np.empty((launch.grid[0], 2))
+            answer = driver.cuMemcpyDtoH(parts.ctypes.data, sums.pointer, parts.nbytes)
+            check("cuMemcpyDtoH", answer)
+        finally:
+            plain.close()
+            sums.close()
+        apart, whole = parts.sum(axis=0)
+        return float(np.sqrt(apart / (whole or 1.0)))
+
+
+def difference(dtype: DType, count: int) -> Launch:
+    """Return the launch that compares arrays: what was found, what was expected, and the sums.
+
+    Args:
+        dtype: a float.
+        count: elements of each.
+    """
+    index = index_type(count)
+    return Launch(
+        "norm/difference.cu",
+        "difference",
+        grid=(min(BLOCKS, ceil_div(count, 32 * WARPS)), 1, 1),
+        block=32 * WARPS,
+        args={**dict.fromkeys(("found", "expected", "sums"), Scratch(0)), "count": count},
+        types=(("T", dtype), ("W", float64 if dtype == float64 else float32), ("Index", index)),
+        constants=(("WARPS", WARPS),),
+    )
+
+
+def _elements(operand: Tensor | Packed) -> Array:
+    """Return what a kernel reads: constants, or random numbers for what is only known in a run."""
+    if isinstance(operand, Packed):
+        return operand.pack(*(_constant(value.data) for value in operand.sources))
+    if operand.data is not None:
+        return operand.data
+    numbers = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
+    data = np.resize(numbers, operand.dims).astype(operand.dtype)
+    return np.ascontiguousarray(data.transpose(order(operand.rank, operand.format)))
+
+
+def _constant(data: Array | None) -> Array:
+    if data is None:
+        raise DeviceError("weights of run time cannot be packed")
+    return data

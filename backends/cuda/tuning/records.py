@@ -1,0 +1,51 @@
+"""What was measured once, on disk: an entry for each result, so that nobody waits for anybody.
+
+A run that is interrupted has kept everything that it measured; what is damaged is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from ....runtime.base.cache import Cache
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Results by key, in a folder that several processes may read and write.
+
+    Attributes:
+        folder: where they lie, see `Cache`.
+    """
+
+    folder: Path
+
+    def load(self, key: str) -> dict[str, Any] | None:
+        """Return the result of a key; None where there is none, or none that can be read."""
+        data = Cache(self.folder).read(_name(key))
+        if data is None:
+            return None
+        try:
+            entry: Any = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(entry, dict):
+            return None
+        found = cast(dict[str, Any], entry)
+        return found if (found.get("key"), found.get("version")) == (key, VERSION) else None
+
+    def store(self, key: str, entry: Mapping[str, Any]) -> None:
+        """Write a result so that others see all of it or nothing; a full disk is no error."""
+        text = json.dumps({"version": VERSION, "key": key, **entry}, indent=1)
+        Cache(self.folder).write(_name(key), text.encode())
+
+
+def _name(key: str) -> str:
+    return f"{sha256(key.encode()).hexdigest()[:40]}.json"

@@ -1,0 +1,1 @@
+"""How nodes run: the registry, tapes of calls, blocks that stay in the cache, threads."""

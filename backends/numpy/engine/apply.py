@@ -1,0 +1,152 @@
+"""Steps of elementwise nodes alone, and of operators that are plain functions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.op import Op
+from ....runtime.ir.types import Array, HostValue, TensorType
+from ....runtime.plan.backend import BuildContext, Claim
+from ..numerics.elementwise import CALLS, ELEMENTWISE
+from . import thread_pool
+from .chain import Chain
+from .cost import ELEMENT, blocks_worth
+from .frame import Frame, cut, shares
+from .registry import Kernel
+from .step import Bound, HostStep, Tape
+
+#: Elements of a block that several calls work on: they should find it in the second-level cache.
+BLOCK = 1 << 15
+
+
+def elementwise_claim(chain: Chain) -> Claim:
+    """Return the claim of a chain whose head is elementwise too."""
+
+    def build(site: BuildContext) -> HostStep:
+        count = thread_pool.size()
+        record = partial(_record_elementwise, chain, count)
+        return HostStep(chain.title, site, record, workers=count)
+
+    return Claim(chain.nodes, build, in_place=in_place(chain))
+
+
+def in_place(chain: Chain) -> tuple[tuple[Value, Value], ...]:
+    """Return the pairs of the result and an input of the head that may share memory.
+
+    The head must read an element before the result gets it, and no later stage may read it at all.
+    """
+    later = {value for stage in chain.stages for value in stage.others} | {*chain.head.inputs[2:]}
+    inputs = [value for value in chain.head.inputs[:2] if value is not None]
+    return tuple(
+        (chain.output, value)
+        for value in inputs
+        if not value.is_constant and value.type == chain.output.type and value not in later
+    )
+
+
+def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
+    head, result = chain.head, bound[chain.output]
+    function = ELEMENTWISE[type(head.op)](head.op)
+    calls = CALLS.get(type(head.op), 1) + chain.calls
+    count = blocks_worth(ELEMENT * calls * result.size, workers)
+    frame = _frame(chain, count > 1)
+    finish = chain.finish(frame, bound)
+    target = frame.view(result)
+    operands = [None if v is None else frame.view(bound[v]) for v in head.inputs]
+    is_single = isinstance(function, np.ufunc) and not chain.stages
+    tapes: list[Tape] = []
+    for share in shares(frame.shape, count, max(1, result.size) if is_single else BLOCK):
+        tape: Tape = []
+        for block in share:
+            arrays = [None if data is None else cut(data, block) for data in operands]
+            tape.append(partial(function, *arrays, out=cut(target, block)))
+            finish(tape, block)
+        tapes.append(tape)
+    return tapes
+
+
+def _frame(chain: Chain, is_shared: bool) -> Frame:
+    """Return the coarsest frame that all operands fit: flat, by row, by channel, or none joined.
+
+    An image that several threads share is cut by channels and positions, where that is possible.
+    """
+    dims = chain.output.tensor.dims
+    rank = len(dims)
+    inputs = [v.tensor.dims for v in chain.head.inputs if v is not None]
+    candidates = [(0,), *((0, axis) for axis in range(rank - 1, 0, -1))]
+    if rank > 2:
+        candidates.insert(0 if is_shared and dims[0] == 1 else rank, (0, 1, 2))
+    for starts in candidates:
+        frame = Frame(dims, starts)
+        if all(map(frame.fits, inputs)) and chain.frame(starts) == frame:
+            return frame
+    return Frame.finest(dims)
+
+
+def kernel_claim(node: Node, kernel: Kernel) -> Claim:
+    """Return the claim of one node that a plain function runs."""
+
+    def build(site: BuildContext) -> HostStep:
+        return HostStep(node.kind, site, lambda bound: [_record_kernel(node, kernel, bound)])
+
+    pairs: tuple[tuple[Value, Value], ...] = ()
+    first = node.inputs[0] if node.inputs else None
+    if kernel.in_place and first is not None and not first.is_constant:
+        pairs = ((node.output, first),) if first.type == node.output.type else ()
+    return Claim((node,), build, in_place=pairs)
+
+
+def _record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
+    arrays = [bound.get(value) for value in node.inputs]
+    if kernel.writes:
+        return [partial(kernel.function, node.op, *arrays, out=bound[node.output])]
+    targets = [bound.get(value) for value in node.outputs]
+
+    def run() -> None:
+        results = kernel.function(node.op, *arrays)
+        for target, result in zip(targets, _as_tuple(results), strict=False):
+            if target is not None:
+                if np.shape(result) != target.shape:
+                    raise ValueError(f"a result of shape {np.shape(result)}, not {target.shape}")
+                np.copyto(target, result)
+
+    return [run]
+
+
+def call(op: Op, kernel: Kernel, inputs: list[HostValue]) -> tuple[HostValue, ...]:
+    """Run a plain function on values and return new ones."""
+    if not kernel.writes:
+        return tuple(map(_as_value, _as_tuple(kernel.function(op, *inputs))))
+    arrays = [data if isinstance(data, np.ndarray) else None for data in inputs]
+    out = _empty(op, arrays)
+    kernel.function(op, *arrays, out=out)
+    return (out,)
+
+
+def _as_value(result: Any) -> HostValue:
+    return result if result is None or isinstance(result, list | dict) else np.asarray(result)
+
+
+def call_elementwise(op: Op, inputs: list[Array | None]) -> tuple[Array, ...]:
+    """Run an elementwise operator on arrays and return a new one."""
+    out = _empty(op, inputs)
+    ELEMENTWISE[type(op)](op)(*inputs, out=out)
+    return (out,)
+
+
+def _empty(op: Op, inputs: list[Array | None]) -> Array:
+    """Return an array for the first output, whose type inference tells."""
+    types = [None if x is None else TensorType(x.dtype, x.shape, x) for x in inputs]
+    found = op.infer(*types)
+    first = found[0] if isinstance(found, tuple) else found
+    if not isinstance(first, TensorType):
+        raise ValueError(f"{op} gives no tensor")
+    return np.empty(first.dims, first.dtype)
+
+
+def _as_tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)

@@ -1,0 +1,106 @@
+"""A node, and the elementwise nodes that are applied to blocks of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.types import Array
+from ..numerics.elementwise import CALLS, ELEMENTWISE
+from .frame import Block, Frame, cut
+from .step import Bound, Tape
+
+
+class Finish(Protocol):
+    """Adds the stages of a chain to a tape, for one block; see `Chain.finish`."""
+
+    def __call__(self, tape: Tape, block: Block, source: Array | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """An elementwise node applied in place to the result of what comes before it.
+
+    Attributes:
+        node: the node.
+        at: which of its inputs is that result.
+    """
+
+    node: Node
+    at: int
+
+    @property
+    def others(self) -> tuple[Value, ...]:
+        """What it reads besides."""
+        return tuple(v for i, v in enumerate(self.node.inputs) if v is not None and i != self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A node, and the elementwise nodes that run on each block of its result."""
+
+    head: Node
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, the head first."""
+        return (self.head, *(stage.node for stage in self.stages))
+
+    @property
+    def output(self) -> Value:
+        """The result of the last one."""
+        return self.nodes[-1].output
+
+    @property
+    def title(self) -> str:
+        """The operators, such as ``Conv + Add + Relu``."""
+        return " + ".join(node.kind for node in self.nodes)
+
+    @property
+    def calls(self) -> int:
+        """How many calls the stages make for each element, long ones counted as several."""
+        return sum(CALLS.get(type(stage.node.op), 1) for stage in self.stages)
+
+    def frame(self, *candidates: tuple[int, ...]) -> Frame:
+        """Return the first frame of the result that every operand of the stages fits.
+
+        Args:
+            candidates: `Frame.starts`, coarse ones first; behind them comes every axis by itself.
+        """
+        dims = self.output.tensor.dims
+        operands = [value.tensor.dims for stage in self.stages for value in stage.others]
+        for starts in candidates:
+            frame = Frame(dims, starts)
+            if all(map(frame.fits, operands)):
+                return frame
+        return Frame.finest(dims)
+
+    def finish(self, frame: Frame, bound: Bound) -> Finish:
+        """Return what adds to a tape the stages on one block of the result.
+
+        The block's elements so far lie in the result itself, or in an array of the block's shape
+        that the stages may overwrite.
+        """
+        target = frame.view(bound[self.output])
+        work: list[tuple[Callable[..., object], list[Array | None], int]] = []
+        for stage in self.stages:
+            operands = [
+                None if value is None or i == stage.at else frame.view(bound[value])
+                for i, value in enumerate(stage.node.inputs)
+            ]
+            work.append((ELEMENTWISE[type(stage.node.op)](stage.node.op), operands, stage.at))
+
+        def record(tape: Tape, block: Block, source: Array | None = None) -> None:
+            result = cut(target, block)
+            running = result if source is None else source
+            for number, (function, operands, at) in enumerate(work, 1):
+                arrays = [None if data is None else cut(data, block) for data in operands]
+                arrays[at] = running
+                running = result if number == len(work) else running
+                tape.append(partial(function, *arrays, out=running))
+
+        return record

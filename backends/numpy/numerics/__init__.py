@@ -1,0 +1,1 @@
+"""Arithmetic that numpy lacks, or does otherwise: products, conversions, functions."""

@@ -1,0 +1,119 @@
+"""Conversions between element types as ONNX has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOAT8S, INTEGERS, DType, float8e8m0, float32, float64, string
+from ....runtime.ir.types import Array
+
+
+def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
+    """Return `x` as dtype `to`, by the rules of ONNX's Cast.
+
+    Floats truncate to integers; integers lose their high bits; a float that is out of range
+    becomes infinite, or, in a float8 type with `saturate`, the greatest finite number.
+
+    Args:
+        x: any tensor.
+        to: the dtype wanted.
+        saturate: for float8 types alone.
+        round_mode: ``up``, ``down`` or ``nearest``, for float8e8m0 alone.
+    """
+    if x.dtype == to:
+        return x
+    if x.dtype == string:
+        return _from_text(x, to)
+    if to == string:
+        return _to_text(x)
+    if to == float8e8m0:
+        return _to_exponent(x.astype(float32), saturate, round_mode)
+    if to in FLOAT8S:
+        wide = x if x.dtype == float64 else x.astype(float32)
+        if saturate:
+            greatest = float(ml_dtypes.finfo(to).max)
+            wide = np.clip(wide, -greatest, greatest)
+        return wide.astype(to)
+    if x.dtype.kind == "V" and to.kind == "V":
+        return x.astype(float32).astype(to)
+    return x.astype(to)
+
+
+def _from_text(x: Array, to: DType) -> Array:
+    if to in INTEGERS:
+        bits = [_integer(text) & 0xFFFF_FFFF_FFFF_FFFF for text in x.flat]
+        return np.array(bits, np.uint64).reshape(x.shape).astype(to)
+    numbers = np.array([float(text) for text in x.flat], float64).reshape(x.shape)
+    return convert(numbers, to)
+
+
+def _integer(text: str) -> int:
+    """Return the integer that a text is, or that its number truncates to."""
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
+
+
+def _to_text(x: Array) -> Array:
+    if x.dtype.kind == "b":
+        x = x.view(np.uint8)
+    texts = np.empty(x.size, string)
+    texts[:] = [_RESERVED.get(text := str(element), text) for element in x.flat]
+    return texts.reshape(x.shape)
+
+
+#: How the specification writes what is no number.
+_RESERVED = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+
+
+def _to_exponent(x: Array, saturate: bool, round_mode: str) -> Array:
+    """Return powers of two: the biased exponents of float32, rounded; 255 is NaN."""
+    bits = x.view(np.uint32)
+    exponent = ((bits >> 23) & 0xFF).astype(np.int32)
+    fraction = bits & 0x7FFFFF
+    if round_mode == "up":
+        more = fraction > 0
+    elif round_mode == "nearest":
+        more = (fraction > 0x400000) | ((fraction == 0x400000) & (exponent > 0))
+    elif round_mode == "down":
+        more = np.zeros(x.shape, bool)
+    else:
+        raise ValueError(f"round_mode={round_mode!r}; ONNX has up, down and nearest")
+    greatest = 0xFE if saturate else 0xFF
+    rounded = np.minimum(exponent + more, greatest)
+    if saturate:
+        rounded = np.where(np.isinf(x), greatest, rounded)
+    found = np.where((exponent == 0xFF) & ~(np.isinf(x) & saturate), 0xFF, rounded)
+    return found.astype(np.uint8).view(float8e8m0)
+
+
+def round_to_integer(x: Array, to: DType) -> Array:
+    """Return `x` rounded to the nearest integers, halves to even, limited to the range of `to`.
+
+    NaN becomes the least value, see docs/rulings.md.
+    """
+    limits = ml_dtypes.iinfo(to)
+    return np.fmin(np.fmax(np.rint(x), int(limits.min)), int(limits.max)).astype(to)
+
+
+def blank(dtype: DType) -> Any:
+    """Return what fills up a tensor: 0, False or an empty text."""
+    return "" if dtype == string else np.zeros((), dtype)[()]
+
+
+def lowest(dtype: DType) -> Any:
+    """Return the least number of a dtype: -inf for floats."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -np.inf
+
+
+def greatest(dtype: DType) -> Any:
+    """Return the greatest number of a dtype: inf for floats."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max
+    return True if dtype.kind == "b" else np.inf

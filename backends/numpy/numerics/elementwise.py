@@ -1,0 +1,396 @@
+"""Operators that compute each element of the result from one element of every input: a table.
+
+A row turns an operator into a function of arrays with the keyword `out`. The function may be given
+one of its inputs as `out`, so it writes `out` last. Half floats are computed in float32 where a
+formula has more than one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOAT8S, bfloat16, float16, float32, float64
+from ....runtime.ir.op import Op
+from ....runtime.ir.types import Array
+from ....runtime.ops import elementwise as ops
+from .convert import convert
+from .special import erf, gelu
+
+Function = Callable[..., object]
+Row = Callable[[Any], Function]
+
+
+def _wide(x: Array) -> Array:
+    """Return half floats as float32, everything else as it is."""
+    return x.astype(float32) if x.dtype == float16 or x.dtype == bfloat16 else x
+
+
+def _put(out: Array, result: Array) -> None:
+    np.copyto(out, result, casting="unsafe")
+
+
+# ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
+
+
+def divide(a: Array, b: Array, *, out: Array) -> None:
+    """Divide; integers toward zero, x/0 = 0 for them."""
+    if a.dtype.kind not in "iu":
+        np.true_divide(a, b, out=out)
+        return
+    quotient = np.floor_divide(a, b)
+    if a.dtype.kind == "i":
+        quotient += (quotient * b != a) & ((a < 0) != (b < 0)) & (b != 0)
+    np.copyto(out, quotient)
+
+
+def power(x: Array, y: Array, *, out: Array) -> None:
+    """Return x to the power of y in the dtype of x, computed in float32 or wider."""
+    if x.dtype.kind in "iu":
+        if y.dtype.kind in "iu" and not (y.dtype.kind == "i" and (y < 0).any()):
+            _put(out, np.power(x, y.astype(x.dtype)))
+        else:
+            _put(out, np.trunc(np.power(x.astype(float64), y.astype(float64))))
+        return
+    base = _wide(x)
+    if y.size == 1:
+        exponent = float(y.reshape(-1)[0])
+        if exponent in _POWERS:
+            _POWERS[exponent](base, out=out)
+            return
+    _put(out, np.power(base, y.astype(float64 if base.dtype == float64 else float32)))
+
+
+_POWERS: dict[float, Function] = {
+    0.5: np.sqrt,
+    1.0: np.positive,
+    2.0: np.square,
+}
+
+
+def _fold(function: Function) -> Function:
+    """Return `function` of two arrays, applied to any number of them."""
+
+    def folded(*arrays: Array, out: Array) -> None:
+        rest = [x for x in arrays if x is not out]
+        mine = [x for x in arrays if x is out]
+        first, *rest = (*mine, *rest)
+        if not rest:
+            np.copyto(out, first)
+        for x in rest:
+            function(first, x, out=out)
+            first = out
+
+    return folded
+
+
+def mean(*arrays: Array, out: Array) -> None:
+    """Return the arithmetic mean of all arrays."""
+    total = sum((_wide(x) for x in arrays[1:]), _wide(arrays[0]))
+    np.true_divide(total, len(arrays), out=out)
+
+
+def clip(x: Array, low: Array | None = None, high: Array | None = None, *, out: Array) -> None:
+    """Limit x to [low, high]; `high` wins where the limits cross."""
+    if x.dtype.kind == "f":
+        floor = -np.inf if low is None else low.reshape(())
+        np.clip(x, floor, np.inf if high is None else high.reshape(()), out=out)
+        return
+    if low is not None:
+        x = np.maximum(x, low.reshape(()), out=out)
+    if high is not None:
+        x = np.minimum(x, high.reshape(()), out=out)
+    if x is not out:
+        np.copyto(out, x)
+
+
+def modulo(fmod: int) -> Function:
+    """Return the remainder with the sign of the dividend (`fmod`) or of the divisor."""
+    return np.fmod if fmod else np.mod
+
+
+# ── comparison, logic and bits ───────────────────────────────────────────────────────────────────
+
+
+def equal(a: Array, b: Array, *, out: Array) -> None:
+    """Compare; strings too."""
+    np.copyto(out, a == b)
+
+
+def is_nan(x: Array, *, out: Array) -> None:
+    """Return where x is not a number."""
+    np.isnan(x.astype(float32) if x.dtype in FLOAT8S else x, out=out)
+
+
+def is_inf(op: ops.IsInf) -> Function:
+    """Return where x is infinite with one of the signs that `op` asks for."""
+
+    def function(x: Array, *, out: Array) -> None:
+        wide = x.astype(float32) if x.dtype in FLOAT8S else x
+        infinite = np.isinf(wide)
+        if not op.detect_negative:
+            infinite &= wide > 0
+        if not op.detect_positive:
+            infinite &= wide < 0
+        np.copyto(out, infinite)
+
+    return function
+
+
+def where(condition: Array, x: Array, y: Array, *, out: Array) -> None:
+    """Return x where the condition holds, y elsewhere."""
+    np.copyto(out, np.where(condition, x, y))
+
+
+def shift(op: ops.BitShift) -> Function:
+    """Return x shifted by y bits; nothing is left after as many bits as x has."""
+    return np.left_shift if op.direction == "LEFT" else np.right_shift
+
+
+# ── conversion ───────────────────────────────────────────────────────────────────────────────────
+
+
+def cast(op: ops.Cast | ops.CastLike) -> Function:
+    """Convert to the dtype of `out`."""
+    saturate, round_mode = bool(op.saturate), op.round_mode
+
+    def function(x: Array, like: Array | None = None, *, out: Array) -> None:
+        np.copyto(out, convert(x, out.dtype, saturate=saturate, round_mode=round_mode))
+
+    return function
+
+
+def bit_cast(x: Array, *, out: Array) -> None:
+    """Read the bits of x as the dtype of `out`."""
+    np.copyto(out, np.ascontiguousarray(x).reshape(x.shape).view(out.dtype))
+
+
+# ── functions of one variable ────────────────────────────────────────────────────────────────────
+
+
+def _half(formula: Callable[[Array], Array]) -> Function:
+    """Return a formula of one array as a function with `out`; half floats go through float32."""
+
+    def function(x: Array, *, out: Array) -> None:
+        _put(out, formula(_wide(x)))
+
+    return function
+
+
+def _wider(function: Function) -> Function:
+    """Return a function of one array that is given half floats as float32."""
+
+    def wider(x: Array, *, out: Array) -> None:
+        wide = _wide(x)
+        if wide is x:
+            function(x, out=out)
+        else:
+            function(wide, out=wide)
+            _put(out, wide)
+
+    return wider
+
+
+def relu(x: Array, *, out: Array) -> None:
+    """max(0, x)."""
+    if x.dtype.kind == "f":
+        np.clip(x, 0, np.inf, out=out)  # several times as fast as a maximum with a scalar
+    else:
+        np.maximum(x, 0, out=out)
+
+
+def leaky_relu(x: Array, alpha: Any, *, out: Array) -> None:
+    """Return x from 0 on, else alpha·x."""
+    scaled = np.multiply(x, alpha)
+    if np.ndim(alpha) == 0 and 0 <= alpha <= 1:
+        np.maximum(x, scaled, out=out)
+    else:
+        _put(out, np.where(x < 0, scaled, x))
+
+
+def prelu(x: Array, slope: Array, *, out: Array) -> None:
+    """Return x from 0 on, else slope·x."""
+    np.copyto(out, np.where(x < 0, x * slope, x))
+
+
+def _sigmoid(x: Array) -> Array:
+    t = np.negative(x, out=np.empty_like(x))
+    np.exp(t, out=t)
+    t += 1
+    return np.reciprocal(t, out=t)
+
+
+def sigmoid(x: Array, *, out: Array) -> None:
+    """1 / (1 + e^-x)."""
+    wide = _wide(x)
+    t = np.negative(wide, out=np.empty_like(wide))
+    np.exp(t, out=t)
+    t += 1
+    np.reciprocal(t, out=out)
+
+
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _gelu(op: ops.Gelu) -> Function:
+    return _wider(_gelu_by_tanh if op.approximate == "tanh" else gelu)
+
+
+def _gelu_by_tanh(x: Array, *, out: Array) -> None:
+    """Compute x (1 + tanh(u)) / 2 = x / (1 + e^-2u) with u = sqrt(2/π) (x + 0.044715 x³)."""
+    t = np.multiply(x, x, out=np.empty_like(x))
+    t *= -2 * sqrt(2 / pi) * 0.044715
+    t -= 2 * sqrt(2 / pi)
+    t *= x
+    np.exp(t, out=t)
+    t += 1
+    np.true_divide(x, t, out=out)
+
+
+def swish(op: ops.Swish) -> Function:
+    """Return x sigmoid(α x)."""
+
+    def function(x: Array, *, out: Array) -> None:
+        t = np.multiply(x, -op.alpha, out=np.empty_like(x))
+        np.exp(t, out=t)
+        t += 1
+        np.true_divide(x, t, out=out)
+
+    return _wider(function)
+
+
+def hard_swish(x: Array, *, out: Array) -> None:
+    """Compute x max(0, min(1, x/6 + 1/2))."""
+    t = np.multiply(x, 1 / 6, out=np.empty_like(x))
+    t += 0.5
+    np.clip(t, 0, 1, out=t)
+    np.multiply(x, t, out=out)
+
+
+def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
+    return np.clip(x * alpha + beta, 0, 1)
+
+
+def _celu(x: Array, alpha: float) -> Array:
+    return np.maximum(x, 0) + np.minimum(np.expm1(x / alpha) * alpha, 0)
+
+
+def _elu(x: Array, alpha: float) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _shrink(x: Array, op: ops.Shrink) -> Array:
+    above, below = x - op.bias, x + op.bias
+    return np.where(x < -op.lambd, below, np.where(x > op.lambd, above, 0))
+
+
+def swiglu(op: ops.SwiGLU) -> Function:
+    """Return a·sigmoid(alpha·a)·b."""
+
+    def function(a: Array, b: Array, *, out: Array) -> None:
+        wide = _wide(a)
+        _put(out, wide * _sigmoid(wide * op.alpha) * _wide(b))
+
+    return function
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _same(function: Function) -> Row:
+    """Return the row of an operator without attributes."""
+    return lambda op: function
+
+
+ELEMENTWISE: dict[type[Op], Row] = {
+    ops.Add: _same(np.add),
+    ops.Sub: _same(np.subtract),
+    ops.Mul: _same(np.multiply),
+    ops.Div: _same(divide),
+    ops.Mod: lambda op: modulo(op.fmod),
+    ops.Pow: _same(power),
+    ops.Max: _same(_fold(np.maximum)),
+    ops.Min: _same(_fold(np.minimum)),
+    ops.Sum: _same(_fold(np.add)),
+    ops.Mean: _same(mean),
+    ops.Neg: _same(np.negative),
+    ops.Abs: _same(np.absolute),
+    ops.Sign: _same(np.sign),
+    ops.Floor: _same(np.floor),
+    ops.Ceil: _same(np.ceil),
+    ops.Round: _same(np.rint),
+    ops.Reciprocal: _same(np.reciprocal),
+    ops.Sqrt: _same(np.sqrt),
+    ops.Clip: _same(clip),
+    ops.Equal: _same(equal),
+    ops.Less: _same(np.less),
+    ops.LessOrEqual: _same(np.less_equal),
+    ops.Greater: _same(np.greater),
+    ops.GreaterOrEqual: _same(np.greater_equal),
+    ops.And: _same(np.logical_and),
+    ops.Or: _same(np.logical_or),
+    ops.Xor: _same(np.logical_xor),
+    ops.Not: _same(np.logical_not),
+    ops.BitwiseAnd: _same(np.bitwise_and),
+    ops.BitwiseOr: _same(np.bitwise_or),
+    ops.BitwiseXor: _same(np.bitwise_xor),
+    ops.BitwiseNot: _same(np.invert),
+    ops.BitShift: shift,
+    ops.IsNaN: _same(is_nan),
+    ops.IsInf: is_inf,
+    ops.Where: _same(where),
+    ops.Cast: cast,
+    ops.CastLike: cast,
+    ops.BitCast: _same(bit_cast),
+    ops.Acos: _same(np.arccos),
+    ops.Acosh: _same(np.arccosh),
+    ops.Asin: _same(np.arcsin),
+    ops.Asinh: _same(np.arcsinh),
+    ops.Atan: _same(np.arctan),
+    ops.Atanh: _same(np.arctanh),
+    ops.Cos: _same(np.cos),
+    ops.Cosh: _same(np.cosh),
+    ops.Erf: _same(_half(erf)),
+    ops.Exp: _same(np.exp),
+    ops.Log: _same(np.log),
+    ops.Sin: _same(np.sin),
+    ops.Sinh: _same(np.sinh),
+    ops.Tan: _same(np.tan),
+    ops.Tanh: _same(np.tanh),
+    ops.Celu: lambda op: _half(partial(_celu, alpha=op.alpha)),
+    ops.Elu: lambda op: _half(partial(_elu, alpha=op.alpha)),
+    ops.Gelu: _gelu,
+    ops.HardSigmoid: lambda op: _half(partial(_hard_sigmoid, alpha=op.alpha, beta=op.beta)),
+    ops.HardSwish: _same(_wider(hard_swish)),
+    ops.LeakyRelu: lambda op: partial(leaky_relu, alpha=op.alpha),
+    ops.Mish: _same(_half(lambda x: x * np.tanh(_softplus(x)))),
+    ops.PRelu: _same(prelu),
+    ops.Relu: _same(relu),
+    ops.Selu: lambda op: _half(lambda x: op.gamma * _elu(x, op.alpha)),
+    ops.Shrink: lambda op: _half(partial(_shrink, op=op)),
+    ops.Sigmoid: _same(sigmoid),
+    ops.Softplus: _same(_half(_softplus)),
+    ops.Softsign: _same(_half(lambda x: x / (1 + np.abs(x)))),
+    ops.SwiGLU: swiglu,
+    ops.Swish: swish,
+    ops.ThresholdedRelu: lambda op: _half(lambda x: np.where(x > op.alpha, x, 0)),
+}
+
+#: How many simple calls a row takes as long as, where it is more than one.
+CALLS: dict[type[Op], int] = {
+    ops.Erf: 6,
+    ops.Exp: 2,
+    ops.Gelu: 7,
+    ops.HardSwish: 2,
+    ops.Mish: 8,
+    ops.Pow: 4,
+    ops.Sigmoid: 4,
+    ops.Softplus: 8,
+    ops.Swish: 4,
+    ops.Tanh: 2,
+}

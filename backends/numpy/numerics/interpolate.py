@@ -1,0 +1,106 @@
+"""Interpolation: which neighbours a position has along an axis, and what they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from ....runtime.ir.dtypes import (
+    COMPLEX,
+    INTEGERS,
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int64,
+    string,
+)
+from ....runtime.ir.types import Array
+from ....runtime.ops.resampling import linear
+from .convert import blank
+
+
+def arithmetic(dtype: DType) -> DType:
+    """Return the dtype of weighted sums of elements of `dtype`.
+
+    Raises:
+        ValueError: it is that of strings.
+    """
+    if dtype == string:
+        raise ValueError("between two strings lies nothing")
+    if dtype in (float16, bfloat16, float32):
+        return float32
+    return dtype if dtype in COMPLEX else float64
+
+
+def narrowed(sums: Array, dtype: DType) -> Array:
+    """Return weighted sums in the dtype of the result.
+
+    Integers are truncated, as by Cast and in onnxruntime, and saturated; what only a rounding error
+    keeps from being an integer counts as one.
+    """
+    if dtype in INTEGERS:
+        limits = ml_dtypes.iinfo(dtype)
+        whole = np.trunc(sums * (1 + 1e-9))
+        return np.clip(whole, int(limits.min), int(limits.max)).astype(dtype)
+    return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One neighbour along an axis, of every position; all arrays are of one shape.
+
+    Attributes:
+        index: where it is, from 0 to the axis' size - 1.
+        inside: whether it is there; what is not counts as 0.
+        weight: its weight.
+    """
+
+    index: Array
+    inside: Array
+    weight: Array
+
+
+def surrounded_by_zeros(position: Array, size: int) -> tuple[Tap, Tap]:
+    """Return both neighbours of each position, those beyond the borders being 0."""
+    position = np.clip(position, -2, size + 1)
+    low = np.floor(position)
+    taps: list[Tap] = []
+    for index in (low, low + 1):
+        inside = (index >= 0) & (index < size)
+        place = np.where(inside, index, 0).astype(int64)
+        taps.append(Tap(place, inside, linear(position - index)))
+    return taps[0], taps[1]
+
+
+def sampled(x: Array, axes: Sequence[Sequence[Tap]], weighted: bool = True) -> Array:
+    """Return [..., positions]: sums over all combinations of the neighbours along each axis.
+
+    Args:
+        x: [..., *spatial].
+        axes: for each spatial axis the neighbours; their arrays, of shape [..., positions],
+            broadcast with those of the other axes and with the leading axes of `x`.
+        weighted: whether the neighbours are multiplied by their weights.
+    """
+    spatial = x.shape[x.ndim - len(axes) :]
+    flat = x.reshape(*x.shape[: x.ndim - len(axes)], prod(spatial))
+    total: Array | None = None
+    for taps in product(*axes):
+        place, inside = taps[0].index, taps[0].inside
+        for tap, size in zip(taps[1:], spatial[1:], strict=True):
+            place, inside = place * size + tap.index, inside & tap.inside
+        part = np.take_along_axis(flat, place, -1)
+        np.copyto(part, np.array(blank(x.dtype), x.dtype), where=~inside)
+        if weighted:
+            for tap in taps:
+                part *= tap.weight
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total

@@ -1,0 +1,1 @@
+"""Operators by family: one file each, named as in `runtime/ops`."""

@@ -1,0 +1,166 @@
+"""Boxes: pooling over regions of images, and which of overlapping ones to keep."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from ....runtime.base.guard import check_time, need
+from ....runtime.ir.dtypes import DType, float32, float64, int64
+from ....runtime.ir.types import Array
+from ....runtime.ops.boxes import MaxRoiPool, NonMaxSuppression, RoiAlign
+from ..engine.registry import kernel
+
+
+def _arithmetic(dtype: DType) -> DType:
+    return float64 if dtype == float64 else float32
+
+
+# ── regions ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(RoiAlign)
+def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Array:
+    """Pool bilinear samples of each region.
+
+    The maximum is over the samples' four weighted neighbours, as the specification's examples and
+    onnxruntime have it, not over the samples.
+    """
+    dtype = _arithmetic(x.dtype)
+    size = (op.output_height, op.output_width)
+    result = np.zeros((len(rois), x.shape[1], *size), dtype)
+    shift = 0.5 if op.coordinate_transformation_mode == "half_pixel" else 0.0
+    corners = rois.astype(dtype) * dtype.type(op.spatial_scale) - dtype.type(shift)
+    for target, (left, top, right, bottom), image in zip(
+        result, corners, batch_indices, strict=True
+    ):
+        source = x[image].astype(dtype)
+        rows = _samples(op, (top, bottom), size[0], source.shape[1])
+        columns = _samples(op, (left, right), size[1], source.shape[2])
+        counts = (len(rows[0][0]) // size[0], len(columns[0][0]) // size[1])
+        if not all(counts):
+            continue
+        samples = len(rows[0][0]) * len(columns[0][0])
+        need(6 * len(source) * samples * dtype.itemsize, "the samples of RoiAlign")
+        parts = [
+            source[:, row[:, np.newaxis], column] * (height[:, np.newaxis] * width)
+            for row, height in rows
+            for column, width in columns
+        ]
+        cells = (-1, size[0], counts[0], size[1], counts[1])
+        if op.mode == "avg":
+            np.add.reduce(parts).reshape(cells).mean((2, 4), out=target)
+        else:
+            np.maximum.reduce(parts).reshape(cells).max((2, 4), out=target)
+    return result.astype(x.dtype)
+
+
+def _samples(
+    op: RoiAlign, ends: tuple[Array, Array], cells: int, size: int
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return both neighbours of all samples along one axis: indices and weights.
+
+    Samples more than one element away from the input weigh nothing, others stay at its border.
+    """
+    begin, end = ends
+    extent = end - begin
+    if op.coordinate_transformation_mode == "output_half_pixel":
+        extent = max(extent, extent.dtype.type(1))
+    cell = extent / cells
+    count = op.sampling_ratio or max(0, ceil(cell))
+    need(4 * cells * count * int64.itemsize, "the samples of RoiAlign")
+    steps = (np.arange(count, dtype=cell.dtype) + 0.5) / max(count, 1)
+    position = (begin + (np.arange(cells, dtype=cell.dtype)[:, np.newaxis] + steps) * cell).ravel()
+    near = (position >= -1) & (position <= size)
+    position = np.clip(position, 0, size - 1)
+    low = position.astype(int64)
+    rest = position - low
+    high = np.minimum(low + 1, size - 1)
+    return (low, np.where(near, 1 - rest, 0)), (high, np.where(near, rest, 0))
+
+
+@kernel(MaxRoiPool)
+def max_roi_pool(op: MaxRoiPool, x: Array, rois: Array) -> Array:
+    """Take the maximum of each cell of each region; 0 for cells without elements."""
+    height, width = op.pooled_shape
+    result = np.empty((len(rois), x.shape[1], height, width), x.dtype)
+    scaled = rois[:, 1:].astype(_arithmetic(x.dtype)) * op.spatial_scale
+    corners = np.floor(scaled + 0.5).astype(int64)
+    for target, image, (x1, y1, x2, y2) in zip(result, rois[:, 0], corners, strict=True):
+        rows = _greatest(x[int(image)], 1, (y1, y2), height)
+        target[...] = _greatest(rows, 2, (x1, x2), width)
+    return np.where(np.isneginf(result), 0, result).astype(x.dtype)
+
+
+def _greatest(x: Array, axis: int, ends: tuple[int, int], cells: int) -> Array:
+    """Return the greatest elements of `cells` overlapping stretches between both ends."""
+    begin, size = ends[0], max(ends[1] - ends[0] + 1, 1)
+    edges = [(i * size // cells, -(-(i + 1) * size // cells)) for i in range(cells)]
+    limits = np.clip(begin + np.array(edges), 0, x.shape[axis])
+    parts = [
+        np.take(x, np.arange(low, high), axis).max(axis, initial=-np.inf) for low, high in limits
+    ]
+    return np.stack(parts, axis)
+
+
+# ── suppression ──────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(NonMaxSuppression)
+def non_max_suppression(
+    op: NonMaxSuppression,
+    boxes: Array,
+    scores: Array,
+    max_output_boxes_per_class: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+) -> Array:
+    """Return [image, class, box] of the boxes to keep, those of higher score first."""
+    most = int(_scalar(max_output_boxes_per_class, 0))
+    overlap = _scalar(iou_threshold, 0)
+    least = _scalar(score_threshold, -np.inf)
+    found: list[Array] = []
+    for image, rows in enumerate(scores):
+        corners = _corners(boxes[image], bool(op.center_point_box))
+        for label, row in enumerate(rows):
+            order = np.argsort(-row, kind="stable")
+            candidates = order if score_threshold is None else order[row[order] > least]
+            kept = _kept(corners, candidates, most, overlap)
+            found.append(np.stack(np.broadcast_arrays(image, label, kept), -1))
+    return np.concatenate(found).astype(int64) if found else np.zeros((0, 3), int64)
+
+
+def _scalar(x: Array | None, default: float) -> float:
+    return default if x is None or not x.size else float(x.reshape(-1)[0])
+
+
+def _corners(boxes: Array, centred: bool) -> Array:
+    """Return [4, boxes]: the lesser and the greater coordinates along both axes."""
+    wide = boxes.astype(_arithmetic(boxes.dtype)).T
+    if centred:
+        middle, half = wide[:2], wide[2:] / 2
+        return np.concatenate([middle - half, middle + half])
+    return np.concatenate([np.minimum(wide[:2], wide[2:]), np.maximum(wide[:2], wide[2:])])
+
+
+def _kept(corners: Array, candidates: Array, most: int, overlap: float) -> Array:
+    """Return the candidates that no better one suppresses."""
+    kept: list[int] = []
+    while len(candidates) and len(kept) < most:
+        best, candidates = candidates[0], candidates[1:]
+        check_time()
+        kept.append(int(best))
+        others = corners[:, candidates]
+        candidates = candidates[_overlaps(corners[:, best, np.newaxis], others) <= overlap]
+    return np.array(kept, int64)
+
+
+def _overlaps(box: Array, others: Array) -> Array:
+    """Return intersection over union of one box with others; 0 where either has no area."""
+    sides = np.minimum(box[2:], others[2:]) - np.maximum(box[:2], others[:2])
+    shared = sides.clip(0).prod(0)
+    areas = [(b[2:] - b[:2]).prod(0) for b in (box, others)]
+    union = areas[0] + areas[1] - shared
+    valid = (shared > 0) & (areas[0] > 0) & (areas[1] > 0) & (union > 0)
+    return np.divide(shared, union, out=np.zeros_like(shared), where=valid)

@@ -1,0 +1,110 @@
+"""Tokens and hashes of texts; see `runtime.ops.contrib_text`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....runtime.ir.dtypes import int32, string, uint32
+from ....runtime.ir.types import Array
+from ....runtime.ops.contrib_text import MurmurHash3, Tokenizer
+from ..engine.registry import kernel
+from ..regex.matcher import Pattern, compile_pattern
+
+_START, _END = "\x02", "\x03"
+
+
+@kernel(Tokenizer)
+def tokenizer(op: Tokenizer, x: Array) -> Array:
+    """Return the tokens of every text."""
+    rows = [_tokens(op, text) for text in x.flat]
+    most = max(map(len, rows), default=0)
+    if not most:
+        return np.empty((*x.shape, 0), string)
+    marks = 2 if op.mark else 0
+    result = np.full((x.size, most + marks), op.pad_value, string)
+    for line, row in zip(result, rows, strict=True):
+        full = [_START, *row, _END] if op.mark else row
+        line[: len(full)] = full
+    return result.reshape(*x.shape, most + marks)
+
+
+def _tokens(op: Tokenizer, text: str) -> list[str]:
+    if op.by_character:
+        return list(text)
+    if op.tokenexp:
+        return _matches(compile_pattern(op.tokenexp), text, op.mincharnum)
+    row = [text]
+    for separator in op.separators or ():
+        pattern = compile_pattern(separator)
+        row = [part for whole in row for part in _parts(pattern, whole, op.mincharnum)]
+    return row
+
+
+def _matches(pattern: Pattern, text: str, least: int) -> list[str]:
+    """Return what matches, from the left; of matches that begin together the longest."""
+    found: list[str] = []
+    at = 0
+    while (span := pattern.search(text, at)) is not None:
+        first, at = span
+        if first == at:
+            at += 1
+        elif at - first >= least:
+            found.append(text[first:at])
+    return found
+
+
+def _parts(pattern: Pattern, text: str, least: int) -> list[str]:
+    """Return what lies between matches; a match of no character takes the one behind it along."""
+    found: list[str] = []
+    begin = 0
+    while (span := pattern.search(text, begin)) is not None:
+        first, end = span
+        if first - begin >= least:
+            found.append(text[begin:first])
+        begin = max(end, first + 1)
+    if len(text) - begin >= least:
+        found.append(text[begin:])
+    return found
+
+
+@kernel(MurmurHash3)
+def murmur_hash3(op: MurmurHash3, x: Array) -> Array:
+    """Return the hashes: of texts in UTF-8, of numbers as they lie in memory."""
+    if x.dtype == string:
+        hashes = np.array([_hash_of_text(text, op.seed) for text in x.flat], uint32)
+    else:
+        words = np.ascontiguousarray(x).reshape(-1, 1).view(x.dtype.newbyteorder("<")).view("<u4")
+        hashes = _hashes(words, np.empty((x.size, 0), np.uint8), op.seed)
+    return hashes.view(uint32 if op.positive else int32).reshape(x.shape)
+
+
+def _hash_of_text(text: str, seed: int) -> np.uint32:
+    data = text.encode()
+    whole = len(data) & ~3
+    words = np.frombuffer(data[:whole], "<u4")[np.newaxis]
+    rest = np.frombuffer(data[whole:], np.uint8)[np.newaxis]
+    return _hashes(words, rest, seed)[0]
+
+
+def _hashes(words: Array, rest: Array, seed: int) -> Array:
+    """Return the MurmurHash3 (x86, 32 bits) of rows of words with up to three bytes behind them."""
+    state = np.full(len(words), seed & 0xFFFFFFFF, uint32)
+    for word in words.T:
+        state = _rotated(state ^ _scrambled(word.astype(uint32)), 13) * uint32.type(5)
+        state += uint32.type(0xE6546B64)
+    if rest.shape[1]:
+        tail = sum((byte.astype(uint32) << uint32.type(8 * i)) for i, byte in enumerate(rest.T))
+        state ^= _scrambled(np.asarray(tail, uint32))
+    state ^= uint32.type(4 * words.shape[1] + rest.shape[1])
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        state ^= state >> uint32.type(shift)
+        state *= uint32.type(factor)
+    return state
+
+
+def _scrambled(word: Array) -> Array:
+    return _rotated(word * uint32.type(0xCC9E2D51), 15) * uint32.type(0x1B873593)
+
+
+def _rotated(word: Array, by: int) -> Array:
+    return (word << uint32.type(by)) | (word >> uint32.type(32 - by))

@@ -1,0 +1,217 @@
+"""Convolutions as matrix products.
+
+Every convolution is one product ``weights [m, c * kernel] @ columns [c * kernel, positions]`` for
+each block of positions. A block's columns are gathered by one strided copy into the workspace (none
+for 1x1 with stride 1), and its result gets bias and activation while it is hot. Groups, depthwise
+convolutions among them, are stacks of such products, several groups to a block. Where it saves
+time, a 3x3 convolution goes another way: see `winograd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, name_of
+from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.types import Array
+from ....runtime.ops.conv import Conv
+from ....runtime.ops.window import window
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
+from ..engine.frame import Block, Frame, blocks, lengths
+from ..engine.registry import builder
+from ..engine.step import Bound, HostStep, Piece, Scratch, Tape
+from ..numerics.products import is_small, recorded, sums
+from ..windows.columns import Unfolding
+from ..windows.winograd import Winograd
+
+#: Bytes of columns in a block: what is gathered should still be near when it is multiplied.
+COLUMNS = 1 << 20
+#: Fewest positions, and filters, of a block that is a part of an image: thin products are slow.
+NARROWEST, FEWEST = 256, 32
+#: Share of its time that another way may take to be taken.
+WORTHWHILE = 0.85
+
+
+def operands(node: Node) -> tuple[Value, Value, Value | None]:
+    """Return the first two inputs, which must be there, and the third one."""
+    first, second, *rest = node.inputs
+    if first is None or second is None:
+        raise ValueError(f"'{node.name}' lacks an input")
+    return first, second, rest[0] if rest else None
+
+
+@builder(Conv, fuses=True)
+def conv(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Run a convolution over any number of axes, with the elementwise nodes behind it."""
+    x, _, _ = operands(chain.head)
+    if x.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(x.tensor.dtype)}"
+    if not x.tensor.size:
+        return f"an input without elements: {x.tensor}"
+    made = _Convolution(chain, COLUMNS, NARROWEST)
+    limit = COLUMNS
+    while options.workspace is not None and made.nbytes > options.workspace and limit:
+        limit //= 2
+        made = _Convolution(chain, limit, 1)
+    if options.conv not in ("direct", "naive") and Winograd.applies(chain):
+        other = Winograd(chain)
+        fits = options.workspace is None or other.nbytes * other.workers <= options.workspace
+        if fits and other.nanoseconds < WORTHWHILE * made.nanoseconds:
+            return other.step(site)
+    return made.step(site)
+
+
+class _Convolution:
+    """The geometry of one convolution, cut into blocks.
+
+    Args:
+        chain: the convolution and what follows it.
+        limit: bytes of columns and sums in a block.
+        narrowest: fewest positions of a block that is a part of an image.
+    """
+
+    def __init__(self, chain: Chain, limit: int, narrowest: int) -> None:
+        self.chain = chain
+        self.x, self.w, self.bias = operands(chain.head)
+        x, w = self.x.tensor, self.w.tensor
+        self.group = cast(Conv, chain.head.op).group
+        self.filters, self.rows = w.dims[0] // self.group, prod(w.dims[1:])
+        self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
+        self.positions = prod(self.window.output)
+        self.dtype = sums(x.dtype)
+        self.workers = thread_pool.size()
+        self._cut(limit, narrowest)
+        self.scratch = Scratch()
+        self.unfolding = Unfolding.of(
+            self.window, x, self.group, self.dtype, (self.together, self.boxes), self.scratch
+        )
+        self.sums = self._reserve_sums()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of workspace for all threads."""
+        return self.scratch.nbytes * self.workers
+
+    def _reserve_sums(self) -> Piece | None:
+        """Return workspace for the sums of a block, where they do not go into the result at once.
+
+        A block of some columns of the result lies there in pieces; bias and activation take half
+        the time on a copy in one piece.
+        """
+        is_split = len(self.boxes) > 1 and (self.bias is not None or self.chain.stages)
+        if not is_split and self.x.tensor.dtype == self.dtype:
+            return None
+        widest = max((prod(lengths(box)) for box in self.boxes), default=0)
+        most = max((part.stop - part.start for part in self.parts), default=0)
+        return self.scratch.take(self.together * most * widest, self.dtype)
+
+    @property
+    def nanoseconds(self) -> float:
+        """What it takes on one core."""
+        columns = self.x.tensor.dims[0] * self.group * self.positions
+        gathering = self.rows * ELEMENT
+        result = self.filters * (self.rows * PRODUCT + (1 + self.chain.calls) * ELEMENT)
+        return columns * (gathering + result)
+
+    def _cut(self, limit: int, narrowest: int) -> None:
+        """Choose blocks: whole groups, or boxes of outputs and filters of one group at a time."""
+        wanted = blocks_worth(self.nanoseconds, self.workers)
+        images = max(1, self.x.tensor.dims[0])
+        column = max(1, (self.rows + self.filters) * self.dtype.itemsize)
+        whole = max(1, self.positions * column)
+        self.together = max(1, min(self.group, limit // whole, -(-self.group * images // wanted)))
+        have = images * -(-self.group // self.together)
+        positions = self.positions
+        if self.together == 1:
+            share = -(-self.positions // -(-wanted // have))
+            positions = max(narrowest, min(limit // column, share))
+        self.boxes = list(blocks(self.window.output, max(1, positions)))
+        have *= max(1, len(self.boxes))
+        parts = 1
+        if self.together == 1:
+            parts = max(1, min(self.filters // FEWEST, -(-wanted // have), self.workers))
+        bounds = [self.filters * i // parts for i in range(parts + 1)]
+        self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return what runs it."""
+        how = "direct" if self.unfolding.matrix is None else "unfolded"
+        stack = f"{self.group}x " if self.group > 1 else ""
+        kernel = f"{how} product {stack}{self.filters}x{self.rows}x{self.positions}"
+        name, own = f"{self.chain.title}: {kernel}", self.scratch.nbytes
+        return HostStep(name, site, self._record, self.workers, own)
+
+    def _blocks(self) -> Iterator[tuple[int, slice, slice, Block]]:
+        """Yield image, groups, filters and box of every block."""
+        for image in range(self.x.tensor.dims[0]):
+            for first in range(0, self.group, self.together):
+                groups = slice(first, min(first + self.together, self.group))
+                for part in self.parts:
+                    for box in self.boxes:
+                        yield image, groups, part, box
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        tapes: list[Tape] = []
+        x, channels = bound[self.x], self.unfolding.channels
+        weights, bias = self._matrices(bound), self._addend(bound)
+        joined = Frame(self.chain.output.tensor.dims, (0, 1, 2))
+        frame = self.chain.frame(joined.starts)
+        finish = self.chain.finish(frame, bound)
+        result = bound[self.chain.output]
+        result = result.reshape(len(x), self.group, self.filters, self.positions)
+        for image, groups, part, box in self._blocks():
+            tape: Tape = []
+            inputs = x[image, groups.start * channels : groups.stop * channels]
+            columns = self.unfolding.fill(tape, bound, inputs, box)
+            outputs = slice(
+                groups.start * self.filters + part.start,
+                (groups.stop - 1) * self.filters + part.stop,
+            )
+            place = (slice(image, image + 1), outputs, *box)
+            target = result[image, groups, part, joined.block(place)[2]]
+            sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
+            tape.append(_product(weights[groups, part], columns, sums))
+            if bias is not None:
+                last = sums if self.chain.stages else target
+                tape.append(partial(np.add, sums, bias[groups, part], out=last))
+            elif not self.chain.stages and sums is not target:
+                tape.append(partial(np.copyto, target, sums))
+            block = frame.block(place)
+            finish(tape, block, sums.reshape(lengths(block)) if self.sums else None)
+            tapes.append(tape)
+        return tapes
+
+    def _matrices(self, bound: Bound) -> Array:
+        """Return the weights as matrices [groups, filters, rows]."""
+        shape = self.group, self.filters, self.rows
+        widest = max((prod(lengths(box)) for box in self.boxes), default=0)
+        if not self.w.is_constant or not is_small(self.filters, self.rows, widest):
+            return bound.as_dtype(self.w, self.dtype).reshape(shape)
+
+        def turned(w: Array) -> Array:
+            return w.reshape(shape).swapaxes(1, 2).astype(self.dtype, "C")
+
+        layout = ("turned", self.group, self.dtype)
+        return bound.packed((self.w,), layout, turned).swapaxes(1, 2)
+
+    def _addend(self, bound: Bound) -> Array | None:
+        """Return the bias as [groups, filters, 1]."""
+        bias = bound.get(self.bias)
+        return None if bias is None else bias.reshape(self.group, self.filters, 1)
+
+
+def _product(a: Array, b: Array, out: Array) -> Callable[[], object]:
+    """Return a product of stacks of matrices; a stack of one as the plain product it is."""
+    if len(a) == 1:
+        return recorded(a[0], b[0], out[0])
+    return recorded(a, b, out)

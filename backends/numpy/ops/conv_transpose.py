@@ -1,0 +1,119 @@
+"""Transposed convolutions: a matrix product, whose columns are added where the windows lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, name_of
+from ....runtime.ir.types import Array
+from ....runtime.ops.conv import ConvTranspose
+from ....runtime.ops.window import transposed_window
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.chain import Chain
+from ..engine.registry import builder
+from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..numerics.products import recorded, sums
+from ..windows.taps import transposed_axes
+from .conv import COLUMNS, operands
+
+
+@builder(ConvTranspose, fuses=True)
+def conv_transpose(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Run a transposed convolution over any number of axes, with the nodes behind it."""
+    x, _, _ = operands(chain.head)
+    if x.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(x.tensor.dtype)}"
+    return _Transposed(chain, options.workspace).step(site)
+
+
+class _Transposed:
+    """The geometry of one transposed convolution, cut into blocks of filters."""
+
+    def __init__(self, chain: Chain, workspace: int | None) -> None:
+        self.chain = chain
+        self.x, self.w, self.bias = operands(chain.head)
+        x, w = self.x.tensor, self.w.tensor
+        op = cast(ConvTranspose, chain.head.op)
+        self.group, self.filters = op.group, w.dims[1]
+        self.window = transposed_window(op, x.dims[2:], w.dims[2:])
+        self.axes = transposed_axes(self.window, x.dims[2:])
+        self.dtype, self.workers = sums(x.dtype), thread_pool.size()
+        self.positions, self.taps = prod(x.dims[2:]), prod(self.window.kernel)
+        column = self.positions * self.taps * self.dtype.itemsize
+        limit = min(COLUMNS, (workspace or COLUMNS) // self.workers)
+        self.step_by = max(1, min(self.filters, limit // max(1, column)))
+        self.scratch = Scratch()
+        rows = self.step_by * self.taps
+        self.columns = self.scratch.take(rows * self.positions, self.dtype)
+        self.sums = None
+        if x.dtype != self.dtype:
+            size = self.step_by * prod(self.window.output)
+            self.sums = self.scratch.take(size, self.dtype)
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return what runs it."""
+        channels = self.x.tensor.dims[1] // self.group
+        size = f"{self.filters * self.taps}x{channels}x{self.positions}"
+        name = f"{self.chain.title}: product {size} and {self.taps} sums"
+        return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
+
+    def _blocks(self) -> Iterator[tuple[int, int, slice]]:
+        """Yield image, group and filters of every block."""
+        firsts = range(0, self.filters, self.step_by)
+        for image, group, first in product(range(self.x.tensor.dims[0]), range(self.group), firsts):
+            yield image, group, slice(first, min(first + self.step_by, self.filters))
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        x, out = bound[self.x], bound[self.chain.output]
+        channels = self.x.tensor.dims[1] // self.group
+        grouped = x.reshape(len(x), self.group, channels, self.positions)
+        weights = bound.as_dtype(self.w, self.dtype).reshape(
+            self.group, channels, self.filters, self.taps
+        )
+        bias = bound.get(self.bias)
+        frame = self.chain.frame((0, 1, 2))
+        finish = self.chain.finish(frame, bound)
+        tapes: list[Tape] = []
+        for image, group, part in self._blocks():
+            tape: Tape = []
+            outputs = slice(group * self.filters + part.start, group * self.filters + part.stop)
+            target = out[image, outputs]
+            sums = target if self.sums is None else bound.scratch(self.sums, target.shape)
+            tape.append(_start(sums, None if bias is None else bias[outputs]))
+            self._scatter(tape, bound, weights[group, :, part], grouped[image, group], sums)
+            if sums is not target:
+                tape.append(partial(np.copyto, target, sums))
+            whole = (slice(0, size) for size in self.window.output)
+            finish(tape, frame.block((slice(image, image + 1), outputs, *whole)))
+            tapes.append(tape)
+        return tapes
+
+    def _scatter(self, tape: Tape, bound: Bound, weights: Array, data: Array, sums: Array) -> None:
+        """Multiply weights [channels, filters, taps] with data, and add every tap to its place."""
+        channels, filters, taps = weights.shape
+        columns = bound.scratch(self.columns, (filters * taps, self.positions))
+        matrix = weights.reshape(channels, filters * taps).T
+        tape.append(recorded(matrix, data, columns))
+        spatial = self.x.tensor.dims[2:]
+        windows = columns.reshape(filters, *self.window.kernel, *spatial)
+        for tap in product(*map(range, self.window.kernel)):
+            pairs = [axis.tap(k) for axis, k in zip(self.axes, tap, strict=True)]
+            place = sums[(slice(None), *(at for _, at in pairs))]
+            part = windows[(slice(None), *tap)][(slice(None), *(which for which, _ in pairs))]
+            if part.size:
+                tape.append(partial(np.add, place, part, out=place))
+
+
+def _start(sums: Array, bias: Array | None) -> partial[object]:
+    """Return what gives every sum its first value."""
+    if bias is None:
+        return partial(sums.fill, 0)
+    return partial(np.copyto, sums, bias.reshape(-1, *[1] * (sums.ndim - 1)))

@@ -1,0 +1,118 @@
+"""Operators that read or write the elements that other inputs point at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ....runtime.ir.types import Array
+from ....runtime.ops import gather as ops
+from ..engine.registry import kernel
+
+
+def _from_front(indices: Array, size: int, what: str = "indices") -> Array:
+    """Return indices counted from the front; raises IndexError for those outside of the axis."""
+    if indices.size and (indices.min() < -size or indices.max() >= size):
+        found = f"{indices.min()} to {indices.max()}"
+        raise IndexError(f"{what} run from {found}, outside of an axis of {size} elements")
+    return np.where(indices < 0, indices + size, indices)
+
+
+@kernel(ops.Gather)
+def gather(op: ops.Gather, data: Array, indices: Array, *, out: Array) -> None:
+    """Take slices along an axis."""
+    places = _from_front(indices, data.shape[op.axis])
+    np.copyto(out, np.take(data, places, op.axis))
+
+
+@kernel(ops.GatherElements)
+def gather_elements(op: ops.GatherElements, data: Array, indices: Array, *, out: Array) -> None:
+    """Take the element whose index along an axis is given at every place."""
+    np.copyto(out, data[_along(op.axis, data, indices)])
+
+
+def _along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
+    """Return an index of every element of `indices`, which stands for the one along `axis`."""
+    grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in indices.shape)])
+    grid[axis] = _from_front(indices, data.shape[axis])
+    return tuple(grid)
+
+
+@kernel(ops.GatherND)
+def gather_nd(op: ops.GatherND, data: Array, indices: Array, *, out: Array) -> None:
+    """Take the slices whose coordinates the last axis of `indices` gives."""
+    batch = tuple(np.ogrid[tuple(slice(size) for size in indices.shape[: op.batch_dims])])
+    inner = indices.ndim - 1 - op.batch_dims
+    lead = tuple(grid.reshape(*grid.shape, *[1] * inner) for grid in batch)
+    np.copyto(out, data[(*lead, *_coordinates(data.shape[op.batch_dims :], indices))])
+
+
+def _coordinates(shape: tuple[int, ...], indices: Array) -> tuple[Array, ...]:
+    columns = range(indices.shape[-1])
+    return tuple(_from_front(indices[..., i], shape[i], f"coordinates {i}") for i in columns)
+
+
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add.at,
+    "mul": np.multiply.at,
+    "max": np.maximum.at,
+    "min": np.minimum.at,
+}
+
+
+def _scatter(out: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> None:
+    if reduction == "none":
+        out[where] = updates
+    else:
+        _REDUCTIONS[reduction](out, where, updates)
+
+
+@kernel(ops.ScatterElements)
+def scatter_elements(
+    op: ops.ScatterElements, data: Array, indices: Array, updates: Array, *, out: Array
+) -> None:
+    """Write elements at the given indices along an axis."""
+    np.copyto(out, data)
+    _scatter(out, _along(op.axis, data, indices), updates, op.reduction)
+
+
+@kernel(ops.ScatterND)
+def scatter_nd(
+    op: ops.ScatterND, data: Array, indices: Array, updates: Array, *, out: Array
+) -> None:
+    """Write slices at the given coordinates."""
+    np.copyto(out, data)
+    _scatter(out, _coordinates(data.shape, indices), updates, op.reduction)
+
+
+@kernel(ops.TensorScatter)
+def tensor_scatter(
+    op: ops.TensorScatter, cache: Array, update: Array, first: Array | None = None, *, out: Array
+) -> None:
+    """Write a stretch of every batch entry of a cache."""
+    np.copyto(out, cache)
+    target, source = (np.moveaxis(a, op.axis, 1) for a in (out, update))
+    count, room = source.shape[1], target.shape[1]
+    for i, start in enumerate([0] * len(cache) if first is None else first.tolist()):
+        places = np.arange(start, start + count)
+        target[i, places % room if op.mode == "circular" else _from_front(places, room)] = source[i]
+
+
+@kernel(ops.OneHot)
+def one_hot(op: ops.OneHot, indices: Array, depth: Array, values: Array, *, out: Array) -> None:
+    """Put `values[1]` where the index points, `values[0]` elsewhere."""
+    size = out.shape[op.axis]
+    places = np.expand_dims(indices.astype(np.int64), op.axis)
+    line = np.arange(size).reshape([-1 if i == op.axis % out.ndim else 1 for i in range(out.ndim)])
+    np.copyto(
+        out, np.where(np.where(places < 0, places + size, places) == line, values[1], values[0])
+    )
+
+
+@kernel(ops.Compress)
+def compress(op: ops.Compress, data: Array, condition: Array) -> Array:
+    """Take the slices where the condition holds."""
+    places = np.flatnonzero(condition)
+    return data.reshape(-1)[places] if op.axis is None else np.take(data, places, op.axis)

@@ -1,0 +1,168 @@
+"""Matrix products by BLAS; half floats are summed in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.dtypes import DType, float64
+from ....runtime.ir.graph import Value
+from ....runtime.ir.types import Array
+from ....runtime.ops.matmul import Det, Einsum, Gemm, MatMul
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
+from ..engine.frame import Block, cut
+from ..engine.registry import builder, kernel
+from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..numerics.products import recorded, sums
+from .conv import operands
+
+#: Rows or columns that BLAS's kernels take at once, a multiple of what each of them does.
+GROUP = 16
+
+
+@builder(MatMul, fuses=True)
+def matmul(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Multiply stacks of matrices, with the elementwise nodes behind the product."""
+    a, b, _ = operands(chain.head)
+    return _Product(chain, a, b, sums(a.tensor.dtype)).step(site)
+
+
+@builder(Gemm, fuses=True)
+def gemm(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Multiply two matrices and add a third one, with the elementwise nodes behind.
+
+    Integers with factors are summed in float64, as the factors are floats.
+    """
+    a, b, _ = operands(chain.head)
+    op, dtype = chain.head.op, sums(a.tensor.dtype)
+    if dtype.kind in "iu" and isinstance(op, Gemm) and (op.alpha, op.beta) != (1, 1):
+        dtype = float64
+    return _Product(chain, a, b, dtype).step(site)
+
+
+class _Product:
+    """alpha * a @ b + beta * c, the addend and all but the product left out for MatMul."""
+
+    def __init__(self, chain: Chain, a: Value, b: Value, dtype: DType) -> None:
+        self.chain, self.a, self.b, self.dtype = chain, a, b, dtype
+        self.dims = chain.output.tensor.dims
+        self.scratch = Scratch()
+        self.sums = None
+        if chain.output.tensor.dtype != dtype:
+            self.sums = self.scratch.take(chain.output.tensor.size, dtype)
+        self.workers = 1 if self.scratch.nbytes else thread_pool.size()
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return what runs it."""
+        name = f"{self.chain.title}: {self.a.tensor} @ {self.b.tensor}"
+        return HostStep(name, site, self._record, self.workers, self.scratch.nbytes)
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        op = self.chain.head.op
+        a, b = (bound.as_dtype(value, self.dtype) for value in (self.a, self.b))
+        if isinstance(op, Gemm):
+            a, b = a.T if op.transA else a, b.T if op.transB else b
+        out = bound[self.chain.output]
+        sums = out if self.sums is None else bound.scratch(self.sums, self.dims)
+        boxes = list(self._boxes(a, b))
+        frame = self.chain.frame(*self._joined(boxes[0]))
+        finish = self.chain.finish(frame, bound)
+        tapes: list[Tape] = []
+        for box in boxes:
+            tape: Tape = [_multiply(a, b, sums, box, is_fixed=self.b.is_constant)]
+            if isinstance(op, Gemm):
+                self._add(tape, op, bound, sums[box], box)
+            if sums is not out:
+                tape.append(partial(np.copyto, out, sums, casting="unsafe"))
+            if out.size:
+                finish(tape, frame.block(box) if box else tuple(map(slice, frame.shape)))
+            tapes.append(tape)
+        return tapes
+
+    def _boxes(self, a: Array, b: Array) -> Iterator[Block]:
+        """Yield the parts of the result: some of its stacks, rows or columns."""
+        whole = tuple(slice(0, size) for size in self.dims)
+        calls = 1 + self.chain.calls
+        nanoseconds = prod(self.dims) * (a.shape[-1] * PRODUCT + calls * ELEMENT) + b.size * FETCH
+        wanted = blocks_worth(nanoseconds, self.workers)
+        if wanted < 2 or a.ndim < 2 or b.ndim < 2:
+            yield whole
+            return
+        stacks, rows, columns = self.dims[0], *self.dims[-2:]
+        axis = 0
+        if len(self.dims) == 2 or stacks < self.workers:
+            axis = len(self.dims) - (1 if columns >= rows else 2)
+        # BLAS sums whole groups of rows or columns in one order and what is left over in another:
+        # blocks of whole groups make a product independent of how it is cut.
+        size = self.dims[axis]
+        bounds = {min(size, -(-size * i // wanted // GROUP) * GROUP) for i in range(wanted + 1)}
+        for start, stop in pairwise(sorted(bounds)):
+            yield (*whole[:axis], slice(start, stop), *whole[axis + 1 :])
+
+    def _joined(self, box: Block) -> tuple[tuple[int, ...], ...]:
+        """Return which axes may be joined, coarse first, so that boxes are contiguous in each."""
+        last = max(1, len(self.dims) - 1)
+        parts = (part.stop - part.start for part in box)
+        whole = [part == size for part, size in zip(parts, self.dims, strict=True)]
+        axis = 0 if all(whole) else whole.index(False)
+        if axis == 0:
+            return (0,), (0, last)
+        return ((0, last),) if axis == last else ((0, axis), (0, axis, last))
+
+    def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array, box: Block) -> None:
+        if op.alpha != 1:
+            tape.append(partial(np.multiply, sums, op.alpha, out=sums))
+        _, _, c = operands(self.chain.head)
+        if c is None or op.beta == 0:
+            return
+        if op.beta != 1 and c.is_constant:
+            layout = ("times", op.beta, self.dtype)
+            addend = bound.packed((c,), layout, lambda x: (x * op.beta).astype(self.dtype))
+        else:
+            addend = bound[c]
+        addend = cut(addend.reshape((1,) * (2 - addend.ndim) + addend.shape), box)
+        if op.beta != 1 and not c.is_constant:
+            tape.append(lambda: np.add(sums, addend * op.beta, out=sums, casting="same_kind"))
+        else:
+            tape.append(partial(np.add, sums, addend, out=sums))
+
+
+def _multiply(
+    a: Array, b: Array, out: Array, box: Block, *, is_fixed: bool
+) -> Callable[[], object]:
+    """Return the call that computes one part of a product."""
+    if a.ndim > 1:
+        a = _stacks(a, box)[..., box[-2], :] if b.ndim > 1 else a
+    if b.ndim > 1:
+        b = _stacks(b, box)[..., box[-1]] if a.ndim > 1 else b
+    return recorded(a, b, out[(..., *box)], is_fixed=is_fixed)
+
+
+def _stacks(data: Array, box: Block) -> Array:
+    """Return the stacks of an operand that the leading axes of a box of the result need."""
+    lead = box[: len(box) - 2]
+    own = lead[len(lead) - (data.ndim - 2) :]
+    sizes = data.shape[:-2]
+    return data[tuple(slice(None) if n == 1 else s for n, s in zip(sizes, own, strict=True))]
+
+
+@kernel(Einsum)
+def einsum(op: Einsum, *inputs: Array) -> Array:
+    """Sum over the letters that the result lacks."""
+    dtype = inputs[0].dtype
+    wide = [x.astype(sums(dtype), copy=False) for x in inputs]
+    return np.einsum(op.equation.replace(" ", ""), *wide, optimize=len(wide) > 1).astype(dtype)
+
+
+@kernel(Det)
+def det(op: Det, x: Array) -> Array:
+    """Return the determinant of each matrix."""
+    return np.linalg.det(x.astype(sums(x.dtype), copy=False)).astype(x.dtype)

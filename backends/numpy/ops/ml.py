@@ -1,0 +1,190 @@
+"""Classical machine learning: features, and what turns sums into scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, DType, float32, float64, int64, string
+from ....runtime.ir.types import Array
+from ....runtime.ops.ml import (
+    ArrayFeatureExtractor,
+    Binarizer,
+    CategoryMapper,
+    FeatureVectorizer,
+    Imputer,
+    LabelEncoder,
+    Normalizer,
+    OneHotEncoder,
+    Scaler,
+)
+from ..engine.registry import kernel
+
+# ── scores ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows_of(x: Array) -> Array:
+    """Return features [n, c] as floats; a vector is one row."""
+    return np.atleast_2d(x if x.dtype in FLOATS else x.astype(float32))
+
+
+def labels_of(places: Array, ints: Sequence[int] | None, strings: Sequence[str] | None) -> Array:
+    """Return the class labels at these places."""
+    return np.array(strings, string)[places] if strings else np.array(ints, int64)[places]
+
+
+def transformed(scores: Array, transform: str) -> Array:
+    """Return scores [n, classes] after a `post_transform`."""
+    if transform == "LOGISTIC":
+        return 0.5 * np.tanh(0.5 * scores) + 0.5
+    if transform == "PROBIT":
+        return _probit(scores)
+    if transform == "NONE":
+        return scores
+    exponentials = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
+    if transform == "SOFTMAX_ZERO":
+        exponentials = np.where(np.abs(scores) <= 1e-7, 0, exponentials)
+    total = exponentials.sum(1, keepdims=True)
+    return np.where(total == 0, 0.5, exponentials / np.where(total == 0, 1, total))
+
+
+def _probit(p: Array) -> Array:
+    """Return the inverse of the normal distribution by Winitzki's formula, as onnxruntime does."""
+    sign = np.where(p < 0.5, -1, 1)
+    logarithm = np.log(4 * p * (1 - p))
+    middle = 2 / (np.pi * 0.147) + 0.5 * logarithm
+    return 2**0.5 * sign * np.sqrt(np.sqrt(middle * middle - logarithm / 0.147) - middle)
+
+
+def both_classes(scores: Array, transform: str, probabilities: bool) -> Array:
+    """Return the scores of two classes [n, 2], given those of the second one [n, 1].
+
+    Args:
+        scores: of the second class.
+        transform: the `post_transform`.
+        probabilities: whether the first class has 1 minus the score, rather than its negative.
+    """
+    if transform == "PROBIT":
+        return _probit(scores)
+    if probabilities and transform == "NONE":
+        return np.concatenate([1 - scores, scores], 1)
+    return transformed(np.concatenate([-scores, scores], 1), transform)
+
+
+# ── features ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(ArrayFeatureExtractor)
+def array_feature_extractor(op: ArrayFeatureExtractor, x: Array, y: Array) -> Array:
+    """Take columns of the last axis."""
+    if y.size and not 0 <= y.min() <= y.max() < x.shape[-1]:
+        raise ValueError(f"y has columns {y.min()} to {y.max()}; x has {x.shape[-1]}")
+    found = np.take(x, y.reshape(-1), -1)
+    return found[np.newaxis] if x.ndim == 1 else found
+
+
+@kernel(Binarizer)
+def binarizer(op: Binarizer, x: Array) -> Array:
+    """Compare with a threshold."""
+    return (x > op.threshold).astype(x.dtype)
+
+
+def _looked_up(x: Array, keys: Array, values: Array, default: Any, dtype: DType) -> Array:
+    """Return the value at the last key that equals each element; a NaN equals another."""
+    default = np.asarray(default).astype(dtype).reshape(())
+    if not len(keys):
+        return np.full(x.shape, default, dtype)
+    order = np.argsort(keys, kind="stable")
+    places = np.searchsorted(keys[order], x.reshape(-1), "right") - 1
+    nearest = order[np.maximum(places, 0)]
+    same = keys[nearest] == x.reshape(-1)
+    if x.dtype.kind == "f":
+        same |= np.isnan(keys[nearest]) & np.isnan(x.reshape(-1))
+    return np.where(same, values[nearest], default).reshape(x.shape).astype(dtype)
+
+
+@kernel(LabelEncoder)
+def label_encoder(op: LabelEncoder, x: Array) -> Array:
+    """Look up every element among the keys."""
+    keys = _variant(op.keys_tensor, op.keys_floats, op.keys_int64s, op.keys_strings)
+    values = _variant(op.values_tensor, op.values_floats, op.values_int64s, op.values_strings)
+    defaults = {string: op.default_string, int64: op.default_int64, float32: op.default_float}
+    default = defaults.get(values.dtype, 0)
+    if op.default_tensor is not None:
+        default = op.default_tensor.array
+    return _looked_up(x, keys, values, default, values.dtype)
+
+
+def _variant(
+    tensor: Any,
+    floats: Sequence[float] | None,
+    ints: Sequence[int] | None,
+    strings: Sequence[str] | None,
+) -> Array:
+    """Return the one variant of an attribute that is set."""
+    if tensor is not None:
+        return tensor.array.reshape(-1)
+    if floats is not None:
+        return np.array(floats, float32)
+    return np.array(ints, int64) if ints is not None else np.array(strings, string)
+
+
+@kernel(CategoryMapper)
+def category_mapper(op: CategoryMapper, x: Array) -> Array:
+    """Map strings to integers, or integers to strings."""
+    strings, ints = np.array(op.cats_strings or (), string), np.array(op.cats_int64s or (), int64)
+    if x.dtype == string:
+        return _looked_up(x, strings, ints, op.default_int64, int64)
+    return _looked_up(x, ints, strings, op.default_string, string)
+
+
+@kernel(FeatureVectorizer)
+def feature_vectorizer(op: FeatureVectorizer, *inputs: Array) -> Array:
+    """Put features side by side."""
+    return np.concatenate([np.atleast_2d(x).astype(float32) for x in inputs], 1)
+
+
+@kernel(Imputer)
+def imputer(op: Imputer, x: Array) -> Array:
+    """Replace one value, which may be NaN."""
+    values = op.imputed_value_floats or op.imputed_value_int64s
+    replaced = op.replaced_value_float if op.imputed_value_floats else op.replaced_value_int64
+    missing = np.isnan(x) if np.isnan(replaced) else x == replaced
+    return np.where(missing, np.array(values).astype(x.dtype), x)
+
+
+@kernel(Normalizer)
+def normalizer(op: Normalizer, x: Array) -> Array:
+    """Divide rows by their norm; rows of zeros stay."""
+    wide = x.astype(float64)
+    if op.norm == "MAX":
+        norm = wide.max(-1, keepdims=True, initial=-np.inf)
+    elif op.norm == "L1":
+        norm = np.abs(wide).sum(-1, keepdims=True)
+    else:
+        norm = np.sqrt(np.square(wide).sum(-1, keepdims=True))
+    return (wide / np.where(norm == 0, 1, norm)).astype(float32)
+
+
+@kernel(OneHotEncoder)
+def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
+    """Put 1 at the category of each element."""
+    if op.cats_strings:
+        categories = np.array(op.cats_strings, string)
+    else:
+        categories, x = np.array(op.cats_int64s, int64), x.astype(int64)
+    found = x[..., np.newaxis] == categories
+    if not op.zeros and not found.any(-1).all():
+        unknown = x[~found.any(-1)].reshape(-1)[0]
+        raise ValueError(f"{unknown!r} is none of the categories")
+    return found.astype(float32)
+
+
+@kernel(Scaler)
+def scaler(op: Scaler, x: Array) -> Array:
+    """Subtract an offset and multiply by a scale."""
+    offset = np.array(op.offset or (0.0,), float32)
+    scale = np.array(op.scale or (1.0,), float32)
+    return ((x.astype(float64) - offset) * scale).astype(float32)

@@ -1,0 +1,161 @@
+"""Linear models and support vector machines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....runtime.ir.dtypes import DType, float32
+from ....runtime.ir.types import Array
+from ....runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier, SVMRegressor
+from ..engine.registry import kernel
+from ..numerics.products import multiply
+from .ml import both_classes, labels_of, rows_of, transformed
+
+
+@kernel(LinearRegressor)
+def linear_regressor(op: LinearRegressor, x: Array) -> Array:
+    """Return x @ coefficients.T + intercepts."""
+    rows = rows_of(x)
+    coefficients = np.array(op.coefficients or (), rows.dtype).reshape(op.targets, -1)
+    scores = multiply(rows, coefficients.T) + np.array(op.intercepts or (0.0,), rows.dtype)
+    return _regressed(scores, op.post_transform)
+
+
+def _regressed(scores: Array, transform: str) -> Array:
+    """Return scores after a `post_transform`; a single one knows PROBIT alone."""
+    if scores.shape[1] == 1 and transform != "PROBIT":
+        return scores.astype(float32)
+    return transformed(scores, transform).astype(float32)
+
+
+@kernel(LinearClassifier)
+def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
+    """Return the labels of the greatest scores, and the scores."""
+    rows = rows_of(x)
+    classes = len(op.classlabels_ints or op.classlabels_strings or ())
+    coefficients = np.array(op.coefficients, rows.dtype).reshape(-1, rows.shape[1])
+    scores = multiply(rows, coefficients.T) + np.array(op.intercepts or (0.0,), rows.dtype)
+    if scores.shape[1] == 1 and classes == 2:
+        places = (scores[:, 0] > 0).astype(int)
+        results = both_classes(scores, op.post_transform, probabilities=False)
+    else:
+        places = scores.argmax(1)
+        results = transformed(scores, op.post_transform)
+    labels = labels_of(places, op.classlabels_ints, op.classlabels_strings)
+    return labels, results.astype(float32)
+
+
+# ── support vector machines ──────────────────────────────────────────────────────────────────────
+
+
+def _kernel(op: SVMClassifier | SVMRegressor, rows: Array, vectors: Array) -> Array:
+    """Return the kernel of every row with every vector: [rows, vectors]."""
+    gamma, offset, degree = op.kernel_params or (0.0, 0.0, 0.0)
+    if op.kernel_type == "RBF":
+        squares = np.square(rows[:, np.newaxis] - vectors).sum(2)
+        return np.exp(-gamma * squares)
+    products = multiply(rows, vectors.T)
+    if op.kernel_type == "LINEAR":
+        return products
+    bent = gamma * products + offset
+    return np.tanh(bent) if op.kernel_type == "SIGMOID" else bent**degree
+
+
+def _coefficients(op: SVMClassifier | SVMRegressor, dtype: DType, rows: int) -> Array:
+    return np.array(op.coefficients or (), dtype).reshape(rows, -1)
+
+
+@kernel(SVMRegressor)
+def svm_regressor(op: SVMRegressor, x: Array) -> Array:
+    """Return the weighted kernels with the support vectors, plus rho."""
+    rows = rows_of(x)
+    coefficients = _coefficients(op, rows.dtype, 1)
+    if op.n_supports:
+        vectors = np.array(op.support_vectors or (), rows.dtype).reshape(op.n_supports, -1)
+        features = _kernel(op, rows, vectors)
+    else:
+        features = rows
+    scores = multiply(features, coefficients.T) + np.array((op.rho or (0.0,))[:1], rows.dtype)
+    if op.one_class:
+        return np.where(scores > 0, 1, -1).astype(float32)
+    return _regressed(scores, op.post_transform)
+
+
+@kernel(SVMClassifier)
+def svm_classifier(op: SVMClassifier, x: Array) -> tuple[Array, Array]:
+    """Return the labels that win most of the pairs, and the scores."""
+    rows = rows_of(x)
+    classes = len(op.classlabels_ints or op.classlabels_strings or ())
+    if sum(op.vectors_per_class or ()):
+        scores = _pairs(op, rows, classes)
+        places = _votes(scores, classes).argmax(1)
+        if op.prob_a:
+            scores = _probabilities(op, scores, classes)
+    else:
+        coefficients = _coefficients(op, rows.dtype, classes)
+        scores = multiply(rows, coefficients.T) + np.array((op.rho or (0.0,))[:1], rows.dtype)
+        places = scores.argmax(1)
+    if scores.shape[1] == 1:
+        results = both_classes(scores, op.post_transform, probabilities=False)
+    else:
+        results = transformed(scores, op.post_transform)
+    labels = labels_of(places, op.classlabels_ints, op.classlabels_strings)
+    return labels, results.astype(float32)
+
+
+def _pairs(op: SVMClassifier, rows: Array, classes: int) -> Array:
+    """Return the score of every pair of classes, positive where the first one wins."""
+    counts = op.vectors_per_class or ()
+    ends = np.cumsum(counts)
+    spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    vectors = np.array(op.support_vectors or (), rows.dtype).reshape(ends[-1], -1)
+    coefficients = np.array(op.coefficients or (), rows.dtype).reshape(-1, ends[-1])
+    features = _kernel(op, rows, vectors)
+    scores = [
+        multiply(features[:, spans[i]], coefficients[j - 1, spans[i], np.newaxis])[:, 0]
+        + multiply(features[:, spans[j]], coefficients[i, spans[j], np.newaxis])[:, 0]
+        for i in range(classes)
+        for j in range(i + 1, classes)
+    ]
+    return np.stack(scores, 1) + np.array(op.rho or (0.0,), rows.dtype)
+
+
+def _votes(scores: Array, classes: int) -> Array:
+    """Return how many pairs each class wins."""
+    votes = np.zeros((len(scores), classes), int)
+    first, second = np.triu_indices(classes, 1)
+    for pair, (i, j) in enumerate(zip(first, second, strict=True)):
+        votes[:, i] += scores[:, pair] > 0
+        votes[:, j] += scores[:, pair] <= 0
+    return votes
+
+
+def _probabilities(op: SVMClassifier, scores: Array, classes: int) -> Array:
+    """Return the probability of each class by the method of libsvm (Wu, Lin and Weng, 2004)."""
+    slope, offset = (np.array(p or (), scores.dtype) for p in (op.prob_a, op.prob_b))
+    pairwise = 0.5 - 0.5 * np.tanh(0.5 * (scores * slope + offset))
+    pairwise = np.clip(pairwise, 1e-7, 1 - 1e-7)
+    first, second = np.triu_indices(classes, 1)
+    won = np.zeros((len(scores), classes, classes), scores.dtype)
+    won[:, first, second], won[:, second, first] = pairwise, 1 - pairwise
+    return np.stack([_coupled(r) for r in won]) if len(won) else scores[:, :0]
+
+
+def _coupled(won: Array) -> Array:
+    """Return the probabilities that fit those of winning against each other class best."""
+    classes = len(won)
+    matrix = -won.T * won
+    np.fill_diagonal(matrix, np.square(won).sum(0))
+    p = np.full(classes, 1 / classes, won.dtype)
+    for _ in range(max(100, classes)):
+        gradient = matrix @ p
+        value = p @ gradient
+        if np.abs(gradient - value).max() < 0.005 / classes:
+            break
+        for t in range(classes):
+            step = (value - gradient[t]) / matrix[t, t]
+            p[t] += step
+            value = (value + step * (step * matrix[t, t] + 2 * gradient[t])) / (1 + step) ** 2
+            gradient = (gradient + step * matrix[t]) / (1 + step)
+            p /= 1 + step
+    return p

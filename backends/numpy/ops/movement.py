@@ -1,0 +1,205 @@
+"""Operators that move elements: permuting, joining, cutting, padding, repeating."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....runtime.base.guard import need
+from ....runtime.ir.types import Array
+from ....runtime.ops import movement
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT, blocks_worth
+from ..engine.frame import shares
+from ..engine.registry import builder, kernel
+from ..engine.step import Bound, HostStep, Tape
+from ..numerics.convert import blank
+
+
+@kernel(movement.Transpose)
+def transpose(op: movement.Transpose, data: Array, *, out: Array) -> None:
+    """Reorder the axes."""
+    np.copyto(out, data.transpose(op.order(data.ndim)))
+
+
+@kernel(movement.Expand)
+def expand(op: movement.Expand, data: Array, wanted: Array, *, out: Array) -> None:
+    """Broadcast."""
+    np.copyto(out, data)
+
+
+@kernel(movement.Tile)
+def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
+    """Repeat along each axis."""
+    pairs = zip(repeats.reshape(-1), data.shape, strict=True)
+    split = out.reshape([part for times, count in pairs for part in (int(times), count)])
+    np.copyto(split, data.reshape([part for count in data.shape for part in (1, count)]))
+
+
+@builder(movement.Concat)
+def concat(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Put the inputs one behind the other."""
+    count = thread_pool.size()
+    return HostStep(chain.title, site, partial(_record_concat, chain, count), count)
+
+
+def _record_concat(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
+    """Copy every input to its place: channels by several threads, each some images or positions."""
+    op, result = chain.head.op, bound[chain.output]
+    assert isinstance(op, movement.Concat)
+    axis, parts = op.axis % result.ndim, [bound[v] for v in chain.head.inputs if v is not None]
+    ends = accumulate(part.shape[axis] for part in parts)
+    lead = (slice(None),) * axis
+    places = [
+        result[(*lead, slice(end - part.shape[axis], end))]
+        for part, end in zip(parts, ends, strict=True)
+    ]
+    pairs = list(zip(places, parts, strict=True))
+    count = blocks_worth(2 * ELEMENT * result.size, workers)
+    if axis != 1 or result.ndim < 3 or count == 1:
+        return [[partial(np.copyto, place, part) for place, part in pairs]]
+    images, positions = len(result), result[0, 0].size
+    cuts = shares((images, 1, positions), count, -(-images // count) * positions)
+    joined = [
+        (place.reshape(*place.shape[:2], -1, copy=False), part.reshape(*part.shape[:2], -1))
+        for place, part in pairs
+    ]
+    return [
+        [
+            partial(np.copyto, place[which, :, at], part[which, :, at])
+            for place, part in joined
+            for which, _, at in cut
+        ]
+        for cut in cuts
+    ]
+
+
+@kernel(movement.Split)
+def split(op: movement.Split, data: Array, sizes: Array | None = None) -> tuple[Array, ...]:
+    """Cut into parts along an axis."""
+    length = data.shape[op.axis]
+    if sizes is None:
+        count = op.num_outputs or 1
+        part = -(-length // count)
+        bounds = [min(length, part * i) for i in range(1, count)]
+    else:
+        bounds = list(accumulate(int(size) for size in sizes.reshape(-1)))[:-1]
+    return tuple(np.split(data, bounds, op.axis))
+
+
+@kernel(movement.Slice)
+def slice_(
+    op: movement.Slice,
+    data: Array,
+    starts: Array,
+    ends: Array,
+    axes: Array | None = None,
+    steps: Array | None = None,
+    *,
+    out: Array,
+) -> None:
+    """Take a stretch of some axes."""
+    first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
+    along = range(len(first)) if axes is None else axes.reshape(-1).tolist()
+    by = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
+    index = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(along, first, last, by, strict=True):
+        low, high = movement.bounds_of_slice(start, end, step, data.shape[axis])
+        index[axis] = slice(low, None if high < 0 else high, step)
+    np.copyto(out, data[tuple(index)])
+
+
+@kernel(movement.Pad)
+def pad(
+    op: movement.Pad,
+    data: Array,
+    pads: Array,
+    constant_value: Array | None = None,
+    axes: Array | None = None,
+    *,
+    out: Array,
+) -> None:
+    """Add elements before and behind, or take some away where `pads` is negative."""
+    amounts = pads.reshape(-1).tolist()
+    axes = np.arange(data.ndim) if axes is None else axes.reshape(-1)
+    along = [axis % data.ndim for axis in axes.tolist()]
+    widths = [(0, 0)] * data.ndim
+    for i, axis in enumerate(along):
+        widths[axis] = (amounts[i], amounts[i + len(amounts) // 2])
+    trimmed = data[
+        tuple(
+            slice(max(0, -a), size - max(0, -b) if b < 0 else None)
+            for (a, b), size in zip(widths, data.shape, strict=True)
+        )
+    ]
+    grown = [(max(0, a), max(0, b)) for a, b in widths]
+    if op.mode == "constant":
+        out.fill(blank(data.dtype) if constant_value is None else constant_value.item())
+        inner = zip(grown, trimmed.shape, strict=True)
+        out[tuple(slice(a, a + count) for (a, _), count in inner)] = trimmed
+    else:
+        sizes = (a + size + b for (a, b), size in zip(grown, trimmed.shape, strict=True))
+        need(prod(sizes) * data.itemsize, "the padded tensor")
+        np.copyto(out, np.pad(trimmed, grown, _PAD_MODES[op.mode]))
+
+
+_PAD_MODES: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+@kernel(movement.DepthToSpace)
+def depth_to_space(op: movement.DepthToSpace, x: Array, *, out: Array) -> None:
+    """Make blocks of pixels of channels."""
+    n, c, h, w = x.shape
+    b = op.blocksize
+    if op.mode == "DCR":
+        moved = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        moved = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    np.copyto(out.reshape(moved.shape), moved)
+
+
+@kernel(movement.SpaceToDepth)
+def space_to_depth(op: movement.SpaceToDepth, x: Array, *, out: Array) -> None:
+    """Make channels of blocks of pixels."""
+    n, c, h, w = x.shape
+    b = op.blocksize
+    split = x.reshape(n, c, h // b, b, w // b, b)
+    moved = split.transpose((0, 3, 5, 1, 2, 4) if op.mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    np.copyto(out.reshape(moved.shape), moved)
+
+
+def need_lengths(lengths: Array, time: int) -> None:
+    """Raise IndexError for lengths of sequences that are negative or more than there is."""
+    if lengths.size and (lengths.min() < 0 or lengths.max() > time):
+        found = f"{lengths.min()} to {lengths.max()}"
+        raise IndexError(f"lengths run from {found}, outside of 0 to {time}")
+
+
+@kernel(movement.ReverseSequence)
+def reverse_sequence(op: movement.ReverseSequence, x: Array, lengths: Array, *, out: Array) -> None:
+    """Reverse the beginning of each sequence."""
+    need_lengths(lengths, x.shape[op.time_axis])
+    np.copyto(out, x)
+    source, target = (np.moveaxis(a, (op.batch_axis, op.time_axis), (0, 1)) for a in (x, out))
+    for i, length in enumerate(lengths.tolist()):
+        target[i, :length] = source[i, :length][::-1]
+
+
+@kernel(movement.CenterCropPad)
+def center_crop_pad(op: movement.CenterCropPad, x: Array, wanted: Array, *, out: Array) -> None:
+    """Take the middle, with zeros around it where there is not enough."""
+    out.fill(blank(out.dtype))
+    source, target = [slice(None)] * x.ndim, [slice(None)] * x.ndim
+    for axis, (have, want) in enumerate(zip(x.shape, out.shape, strict=True)):
+        small, large = min(have, want), max(have, want)
+        first = (large - small) // 2
+        part = slice(first, first + small)
+        (source if have > want else target)[axis] = part
+    out[tuple(target)] = x[tuple(source)]

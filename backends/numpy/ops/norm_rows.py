@@ -1,0 +1,176 @@
+"""Softmax and the normalizations of transformers: every row by itself, some rows to a block.
+
+Sums over a row are dot products, of a row with ones or with itself: BLAS adds up a row several
+times as fast as a reduction does, and in an order that does not depend on the other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64, name_of
+from ....runtime.ir.types import Array
+from ....runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.chain import Chain
+from ..engine.cost import ELEMENT
+from ..engine.frame import Frame, blocks, cut
+from ..engine.registry import builder
+from ..engine.step import Bound, HostStep, Tape, portions
+
+#: Elements of a block that several calls work on.
+BLOCK = 1 << 15
+#: Calls that one of these operators makes for each element, roughly.
+CALLS = 5
+
+
+def _arithmetic(*dtypes: DType) -> DType:
+    return float64 if float64 in dtypes else float32
+
+
+def _sums(x: Array, y: Array) -> Array:
+    """Return the sum of x·y over the last axis, which is kept as 1."""
+    return np.vecdot(x, y)[..., np.newaxis]
+
+
+def _total(x: Array) -> Array:
+    """Return the sums along axis 1, which is kept as 1."""
+    return _sums(x, np.ones(x.shape[1], x.dtype)) if x.ndim == 2 else x.sum(1, keepdims=True)
+
+
+@builder(Softmax, LogSoftmax, in_place=True)
+def softmax(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Return exp(x - max) / sum of that, or its logarithm, along an axis."""
+    if chain.output.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(chain.output.tensor.dtype)}"
+    count = thread_pool.size()
+    return HostStep(chain.title, site, partial(_record_softmax, chain, count), count)
+
+
+def _record_softmax(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
+    op, (x, *_), dims = chain.head.op, chain.head.inputs, chain.output.tensor.dims
+    assert isinstance(op, Softmax | LogSoftmax)
+    assert x is not None
+    axis = op.axis % len(dims)
+    outer, size, inner = prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
+    shape = (outer, size, inner) if inner > 1 else (outer, size)
+    source, target = (bound[value].reshape(shape) for value in (x, chain.output))
+    function = _softmax if isinstance(op, Softmax) else _log_softmax
+    parts = blocks((outer, inner), max(1, BLOCK // size))
+    tapes: list[Tape] = []
+    for rows, columns in parts:
+        place = (rows, slice(None), columns)[: len(shape)]
+        tapes.append([partial(function, source[place], target[place])])
+    return portions(tapes, CALLS * ELEMENT * source.size, workers)
+
+
+def _softmax(x: Array, out: Array) -> None:
+    """Half floats are rounded after each node of the function that ONNX defines Softmax by."""
+    half = x.dtype in (float16, bfloat16)
+    work = np.empty(x.shape, float32) if half else out
+    np.subtract(x, x.max(1, keepdims=True, initial=-np.inf), out=work)
+    np.exp(work, out=work)
+    if half:
+        np.copyto(work, work.astype(x.dtype))
+    total = _total(work).astype(x.dtype, copy=False)
+    np.true_divide(work, total, out=out, casting="same_kind")
+
+
+def _log_softmax(x: Array, out: Array) -> None:
+    work = np.empty(x.shape, _arithmetic(x.dtype))
+    np.subtract(x, x.max(1, keepdims=True, initial=-np.inf), out=work)
+    np.subtract(work, np.log(_total(np.exp(work))), out=out, casting="same_kind")
+
+
+@builder(LayerNormalization, RMSNormalization, fuses=True)
+def layer_normalization(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
+    """Normalize over the last axes, with the elementwise nodes behind it."""
+    if chain.output.tensor.dtype not in FLOATS:
+        return f"dtype {name_of(chain.output.tensor.dtype)}"
+    count = thread_pool.size()
+    return HostStep(chain.title, site, partial(_record_norm, chain, count), count)
+
+
+def _record_norm(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
+    op, (x, *others), dims = chain.head.op, chain.head.inputs, chain.output.tensor.dims
+    assert isinstance(op, LayerNormalization | RMSNormalization)
+    assert x is not None
+    axis, dtype = op.axis % len(dims), _arithmetic(x.tensor.dtype, op.stash_type)
+    frame, setup = Frame(dims, (0, axis)), list[Tape]()
+    given: list[Array] = []
+    for value in others:
+        if value is not None:
+            data = bound.as_dtype(value, dtype)
+            if not frame.fits(data.shape):
+                whole = np.empty(dims, data.dtype)
+                setup.append([partial(np.copyto, whole, data)])
+                data = whole
+            given.append(frame.view(data))
+    rows, size = frame.shape
+    source, target = frame.view(bound[x]), frame.view(bound[chain.output])
+    kept = [bound.get(value) for value in chain.head.outputs[1:]]
+    by_row = chain.frame(frame.starts)
+    finish = chain.finish(by_row, bound)
+    normalize = _layer_norm if isinstance(op, LayerNormalization) else _rms_norm
+    tapes: list[Tape] = []
+    for (part,) in blocks((rows,), max(1, BLOCK // max(1, size))):
+        block = (part, slice(0, size))
+        parameters = [cut(data, block) for data in given]
+        statistics = [None if data is None else data.reshape(rows, 1)[part] for data in kept]
+        call = partial(normalize, op.epsilon, dtype, source[part], parameters)
+        tapes.append([partial(call, target[part], statistics)])
+        if by_row == frame:
+            finish(tapes[-1], block)
+    if by_row == frame and not setup:
+        return portions(tapes, CALLS * ELEMENT * source.size, workers)
+    tape = [call for each in (*setup, *tapes) for call in each]
+    if by_row != frame:
+        finish(tape, tuple(map(slice, dims)))
+    return [tape]
+
+
+def _layer_norm(
+    epsilon: float,
+    dtype: DType,
+    x: Array,
+    parameters: Sequence[Array],
+    out: Array,
+    statistics: Sequence[Array | None],
+) -> None:
+    """Put (x - mean) / sqrt(var + epsilon) * scale + shift into `out`, computed in `dtype`."""
+    wide, size = x.astype(dtype, copy=False), x.shape[1]
+    work = out if out.dtype == dtype else np.empty(x.shape, dtype)
+    mean = _total(wide) / size
+    np.subtract(wide, mean, out=work)
+    inverse = 1 / np.sqrt(_sums(work, work) / size + epsilon)
+    np.multiply(work, inverse, out=work)
+    np.multiply(work, parameters[0], out=work)
+    if len(parameters) > 1:
+        np.add(work, parameters[1], out=work)
+    if work is not out:
+        np.copyto(out, work, casting="same_kind")
+    for target, data in zip(statistics, (mean, inverse), strict=False):
+        if target is not None:
+            np.copyto(target, data, casting="same_kind")
+
+
+def _rms_norm(
+    epsilon: float,
+    dtype: DType,
+    x: Array,
+    parameters: Sequence[Array],
+    out: Array,
+    statistics: Sequence[Array | None],
+) -> None:
+    """Put x / sqrt(mean(x²) + epsilon) * scale into `out`, computed in `dtype`."""
+    wide = x.astype(dtype, copy=False)
+    work = out if out.dtype == dtype else np.empty(x.shape, dtype)
+    root = np.sqrt(_sums(wide, wide) / x.shape[1] + epsilon)
+    np.true_divide(wide, root, out=work)
+    np.multiply(work, parameters[0], out=out, casting="same_kind")

@@ -1,0 +1,104 @@
+"""Reductions; half floats are summed in float32, integers exactly in their own dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ....runtime.ir.dtypes import bfloat16, float16, float32, float64
+from ....runtime.ir.types import Array
+from ....runtime.ops import reduce as ops
+from ..engine.registry import kernel
+from ..numerics.convert import greatest, lowest
+
+Reducer = Callable[[Array, tuple[int, ...]], Array]
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(float32) if x.dtype in (float16, bfloat16) else x
+
+
+def _real(x: Array) -> Array:
+    """Return integers as float64, for functions that have no integer results."""
+    return x.astype(float64) if x.dtype.kind in "iu" else _wide(x)
+
+
+def _sum(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.sum(x, axes, dtype=x.dtype, keepdims=True)
+
+
+def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
+    top = np.max(x, axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0)
+    return np.log(_sum(np.exp(x - top), axes)) + top
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    count = prod(x.shape[axis] for axis in axes)
+    if x.dtype.kind in "iu":
+        return np.trunc(_sum(x.astype(float64), axes) / max(1, count))
+    return _sum(x, axes) / x.dtype.type(count)
+
+
+def _product(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.prod(x, axes, dtype=x.dtype, keepdims=True)
+
+
+def _max(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.max(x, axes, keepdims=True, initial=lowest(x.dtype))
+
+
+def _min(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.min(x, axes, keepdims=True, initial=greatest(x.dtype))
+
+
+REDUCERS: dict[type[ops.Reduce], Reducer] = {
+    ops.ReduceL1: lambda x, axes: _sum(np.abs(x), axes),
+    ops.ReduceL2: lambda x, axes: np.sqrt(_sum(np.square(_real(x)), axes)),
+    ops.ReduceLogSum: lambda x, axes: np.log(_sum(_real(x), axes)),
+    ops.ReduceLogSumExp: lambda x, axes: _log_sum_exp(_real(x), axes),
+    ops.ReduceMax: _max,
+    ops.ReduceMean: _mean,
+    ops.ReduceMin: _min,
+    ops.ReduceProd: _product,
+    ops.ReduceSum: _sum,
+    ops.ReduceSumSquare: lambda x, axes: _sum(np.square(x), axes),
+}
+
+
+@kernel(*REDUCERS)
+def reduce(op: ops.Reduce, data: Array, axes: Array | None = None, *, out: Array) -> None:
+    """Fold the elements along some axes into one."""
+    given = None if axes is None else tuple(int(axis) for axis in axes.reshape(-1))
+    along = op.axes(given, data.ndim)
+    wide = data if isinstance(op, ops.ReduceMax | ops.ReduceMin) else _wide(data)
+    np.copyto(out, REDUCERS[type(op)](wide, along).reshape(out.shape), casting="unsafe")
+
+
+@kernel(ops.ArgMax, ops.ArgMin)
+def arg_reduce(op: ops.ArgReduce, data: Array) -> Array:
+    """Return the position of the greatest or least element along an axis."""
+    find: Any = np.argmax if isinstance(op, ops.ArgMax) else np.argmin
+    if not op.select_last_index:
+        return find(data, op.axis, keepdims=bool(op.keepdims))
+    mirrored = find(np.flip(data, op.axis), op.axis, keepdims=bool(op.keepdims))
+    return data.shape[op.axis] - 1 - mirrored
+
+
+@kernel(ops.CumSum, ops.CumProd)
+def cumulate(op: ops.Cumulative, x: Array, axis: Array, *, out: Array) -> None:
+    """Return running sums or products along an axis."""
+    accumulate = np.add if isinstance(op, ops.CumSum) else np.multiply
+    along = int(axis.reshape(-1)[0])
+    data, result = (np.moveaxis(array, along, 0) for array in (_wide(x), out))
+    if op.reverse:
+        data, result = data[::-1], result[::-1]
+    if not op.exclusive:
+        np.copyto(result, accumulate.accumulate(data, 0, data.dtype), casting="same_kind")
+    elif len(data):
+        result[0] = 0 if isinstance(op, ops.CumSum) else 1
+        totals = accumulate.accumulate(data[:-1], 0, data.dtype)
+        np.copyto(result[1:], totals, casting="same_kind")

@@ -1,0 +1,152 @@
+"""Sampling at other positions: resizing axis by axis, and grids of coordinates."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ....runtime.ir.dtypes import DType, float32, float64, int64
+from ....runtime.ir.types import Array
+from ....runtime.ops.resampling import (
+    axes_of,
+    cubic,
+    linear,
+    nearest,
+    positions_of,
+    taps_of,
+)
+from ....runtime.ops.resize import AffineGrid, GridSample, Resize
+from ..engine.registry import kernel
+from ..numerics.interpolate import Tap, arithmetic, narrowed, sampled
+
+# ── resizing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(Resize)
+def resize(
+    op: Resize,
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    out: Array,
+) -> None:
+    """Interpolate along one axis after the other."""
+    if not out.size:
+        return
+    crops = op.coordinate_transformation_mode == "tf_crop_and_resize"
+    result = x if op.mode == "nearest" else x.astype(arithmetic(x.dtype))
+    outside = np.zeros([1] * x.ndim, bool)
+    for axis in axes_of(op, x.shape, out.shape, scales, sizes, roi if crops else None):
+        if axis.is_whole and not crops:
+            continue
+        # Nearest falls as it does in float32, where 3 / 0.6 is 5.
+        dtype = float32 if op.mode == "nearest" else float64
+        positions = positions_of(op.coordinate_transformation_mode, axis, dtype)
+        if op.mode == "nearest":
+            result = np.take(result, nearest(op.nearest_mode, positions, axis.old), axis.index)
+        else:
+            result = _weighted(result, axis.index, *taps_of(op, axis, positions))
+        if crops:
+            beyond = (positions < 0) | (positions > axis.old - 1)
+            outside = outside | _along(axis.index, beyond, x.ndim)
+    narrow = result if op.mode == "nearest" else narrowed(result, x.dtype)
+    np.copyto(out, narrow)
+    if crops:
+        np.copyto(out, np.asarray(op.extrapolation_value).astype(x.dtype), where=outside)
+
+
+def _along(axis: int, line: Array, rank: int) -> Array:
+    """Return a vector as a tensor of `rank` axes that extends along one of them."""
+    return line.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _weighted(x: Array, axis: int, indices: Array, weights: Array) -> Array:
+    """Return the sum over taps of elements along an axis times weights."""
+    total: Array | None = None
+    for places, factors in zip(indices, weights.astype(x.dtype), strict=True):
+        part = np.take(x, places, axis)
+        part *= _along(axis, factors, x.ndim)
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total
+
+
+# ── grids ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel(GridSample)
+def grid_sample(op: GridSample, x: Array, grid: Array, *, out: Array) -> None:
+    """Interpolate between the neighbours of every position of the grid."""
+    if not out.size:
+        return
+    n, _, *spatial = x.shape
+    wide = grid.astype(float64 if grid.dtype == float64 else float32, copy=False)
+    wide = wide.reshape(n, 1, prod(grid.shape[1:-1]), len(spatial))
+    if op.mode != "nearest":
+        x = x.astype(arithmetic(x.dtype), copy=False)
+    axes = [_neighbours(op, wide[..., -1 - i], size, x.dtype) for i, size in enumerate(spatial)]
+    result = sampled(x, axes, weighted=op.mode != "nearest").reshape(out.shape)
+    np.copyto(out, result if op.mode == "nearest" else narrowed(result, out.dtype))
+
+
+def _neighbours(op: GridSample, coordinates: Array, size: int, dtype: DType) -> list[Tap]:
+    """Return the taps of one axis for coordinates from -1 to 1."""
+    if op.align_corners:
+        low, high = 0.0, size - 1.0
+        position = (coordinates + 1) / 2 * (size - 1)
+    else:
+        low, high = -0.5, size - 0.5
+        position = ((coordinates + 1) * size - 1) / 2
+    if op.mode == "nearest":
+        position = np.rint(position)
+    if op.padding_mode == "border":
+        beyond = (position < low) | (position > high)
+        position = np.where(beyond, np.clip(position, 0, size - 1), position)
+    elif op.padding_mode == "reflection":
+        position = _reflected(position, low, high)
+    else:
+        position = np.clip(position, -3, size + 2)
+    left = np.floor(position)
+    offsets = {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}[op.mode]
+    taps: list[Tap] = []
+    for offset in offsets:
+        distance = (position - left) - offset
+        weight = linear(distance) if op.mode != "cubic" else cubic(distance, -0.75)
+        index = left + offset
+        if op.padding_mode == "reflection":
+            index = _reflected(index, low, high)
+        place = np.clip(np.nan_to_num(index), 0, size - 1)
+        inside = place == index if op.padding_mode == "zeros" else np.ones(index.shape, bool)
+        taps.append(Tap(place.astype(int64), inside, weight.astype(dtype)))
+    return taps
+
+
+def _reflected(position: Array, low: float, high: float) -> Array:
+    """Return positions mirrored at both borders until they lie between them."""
+    extent = high - low
+    if extent == 0:
+        return np.full_like(position, low)
+    away = np.abs(position - low) % (2 * extent)
+    return low + np.where(away > extent, 2 * extent - away, away)
+
+
+@kernel(AffineGrid)
+def affine_grid(op: AffineGrid, theta: Array, size: Array) -> Array:
+    """Return theta @ (x, y, 1) of every pixel, x being the innermost axis."""
+    spatial = [int(s) for s in size[2:]]
+    lines = [_line(s, bool(op.align_corners)) for s in spatial]
+    mesh = np.meshgrid(*lines, indexing="ij")
+    points = np.stack([*reversed(mesh), np.ones(spatial)], -1)
+    wide = theta.astype(float64).swapaxes(1, 2)
+    grid = points.reshape(-1, len(spatial) + 1) @ wide
+    return grid.reshape(len(theta), *spatial, len(spatial)).astype(theta.dtype)
+
+
+def _line(size: int, align_corners: bool) -> Array:
+    """Return the coordinates of the pixels of an axis, which extends from -1 to 1."""
+    if align_corners:
+        return np.linspace(-1, 1, size) if size > 1 else np.zeros(size)
+    return (2 * np.arange(size) + 1) / size - 1

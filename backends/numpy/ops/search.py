@@ -1,0 +1,59 @@
+"""Operators that look for elements: the greatest, the distinct, the non-zero."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ....runtime.base.guard import check_time
+from ....runtime.ir.dtypes import int64
+from ....runtime.ir.types import Array
+from ....runtime.ops.search import NonZero, TopK, Unique
+from ..engine.registry import kernel
+
+#: Elements that are looked at between two looks at the clock.
+BLOCK = 1 << 24
+
+
+@kernel(TopK)
+def top_k(op: TopK, x: Array, k: Array) -> tuple[Array, Array]:
+    """Return the greatest (or least) elements; of equal ones that with the lower index first."""
+    count = int(k.reshape(-1)[0])
+    if op.largest:
+        size = x.shape[op.axis]
+        order = size - 1 - np.flip(np.argsort(np.flip(x, op.axis), op.axis, kind="stable"), op.axis)
+    else:
+        order = np.argsort(x, op.axis, kind="stable")
+    places = np.take(order, np.arange(count), op.axis)
+    return np.take_along_axis(x, places, op.axis), places
+
+
+@kernel(NonZero)
+def non_zero(op: NonZero, x: Array) -> Array:
+    """Return the coordinates of all elements that are not 0."""
+    if x.ndim == 0:
+        return np.zeros((0, int(bool(x))), int64)
+    found: list[Array] = []
+    rows = max(1, BLOCK // max(1, prod(x.shape[1:])))
+    for first in range(0, len(x), rows):
+        check_time()
+        places = np.array(np.nonzero(x[first : first + rows]), int64)
+        places[0] += first
+        found.append(places)
+    return np.concatenate(found, 1) if found else np.zeros((x.ndim, 0), int64)
+
+
+@kernel(Unique)
+def unique(op: Unique, x: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the distinct elements or slices, where they are, and how often."""
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=op.axis
+    )
+    inverse = inverse.reshape(-1)
+    if not op.sorted:
+        order = np.argsort(first, kind="stable")
+        values = np.take(values, order, 0 if op.axis is None else op.axis)
+        first, counts = first[order], counts[order]
+        inverse = np.argsort(order, kind="stable")[inverse]
+    return values, first.astype(int64), inverse.astype(int64), counts.astype(int64)

@@ -1,0 +1,1 @@
+"""RE2's regular expressions, matched in linear time."""

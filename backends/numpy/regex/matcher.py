@@ -1,0 +1,185 @@
+"""Matching of texts with RE2's syntax; whether all of a text matches, in a time linear in it.
+
+The pattern becomes an automaton whose reachable sets of states are made, and remembered, as texts
+ask for them; so no pattern and no text is slow, as they can be for Python's `re`, whose syntax and
+classes differ besides. What a group captures, and greed, make no difference to whether all of a
+text matches. Source: https://github.com/google/re2/wiki/Syntax.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .parser import Alternatives, Assertion, Characters, Repeat, Sequence, Tree, parse
+
+MAX_STATES = 100_000
+MAX_REMEMBERED = 10_000
+
+#: What lies beside a position, as far as assertions care.
+_EDGE, _NEWLINE, _WORD, _OTHER = range(4)
+
+States = frozenset[int]
+
+
+@lru_cache(64)
+def compile_pattern(pattern: str) -> Pattern:
+    """Return the automaton of a pattern; raises ValueError for one that RE2 would not take."""
+    return Pattern(parse(pattern))
+
+
+def _kind(char: str) -> int:
+    if char == "\n":
+        return _NEWLINE
+    return _WORD if char == "_" or (char.isascii() and char.isalnum()) else _OTHER
+
+
+def _holds(assertion: str, before: int, after: int) -> bool:
+    """Return whether an assertion holds between two kinds of neighbours."""
+    match assertion:
+        case "A":
+            return before == _EDGE
+        case "z":
+            return after == _EDGE
+        case "^":
+            return before in (_EDGE, _NEWLINE)
+        case "$":
+            return after in (_EDGE, _NEWLINE)
+        case _:
+            return ((before == _WORD) != (after == _WORD)) == (assertion == "b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A state that reads a character of some ranges."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    target: int
+
+    def takes(self, char: str) -> bool:
+        """Return whether the character is in one of them."""
+        code = ord(char)
+        at = bisect_right(self.starts, code) - 1
+        return at >= 0 and code <= self.ends[at]
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A state that reads nothing and goes on where an assertion holds."""
+
+    assertion: str
+    target: int
+
+
+class Pattern:
+    """The automaton; state 0 accepts. A tuple stands for a state that goes on to any of several."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._states: list[_Read | _Check | tuple[int, ...]] = [()]
+        self._start: States = frozenset((self._build(tree, 0),))
+        self._reached: dict[tuple[States, int, int], States] = {}
+        self._steps: dict[tuple[States, str], States] = {}
+
+    def matches(self, text: str) -> bool:
+        """Return whether all of `text` matches."""
+        states, before = self._start, _EDGE
+        for char in text:
+            after = _kind(char)
+            states = self._step(self._reachable(states, before, after), char)
+            if not states:
+                return False
+            before = after
+        return 0 in self._reachable(states, before, _EDGE)
+
+    def search(self, text: str, begin: int = 0) -> tuple[int, int] | None:
+        """Return where the first match at or behind `begin` lies, the longest that begins there.
+
+        What assertions see is the whole text. Each place is tried in turn, so that the time is
+        linear only where failing matches are short.
+        """
+        kinds = [_EDGE, *map(_kind, text), _EDGE]
+        for first in range(begin, len(text) + 1):
+            states, end = self._start, -1
+            for at in range(first, len(text) + 1):
+                reached = self._reachable(states, kinds[at], kinds[at + 1])
+                if 0 in reached:
+                    end = at
+                if at == len(text) or not (states := self._step(reached, text[at])):
+                    break
+            if end >= 0:
+                return first, end
+        return None
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────
+
+    def _reachable(self, states: States, before: int, after: int) -> States:
+        """Return all that `states` lead to without reading, those that read and the end alone."""
+        key = (states, before, after)
+        if key in self._reached:
+            return self._reached[key]
+        found, waiting = set(states), list(states)
+        while waiting:
+            state = self._states[waiting.pop()]
+            targets: Iterable[int] = ()
+            if isinstance(state, tuple):
+                targets = state
+            elif isinstance(state, _Check) and _holds(state.assertion, before, after):
+                targets = (state.target,)
+            new = [target for target in targets if target not in found]
+            found.update(new)
+            waiting += new
+        if len(self._reached) >= MAX_REMEMBERED:
+            self._reached.clear()
+        kept = frozenset(i for i in found if i == 0 or isinstance(self._states[i], _Read))
+        return self._reached.setdefault(key, kept)
+
+    def _step(self, states: States, char: str) -> States:
+        key = (states, char)
+        if key in self._steps:
+            return self._steps[key]
+        if len(self._steps) >= MAX_REMEMBERED:
+            self._steps.clear()
+        reading = (self._states[i] for i in states)
+        targets = (s.target for s in reading if isinstance(s, _Read) and s.takes(char))
+        return self._steps.setdefault(key, frozenset(targets))
+
+    # ── building ─────────────────────────────────────────────────────────────────────────────
+
+    def _add(self, state: _Read | _Check | tuple[int, ...]) -> int:
+        if len(self._states) >= MAX_STATES:
+            raise ValueError(f"the pattern has more than {MAX_STATES} states")
+        self._states.append(state)
+        return len(self._states) - 1
+
+    def _build(self, tree: Tree, target: int) -> int:
+        """Add the states of a tree that go on to `target`; return the first of them."""
+        match tree:
+            case Characters(ranges):
+                starts, ends = tuple(a for a, _ in ranges), tuple(b for _, b in ranges)
+                return self._add(_Read(starts, ends, target))
+            case Assertion(kind):
+                return self._add(_Check(kind, target))
+            case Alternatives(parts):
+                return self._add(tuple(self._build(part, target) for part in parts))
+            case Sequence(parts):
+                for part in reversed(parts):
+                    target = self._build(part, target)
+                return target
+            case Repeat():
+                return self._repeat(tree, target)
+
+    def _repeat(self, tree: Repeat, target: int) -> int:
+        if tree.most is None:
+            loop = self._add(())
+            self._states[loop] = (self._build(tree.part, loop), target)
+            first = loop
+        else:
+            first = target
+            for _ in range(tree.most - tree.least):
+                first = self._add((self._build(tree.part, first), target))
+        for _ in range(tree.least):
+            first = self._build(tree.part, first)
+        return first

@@ -1,0 +1,1 @@
+"""Windows over images: unfolding, taps, Winograd's transforms."""

@@ -1,0 +1,143 @@
+"""Unfolding: a matrix with one column for each window of an image, block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ....runtime.ir.dtypes import DType
+from ....runtime.ir.types import Array, TensorType
+from ....runtime.ops.window import Window
+from ..engine.frame import Block, lengths
+from ..engine.step import Bound, Piece, Scratch, Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part of the padded input that the windows of a box of outputs cover.
+
+    Attributes:
+        inside: what of it lies in the input.
+        at: where that part lies in the region.
+        shape: its size, padding included.
+    """
+
+    inside: Block
+    at: Block
+    shape: tuple[int, ...]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether some of it is padding."""
+        return lengths(self.inside) != self.shape
+
+
+def region(window: Window, spatial: tuple[int, ...], box: Block) -> Region:
+    """Return what the windows of the outputs in `box` cover."""
+    inside: list[slice] = []
+    at: list[slice] = []
+    shape: list[int] = []
+    axes = zip(box, spatial, window.strides, window.extent, window.pads_begin, strict=True)
+    for part, size, stride, extent, pad in axes:
+        first = part.start * stride - pad
+        end = (part.stop - 1) * stride - pad + extent
+        low, high = min(max(first, 0), size), max(min(end, size), 0)
+        high = max(low, high)
+        inside.append(slice(low, high))
+        at.append(slice(low - first, high - first))
+        shape.append(end - first)
+    return Region(tuple(inside), tuple(at), tuple(shape))
+
+
+def windows(image: Array, window: Window, counts: tuple[int, ...]) -> Array:
+    """Return a view [channels, *kernel, *counts] of the windows over `image` [channels, *spatial].
+
+    The first window begins at the image's first element.
+    """
+    channels, *steps = image.strides
+    taps = [step * d for step, d in zip(steps, window.dilations, strict=True)]
+    moves = [step * s for step, s in zip(steps, window.strides, strict=True)]
+    shape = (image.shape[0], *window.kernel, *counts)
+    return as_strided(image, shape, (channels, *taps, *moves), writeable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfolding:
+    """Makes matrices [groups, channels * kernel, positions] out of images, for boxes of outputs.
+
+    Attributes:
+        window: the windows.
+        spatial: the input's spatial sizes.
+        channels: channels of one group.
+        padded: workspace for a region with its padding; None where no box has any.
+        matrix: workspace for a matrix; None where images are matrices as they are.
+    """
+
+    window: Window
+    spatial: tuple[int, ...]
+    channels: int
+    padded: Piece | None
+    matrix: Piece | None
+
+    @classmethod
+    def of(
+        cls,
+        window: Window,
+        source: TensorType,
+        group: int,
+        dtype: DType,
+        blocks: tuple[int, list[Block]],
+        scratch: Scratch,
+    ) -> Unfolding:
+        """Reserve the workspace that the largest block takes.
+
+        Args:
+            window: the windows.
+            source: type of the input [n, channels, *spatial].
+            group: number of groups.
+            dtype: dtype of the matrices.
+            blocks: most groups in a block, and all boxes of outputs.
+            scratch: the workspace.
+        """
+        groups, boxes = blocks
+        spatial, channels = source.dims[2:], source.dims[1] // group
+        regions = [region(window, spatial, box) for box in boxes]
+        needs = [prod(r.shape) for r in regions if r.is_padded]
+        plain = all(k == 1 and s == 1 for k, s in zip(window.kernel, window.strides, strict=True))
+        padded = matrix = None
+        if needs:
+            padded = scratch.take(groups * channels * max(needs), dtype)
+        if needs or not plain or dtype != source.dtype:
+            most = max((prod(lengths(box)) for box in boxes), default=0)
+            matrix = scratch.take(groups * channels * prod(window.kernel) * most, dtype)
+        return cls(window, spatial, channels, padded, matrix)
+
+    def fill(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
+        """Add the calls that fill a matrix to the tape, and return the matrix.
+
+        Args:
+            tape: the calls.
+            bound: the step's arrays.
+            image: channels [groups * channels, *spatial] of whole groups of one image.
+            box: which outputs.
+        """
+        counts = lengths(box)
+        rows = self.channels * prod(self.window.kernel)
+        shape = (len(image) // self.channels, rows, prod(counts))
+        if self.matrix is None:
+            return image[(slice(None), *box)].reshape(shape, copy=False)
+        covered = region(self.window, self.spatial, box)
+        part = image[(slice(None), *covered.inside)]
+        if covered.is_padded and self.padded is not None:
+            padded = bound.scratch(self.padded, (len(part), *covered.shape))
+            tape.append(partial(padded.fill, 0))
+            tape.append(partial(np.copyto, padded[(slice(None), *covered.at)], part))
+            part = padded
+        matrix = bound.scratch(self.matrix, shape)
+        target = matrix.reshape(len(image), *self.window.kernel, *counts)
+        tape.append(partial(np.copyto, target, windows(part, self.window, counts)))
+        return matrix

@@ -1,0 +1,303 @@
+"""3x3 convolutions of stride 1 by Winograd's minimal filtering: fewer products for more sums.
+
+A tile of 4 x 4 outputs depends on 6 x 6 inputs. Transformed, they take one product with each
+transformed filter and element, 36 instead of 144 (Lavin and Gray, Fast algorithms for convolutional
+neural networks, 2015). Filters are transformed in float64, once a model.
+
+The sums cost accuracy. With the points 0, ±1/√2, ±√2 and infinity, which keep all numbers in the
+transforms near 1, the relative error of a convolution (Euclidean norms, against float64) is below
+`ERROR`, where one product of matrices is at 3e-7; the usual points 0, ±1, ±2 have twice that. An
+infinity or a NaN in the input makes NaN of all outputs of its tiles, not only of those whose
+windows contain it.
+
+Rows of tiles have one tile more than the result, the `pitch`. Inputs are split into phases, the
+pixels at rows q and columns p modulo 4, so that every step of the transforms works on long
+contiguous stretches: the next tile's pixels are the same phase one place further on. What comes out
+for the tile behind the end of a row is left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
+from math import sqrt
+
+import numpy as np
+
+from ....runtime.ir.dtypes import float32, float64
+from ....runtime.ir.types import Array
+from ....runtime.ops.conv import Conv
+from ....runtime.ops.window import window
+from ....runtime.plan.backend import BuildContext
+from ..engine import thread_pool
+from ..engine.chain import Chain
+from ..engine.cost import PRODUCT
+from ..engine.step import Bound, HostStep, Scratch, Tape
+from ..numerics import blas
+from ..numerics.elementwise import ELEMENTWISE
+from ..numerics.products import recorded, sums
+
+#: Bound of the relative error of one convolution of independent normal inputs and filters.
+ERROR = 5e-6
+
+#: Outputs of a tile along each axis, and inputs that they depend on.
+M, N = 4, 6
+#: Transforms a filter g: G g Gᵀ.
+G = np.array(
+    [
+        [1, 0, 0],
+        [-2 / 3, -sqrt(2) / 3, -1 / 3],
+        [-2 / 3, sqrt(2) / 3, -1 / 3],
+        [1 / 6, sqrt(2) / 6, 1 / 3],
+        [1 / 6, -sqrt(2) / 6, 1 / 3],
+        [0, 0, 1],
+    ]
+)
+
+#: Nanoseconds on one core: the transforms of a tile of one input channel and of one filter's
+#: products, fetching an element of a filter, and the calls that a block makes.
+INPUT_TILE, OUTPUT_TILE, FETCH, BLOCK = 50.0, 40.0, 0.4, 150_000.0
+#: Products of fewer columns than this take as long as if they had so many.
+THINNEST = 16
+
+
+def _transform(d: Sequence[Array], r: Sequence[Array], t: Array) -> None:
+    """Put the transform of six inputs into `r`; `t` is workspace for one."""
+    d0, d1, d2, d3, d4, d5 = d
+    r0, r1, r2, r3, r4, r5 = r
+    np.multiply(d1, sqrt(0.5), out=r1)
+    np.multiply(d3, sqrt(0.5), out=r2)
+    np.add(r2, r2, out=r4)
+    np.subtract(r4, r1, out=r4)
+    np.subtract(r2, r1, out=r2)
+    np.subtract(r2, r1, out=r2)
+    np.multiply(d2, 0.5, out=t)
+    np.subtract(d4, t, out=t)
+    np.add(t, r4, out=r3)  # d4 - d2 / 2 ± √2 (d3 - d1 / 2)
+    np.subtract(t, r4, out=r4)
+    np.add(d2, d2, out=t)
+    np.subtract(d4, t, out=t)
+    np.add(t, r2, out=r1)  # d4 - 2 d2 ± √½ (d3 - 2 d1)
+    np.subtract(t, r2, out=r2)
+    np.multiply(d2, 2.5, out=t)
+    np.subtract(d0, t, out=r0)
+    np.add(r0, d4, out=r0)
+    np.multiply(d3, 2.5, out=t)
+    np.subtract(d1, t, out=r5)
+    np.add(r5, d5, out=r5)
+
+
+def _collect(m: Sequence[Array], y: Sequence[Array], t: Array) -> None:
+    """Put the four outputs of six products into `y`; `t` is workspace for one."""
+    m0, m1, m2, m3, m4, m5 = m
+    y0, y1, y2, y3 = y
+    np.add(m1, m2, out=y2)
+    np.add(m3, m4, out=t)
+    np.add(m0, y2, out=y0)
+    np.add(y0, t, out=y0)
+    np.multiply(y2, 0.5, out=y2)
+    np.add(y2, t, out=y2)
+    np.add(y2, t, out=y2)
+    np.subtract(m1, m2, out=y3)
+    np.multiply(y3, sqrt(0.5), out=y3)
+    np.subtract(m3, m4, out=t)
+    np.multiply(t, sqrt(2), out=t)
+    np.add(y3, t, out=y1)
+    np.multiply(y3, 0.5, out=y3)
+    np.add(y3, t, out=y3)
+    np.add(y3, t, out=y3)
+    np.add(y3, m5, out=y3)
+
+
+def _transformed(filters: Array) -> Array:
+    """Return filters [k, c, 3, 3] as matrices [36, c, k]: products go by their transposes."""
+    with blas.one_thread():
+        found = np.einsum("ia,kcab,jb->ijck", G, filters.astype(float64), G, optimize=True)
+    return found.reshape(N * N, *filters.shape[1::-1]).astype(sums(filters.dtype), "C")
+
+
+class Winograd:
+    """One convolution, cut into blocks: some rows of tiles, and some filters.
+
+    Args:
+        chain: a convolution that `applies`, and what follows it.
+
+    Attributes:
+        nanoseconds: what it takes on one core. That alone decides whether this way is taken, so
+            that the numbers of a model do not depend on how many threads there are.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        x, w, *rest = chain.head.inputs
+        assert x is not None
+        assert w is not None
+        self.x, self.w, self.bias = x, w, rest[0] if rest else None
+        self.window = window(chain.head.op, x.tensor.dims[2:], w.tensor.dims[2:])
+        self.images, self.channels = x.tensor.dims[:2]
+        self.filters = w.tensor.dims[0]
+        self.rows, columns = (-(-size // M) for size in self.window.output)
+        self.pitch = columns + 1
+        self.workers = thread_pool.size()
+        self.nanoseconds, *_ = self._least(1)
+        _, self.depth, self.parts = self._least(self.workers)
+        self.early = self._early()
+        self.dtype = sums(x.tensor.dtype)
+        c, k = self.channels, -(-self.filters // self.parts)
+        tiles, scratch = self.depth * self.pitch, Scratch()
+        self.phases = scratch.take(M * M * c * (tiles + self.pitch), self.dtype)
+        self.halves = scratch.take(max(N * (M * c * tiles + 1), N * M * k * tiles), self.dtype)
+        self.spare = scratch.take(N * max(c, k) * tiles, self.dtype)
+        self.inputs = scratch.take(max(N * N * c, M * M * k) * tiles, self.dtype)
+        self.products = scratch.take(N * N * k * tiles, self.dtype)
+        self.nbytes = scratch.nbytes
+
+    @classmethod
+    def applies(cls, chain: Chain) -> bool:
+        """Whether the head is a convolution that Winograd's filtering computes."""
+        op, (x, w, *_) = chain.head.op, chain.head.inputs
+        if not isinstance(op, Conv) or x is None or w is None or not w.is_constant:
+            return False
+        if x.tensor.dtype != float32 or w.tensor.dims[2:] != (3, 3) or op.group != 1:
+            return False
+        geometry = window(op, x.tensor.dims[2:], (3, 3))
+        return geometry.strides == geometry.dilations == (1, 1) and all(geometry.output)
+
+    def _least(self, workers: int) -> tuple[float, int, int]:
+        """Return the nanoseconds of the quickest blocks, their rows and the shares of filters."""
+        choices = product(range(1, self.rows + 1), range(1, workers + 1))
+        return min((self._cost(*choice, workers), *choice) for choice in choices)
+
+    def _cost(self, depth: int, parts: int, workers: int) -> float:
+        """Return the nanoseconds that blocks of so many rows and a share of the filters take."""
+        blocks = self.images * -(-self.rows // depth) * parts
+        filters, tiles = -(-self.filters // parts), depth * self.pitch
+        product = PRODUCT * max(tiles, THINNEST) + FETCH
+        block = N * N * self.channels * filters * product + BLOCK
+        block += tiles * (self.channels * INPUT_TILE + filters * OUTPUT_TILE)
+        return -(-blocks // workers) * block
+
+    def _early(self) -> int:
+        """Return how many stages can work on outputs while these lie tile by tile."""
+        count = 0
+        for stage in self.chain.stages:
+            if stage.others:
+                break
+            count += 1
+        return count
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return what runs it."""
+        size = "x".join(map(str, self.window.output))
+        kernel = f"Winograd 4x4 of {self.filters}x{self.channels}x{size}"
+        name = f"{self.chain.title}: {kernel}"
+        return HostStep(name, site, self._record, self.workers, self.nbytes)
+
+    def _blocks(self) -> Iterator[tuple[int, range, slice]]:
+        """Yield image, rows of tiles and filters of every block."""
+        bounds = [self.filters * i // self.parts for i in range(self.parts + 1)]
+        for image in range(self.images):
+            for first in range(0, self.rows, self.depth):
+                rows = range(first, min(first + self.depth, self.rows))
+                for i in range(self.parts):
+                    yield image, rows, slice(bounds[i], bounds[i + 1])
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        x, result = bound[self.x], bound[self.chain.output]
+        filters = bound.packed((self.w,), ("winograd", M), _transformed)
+        late = Chain(self.chain.head, self.chain.stages[self.early :])
+        frame = self.chain.frame((0, 1, 2))
+        finish = late.finish(frame, bound) if late.stages else None
+        tapes: list[Tape] = []
+        for image, rows, part in self._blocks():
+            tape: Tape = []
+            inputs = self._take_in(tape, bound, x[image], rows)
+            products = bound.scratch(
+                self.products, (N * N, part.stop - part.start, len(rows) * self.pitch)
+            )
+            matrices = filters[:, :, part].swapaxes(1, 2)
+            tape.append(recorded(matrices, inputs, products))
+            outputs = self._add_up(tape, bound, products, part)
+            tiled = outputs.reshape(M, M, -1, len(rows), self.pitch)
+            high = slice(M * rows.start, min(M * rows.stop, result.shape[2]))
+            _put_back(tape, tiled, result[image, part, high])
+            if finish is not None:
+                box = (slice(image, image + 1), part, high, slice(0, result.shape[3]))
+                finish(tape, frame.block(box))
+            tapes.append(tape)
+        return tapes
+
+    def _take_in(self, tape: Tape, bound: Bound, image: Array, rows: range) -> Array:
+        """Record the transform of rows of tiles of an image; return it, [36, c, tiles]."""
+        c, pitch, depth = self.channels, self.pitch, len(rows)
+        tiles = depth * pitch
+        phases = bound.scratch(self.phases, (M, M, c, depth + 1, pitch))
+        tape.append(partial(phases.fill, 0))
+        below, across = self.window.pads_begin
+        for q, p in product(range(M), repeat=2):
+            height = _phase(M * rows.start + q - below, depth + 1, image.shape[1])
+            width = _phase(p - across, pitch, image.shape[2])
+            pixels = image[:, height[1], width[1]]
+            if pixels.size:
+                tape.append(partial(np.copyto, phases[q, p][:, height[0], width[0]], pixels))
+        flat = phases.reshape(M, M, c, -1)
+        halves = bound.scratch(self.halves, (N, M * c * tiles + 1))
+        starts = [(i % M, i // M * pitch) for i in range(N)]
+        across_rows = [flat[q][:, :, first : first + tiles] for q, first in starts]
+        half = halves[:, :-1].reshape(N, M, c, tiles)
+        spare = bound.scratch(self.spare, (M, c, tiles))
+        tape.append(partial(_transform, across_rows, list(half), spare))
+        size = c * tiles
+        inputs = bound.scratch(self.inputs, (N, N, size))
+        firsts = [i % M * size + i // M for i in range(N)]
+        along_rows = [halves[:, first : first + size] for first in firsts]
+        spare = bound.scratch(self.spare, (N, size))
+        tape.append(partial(_transform, along_rows, list(inputs.swapaxes(0, 1)), spare))
+        return inputs.reshape(N * N, c, tiles)
+
+    def _add_up(self, tape: Tape, bound: Bound, products: Array, part: slice) -> Array:
+        """Record what makes outputs [4, 4, filters * tiles] of the products; return them."""
+        size = products[0].size
+        m = products.reshape(N, N, size)
+        halves = bound.scratch(self.halves, (M, N, size))
+        outputs = bound.scratch(self.inputs, (M, M, size))
+        tape.append(partial(_collect, list(m), list(halves), bound.scratch(self.spare, (N, size))))
+        tape.append(
+            partial(
+                _collect,
+                list(halves.swapaxes(0, 1)),
+                list(outputs.swapaxes(0, 1)),
+                bound.scratch(self.spare, (M, size)),
+            )
+        )
+        bias = bound.get(self.bias)
+        if bias is not None:
+            by_filter = outputs.reshape(M * M, *products.shape[1:])
+            tape.append(partial(np.add, by_filter, bias[part, np.newaxis], out=by_filter))
+        for stage in self.chain.stages[: self.early]:
+            function = ELEMENTWISE[type(stage.node.op)](stage.node.op)
+            tape.append(partial(function, outputs, out=outputs))
+        return outputs
+
+
+def _phase(first: int, count: int, size: int) -> tuple[slice, slice]:
+    """Return the places of a phase that lie inside of an axis, and which pixels they are.
+
+    Args:
+        first: the pixel of the first place; the others follow four pixels apart.
+        count: number of places.
+        size: pixels of the axis.
+    """
+    low = max(0, -(first // M))
+    high = max(low, min(count, -(-(size - first) // M)))
+    return slice(low, high), slice(first + M * low, first + M * high, M)
+
+
+def _put_back(tape: Tape, outputs: Array, result: Array) -> None:
+    """Record the copies of outputs [4, 4, filters, rows, pitch] to rows of a result."""
+    for q, p in product(range(M), repeat=2):
+        target = result[:, q::M, p::M]
+        if target.size:
+            source = outputs[q, p][:, : target.shape[1], : target.shape[2]]
+            tape.append(partial(np.copyto, target, source))

@@ -1,0 +1,404 @@
+"""The parsed file → a `Graph`: names become values, attributes become operators, in one pass.
+
+Types are inferred as nodes are added, because the upgrade of an old operator may depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from ....runtime.base.guard import check_time
+from ....runtime.errors import ModelError, ShapeError, TercetError, UnsupportedError, did_you_mean
+from ....runtime.ir import dtypes
+from ....runtime.ir.dtypes import DType
+from ....runtime.ir.graph import Graph, Value
+from ....runtime.ir.hints import without_shapes
+from ....runtime.ir.infer import infer_node
+from ....runtime.ir.op import Op, arity, input_kinds
+from ....runtime.ir.types import Array, ValueType
+from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
+from ..source.raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
+from ..source.source import FileSource
+from ..upgrading.upgrade import upgrade
+from .attributes import Mismatch, make
+from .functions import check_functions, key_of
+from .order import Names
+from .scope import NameSpace, Scope
+
+Operators = Mapping[tuple[str, str], type[Op]]
+
+#: Who writes operators of a domain, and how to get a model without them.
+_ORIGINS = {
+    "com.microsoft": "; onnxruntime's optimiser and quantizer write it; export without them"
+}
+
+
+def bind(
+    model: RawModel, operators: Operators, source: FileSource
+) -> tuple[Graph, tuple[str, ...]]:
+    """Return the graph of a model, with types inferred, and warnings for the user.
+
+    Raises:
+        ModelError: the file contradicts the ONNX specification.
+        UnknownOperators: there are operators that are not among `operators`.
+        UnsupportedError: an operator means something that the newest opset lacks.
+        LimitError: the model would exceed the limits.
+    """
+    check_functions(model, source)
+    binder = _Binder(model, operators, source)
+    try:
+        graph = binder.main(model.graph)
+    except TercetError as error:
+        raise binder.unknown() or error from None
+    if (unknown := binder.unknown()) is not None:
+        raise unknown
+    return graph, tuple(dict.fromkeys(binder.warnings))
+
+
+class _Binder:
+    """Builds one model; `warnings` collects what the user should know."""
+
+    def __init__(self, model: RawModel, operators: Operators, source: FileSource) -> None:
+        self.warnings: list[str] = []
+        self._functions = model.functions
+        self._operators = operators
+        self._source = source
+        self._names = Names(source)
+        self._unknown: dict[tuple[str, str, str], list[RawNode]] = {}
+
+    # ── graphs and functions ─────────────────────────────────────────────────────────────────
+
+    def main(self, raw: RawGraph) -> Graph:
+        """Return the model's own graph."""
+        for name, type_ in raw.inputs.items():
+            if type_ is None and name not in raw.constants:
+                raise self._source.error("declares no element type", f"input '{name}'")
+        if len(set(raw.outputs)) < len(raw.outputs):
+            raise self._source.error(f"lists an output twice: {', '.join(raw.outputs)}")
+        return self._graph(raw, None).graph
+
+    def _graph(self, raw: RawGraph, outer: Scope | None) -> Scope:
+        """Return the scope of a graph that has been built; a body is closed over nothing.
+
+        An initializer that is listed as an input, too, is a constant, whatever the IR version.
+        """
+        computed = (name for node in raw.nodes for name in node.outputs)
+        reserved = {*raw.inputs, *raw.constants, *computed}
+        space = NameSpace(Graph(raw.name), reserved, is_body=outer is not None)
+        actual = outer.attributes if outer else None
+        scope = Scope(space, outer=outer, declared=raw.declared, attributes=actual)
+        for name, data in raw.constants.items():
+            scope.define(name, space.graph.constant(data, name))
+        for name, type_ in raw.inputs.items():
+            if name not in raw.constants:
+                scope.define(name, _input(space, name, type_))
+        nodes = self._ordered(
+            raw.nodes, {*raw.inputs, *raw.constants}, scope, f"graph '{raw.name}'"
+        )
+        scope.reads |= set(raw.outputs)
+        for node in nodes:
+            self._node(node, scope)
+        space.graph.set_outputs(self._outputs(raw, scope))
+        return scope
+
+    def _ordered(
+        self, nodes: tuple[RawNode, ...], defined: set[str], scope: Scope, where: str
+    ) -> tuple[RawNode, ...]:
+        ordered, scope.reads = self._names.sorted(nodes, defined)
+        if ordered is not nodes:
+            self.warnings.append(f"{where}: the nodes were not in order and have been sorted")
+        return ordered
+
+    def _outputs(self, raw: RawGraph, scope: Scope) -> dict[str, Value]:
+        where = f"output of graph '{raw.name}'"
+        outputs: dict[str, Value] = {}
+        for name in raw.outputs:
+            value = self._find(name, scope, where)
+            label, number = name, 0
+            while label in outputs:  # the results of a body are known by position alone
+                number += 1
+                label = f"{name}.{number}"
+            outputs[label] = value
+        return outputs
+
+    def _call(self, function: RawFunction, node: RawNode, scope: Scope) -> None:
+        """Inline a function: its nodes join the caller's graph."""
+        for name in node.attributes:
+            if name not in function.attributes:
+                hint = did_you_mean(name, list(function.attributes))
+                raise self._source.error(
+                    f"{function.where} has no attribute '{name}'{hint}", node.where
+                )
+        for kind in ("inputs", "outputs"):
+            given, taken = len(getattr(node, kind)), len(getattr(function, kind))
+            if given > taken:
+                reason = f"has {given} {kind}; {function.where} has {taken}"
+                raise self._source.error(reason, node.where)
+        results = dict(zip(function.outputs, node.outputs, strict=False))
+        results = {formal: name for formal, name in results.items() if name}
+        computed = (name for each in function.nodes for name in each.outputs)
+        inner = Scope(
+            scope.space,
+            local={*function.inputs, *computed},
+            prefix=f"{scope.prefix}{node.name or node.result}/",
+            results={formal: scope.value_name(name) for formal, name in results.items()},
+            attributes={**function.attributes, **node.attributes},
+        )
+        for formal in function.inputs:
+            inner.define(formal, None)
+        for formal, name in zip(function.inputs, node.inputs, strict=False):
+            inner.define(formal, self._find(name, scope, node.where) if name else None)
+        nodes = self._ordered(function.nodes, set(function.inputs), inner, function.where)
+        inner.reads |= set(results)
+        for each in nodes:
+            self._node(each, inner)
+        for formal, name in results.items():
+            scope.define(name, self._find(formal, inner, f"output of {function.where}"))
+
+    def _find(self, name: str, scope: Scope, where: str) -> Value:
+        value = self._find_optional(name, scope, where)
+        if value is None:
+            raise self._source.error(
+                f"wants '{name}', which the function's caller leaves out", where
+            )
+        return value
+
+    def _find_optional(self, name: str, scope: Scope, where: str) -> Value | None:
+        try:
+            return scope.find(name)
+        except KeyError:
+            hint = did_you_mean(name, scope.visible()[:1000])
+            reason = f"reads '{name}', which nothing computes{hint}"
+            raise self._source.error(reason, where) from None
+
+    # ── nodes ────────────────────────────────────────────────────────────────────────────────
+
+    def _node(self, node: RawNode, scope: Scope) -> None:
+        check_time()
+        if not any(node.outputs):
+            raise self._source.error("has no outputs", node.where)
+        node = self._resolved(node, scope)
+        function = self._functions.get(key_of(node))
+        node = self._trimmed(node, function)
+        if function is not None:
+            self._call(function, node, scope)
+        elif node.op == "Constant" and not node.domain:
+            name = node.outputs[0]
+            data = _constant(node, self._source)
+            scope.define(name, scope.graph.constant(data, scope.value_name(name)))
+        elif node.opset is None:
+            reason = f"uses domain '{node.domain}', which the model does not import"
+            raise self._source.error(reason, node.where)
+        else:
+            origin = scope.prefix + (node.name or node.result or node.op)
+            for each in upgrade(node, _Site(self, scope)):
+                label = origin if each.name == node.name else each.name
+                self._insert(each, scope, label, origin)
+
+    def _trimmed(self, node: RawNode, function: RawFunction | None) -> RawNode:
+        """Return the node without outputs at its end that are left out and need not be there."""
+        operator = self._operators.get((node.domain, node.op)) if function is None else None
+        least, most = operator.outputs if operator is not None else (0, 0)
+        count = len(node.outputs)
+        while most is not None and count > least and not node.outputs[count - 1]:
+            count -= 1
+        return node.change(outputs=node.outputs[:count]) if count < len(node.outputs) else node
+
+    def _resolved(self, node: RawNode, scope: Scope) -> RawNode:
+        """Return the node with the attributes of its function put in."""
+        if not any(isinstance(value, Reference) for value in node.attributes.values()):
+            return node
+        attributes: dict[str, Any] = {}
+        for name, value in node.attributes.items():
+            if isinstance(value, Reference):
+                if value.name not in (scope.attributes or ()):
+                    reason = f"attribute '{name}' refers to '{value.name}', which no function has"
+                    raise self._source.error(reason, node.where)
+                value = (scope.attributes or {})[value.name]
+                if isinstance(value, RawGraph):
+                    raise self._source.unsupported("bodies given to functions", node.where)
+            if value is not None:
+                attributes[name] = value
+        return node.change(attributes=attributes)
+
+    def _operator(self, node: RawNode) -> type[Op]:
+        operator = self._operators.get((node.domain, node.op))
+        if operator is not None and (not node.overload or issubclass(operator, Opaque)):
+            return operator
+        self._unknown.setdefault((node.domain, node.op, node.overload), []).append(node)
+        return stand_in(node.domain, node.op)
+
+    def unknown(self) -> UnknownOperators | None:
+        """Return the error of all operators that nobody knows; None if there are none."""
+        found = tuple(
+            UnknownOperator(
+                domain,
+                name,
+                overload,
+                nodes[0].opset,
+                tuple(node.name or node.result for node in nodes),
+                self._hint(domain, name),
+            )
+            for (domain, name, overload), nodes in self._unknown.items()
+        )
+        return UnknownOperators(found, self._source.file) if found else None
+
+    def _hint(self, domain: str, name: str) -> str:
+        keys = (*self._operators, *((key[0], key[1]) for key in self._functions))
+        near = did_you_mean(
+            name, [known for where, known in keys if where == domain and known != name]
+        )
+        return near or _ORIGINS.get(domain, "")
+
+    def _insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> None:
+        """Add a node of the newest opset, called `label`, that the file's `origin` has become."""
+        operator = self._operator(node)
+        captured: dict[Graph, list[Value]] = {}
+        op = self._op(operator, node, scope, captured)
+        inputs = [self._find_optional(n, scope, node.where) if n else None for n in node.inputs]
+        kinds, least = input_kinds(operator), arity(operator)[0]
+        while inputs and inputs[-1] is None:
+            if len(inputs) <= least and NoneType in kinds[len(inputs) - 1]:
+                break
+            inputs.pop()
+        self._check(op, inputs, node)
+        made = scope.graph.insert(
+            op,
+            inputs,
+            [scope.value_name(name) for name in node.outputs],
+            name=scope.space.node(label),
+            captures=[value for body in op.graphs() for value in captured[body]],
+        )
+        made.origin = (origin,)
+        for name, value in zip(node.outputs, made.outputs, strict=True):
+            value.declared = scope.declared.get(name)
+            if name:
+                scope.define(name, value)
+        try:
+            infer_node(made, file=self._source.file)
+        except ModelError:
+            # The owner of a body infers it again, and knows whether it has to make sense.
+            if not scope.space.is_body:
+                raise
+
+    def _op(
+        self, operator: type[Op], node: RawNode, scope: Scope, captured: dict[Graph, list[Value]]
+    ) -> Op:
+        def bound(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(bound, items(value)))
+            if not isinstance(value, RawGraph):
+                return value
+            body = self._graph(value, scope)
+            captured[body.graph] = body.captured
+            return body.graph
+
+        if issubclass(operator, Opaque):
+            return operator(given=tuple(node.attributes.items()))
+        try:
+            return make(operator, {name: bound(v) for name, v in node.attributes.items()})
+        except (Mismatch, ShapeError) as error:
+            raise self._source.error(str(error), node.where) from error
+
+    def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:
+        """Refuse a wrong number of inputs or outputs."""
+        for kind, values, (least, most) in (
+            ("inputs", inputs, arity(type(op))),
+            ("outputs", node.outputs, op.outputs),
+        ):
+            if least <= len(values) and (most is None or len(values) <= most):
+                continue
+            bounds = f"{least}" if least == most else f"{least} to {most}"
+            bounds = f"{least} or more" if most is None else bounds
+            verb = "takes" if kind == "inputs" else "gives"
+            reason = f"has {len(values)} {kind}; the operator {verb} {bounds}"
+            raise self._source.error(reason, node.where)
+        kinds = input_kinds(type(op))
+        for i, value in enumerate(inputs[: arity(type(op))[0]]):
+            if value is None and NoneType not in kinds[i]:
+                reason = f"leaves out input {i}, which the operator needs"
+                raise self._source.error(reason, node.where)
+
+    def type_of(self, name: str, scope: Scope) -> ValueType | None:
+        """Return what is known of a value at this place."""
+        value = self._find_optional(name, scope, "node") if name else None
+        return value.type if value is not None else None
+
+    @property
+    def source(self) -> FileSource:
+        """The model, for messages."""
+        return self._source
+
+
+class _Site:
+    """The place of one node, for `upgrade`."""
+
+    def __init__(self, binder: _Binder, scope: Scope) -> None:
+        self._binder = binder
+        self._scope = scope
+
+    def type_of(self, name: str) -> ValueType | None:
+        return self._binder.type_of(name, self._scope)
+
+    def is_read(self, name: str) -> bool:
+        return name in self._scope.reads
+
+    def fresh(self, hint: str) -> str:
+        return self._scope.fresh(hint)
+
+    def constant(self, data: Array, hint: str) -> str:
+        name = self.fresh(hint)
+        self._scope.define(name, self._scope.graph.constant(data, name))
+        return name
+
+    def error(self, reason: str, node: RawNode) -> ModelError:
+        return self._binder.source.error(reason, node.where)
+
+    def unsupported(self, reason: str, node: RawNode) -> UnsupportedError:
+        asked = f"{reason} (opset {node.opset})"
+        return self._binder.source.unsupported(asked, node.where)
+
+
+def _input(space: NameSpace, name: str, declared: ValueType | None) -> Value:
+    """Add an input: callers keep to a model's declaration, but the owner of a body may not."""
+    value = space.graph.add_input(name, declared)
+    if space.is_body:
+        value.type, value.declared = without_shapes(declared), declared
+    return value
+
+
+def _constant(node: RawNode, source: FileSource) -> Array:
+    """Return the elements of a Constant node."""
+    if len(node.attributes) != 1:
+        raise source.error(f"has {len(node.attributes)} attributes instead of one", node.where)
+    ((name, value),) = node.attributes.items()
+    if name not in _CONSTANTS:
+        known = did_you_mean(name, list(_CONSTANTS))
+        raise source.error(f"has unknown attribute '{name}'{known}", node.where)
+    element, dtype = _CONSTANTS[name]
+    if name.endswith("s") != isinstance(value, tuple) or not all(
+        isinstance(item, element) for item in items(value)
+    ):
+        raise source.error(f"attribute '{name}' is of another type", node.where)
+    if dtype is None:
+        return value
+    data = np.array(value, dtype)
+    data.setflags(write=False)
+    return data
+
+
+#: What each attribute of Constant must be, and the dtype of the tensor that it becomes.
+_CONSTANTS: dict[str, tuple[type, DType | None]] = {
+    "value": (np.ndarray, None),
+    "sparse_value": (np.ndarray, None),
+    "value_float": (float, dtypes.float32),
+    "value_floats": (float, dtypes.float32),
+    "value_int": (int, dtypes.int64),
+    "value_ints": (int, dtypes.int64),
+    "value_string": (str, dtypes.string),
+    "value_strings": (str, dtypes.string),
+}

@@ -1,0 +1,207 @@
+"""External data: files in the model's folder, opened so that nothing outside it can be reached.
+
+A location may lead through links, as those of Hugging Face's cache do, as long as what it leads to
+lies in the model's folder, or in the folder that the model itself lies in once its own links are
+followed. Every component of the path that was found is then opened relative to its parent and
+without following links, and the checks look at what was opened, not at a name that could change in
+between. The data are mapped, so weights that are never read cost nothing; a file that becomes
+shorter afterwards would kill the process that reads on, so a run looks first, and who wants them
+read at once says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path, PurePosixPath
+from weakref import ref
+
+import numpy as np
+from onnx import StringStringEntryProto
+
+from ....runtime.ir.mapped import Mapped
+from ....runtime.ir.types import Array
+from ..source.source import FileSource
+
+_KEYS = ("location", "offset", "length", "checksum")
+# Flags of `os.open`, those that a system lacks as 0: Windows has only the last one.
+CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
+NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
+BINARY: int = getattr(os, "O_BINARY", 0)
+_COMMON = os.O_RDONLY | CLOEXEC | BINARY
+_ALLOW = "copy the file into the model's folder, or say where it is: external_data_dir="
+
+
+class ExternalData:
+    """The files beside one model, each mapped once.
+
+    Args:
+        source: the model; only its folder and that of the file behind its links are read.
+    """
+
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
+        self._mapped: dict[str, Array] = {}
+
+    def read(self, entries: Iterable[StringStringEntryProto], size: int, where: str) -> Array:
+        """Return the bytes that a tensor's `external_data` names, mapped and read-only.
+
+        The optional checksum is not verified, for that would read everything.
+
+        Args:
+            entries: location, and where in that file.
+            size: bytes to return where no length is given.
+            where: what to call the tensor in messages.
+
+        Raises:
+            ModelError: the location cannot be one of a file in a folder, or the file is too short.
+            ModelFileError: the file is not there, lies elsewhere, or cannot be opened.
+        """
+        fields = self._fields(entries, where)
+        data = self._file(fields.get("location", ""), where)
+        offset = self._number(fields, "offset", 0, where)
+        length = self._number(fields, "length", size, where)
+        if offset + length > data.nbytes:
+            wanted = f"wants bytes {offset} to {offset + length}"
+            found = f"external file '{fields['location']}' has {data.nbytes} bytes"
+            raise self._source.error(f"{wanted}, but {found}", where)
+        return data[offset : offset + length]
+
+    def _fields(self, entries: Iterable[StringStringEntryProto], where: str) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        for entry in entries:
+            key = self._source.text(entry.key, where)
+            if key not in _KEYS or key in fields:
+                found = "repeated" if key in fields else "unknown"
+                raise self._source.error(f"{found} key '{key[:40]}' in external_data", where)
+            fields[key] = self._source.text(entry.value, where)
+        return fields
+
+    def _number(self, fields: dict[str, str], key: str, default: int, where: str) -> int:
+        text = fields.get(key)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit()) or len(text) > 20:
+            raise self._source.error(f"external_data: {key} '{text[:40]}' is not a size", where)
+        return int(text)
+
+    def _file(self, location: str, where: str) -> Array:
+        if location not in self._mapped:
+            self._mapped[location] = self._map(location, where)
+        return self._mapped[location]
+
+    def _map(self, location: str, where: str) -> Array:
+        folder = self._source.folder
+        if folder is None:
+            raise self._source.unopened(
+                f"keeps its data in '{location[:80]}', which a model in memory has no folder for; "
+                "load it by its path, or say where its data are: external_data_dir=",
+                where,
+            )
+        parts = self._parts(location, where)
+        try:
+            descriptor = self._open(folder, parts, location, where)
+        except OSError as error:
+            raise self._refusal(location, error, where) from error
+        try:
+            size = self._checked_size(descriptor, location, where)
+            if size == 0:
+                return np.empty(0, np.uint8)
+            if not self._source.maps_data:
+                with os.fdopen(descriptor, "rb", closefd=False) as file:
+                    return np.frombuffer(file.read(), np.uint8)
+            mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        mapped = Mapped(location, self._source.file, size, ref(mapping))
+        self._source.mapped.append(mapped)
+        return np.frombuffer(mapping, np.uint8)
+
+    def _open(self, folder: Path, parts: tuple[str, ...], location: str, where: str) -> int:
+        """Open what a location leads to, where that lies in a folder that may be read."""
+        target = Path(os.path.realpath(folder.joinpath(*parts)))
+        for root in self._source.data_folders:
+            if target != root and target.is_relative_to(root):
+                return _open_inside(root, target.relative_to(root).parts)
+        raise self._source.unopened(
+            f"external data '{location[:80]}' lead out of the model's folder; {_ALLOW}", where
+        )
+
+    def _parts(self, location: str, where: str) -> tuple[str, ...]:
+        shown = f"external data location {location[:80]!r}"
+        if not location:
+            raise self._source.error("has external data without a location", where)
+        if "\0" in location:
+            raise self._source.error(f"{shown} contains a NUL character", where)
+        if location.startswith("/") or PurePosixPath(location).is_absolute():
+            raise self._source.error(f"{shown} is absolute; only the model's folder is read", where)
+        parts = tuple(part for part in location.split("/") if part not in ("", "."))
+        if ".." in parts or not parts or any(map(_is_path, parts)):
+            raise self._source.error(f"{shown} leaves the model's folder", where)
+        return parts
+
+    def _refusal(self, location: str, error: OSError, where: str) -> Exception:
+        shown = f"external data '{location[:80]}'"
+        if error.errno == errno.ENOENT:
+            reason = f"{shown} is not there; expected in '{self._source.folder}'"
+        elif error.errno in (errno.ELOOP, errno.ENOTDIR):
+            reason = f"{shown} leads through a file or a circle of links"
+        elif error.errno == errno.ENXIO:
+            reason = f"{shown} is not a plain file"
+        else:
+            reason = f"{shown} cannot be read: {error.strerror}"
+        return self._source.unopened(reason, where)
+
+    def _checked_size(self, descriptor: int, location: str, where: str) -> int:
+        shown = f"external data '{location[:80]}'"
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise self._source.unopened(f"{shown} is not a plain file", where)
+        return status.st_size
+
+
+def _is_path(part: str) -> bool:
+    """Whether the system sees more than a name in a part of a location."""
+    return os.path.basename(part) != part or bool(os.path.splitdrive(part)[0])
+
+
+def _open_inside(folder: Path, parts: tuple[str, ...]) -> int:
+    """Open `parts` below `folder`, following no link and waiting for no pipe."""
+    if os.open not in os.supports_dir_fd:
+        return os.open(folder.joinpath(*parts), _COMMON | NOFOLLOW | NONBLOCK)
+    parent = os.open(folder, _COMMON | DIRECTORY)
+    for part in parts[:-1]:
+        try:
+            child = os.open(part, _COMMON | NOFOLLOW | DIRECTORY, dir_fd=parent)
+        finally:
+            os.close(parent)
+        parent = child
+    try:
+        return os.open(parts[-1], _COMMON | NOFOLLOW | NONBLOCK, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+_FOLDER: ContextVar[Path | None] = ContextVar("external_data_dir", default=None)
+
+
+def external_data_dir() -> Path | None:
+    """Return the folder that `external_data_in` names, None outside of it."""
+    return _FOLDER.get()
+
+
+@contextmanager
+def external_data_in(folder: str | os.PathLike[str] | None) -> Generator[None]:
+    """Look for the external data of all models in a folder; where None, as without it."""
+    token = _FOLDER.set(_FOLDER.get() if folder is None else Path(folder))
+    try:
+        yield
+    finally:
+        _FOLDER.reset(token)

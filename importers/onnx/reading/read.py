@@ -1,0 +1,122 @@
+"""A path, bytes or a ModelProto → a ModelProto with a graph and an opset, or one clear error."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from ....runtime.errors import UsageError
+from ..source.limits import Limits
+from ..source.source import FileSource
+from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir
+from .signatures import describe, missing_bytes
+from .texts import Loadable, format_of, is_language, object_proto, parsed
+
+#: The newest IR version whose meaning tercet knows.
+IR_VERSION = 14
+
+
+def read(
+    model: Loadable,
+    limits: Limits,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> tuple[ModelProto, FileSource]:
+    """Return the parsed file, and where it comes from.
+
+    Args:
+        model: a path, the bytes of a file, a parsed model, a text in ONNX's language, or an object
+            of an exporter; see `object_proto`.
+        limits: what the model may ask for.
+        data_dir: the folder of its external data, where that is not its own.
+
+    Raises:
+        ModelFileError: there is no such file, or it cannot be read.
+        ModelError: the file is something else than ONNX, or is damaged.
+        UsageError: `model` is of another type.
+    """
+    folder = external_data_dir() if data_dir is None else Path(data_dir)
+    held: Any = in_memory(model)
+    source = FileSource(None, limits, folder)
+    if isinstance(held, ModelProto):
+        proto = held
+    elif isinstance(model, bytes):
+        proto = _decode(model, source)
+    else:
+        source = FileSource(_path(held), limits, folder)
+        proto = _decode(_contents(source), source)
+    _check(proto, source)
+    return proto, source
+
+
+def in_memory(model: Any) -> Any:
+    """Return a message for what stands for one, such as a text; everything else as it is."""
+    proto = object_proto(model)
+    if proto is None and isinstance(model, str) and is_language(model):
+        proto = parsed(model.encode(), "onnxtxt", FileSource())
+    return model if proto is None else proto
+
+
+def _path(model: str | os.PathLike[str]) -> str:
+    try:
+        return os.fsdecode(model)
+    except TypeError as error:
+        found = type(model).__name__
+        raise UsageError(
+            f"a model is a path, bytes, an onnx.ModelProto or torch.onnx.ONNXProgram, not {found}"
+        ) from error
+
+
+def _contents(source: FileSource) -> bytes:
+    path = source.file or ""
+    try:
+        # A pipe would block, and a device may have no end.
+        descriptor = os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK | BINARY)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise source.unopened("is not a plain file")
+            if status.st_size > source.limits.file_bytes:
+                size = f"{status.st_size} bytes; an ONNX file holds {source.limits.file_bytes}"
+                raise source.error(f"{size} at most; keep the weights as external data")
+            return file.read(source.limits.file_bytes)
+    except FileNotFoundError as error:
+        raise source.unopened("there is no such file") from error
+    except IsADirectoryError as error:
+        raise source.unopened("is a folder; give the .onnx file in it") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        raise source.unopened(f"cannot be read: {getattr(error, 'strerror', error)}") from error
+
+
+def _decode(data: bytes, source: FileSource) -> ModelProto:
+    if not data:
+        raise source.error("is empty")
+    if form := format_of(data):
+        return parsed(data, form, source)
+    try:
+        proto = ModelProto.FromString(data)
+    except DecodeError as error:
+        if kind := describe(data):
+            raise source.error(f"is not an ONNX model but {kind}") from error
+        if missing := missing_bytes(data):
+            raise source.error(f"is truncated: at least {missing} bytes are missing") from error
+        raise source.error("is not an ONNX model, or is damaged") from error
+    if not proto.HasField("graph") and (kind := describe(data)):
+        raise source.error(f"is not an ONNX model but {kind}")
+    return proto
+
+
+def _check(proto: ModelProto, source: FileSource) -> None:
+    if not proto.HasField("graph"):
+        raise source.error("has no graph: it is not an ONNX model, or is truncated")
+    if proto.ir_version < 1:
+        raise source.error("has no IR version")
+    if proto.ir_version > IR_VERSION:
+        found = f"IR version {proto.ir_version} is newer than {IR_VERSION}, which tercet knows"
+        raise source.unsupported(found)
+    if not proto.opset_import and proto.ir_version >= 3:
+        raise source.error("imports no opset, so nobody knows what its operators mean")

@@ -1,0 +1,1 @@
+"""What a model comes from: its file, its limits, its parts as plain Python."""

@@ -1,0 +1,1 @@
+"""Nodes of every older opset → nodes of the newest."""

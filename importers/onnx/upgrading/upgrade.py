@@ -1,0 +1,291 @@
+"""Every operator in the newest opset: what a node of an older one has to become.
+
+An upgrade says until which version it is needed and returns the nodes that mean, in the newest
+opset, what the old one meant. All others kept their meaning: what changed are element types,
+wording, and attributes or inputs that are optional and default to the old behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....runtime.ir import dtypes
+from ....runtime.ir.dtypes import TO_ONNX
+from ....runtime.ir.types import TensorType
+from ....runtime.ops.shapes import MAX_RANK
+from ..source.raw import RawNode
+from . import upgrade_layers
+from .rewrite import (
+    NEWEST,
+    UPGRADES,
+    NodeSite,
+    attributes_to_inputs,
+    before,
+    integer,
+    made,
+    need_inputs,
+    number,
+    rank_of,
+    scalar_like,
+    with_default,
+    without,
+)
+
+#: Importing the layers declares their upgrades.
+__all__ = ["upgrade", "upgrade_layers"]
+
+
+def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Return the nodes of the newest opset that mean what `node` means in its own.
+
+    Raises:
+        UnsupportedError: the newest opset cannot say it.
+        ModelError: the node contradicts its opset.
+    """
+    until, become = UPGRADES.get((node.domain, node.op), (0, None))
+    if become is None or node.opset is None or node.opset >= until:
+        return (node,)
+    return [each.change(opset=NEWEST[each.domain]) for each in become(node, node.opset, site)]
+
+
+# ── arithmetic ───────────────────────────────────────────────────────────────────────────────
+
+
+@before(6, "Abs", "Ceil", "Elu", "Exp", "Floor", "HardSigmoid", "InstanceNormalization")
+@before(6, "LeakyRelu", "Log", "Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid")
+@before(6, "Sqrt", "Sum", "Tanh")
+def drop_consumed_inputs(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """`consumed_inputs` allowed to work in place."""
+    return [without(node, "consumed_inputs")]
+
+
+@before(6, "Selu")
+def selu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """Two constants had fewer digits."""
+    node = without(node, "consumed_inputs")
+    alpha, gamma = (float(np.float32(value)) for value in (1.6732, 1.0507))
+    return [with_default(with_default(node, "alpha", alpha), "gamma", gamma)]
+
+
+@before(7, "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Greater", "Less", "Pow")
+def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """`axis` said where the second operand's axes begin; it needs ones behind them instead."""
+    axis = integer(node, "axis", 0, site)
+    broadcast = integer(node, "broadcast", 0, site) and "axis" in node.attributes
+    node = without(node, "axis", "broadcast", "consumed_inputs")
+    if not broadcast:
+        return [node]
+    a, b = need_inputs(node, 2, site)[:2]
+    rank = rank_of(a, site)
+    most = MAX_RANK if rank is None else rank
+    if not -most <= axis <= most:
+        known = "the greatest rank there is" if rank is None else f"the rank of '{a}'"
+        raise site.error(f"axis={axis} lies outside of [{-most}, {most}], {known}", node)
+    nodes, aligned = _aligned(b, a, axis, site)
+    return [*nodes, node.change(inputs=(a, aligned))]
+
+
+def _aligned(b: str, a: str, axis: int, site: NodeSite) -> tuple[Sequence[RawNode], str]:
+    """Return nodes that give `b` ones behind its axes, so that they are those of `a` from `axis`.
+
+    Where a rank is unknown, or merely declared, a run finds out how many.
+    """
+    rank, inner = rank_of(a, site), rank_of(b, site)
+    if rank is not None and inner is not None:
+        behind = rank - (axis + rank if axis < 0 else axis) - inner
+        if behind <= 0:
+            return [], b
+        axes = site.constant(np.arange(inner, inner + behind), "axes")
+        aligned = site.fresh(f"{b}/aligned")
+        return [made("Unsqueeze", (b, axes), aligned)], aligned
+    hints = ("shape", "rank", "first", "own", "inner", "start", "rest", "count", "ones", "dims")
+    shape, whole, first, own, size, start, rest, count, ones, dims = map(site.fresh, hints)
+    most = np.iinfo(np.int64).max
+    begin, one, end = (site.constant(np.array([n], np.int64), "number") for n in (axis, 1, most))
+    aligned = site.fresh(f"{b}/aligned")
+    nodes = [
+        made("Shape", (a,), shape),
+        made("Shape", (shape,), whole),
+        made("Add", (whole, begin), first) if axis < 0 else made("Identity", (begin,), first),
+        made("Shape", (b,), own),
+        made("Shape", (own,), size),
+        made("Add", (first, size), start),
+        made("Slice", (shape, start, end), rest),
+        made("Shape", (rest,), count),
+        made("Expand", (one, count), ones),
+        made("Concat", (own, ones), dims, axis=0),
+        made("Reshape", (b, dims), aligned, allowzero=1),
+    ]
+    return nodes, aligned
+
+
+@before(7, "PRelu")
+def prelu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """A vector of slopes belonged to the channels, axis 1."""
+    node = without(node, "consumed_inputs")
+    x, slope = need_inputs(node, 2, site)[:2]
+    type_ = site.type_of(slope)
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        raise site.unsupported(f"cannot be upgraded: the shape of '{slope}' is unknown", node)
+    if len(type_.shape) != 1 or type_.shape[0] == 1:
+        return [node]
+    nodes, aligned = _aligned(slope, x, 1, site)
+    return [*nodes, node.change(inputs=(x, aligned))]
+
+
+@before(11, "Clip")
+def clip(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The bounds were attributes, the outermost float32 numbers meaning none."""
+    (x,) = need_inputs(node, 1, site)[:1]
+    least, most = number(node, "min", site), number(node, "max", site)
+    outermost = float(np.finfo(np.float32).max)
+    casts: list[RawNode] = []
+    bounds = ["", ""]
+    for i, bound in enumerate((least, most)):
+        if bound is not None and abs(bound) < outermost:
+            nodes, bounds[i] = scalar_like(bound, x, site)
+            casts.extend(nodes)
+    inputs = (x, *bounds) if bounds[1] else (x, *bounds[:1]) if bounds[0] else (x,)
+    return [*casts, without(node, "min", "max", "consumed_inputs").change(inputs=inputs)]
+
+
+@before(6, "Cast")
+def cast(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """`to` was the name of a type."""
+    name = node.attributes.get("to")
+    if not isinstance(name, str):
+        return [node]
+    names = {dtypes.name_of(dtype): dtype for dtype in TO_ONNX}
+    dtype = names.get({"FLOAT": "float32", "DOUBLE": "float64"}.get(name, name.lower()))
+    if dtype is None:
+        raise site.error(f"casts to unknown type '{name}'", node)
+    return [without(node, to=TO_ONNX[dtype])]
+
+
+@before(7, "Gemm")
+def gemm(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """`broadcast` is how it always is now."""
+    return [without(node, "broadcast")]
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────
+
+
+@before(4, "Concat")
+def concat(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The axis was 1 where nothing was said."""
+    return [with_default(node, "axis", 1)]
+
+
+@before(5, "Reshape")
+def reshape(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The shape was an attribute."""
+    if "shape" not in node.attributes:
+        raise site.error("has no attribute 'shape'", node)
+    return [attributes_to_inputs(without(node, "consumed_inputs"), site, "shape")]
+
+
+@before(13, "Squeeze", "Unsqueeze", "ReduceSum")
+@before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean")
+@before(18, "ReduceMin", "ReduceProd", "ReduceSumSquare")
+def axes_to_input(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The axes were an attribute; an empty list of them stood for all."""
+    if node.attributes.get("axes") == () and node.op != "Unsqueeze":
+        node = without(node, "axes")
+    return [attributes_to_inputs(node, site, "axes")]
+
+
+@before(NEWEST[""] + 1, "Split")
+def split(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The sizes were an attribute, or at first an input of the data's type.
+
+    `num_outputs` is set in every opset, sizes or not, so that the operator knows it.
+    """
+    count = len(node.outputs)
+    if integer(node, "num_outputs", count, site) != count:
+        raise site.error(f"has {count} outputs, but another num_outputs", node)
+    node = without(node, num_outputs=count)
+    if "split" in node.attributes:
+        return [attributes_to_inputs(node, site, "split")]
+    if len(node.inputs) < 2 or opset >= 13:
+        return [node]
+    sizes = site.fresh("split")
+    cast_ = made("Cast", node.inputs[1:2], sizes, to=TO_ONNX[dtypes.int64])
+    return [cast_, node.change(inputs=(node.inputs[0], sizes))]
+
+
+@before(10, "Slice")
+def slice_(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The bounds were attributes."""
+    for name in ("starts", "ends"):
+        if name not in node.attributes:
+            raise site.error(f"has no attribute '{name}'", node)
+    return [attributes_to_inputs(node, site, "starts", "ends", "axes")]
+
+
+@before(11, "Pad")
+def pad(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The widths, first called paddings, and the value were attributes."""
+    (data,) = need_inputs(node, 1, site)[:1]
+    name = "paddings" if "paddings" in node.attributes else "pads"
+    if name not in node.attributes:
+        raise site.error("has no attribute 'pads'", node)
+    value = number(node, "value", site)
+    node = attributes_to_inputs(without(node, "value"), site, name)
+    if not value:
+        return [node]
+    nodes, scalar = scalar_like(value, data, site)
+    return [*nodes, node.change(inputs=(*node.inputs, scalar))]
+
+
+@before(6, "Tile")
+def tile(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """It repeated along one axis: `tiles` times along `axis`, both inputs."""
+    x, tiles, axis = need_inputs(node, 3, site)[:3]
+    one = site.constant(np.array([1], np.int64), "one")
+    names = [site.fresh(hint) for hint in ("shape", "rank", "ones", "tiles", "axis")]
+    shape, rank, ones, *flat = names
+    nodes = [
+        made("Shape", (x,), shape),
+        made("Shape", (shape,), rank),
+        made("Expand", (one, rank), ones),
+    ]
+    for source, result in zip((tiles, axis), flat, strict=True):
+        whole = site.fresh("whole")
+        nodes.append(made("Cast", (source,), whole, to=TO_ONNX[dtypes.int64]))
+        nodes.append(made("Reshape", (whole, one), result))
+    repeats = site.fresh("repeats")
+    nodes.append(made("ScatterElements", (ones, flat[1], flat[0]), repeats))
+    return [*nodes, node.change(inputs=(x, repeats))]
+
+
+@before(11, "Scatter")
+def scatter(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """It is called ScatterElements now."""
+    return [node.change(op="ScatterElements")]
+
+
+@before(11, "OneHot")
+def one_hot(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """Negative indices were outside the range instead of counting from its end."""
+    indices, *rest = need_inputs(node, 3, site)
+    whole, negative, moved = (site.fresh(f"{indices}/{n}") for n in ("int64", "negative", "moved"))
+    zero = site.constant(np.array(0, np.int64), "zero")
+    nowhere = site.constant(np.array(np.iinfo(np.int64).min), "nowhere")
+    return [
+        made("Cast", (indices,), whole, to=TO_ONNX[dtypes.int64]),
+        made("Less", (whole, zero), negative),
+        made("Where", (negative, nowhere, whole), moved),
+        node.change(inputs=(moved, *rest)),
+    ]
+
+
+@before(10, "TopK")
+def top_k(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+    """The count was an attribute."""
+    if "k" not in node.attributes:
+        raise site.error("has no attribute 'k'", node)
+    k = site.constant(np.array([integer(node, "k", 1, site)], np.int64), "k")
+    return [without(node, "k").change(inputs=(*node.inputs[:1], k))]

@@ -1,0 +1,1 @@
+"""Graphs → files, in any opset that can say it."""

@@ -1,0 +1,164 @@
+"""Arrays, types and attributes → the messages of an ONNX file; `tensors` and `parse` read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx.defs import OpSchema
+
+from ....runtime.ir import dtypes
+from ....runtime.ir.dtypes import TO_ONNX, DType, bits_of
+from ....runtime.ir.op import TensorAttribute
+from ....runtime.ir.types import (
+    Array,
+    MapType,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorType,
+    ValueType,
+)
+from ..source.raw import items
+
+#: Turns a constant and its name into the message that the file gets.
+Store = Callable[[str, Array], TensorProto]
+
+_ATTRIBUTE_TYPES = (TensorType, SequenceType, OptionalType, MapType)
+
+
+def embedded(name: str, data: Array) -> TensorProto:
+    """Return a tensor whose elements are in the message itself."""
+    proto = tensor_head(name, data)
+    if data.dtype == dtypes.string:
+        proto.string_data.extend(str(item).encode() for item in data.flat)
+    else:
+        proto.raw_data = packed(data).tobytes()
+    return proto
+
+
+def tensor_head(name: str, data: Array) -> TensorProto:
+    """Return a tensor's name, dtype and shape, its elements still missing."""
+    return TensorProto(name=name, data_type=TO_ONNX[data.dtype], dims=data.shape)
+
+
+def packed(data: Array) -> Array:
+    """Return the bytes of an array as a file has them: little-endian, in C order.
+
+    Elements of less than a byte share bytes, the first one in the lowest bits.
+    """
+    flat = np.ascontiguousarray(data).reshape(-1)
+    bits = bits_of(data.dtype)
+    if bits >= 8:
+        return _little_endian(flat).view(np.uint8)
+    codes = flat.astype(np.int8).view(np.uint8) if data.dtype in dtypes.INTEGERS else flat
+    if bits == 6:
+        each = np.unpackbits(codes.view(np.uint8)[:, None], axis=1, count=6, bitorder="little")
+        return np.packbits(each, bitorder="little")
+    share = 8 // bits
+    lanes = np.zeros((-(-flat.size // share), share), np.uint8)
+    lanes.reshape(-1)[: flat.size] = codes.view(np.uint8) & (1 << bits) - 1
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.bitwise_or.reduce(lanes << shifts, axis=1, dtype=np.uint8)
+
+
+def packed_size(data: Array) -> int:
+    """Return the number of bytes that `packed` gives; strings count their text."""
+    if data.dtype == dtypes.string:
+        return sum(len(str(item).encode()) for item in data.flat)
+    return -(-data.size * bits_of(data.dtype) // 8)
+
+
+def _little_endian(flat: Array) -> Array:
+    is_plain = flat.dtype.kind in "iufc" and flat.dtype.itemsize > 1
+    return flat.astype(flat.dtype.newbyteorder("<"), copy=False) if is_plain else flat
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def value_info(name: str, type_: ValueType | None) -> ValueInfoProto:
+    """Return the declaration of a value; without a type where that is not known in full."""
+    proto = type_proto(type_)
+    return ValueInfoProto(name=name, type=proto) if proto else ValueInfoProto(name=name)
+
+
+def type_proto(type_: ValueType | None) -> TypeProto | None:
+    """Return the message of a type, or None where not even the dtypes in it are known."""
+    match type_:
+        case TensorType():
+            proto = TypeProto()
+            proto.tensor_type.elem_type = TO_ONNX[type_.dtype]
+            if type_.shape is not None:
+                _set_shape(proto.tensor_type, type_.shape)
+            return proto
+        case SequenceType() if element := type_proto(type_.element):
+            return TypeProto(sequence_type=TypeProto.Sequence(elem_type=element))
+        case OptionalType() if element := type_proto(type_.element):
+            return TypeProto(optional_type=TypeProto.Optional(elem_type=element))
+        case MapType() if element := type_proto(type_.element):
+            key = TO_ONNX[type_.key]
+            return TypeProto(map_type=TypeProto.Map(key_type=key, value_type=element))
+        case _:
+            return None
+
+
+def _set_shape(proto: TypeProto.Tensor, shape: Shape) -> None:
+    proto.shape.SetInParent()
+    for dim in shape:
+        entry = proto.shape.dim.add()
+        if isinstance(dim, int):
+            entry.dim_value = dim
+        elif dim is not None:
+            entry.dim_param = dim
+
+
+def type_text(type_: ValueType | None) -> str | None:
+    """Return the name that the specification's tables have for a type, None where it is unknown."""
+    match type_:
+        case TensorType():
+            return f"tensor({dtype_text(type_.dtype)})"
+        case SequenceType():
+            element = type_text(type_.element)
+            return f"seq({element})" if element else None
+        case OptionalType():
+            element = type_text(type_.element)
+            return f"optional({element})" if element else None
+        case MapType():
+            element = type_text(type_.element)
+            return f"map({dtype_text(type_.key)},{element})" if element else None
+        case None:
+            return None
+
+
+def dtype_text(dtype: DType) -> str:
+    """Return the specification's name of a dtype: ``float`` for float32."""
+    return TensorProto.DataType.Name(TO_ONNX[dtype]).lower()
+
+
+# ── attributes ───────────────────────────────────────────────────────────────────────────────────
+
+
+def attribute(name: str, value: Any, kind: OpSchema.AttrType | None) -> AttributeProto:
+    """Return the message of an attribute, bodies excepted.
+
+    Args:
+        name: the attribute.
+        value: a field of an `Op`.
+        kind: what the specification says that it is; None for operators that it does not have.
+    """
+    value = type_proto(value) if isinstance(value, _ATTRIBUTE_TYPES) else _plain(value)
+    number: Any = kind  # an enumeration of integers, which onnx's stub does not say
+    return helper.make_attribute(name, value, attr_type=None if kind is None else int(number.value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in items(value)]
+    if isinstance(value, TensorAttribute):
+        return embedded("", value.array)
+    if isinstance(value, np.dtype):
+        return TO_ONNX[value]
+    return int(value) if isinstance(value, bool) else value

@@ -1,0 +1,134 @@
+"""Operators that an opset lacks, written out in others, mostly by the specification's functions.
+
+Many operators are defined as functions of simpler ones: Swish, Gelu, LayerNormalization. A graph
+that has them is written as a model whose nodes call these functions, and read back, which inlines
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx.defs import OpSchema
+
+from ....runtime import ops as _ops
+from ....runtime.ir.graph import Graph, Node
+from ....runtime.ir.infer import fold_known
+from ....runtime.ir.op import OPERATORS
+from ..reading.bind import bind
+from ..reading.parse import parse
+from ..source.source import FileSource
+from .encode import type_proto
+from .export import export
+from .restate import restated
+from .versions import newest, refusal, results_of, schema_of
+
+assert _ops  # importing it declares the operators
+
+#: The domain of the functions, which no file ever has.
+_DOMAIN = "tercet.functions"
+#: Functions that are made of functions.
+_MOST_ROUNDS = 8
+
+
+def expanded(graph: Graph, version: int) -> Graph:
+    """Return a graph whose nodes an opset of ai.onnx has, as far as functions can say the others.
+
+    Args:
+        graph: with types inferred; stays as it is.
+        version: the opset.
+
+    Returns:
+        A new graph; the same one where nothing can be expanded.
+    """
+    if not _lacking(graph, version):
+        return graph
+    before, graph = graph, graph.clone()
+    if not fold_known(graph):  # what is known need not be an input
+        graph = before
+    for _ in range(_MOST_ROUNDS):
+        graph = restated(graph, version)
+        lacking = _lacking(graph, version)
+        model = _calling(graph, [node for node in lacking if _schema(node) is not None])
+        if model is None:
+            return graph
+        source = FileSource()
+        graph, _ = bind(parse(model, source), OPERATORS, source)
+        fold_known(graph)
+    return graph
+
+
+def _lacking(graph: Graph, version: int) -> list[Node]:
+    """Return the nodes that an opset cannot say."""
+    results = results_of(graph)
+    own = (node for node in graph.walk() if not node.op.domain)
+    return [node for node in own if refusal(node, version, results)]
+
+
+def _schema(node: Node) -> Any:
+    """Return what the specification says of an operator, if it is a function; None if not.
+
+    It is an `OpSchema`, of which onnx's stub leaves out all that is about functions.
+    """
+    schema: Any = schema_of(type(node.op), newest()[""])
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        return None
+    return schema
+
+
+def _calling(graph: Graph, nodes: Sequence[Node]) -> ModelProto | None:
+    """Return the graph as a model in which nodes are calls; None where none can be."""
+    if not nodes:
+        return None
+    lacking = set(nodes)
+    model = export(graph, opsets=newest())
+    for node, proto in _pairs(graph, model.graph):
+        schema = _schema(node) if node in lacking else None
+        function = _function(proto, node, schema) if schema else None
+        if function is None or schema is None:
+            continue
+        function.domain, function.name = _DOMAIN, f"{proto.op_type}.{len(model.functions)}"
+        _write_defaults(proto, function, schema)
+        proto.domain, proto.op_type = function.domain, function.name
+        model.functions.append(function)
+    if not model.functions:
+        return None
+    model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+    return model
+
+
+def _pairs(graph: Graph, proto: GraphProto) -> Iterator[tuple[Node, NodeProto]]:
+    """Yield the nodes of a graph and of the bodies in it, with what they were written as."""
+    for node, written in zip(graph.nodes, proto.node, strict=False):
+        yield node, written
+        bodies = [entry.g for entry in written.attribute if entry.HasField("g")]
+        names = [entry.name for entry in written.attribute if entry.HasField("g")]
+        for name, body in zip(names, bodies, strict=True):
+            yield from _pairs(getattr(node.op, name), body)
+
+
+def _function(proto: NodeProto, node: Node, schema: Any) -> FunctionProto | None:
+    """Return what one node means, for inputs of its types."""
+    if schema.has_function:
+        function = FunctionProto()
+        function.CopyFrom(schema.function_body)
+        return function
+    types = [type_proto(value.type) if value is not None else None for value in node.inputs]
+    texts = [b"" if each is None else each.SerializeToString() for each in types]
+    made = schema.get_context_dependent_function(proto.SerializeToString(), texts)
+    return FunctionProto.FromString(made) if made else None
+
+
+def _write_defaults(proto: NodeProto, function: FunctionProto, schema: OpSchema) -> None:
+    """Give a call the attributes that the function reads and that have defaults."""
+    given = {entry.name for entry in proto.attribute}
+    known: Mapping[str, OpSchema.Attribute] = schema.attributes
+    read = {entry.ref_attr_name for node in function.node for entry in node.attribute}
+    for name in sorted(read - given):
+        if name in known and known[name].default_value.type:
+            proto.attribute.append(known[name].default_value)
+    declared = set(function.attribute) | {entry.name for entry in function.attribute_proto}
+    for entry in [e for e in proto.attribute if e.name not in declared and e.name not in read]:
+        proto.attribute.remove(entry)

@@ -1,0 +1,298 @@
+"""`Graph` → ModelProto: the way back, for files and for libraries that take models as ONNX.
+
+Names of values and nodes stay what they are, as far as the file may have them: the results are
+called what callers know them by, and in a body, whose names are its own in a `Graph`, a name that
+is taken outside gets a number. What a body captures becomes the outer value's name again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+
+from onnx import GraphProto, ModelProto, NodeProto, helper
+
+from ....runtime.errors import LimitError, UnsupportedError
+from ....runtime.ir import dtypes
+from ....runtime.ir.dtypes import DType
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.hints import shown
+from ....runtime.ir.types import Array, TensorType
+from ..source.limits import Limits
+from .encode import Store, attribute, embedded, packed_size, value_info
+from .versions import live_outputs, results_of, schema_of, versions_for, written, written_inputs
+
+#: Bytes of constants that a model can hold; the rest of its 2 GB is for everything else.
+MOST_BYTES = Limits().file_bytes - (32 << 20)
+
+#: The version of the file format that knows an element type.
+_FORMATS: dict[DType, int] = {
+    **dict.fromkeys(dtypes.FLOAT8S, 9),
+    dtypes.int4: 10,
+    dtypes.uint4: 10,
+    dtypes.float4e2m1: 11,
+    dtypes.float8e8m0: 12,
+    dtypes.int2: 13,
+    dtypes.uint2: 13,
+    **dict.fromkeys(dtypes.FLOAT6S, 14),
+}
+#: Initializers need not be inputs, too, from here on.
+_LEAST_FORMAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a file says of itself.
+
+    Attributes:
+        producer: the program that writes it.
+        version: of that program.
+        metadata: whatever else is to be known.
+        doc: a text for people.
+    """
+
+    producer: str = "tercet"
+    version: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    doc: str = ""
+
+
+def export(
+    graph: Graph,
+    *,
+    opsets: Mapping[str, int] | None = None,
+    at_least: Mapping[str, int] | None = None,
+    about: About | None = None,
+    store: Store = embedded,
+) -> ModelProto:
+    """Return a model that computes what `graph` does.
+
+    Args:
+        graph: with types inferred; stays as it is.
+        opsets: versions to write it in, by domain ("" is ai.onnx).
+        at_least: for other domains, the oldest version that will do: the lowest one from there on
+            is taken in which every node can be said as it is. The newest one for the rest.
+        about: what the file says of itself.
+        store: makes the message of every constant; `embedded` puts the elements into it.
+
+    Raises:
+        UnsupportedError: a node cannot be written in the wanted opset; names it.
+        UsageError: there is no such opset.
+        LimitError: the constants do not fit into a message, which ends at 2 GB.
+    """
+    if store is embedded and constant_bytes(graph) > MOST_BYTES:
+        raise LimitError(
+            f"the constants take {constant_bytes(graph)} bytes; a model in memory can hold "
+            f"{MOST_BYTES}: write it to a file, which may have another one beside it"
+        )
+    versions = versions_for(graph, opsets, at_least)
+    about = about or About()
+    model = ModelProto(
+        ir_version=_format(graph, versions),
+        producer_name=about.producer,
+        producer_version=about.version,
+        doc_string=about.doc,
+    )
+    _Writer(versions, results_of(graph), store).main(model.graph, graph)
+    for domain, version in versions.items():
+        model.opset_import.append(helper.make_opsetid(domain, version))
+    helper.set_model_props(model, dict(about.metadata))
+    return model
+
+
+def constant_bytes(graph: Graph) -> int:
+    """Return the bytes of all constants that a file would have, bodies included."""
+    held = {id(data): data for each in _graphs(graph) for data in _arrays(each)}
+    return sum(map(packed_size, held.values()))
+
+
+def _graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.walk():
+        yield from node.op.graphs()
+
+
+def _arrays(graph: Graph) -> list[Array]:
+    return [value.data for value in graph.constants if value.data is not None]
+
+
+def _format(graph: Graph, versions: Mapping[str, int]) -> int:
+    """Return the oldest version of the file format that knows these opsets and element types."""
+    imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    found = max(_LEAST_FORMAT, helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    for each in _graphs(graph):
+        for value in each.values.values():
+            if isinstance(value.type, TensorType):
+                found = max(found, _FORMATS.get(value.type.dtype, 0))
+    return found
+
+
+class _Names:
+    """What the values of one graph are called in the file.
+
+    Args:
+        taken: names that nothing else may have.
+        is_main: whether callers know the results by their labels; a body's are known by position.
+    """
+
+    def __init__(self, taken: Set[str], *, is_main: bool) -> None:
+        self.is_main = is_main
+        self._taken = set(taken)
+        self._names: dict[Value, str] = {}
+
+    def __contains__(self, value: Value) -> bool:
+        return value in self._names
+
+    def __getitem__(self, value: Value) -> str:
+        return self._names[value]
+
+    def give(self, value: Value, name: str) -> None:
+        """Let a value be called so."""
+        self._names[value] = name
+
+    def fresh(self, wanted: str) -> str:
+        """Return a name that nothing has, and keep it."""
+        name, number = wanted, 0
+        while name in self._taken or not name:
+            number += 1
+            name = f"{wanted}.{number}"
+        self._taken.add(name)
+        return name
+
+    def inside(self, body: Graph, captured: Iterable[str]) -> _Names:
+        """Return the names of a body, which may have none of those around it."""
+        inner = _Names(self._taken, is_main=False)
+        for value, name in zip(body.captures, captured, strict=False):
+            inner.give(value, name)
+        for value in body.inputs:
+            inner.give(value, inner.fresh(value.name))
+        return inner
+
+
+class _Writer:
+    """Writes the graphs of one model.
+
+    Args:
+        versions: of every domain.
+        results: see `results_of`.
+        store: makes the message of a constant.
+    """
+
+    def __init__(self, versions: Mapping[str, int], results: Set[Value], store: Store) -> None:
+        self._versions = versions
+        self._results = results
+        self._store = store
+        self._outside: dict[int, str] = {}
+
+    def main(self, proto: GraphProto, graph: Graph) -> None:
+        """Fill in the model's own graph; a constant that several graphs share is there, once."""
+        names = _Names({*(v.name for v in graph.inputs), *graph.outputs}, is_main=True)
+        for value in graph.inputs:
+            names.give(value, value.name)
+        for label, value in graph.outputs.items():
+            if value not in names:
+                names.give(value, label)
+        proto.name = graph.name or "graph"
+        for value in graph.constants:
+            self._constant(proto, value, names)
+        for value in _shared(graph):
+            if id(value.data) not in self._outside:
+                self._constant(proto, value, names)
+        self._graph(proto, graph, names)
+        read = _reads(proto)
+        kept = [tensor for tensor in proto.initializer if tensor.name in read]
+        if len(kept) < len(proto.initializer):  # older forms have attributes in their place
+            del proto.initializer[:]
+            proto.initializer.extend(kept)
+
+    def _graph(self, proto: GraphProto, graph: Graph, names: _Names) -> GraphProto:
+        """Fill in a graph whose inputs, captures and constants have their names."""
+        for value in graph.values.values():
+            if value.producer is not None and value not in names:
+                names.give(value, names.fresh(value.name))
+        proto.input.extend(value_info(names[v], shown(v)) for v in graph.inputs)
+        proto.node.extend(self._node(node, names) for node in graph.nodes)
+        self._write_results(proto, graph, names)
+        results = {entry.name for entry in proto.output}
+        for node in graph.nodes:
+            infos = (value_info(names[v], shown(v)) for v in node.outputs)
+            known = (info for info in infos if info.HasField("type") and info.name not in results)
+            proto.value_info.extend(known)
+        return proto
+
+    def _constant(self, proto: GraphProto, value: Value, names: _Names) -> None:
+        data = value.data
+        assert data is not None
+        if not names.is_main and id(data) in self._outside:
+            names.give(value, self._outside[id(data)])
+            return
+        if value not in names:
+            names.give(value, names.fresh(value.name))
+        proto.initializer.append(self._store(names[value], data))
+        if names.is_main:
+            self._outside.setdefault(id(data), names[value])
+
+    def _write_results(self, proto: GraphProto, graph: Graph, names: _Names) -> None:
+        """Add the results; an Identity where one has another name, or comes from outside."""
+        own = {entry.name for entry in (*proto.input, *proto.initializer)}
+        own.update(names[value] for node in graph.nodes for value in node.outputs)
+        for label, value in graph.outputs.items():
+            name = names[value]
+            if name != label if names.is_main else name not in own:
+                result = label if names.is_main else names.fresh(label)
+                if result in own:
+                    raise UnsupportedError(f"'{label}' is a result and another value, too")
+                proto.node.append(helper.make_node("Identity", [name], [result], name=result))
+                name = result
+            own.discard(name)
+            proto.output.append(value_info(name, shown(value)))
+
+    def _node(self, node: Node, names: _Names) -> NodeProto:
+        version = self._versions[node.op.domain]
+        schema = schema_of(type(node.op), version)
+        outputs = live_outputs(node, schema, self._results)
+        proto = NodeProto(
+            op_type=type(node.op).__name__,
+            domain=node.op.domain,
+            name=node.name,
+            input=[names[v] if v is not None else "" for v in written_inputs(node, version)],
+            output=[names[v] if v is not None else "" for v in outputs],
+        )
+        if node.origin != (node.name,):
+            proto.doc_string = f"stands for {', '.join(node.origin)}"
+        captured = iter([names[value] for value in node.captures])
+        for name, value in written(node, schema, version).items():
+            if isinstance(value, Graph):
+                body = self._body(value, names.inside(value, captured))
+                proto.attribute.append(helper.make_attribute(name, body))
+            else:
+                known = schema.attributes.get(name) if schema is not None else None
+                proto.attribute.append(attribute(name, value, known.type if known else None))
+        return proto
+
+    def _body(self, body: Graph, names: _Names) -> GraphProto:
+        proto = GraphProto(name=body.name or "body")
+        for value in body.constants:
+            self._constant(proto, value, names)
+        return self._graph(proto, body, names)
+
+
+def _reads(proto: GraphProto) -> set[str]:
+    """Return the names that a graph and the bodies in it read, and those of its results."""
+    found = {entry.name for entry in proto.output}
+    for node in proto.node:
+        found.update(node.input)
+        for entry in node.attribute:
+            if entry.HasField("g"):
+                found |= _reads(entry.g)
+    return found
+
+
+def _shared(graph: Graph) -> Iterator[Value]:
+    """Yield the constants of bodies whose elements are in several graphs; such are written once."""
+    places = Counter(id(data) for each in _graphs(graph) for data in _arrays(each))
+    bodies = (body for node in graph.walk() for body in node.op.graphs())
+    for value in (value for body in bodies for value in body.constants):
+        if places[id(value.data)] > 1:
+            yield value

@@ -1,0 +1,181 @@
+"""Nodes that an older opset lacks, said by others that it has: rewrites of a graph.
+
+What is only written in another form there is for `downgrade`; what the specification defines by a
+function is for `expand`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ....runtime.ir.dtypes import float32, int64
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.infer import infer
+from ....runtime.ir.op import OPERATORS, Op
+from ....runtime.ir.types import TensorType
+from ....runtime.ops.movement import Pad, Slice, Split
+from ....runtime.ops.resize import Resize
+from ....runtime.ops.shape import Identity, Reshape, Shape
+
+Rewrite = Callable[[Graph, Node], bool]
+
+
+def restated(graph: Graph, version: int) -> Graph:
+    """Return a graph whose nodes an opset of ai.onnx has, as far as there are rewrites for them.
+
+    Args:
+        graph: with types inferred; stays as it is.
+        version: the opset.
+
+    Returns:
+        A new graph, with types inferred; the same one where there is nothing to do.
+    """
+    copy = graph.clone()
+    done = [_rewrite(each, node, version) for each in _all(copy) for node in list(each.nodes)]
+    if not any(done):
+        return graph
+    infer(copy)
+    return copy
+
+
+def _all(graph: Graph) -> Sequence[Graph]:
+    return [graph, *(body for node in graph.walk() for body in node.op.graphs())]
+
+
+def _rewrite(graph: Graph, node: Node, version: int) -> bool:
+    until, rewrite = _REWRITES.get(type(node.op), (0, None))
+    return rewrite is not None and version < until and rewrite(graph, node)
+
+
+def _replace(graph: Graph, node: Node, op: Op, inputs: Sequence[Value | None]) -> bool:
+    """Put another node in the place of one; results keep their names."""
+    graph.set_inputs(node, inputs)
+    graph.set_op(node, op)
+    return True
+
+
+def _constant(graph: Graph, elements: Sequence[float], hint: str, dtype: np.dtype = int64) -> Value:
+    return graph.constant(np.array(elements, dtype), hint)
+
+
+def _elements(value: Value | None) -> tuple[int, ...] | None:
+    """Return the elements of a constant of integers, None of anything else."""
+    if value is None or value.data is None:
+        return None
+    return tuple(int(item) for item in value.data.flat)
+
+
+def _shape(graph: Graph, node: Node) -> bool:
+    """Shape had no bounds: its result is cut."""
+    op = node.op
+    assert isinstance(op, Shape)
+    if not op.start and op.end is None:
+        return False
+    end = np.iinfo(np.int64).max if op.end is None else op.end
+    whole = graph.insert(Shape(), node.inputs, before=node, origin=(node,)).output
+    bounds = [_constant(graph, [bound], "bound") for bound in (op.start, end)]
+    return _replace(graph, node, Slice(), (whole, *bounds))
+
+
+def _reshape(graph: Graph, node: Node) -> bool:
+    """Where no size is 0 it makes no difference what that stands for."""
+    op, shape, type_ = node.op, _elements(node.inputs[1]), node.output.type
+    assert isinstance(op, Reshape)
+    if shape is None and isinstance(type_, TensorType) and type_.is_static:
+        shape = type_.dims
+    if not op.allowzero or shape is None or 0 in shape:
+        return False
+    return _replace(graph, node, replace(op, allowzero=0), node.inputs)
+
+
+def _pad(graph: Graph, node: Node) -> bool:
+    """The axes that are not named are padded by nothing."""
+    data, pads, fill, axes = (*node.inputs, None, None)[:4]
+    rank = _rank(data)
+    named, widths = _elements(axes), _elements(pads)
+    if axes is None or rank is None or named is None or widths is None:
+        return False
+    full = [0] * (2 * rank)
+    for i, axis in enumerate(named):
+        full[axis % rank], full[rank + axis % rank] = widths[i], widths[i + len(named)]
+    kept = (data, _constant(graph, full, "pads"), *(() if fill is None else (fill,)))
+    return _replace(graph, node, node.op, kept)
+
+
+def _resize(graph: Graph, node: Node) -> bool:
+    """The axes that are not named keep their sizes."""
+    op = node.op
+    assert isinstance(op, Resize)
+    x, roi, scales, sizes = (*node.inputs, None, None, None)[:4]
+    rank = _rank(x)
+    if op.axes is None or rank is None or op.keep_aspect_ratio_policy != "stretch":
+        return False
+    if op.coordinate_transformation_mode == "tf_crop_and_resize":
+        return False
+    axes = [axis % rank for axis in op.axes]
+    plain = replace(op, axes=None)
+    if scales is not None and scales.data is not None and scales.data.size:
+        factors = [1.0] * rank
+        for axis, factor in zip(axes, scales.data.flat, strict=True):
+            factors[axis] = float(factor)
+        given = _constant(graph, factors, "scales", float32)
+        return _replace(graph, node, plain, (x, roi, given))
+    wanted, type_ = _elements(sizes), x.type if x is not None else None
+    if wanted is None or not isinstance(type_, TensorType) or not type_.is_static:
+        return False
+    full = list(type_.dims)
+    for axis, size in zip(axes, wanted, strict=True):
+        full[axis] = size
+    return _replace(graph, node, plain, (x, roi, None, _constant(graph, full, "sizes")))
+
+
+def _split(graph: Graph, node: Node) -> bool:
+    """Parts of unequal sizes need these sizes."""
+    op = node.op
+    assert isinstance(op, Split)
+    x, types = node.inputs[0], [value.type for value in node.outputs]
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        return False
+    shapes = [t.shape if isinstance(t, TensorType) else None for t in types]
+    sizes = [None if shape is None else (*shape,)[op.axis] for shape in shapes]
+    exact = [size for size in sizes if isinstance(size, int)]
+    if len(exact) < len(sizes) or len(set(exact)) == 1:
+        return False
+    return _replace(graph, node, op, (x, _constant(graph, exact, "split")))
+
+
+def _reduction(graph: Graph, node: Node) -> bool:
+    """A reduction over no axes does to each element what it does to one that is alone."""
+    x, axes = (*node.inputs, None)[:2]
+    if not getattr(node.op, "noop_with_empty_axes", 0) or (axes is not None and _elements(axes)):
+        return False
+    if axes is not None and axes.data is None:
+        return False
+    match type(node.op).__name__:
+        case "ReduceL1" | "ReduceL2":
+            return _replace(graph, node, OPERATORS["", "Abs"](), (x,))
+        case "ReduceLogSum":
+            return _replace(graph, node, OPERATORS["", "Log"](), (x,))
+        case "ReduceSumSquare":
+            return _replace(graph, node, OPERATORS["", "Mul"](), (x, x))
+        case _:
+            return _replace(graph, node, Identity(), (x,))
+
+
+def _rank(value: Value | None) -> int | None:
+    return value.type.rank if value is not None and isinstance(value.type, TensorType) else None
+
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+#: The version from which on an operator says it by itself, and the rewrite for older ones.
+_REWRITES: dict[type[Op], tuple[int, Rewrite]] = {
+    Shape: (15, _shape),
+    Reshape: (14, _reshape),
+    Pad: (18, _pad),
+    Resize: (18, _resize),
+    Split: (18, _split),
+    **{OPERATORS["", f"Reduce{kind}"]: (18, _reduction) for kind in _REDUCTIONS},
+}

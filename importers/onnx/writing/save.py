@@ -1,0 +1,104 @@
+"""A graph → a file: the model, and where they are too large for it, the constants beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from onnx import ModelProto, StringStringEntryProto, TensorProto
+
+from ....runtime.base.files import replacing
+from ....runtime.ir import dtypes
+from ....runtime.ir.graph import Graph
+from ....runtime.ir.types import Array
+from ..reading.texts import FORMATS, text_of
+from .encode import Store, embedded, packed, packed_size, tensor_head
+from .export import MOST_BYTES, About, constant_bytes, export
+
+#: Where a model is too large for one file, constants of fewer bytes than these stay in it.
+SMALL = 1 << 10
+#: Constants begin at multiples of a page, so that they can be mapped.
+ALIGNMENT = 1 << 12
+
+
+def save(
+    graph: Graph,
+    file: str | os.PathLike[str],
+    *,
+    opsets: Mapping[str, int] | None = None,
+    at_least: Mapping[str, int] | None = None,
+    about: About | None = None,
+    external: int | None = None,
+) -> ModelProto:
+    """Write a graph to an ONNX file; an existing one is replaced as a whole, or stays.
+
+    Args:
+        graph: with types inferred; stays as it is.
+        file: its path; the constants beside it, if there are any, are in ``NAME.data``. Endings
+            such as ``.onnxtxt``, ``.textproto`` and ``.json`` make it a text.
+        opsets: see `export`.
+        at_least: see `export`.
+        about: see `export`.
+        external: constants of at least so many bytes go to the file beside it. Where None, they do
+            so only if the model is too large for one file, which ends at 2 GB.
+
+    Returns:
+        What was written; the elements of constants beside the file are not in it.
+
+    Raises:
+        UnsupportedError: a node cannot be written in the wanted opset.
+        OSError: the files cannot be written.
+    """
+    path = Path(file)
+    if external is None and constant_bytes(graph) > MOST_BYTES:
+        external = SMALL
+
+    def written(store: Store) -> ModelProto:
+        return export(graph, opsets=opsets, at_least=at_least, about=about, store=store)
+
+    if external is None:
+        model = written(embedded)
+    else:
+        beside = path.with_name(f"{path.name}.data")
+        with replacing(beside) as stream:
+            model = written(_Beside(stream, beside.name, external))
+    form = FORMATS.get(path.suffix.lower())
+    with replacing(path) as stream:
+        stream.write(model.SerializeToString() if form is None else text_of(model, form))
+    return model
+
+
+class _Beside:
+    """Puts large constants into a stream, one behind the other.
+
+    Args:
+        stream: the file's.
+        location: its name.
+        least: constants of fewer bytes stay in the model.
+    """
+
+    def __init__(self, stream: BinaryIO, location: str, least: int) -> None:
+        self._stream, self._location, self._least = stream, location, least
+        self._places: dict[int, tuple[Array, int]] = {}
+
+    def __call__(self, name: str, data: Array) -> TensorProto:
+        size = packed_size(data)
+        if data.dtype == dtypes.string or size < max(self._least, 1):
+            return embedded(name, data)
+        proto = tensor_head(name, data)
+        proto.data_location = TensorProto.EXTERNAL
+        entries = {"location": self._location, "offset": self._place(data), "length": size}
+        for key, value in entries.items():
+            proto.external_data.append(StringStringEntryProto(key=key, value=str(value)))
+        return proto
+
+    def _place(self, data: Array) -> int:
+        """Write the elements unless they are there, and return where they begin."""
+        if id(data) not in self._places:
+            gap = -self._stream.tell() % ALIGNMENT
+            self._stream.write(bytes(gap))
+            self._places[id(data)] = (data, self._stream.tell())
+            packed(data).tofile(self._stream)
+        return self._places[id(data)][1]

@@ -1,0 +1,290 @@
+"""The oldest opset in which a node can be written as it is.
+
+The IR has every node in the form of the newest opset. An older one can say the same where it has
+the operator with these attributes, inputs and element types, and where `upgrade` would leave the
+node alone, or `downgrade` knows the older form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import onnx.defs
+from onnx import helper
+from onnx.defs import OpSchema
+
+from ....runtime.errors import UnsupportedError, UsageError
+from ....runtime.ir.dtypes import BY_ONNX
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.op import Op, body_names
+from ..source.raw import items
+from ..upgrading.rewrite import NEWEST, UPGRADES
+from .downgrade import Older, older_form
+from .encode import type_text
+
+#: Nothing older is written: operators aligned the axes of their operands in another way.
+OLDEST = 7
+
+#: From which version on a value of an attribute is allowed, or means what it does in the newest.
+_VALUES: dict[tuple[str, str, str | int], int] = {
+    ("AveragePool", "ceil_mode", 1): 22,
+    ("LpPool", "ceil_mode", 1): 22,
+    ("MaxPool", "ceil_mode", 1): 22,
+    ("Pad", "mode", "wrap"): 19,
+    ("Resize", "coordinate_transformation_mode", "half_pixel_symmetric"): 19,
+    ("ScatterElements", "reduction", "max"): 18,
+    ("ScatterElements", "reduction", "min"): 18,
+    ("ScatterND", "reduction", "max"): 18,
+    ("ScatterND", "reduction", "min"): 18,
+}
+#: From this version on axes may be counted from the end.
+_NEGATIVE_AXES = 11
+#: `upgrade` touches Split in every version, to note the number of its outputs.
+_SPLIT = 13
+_SPLIT_UNEVEN = 18
+
+_Option = OpSchema.FormalParameterOption
+
+
+def newest() -> dict[str, int]:
+    """Return the newest version of each domain that both the IR and the installed `onnx` know."""
+    known = onnx.defs.onnx_opset_version()
+    return {domain: min(v, known) if not domain else v for domain, v in NEWEST.items()}
+
+
+def versions_for(
+    graph: Graph, wanted: Mapping[str, int] | None = None, at_least: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Return the version of every domain in which a graph is to be written.
+
+    Args:
+        graph: with types inferred.
+        wanted: exact versions by domain ("" is ai.onnx).
+        at_least: for the other domains, the oldest version that will do; the lowest one from there
+            on is taken that says everything. Domains that are in neither are written in the newest.
+
+    Raises:
+        UnsupportedError: a node cannot be said in the wanted version; names all such operators.
+        UsageError: there is no such version.
+    """
+    _check(wanted or {})
+    found = {**newest(), **(wanted or {})}
+    nodes, results = list(graph.walk()), results_of(graph)
+    used = {node.op.domain for node in nodes} | {""}
+    floor = {} if at_least is None else {"": OLDEST, **at_least}
+    for domain in used.intersection(NEWEST).difference(wanted or {}):
+        most = newest()[domain]
+        least = min(max(floor.get(domain, most), 1 if domain else OLDEST), most)
+        own = [node for node in nodes if node.op.domain == domain]
+        able = (v for v in range(least, most + 1) if not any(refusal(n, v, results) for n in own))
+        found[domain] = next(able, None) or _highest(own, results, most)
+    refused = dict(_refusals(nodes, results, found))
+    if refused:
+        listed = "".join(f"\n  {where}: {reason}" for where, reason in refused.items())
+        raise UnsupportedError(
+            f"this graph cannot be written in opset {found['']}:{listed}",
+            remedy="without an opset, the lowest one that can represent the graph is used",
+        )
+    return {domain: found.get(domain, 1) for domain in sorted(used)}
+
+
+def _check(wanted: Mapping[str, int]) -> None:
+    most = newest()
+    for domain, version in wanted.items():
+        least = 1 if domain else OLDEST
+        if not least <= version <= most.get(domain, version):
+            name = domain or "ai.onnx"
+            raise UsageError(
+                f"opset {version} of {name} cannot be written; {least} to {most[domain]} can"
+            )
+
+
+def _highest(nodes: Sequence[Node], results: Set[Value], most: int) -> int:
+    """Return the highest version that can say all of these nodes, or else the newest one.
+
+    Operators that are deprecated in the newest version are known to the one before.
+    """
+    older = range(most - 1, 0, -1)
+    able = (v for v in older if not any(refusal(node, v, results) for node in nodes))
+    return next(able, most)
+
+
+def results_of(graph: Graph) -> Set[Value]:
+    """Return what a graph gives to its callers, and the bodies in it to theirs."""
+    bodies = (body for node in graph.walk() for body in node.op.graphs())
+    return {value for each in (graph, *bodies) for value in each.outputs.values()}
+
+
+def _refusals(
+    nodes: Sequence[Node], results: Set[Value], versions: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        reason = refusal(node, versions.get(node.op.domain, 1), results)
+        if reason:
+            yield f"node '{node.name}' ({node.kind})", reason
+
+
+def refusal(node: Node, version: int, results: Set[Value]) -> str:
+    """Return why a node cannot be written in this version of its domain; empty if it can.
+
+    Args:
+        node: with types inferred.
+        version: of the node's domain.
+        results: see `results_of`.
+    """
+    op, name = node.op, type(node.op).__name__
+    if op.domain not in NEWEST:
+        return ""  # nobody but the operator's own package knows its versions
+    schema = schema_of(type(op), version)
+    if schema is None:
+        return f"there is no {name} in opset {version}"
+    until, _ = UPGRADES.get((op.domain, name), (0, None))
+    until = _SPLIT if (op.domain, name) == ("", "Split") else until
+    form = older_form(node, version)
+    if isinstance(form, str):
+        return f"{name} differs in opset {version}: {form}"
+    if version < until and form is None:
+        return (
+            f"{name} has another form before opset {until}, and no downgrade to it is implemented"
+        )
+    return (
+        _attribute_refusal(node, schema, version)
+        or _split_refusal(node, version)
+        or _parameter_refusal(
+            "input", written_inputs(node, version), schema.inputs, schema.min_input
+        )
+        or _parameter_refusal("output", live_outputs(node, schema, results), schema.outputs, 0)
+    )
+
+
+def _attribute_refusal(node: Node, schema: OpSchema, version: int) -> str:
+    name = type(node.op).__name__
+    for field, value in written(node, schema, version).items():
+        if field not in schema.attributes:
+            return f"{name} has no attribute '{field}' in opset {version}"
+        for item in items(value):
+            since = _VALUES.get((name, field, item), 0) if isinstance(item, str | int) else 0
+            if field in ("axis", "axes") and isinstance(item, int) and item < 0:
+                since = _NEGATIVE_AXES if not node.op.domain else 0
+            if version < since:
+                return f"{field}={item} needs opset {since}"
+    return ""
+
+
+def _split_refusal(node: Node, version: int) -> str:
+    """Unequal parts without their sizes were not allowed at first."""
+    uneven = type(node.op).__name__ == "Split" and len(node.inputs) == 1
+    if not uneven or version >= _SPLIT_UNEVEN:
+        return ""
+    sizes = {v.type for v in node.outputs}
+    is_equal = len(sizes) == 1 and all(getattr(t, "is_static", False) for t in sizes)
+    return "" if is_equal else f"parts of unequal sizes need opset {_SPLIT_UNEVEN}"
+
+
+def _parameter_refusal(
+    kind: str, values: Sequence[Value | None], formals: Sequence[Any], least: int
+) -> str:
+    if len(values) < least:
+        return f"it has {len(values)} {kind}s; {least} are needed"
+    for i, value in enumerate(values):
+        if i >= len(formals) and (not formals or formals[-1].option != _Option.Variadic):
+            return f"it has {len(values)} {kind}s; {len(formals)} are allowed"
+        formal = formals[min(i, len(formals) - 1)]
+        if value is None:
+            if formal.option == _Option.Single:
+                return f"{kind} '{formal.name}' cannot be left out"
+            continue
+        text = type_text(value.type)
+        if text is not None and text not in formal.types:
+            return f"{kind} '{formal.name}' cannot be {text}"
+    return ""
+
+
+def live_outputs(
+    node: Node, schema: OpSchema | None, results: Set[Value]
+) -> tuple[Value | None, ...]:
+    """Return the outputs of a node, None in place of optional ones that nobody reads."""
+    formals = schema.outputs if schema is not None else ()
+    outputs: list[Value | None] = []
+    for i, value in enumerate(node.outputs):
+        optional = i < len(formals) and formals[i].option == _Option.Optional
+        read = bool(value.consumers) or value in results
+        outputs.append(value if read or not optional else None)
+    while outputs and outputs[-1] is None:
+        outputs.pop()
+    return tuple(outputs)
+
+
+def written_inputs(node: Node, version: int) -> tuple[Value | None, ...]:
+    """Return the inputs that a node has in a version of its domain, which has it."""
+    form = older_form(node, version)
+    return node.inputs[: form.inputs] if isinstance(form, Older) else node.inputs
+
+
+def written(node: Node, schema: OpSchema | None, version: int) -> dict[str, Any]:
+    """Return the attributes that a file needs: those that differ from the version's defaults.
+
+    Bodies are among them. Only the IR knows the number of parts of a Split besides their sizes.
+    """
+    op, form = node.op, older_form(node, version)
+    found: dict[str, Any] = dict(form.attributes) if isinstance(form, Older) else {}
+    without = form.without if isinstance(form, Older) else frozenset[str]()
+    for field in fields(op):
+        value = getattr(op, field.name)
+        if field.name in found or field.name in without:
+            continue
+        if value is None or (field.name == "num_outputs" and len(node.inputs) > 1):
+            continue
+        if field.name in body_names(type(op)) or field.default is MISSING:
+            found[field.name] = value
+            continue
+        known = schema.attributes.get(field.name) if schema is not None else None
+        default = None if known is None else _default(known)
+        if field.name == "num_outputs" and known is None:
+            continue
+        is_default = _equal(value, field.default if default is None else default)
+        if not is_default or (known is not None and known.required):
+            found[field.name] = value
+    return found
+
+
+def _equal(value: Any, default: Any) -> bool:
+    if default is None:
+        return False  # numpy takes None for float64
+    if isinstance(value, np.dtype):
+        default = BY_ONNX.get(default) if isinstance(default, int) else default
+    if isinstance(value, float) and isinstance(default, float):
+        return bool(np.float32(value) == np.float32(default))
+    return value == default
+
+
+def schema_of(operator: type[Op], version: int) -> OpSchema | None:
+    """Return the schema of an operator in a version of its domain; None if there is none."""
+    return _schema(operator.domain, operator.__name__, version)
+
+
+@cache
+def _schema(domain: str, name: str, version: int) -> OpSchema | None:
+    """Look up a schema by name: a cache by class would keep classes of custom operators alive."""
+    if not onnx.defs.has(name, max_inclusive_version=version, domain=domain):
+        return None
+    schema = onnx.defs.get_schema(name, max_inclusive_version=version, domain=domain)
+    return None if schema.deprecated else schema
+
+
+def _default(known: OpSchema.Attribute) -> Any:
+    """Return the default of an attribute, None where it has none."""
+    proto = known.default_value
+    if not proto.type:
+        return None
+    value = helper.get_attribute_value(proto)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list):
+        elements = cast("list[Any]", value)
+        return tuple(v.decode() if isinstance(v, bytes) else v for v in elements)
+    return value

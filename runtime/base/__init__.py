@@ -1,0 +1,1 @@
+"""What every room stands on: arguments, limits, locks, files, texts."""

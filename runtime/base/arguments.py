@@ -1,0 +1,384 @@
+"""Arguments of public functions: each is checked where it comes in, and refused by its name.
+
+A rule takes the name of an argument and what a caller gave, and returns what the function wants or
+raises `UsageError`. `checked` applies the rules of a function before it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from ..errors import FileError, UsageError, did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Takes an argument's name and value; returns what is wanted, or raises UsageError.
+Rule = Callable[[str, Any], Any]
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+#: The largest size that an axis may have, and more seconds than anybody waits.
+MAX_SIZE, FOREVER = 2**63 - 1, 1e8
+
+
+def refused(name: str, value: object, expected: str) -> UsageError:
+    """Return the error for an argument: its name, what was given, and what is expected."""
+    return UsageError(f"{name}={shown(value)}: expected {expected}")
+
+
+def shown(value: object) -> str:
+    """Return a short text of a value, whatever it is."""
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        return f"<array {array.dtype}{list(array.shape)}>"
+    if value is None or isinstance(value, str | bytes | bool | int | float | list | tuple | dict):
+        try:
+            text = repr(cast("object", value))
+        except ValueError:  # an integer of more digits than Python writes
+            return "<a huge number>"
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"<{type(value).__name__}>"
+
+
+# ── rules ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def optional(rule: Rule) -> Rule:
+    """Return a rule that takes None as well."""
+    return lambda name, value: None if value is None else rule(name, value)
+
+
+def anything(name: str, value: Any) -> Any:
+    """Take every value: the function says by itself what it wants."""
+    return value
+
+
+def whole(least: int | None = None, most: int = MAX_SIZE) -> Rule:
+    """Return the rule of a whole number within bounds."""
+    bound = "" if least is None else f" >= {least}"
+
+    def rule(name: str, value: Any) -> int:
+        expected = f"a whole number{bound}"
+        if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+            raise refused(name, cast("object", value), expected)
+        try:
+            number = operator.index(value)
+        except TypeError as error:  # an array of several
+            raise refused(name, value, expected) from error
+        if least is not None and number < least:
+            raise refused(name, value, expected)
+        if number > most:
+            raise refused(name, value, f"{expected}, at most {most}")
+        return number
+
+    return rule
+
+
+def number(*, above: float | None = None, least: float | None = None) -> Rule:
+    """Return the rule of a finite number that is above, or at least, some other."""
+    bound = f" > {above:g}" if above is not None else f" >= {least:g}" if least is not None else ""
+
+    def rule(name: str, value: Any) -> float:
+        is_number = isinstance(value, int | float | np.integer | np.floating)
+        if not is_number or isinstance(value, bool):
+            raise refused(name, cast("object", value), f"a number{bound}")
+        try:
+            found = float(cast("float", value))
+        except OverflowError as error:
+            expected = f"a number{bound} within the range of float64"
+            raise refused(name, cast("object", value), expected) from error
+        small = (above is not None and found <= above) or (least is not None and found < least)
+        if small or not math.isfinite(found):
+            raise refused(name, cast("object", value), f"a finite number{bound}")
+        return found
+
+    return rule
+
+
+def seconds(name: str, value: Any) -> float | None:
+    """Take a number of seconds above 0; None, infinity and very many are no limit."""
+    if value is None or (isinstance(value, float) and value == math.inf):
+        return None
+    found: float = number(above=0)(name, value)
+    return None if found >= FOREVER else found
+
+
+def instance(kind: type[Any]) -> Rule:
+    """Return the rule of an object of one class."""
+
+    def rule(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise refused(name, value, f"a {kind.__name__}")
+        return value
+
+    return rule
+
+
+def flag(name: str, value: Any) -> bool:
+    """Take True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise refused(name, value, "True or False")
+    return bool(cast("bool", value))
+
+
+def text(name: str, value: Any) -> str:
+    """Take a text, which may be empty."""
+    if not isinstance(value, str):
+        raise refused(name, value, "a text (str)")
+    return value
+
+
+def one_of(*known: str) -> Rule:
+    """Return the rule of a word among some."""
+
+    def rule(name: str, value: Any) -> str:
+        if isinstance(value, str) and value in known:
+            return value
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise UsageError(f"{name} {shown(value)} is none of {', '.join(known)}{hint}")
+
+    return rule
+
+
+def word(what: str) -> Rule:
+    """Return the rule of a name, which is not empty."""
+
+    def rule(name: str, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise refused(name, value, what)
+        return value
+
+    return rule
+
+
+def words(what: str) -> Rule:
+    """Return the rule of several names; a single one may be a text by itself."""
+
+    def rule(name: str, value: Any) -> tuple[str, ...]:
+        if isinstance(value, str):
+            return (value,)
+        found = items(name, value, f"a list of {what}")
+        for each in found:
+            if not isinstance(each, str):
+                raise refused(name, each, f"a list of {what}")
+        return found
+
+    return rule
+
+
+def items(name: str, value: Any, expected: str) -> tuple[Any, ...]:
+    """Return the items of a list or another iterable that is neither a text nor a mapping."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise refused(name, cast("object", value), expected)
+    try:
+        return tuple(cast("Iterable[Any]", value))
+    except TypeError as error:  # an array without axes
+        raise refused(name, cast("object", value), expected) from error
+
+
+def path(name: str, value: Any) -> Path:
+    """Take the path of a file: a text, bytes as the system writes it, or a path object."""
+    expected = "the path of a file (str, bytes or os.PathLike)"
+    if not isinstance(value, str | bytes | os.PathLike):
+        raise refused(name, value, expected)
+    try:
+        found = os.fsdecode(cast("str", value))
+    except (TypeError, UnicodeError) as error:
+        raise refused(name, cast("object", value), expected) from error
+    if not found or "\0" in found:
+        raise refused(name, found, expected)
+    return Path(found)
+
+
+def nbytes(name: str, value: Any) -> int:
+    """Take a number of bytes, or a text such as ``64MB`` (10**6) or ``64MiB`` (2**20)."""
+    expected = "a number of bytes >= 0, such as 67108864, '64MB' or '64MiB'"
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]i?|)b?\s*", value.lower())
+        if match is None:
+            raise refused(name, value, expected)
+        value = int(float(match[1]) * {**_UNITS, **_BINARY}[match[2]])
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    try:
+        return whole(0)(name, value)
+    except UsageError as error:
+        raise refused(name, value, expected) from error
+
+
+def mapping(expected: str, key: Rule = text, value: Rule = anything) -> Rule:
+    """Return the rule of a dictionary, whose keys and values have rules of their own."""
+
+    def rule(name: str, given: Any) -> dict[Any, Any]:
+        if not isinstance(given, Mapping):
+            raise refused(name, given, expected)
+        pairs = cast("Mapping[Any, Any]", given).items()
+        return {key(f"a key of {name}", k): value(f"{name}[{shown(k)}]", v) for k, v in pairs}
+
+    return rule
+
+
+def dims(name: str, value: Any) -> tuple[str, ...]:
+    """Take sizes of symbolic dimensions, ``{"batch": 4}`` or ``["batch=4"]``; return the latter."""
+    expected = "sizes by symbolic dimension, such as {'batch': 4} or ['batch=4']"
+    if isinstance(value, Mapping):
+        sizes = mapping(expected, value=whole(0))(name, cast("object", value))
+        return tuple(f"{symbol}={size}" for symbol, size in sizes.items())
+    return _texts(name, value, expected)
+
+
+def shapes(name: str, value: Any) -> tuple[str, ...]:
+    """Take shapes of inputs, ``{"x": (1, 3)}``, ``["x=1x3"]``, or ``(1, 3)`` of the only one."""
+    expected = "shapes by input, such as {'image': (1, 3, 224, 224)} or ['image=1x3x224x224']"
+    if isinstance(value, Mapping):
+        found = mapping(expected, value=shape)(name, cast("object", value))
+        return tuple(f"{each}={'x'.join(map(str, sizes))}" for each, sizes in found.items())
+    if isinstance(value, list | tuple) and value:
+        given = cast("list[Any]", value)
+        if all(hasattr(size, "__index__") for size in given):
+            return ("x".join(map(str, shape(name, given))),)
+    return _texts(name, value, expected)
+
+
+def shape(name: str, value: Any) -> tuple[int, ...]:
+    """Take the sizes of the axes of one tensor."""
+    expected = "the sizes of its axes, such as (1, 3, 224, 224)"
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise refused(name, array, f"{expected}; arrays go to run")
+    size = whole(0)
+    return tuple(size(name, each) for each in items(name, value, expected))
+
+
+def _texts(name: str, value: Any, expected: str) -> tuple[str, ...]:
+    found = (value,) if isinstance(value, str) else items(name, value, expected)
+    for each in found:
+        if not isinstance(each, str):
+            raise refused(name, each, expected)
+    return found
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Signature:
+    """The parameters of a public function, with a rule for each.
+
+    Args:
+        function: has no positional-only parameters.
+        rules: by name of a parameter.
+        options: by name of what ``**options`` takes.
+        aliases: other names of parameters, with what they stand for.
+
+    Attributes:
+        names: of the parameters.
+        rules: of these, and of the options.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        rules: Mapping[str, Rule],
+        options: Mapping[str, Rule],
+        aliases: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._name = function.__qualname__.removesuffix(".__init__")
+        self._signature = inspect.signature(function)
+        kinds = {name: each.kind for name, each in self._signature.parameters.items()}
+        variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        self.names = tuple(name for name, kind in kinds.items() if kind not in variable)
+        self._positional = [
+            name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        ]
+        self._takes_all = inspect.Parameter.VAR_POSITIONAL in kinds.values()
+        self._free = inspect.Parameter.VAR_KEYWORD in kinds.values() and "options" not in kinds
+        own = {name: rules.get(name, anything) for name in self.names}
+        self.rules = own | ({**options, **own} if "options" in kinds else {})
+        self._aliases = {
+            alias: name
+            for alias, names in aliases.items()
+            for name in reversed(names)
+            if name in self.rules and alias not in kinds
+        }
+
+    def settle(
+        self, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return checked arguments; raises UsageError for one that does not fit or is unknown."""
+        if len(given) > len(self._positional) and not self._takes_all:
+            raise UsageError(
+                f"{self._name} takes {len(self._positional)} positional arguments "
+                f"({', '.join(self._positional)}), not {len(given)}; name the others"
+            )
+        names = self._positional[: len(given)]
+        by_name = {self._known(name): value for name, value in named.items()}
+        twice = next((name for name in names if name in by_name), None)
+        if twice is not None or len(by_name) < len(named):
+            raise UsageError(f"{self._name}: '{twice or ', '.join(named)}' is given twice")
+        for name, parameter in self._signature.parameters.items():
+            missing = parameter.default is parameter.empty and name in self.names
+            if missing and name not in by_name and name not in names:
+                raise UsageError(f"{self._name} needs the argument '{name}'")
+        values = [self.rules[n](n, v) for n, v in zip(names, given, strict=False)]
+        rest = given[len(names) :]
+        return (*values, *rest), {n: self.rules.get(n, anything)(n, v) for n, v in by_name.items()}
+
+    def _known(self, name: str) -> str:
+        found = self._aliases.get(name, name)
+        if found in self.rules or self._free:
+            return found
+        hint = did_you_mean(name, self.rules)
+        raise UsageError(f"{self._name}: there is no option '{name}'{hint}")
+
+
+def checked(
+    rules: Mapping[str, Rule],
+    options: Mapping[str, Rule] | None = None,
+    aliases: Mapping[str, tuple[str, ...]] | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator: the arguments of a function are checked before it runs.
+
+    Args:
+        rules: by name of a parameter; what has none is the function's own business.
+        options: by name of what ``**options`` takes.
+        aliases: other names of parameters, with what they stand for.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        settle = Signature(function, rules, options or {}, aliases or {}).settle
+
+        @wraps(function)
+        def call(*given: P.args, **named: P.kwargs) -> R:
+            values, options = settle(given, named)
+            try:
+                return cast("Callable[..., R]", function)(*values, **options)
+            except FileError:
+                raise
+            except OSError as error:
+                raise FileError(*_parts(error)) from error
+
+        return call
+
+    return decorate
+
+
+def _parts(error: OSError) -> tuple[Any, ...]:
+    return error.errno, error.strerror or str(error), error.filename
+
+
+def checked_fields(kind: type[R]) -> type[R]:
+    """Decorate a dataclass: a field that it does not have is a UsageError with the nearest one."""
+    kind.__init__ = checked({})(kind.__init__)
+    return kind

@@ -1,0 +1,188 @@
+"""A folder of results that are kept for later processes, and that nobody else may plant there.
+
+What lies in a cache is run: machine code on a GPU, an engine on the host. So a folder is used only
+if it is the user's own and others cannot write to it; and an entry only with the digest that the
+user's own key gives it, whoever has made the folder. The key lies in the user's default cache, and
+nobody else can read it.
+
+Where any of this fails, everything works as if there were no cache, after one warning that says
+why.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import stat
+import tempfile
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_bytes, token_hex
+
+from ..errors import PerformanceWarning
+from . import forks
+from .files import replacing
+
+_HEAD = b"tercet entry 2\n"
+_DIGEST = 32
+_KEY_NAME = "key"
+_KEY_BYTES = 32
+_HAS_OWNERS = hasattr(os, "getuid")
+
+_lock = forks.lock()
+_keys: dict[Path, bytes] = {}
+_warned: set[Path] = set()
+
+
+def default_cache() -> Path:
+    """Return the folder for compiled kernels and plans: ``$TERCET_CACHE`` or the user's cache."""
+    if chosen := os.environ.get("TERCET_CACHE"):
+        return Path(chosen)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "tercet"
+    try:
+        return Path.home() / ".cache" / "tercet"
+    except RuntimeError:  # a user whom the system does not know
+        return Path(tempfile.gettempdir()) / f"tercet-{os.getuid() if _HAS_OWNERS else 0}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A folder of entries by name, which several processes may read and write at a time.
+
+    An entry that is damaged, of another version or not the user's own counts as absent; a folder
+    that cannot be written, or vanishes, is no error.
+
+    Attributes:
+        folder: made when something is written, for its owner alone; it need not exist.
+        key_folder: where the key lies.
+    """
+
+    folder: Path
+    key_folder: Path = field(default_factory=default_cache)
+
+    def read(self, name: str) -> bytes | None:
+        """Return what was written under a name; None where nothing is, or not what was written."""
+        try:
+            data = (self.folder / name).read_bytes()
+        except OSError:
+            return None
+        if not data.startswith(_HEAD) or (key := self._key()) is None:
+            return None
+        begin = len(_HEAD) + _DIGEST
+        payload = data[begin:]
+        ours = hmac.compare_digest(data[len(_HEAD) : begin], _digest(key, name, payload))
+        return payload if ours else None
+
+    def write(self, name: str, payload: bytes) -> None:
+        """Write so that others see all of it or nothing."""
+        with suppress(OSError):
+            _make_folder(self.folder)
+            key = self._key()
+            if key is not None:
+                with replacing(self.folder / name, mode=0o600) as stream:
+                    stream.write(_HEAD + _digest(key, name, payload) + payload)
+
+    def refusal(self) -> str:
+        """Return why the cache is not used, and what to do; empty where it is."""
+        reasons = (_distrust(folder) for folder in (self.folder, self.key_folder))
+        return next(filter(None, reasons), "") or _distrust_above(self.folder.parent)
+
+    def _key(self) -> bytes | None:
+        """Return the user's key; None, with a warning, where the folder cannot be trusted."""
+        if reason := self.refusal():
+            _warn(self.folder, reason)
+            return None
+        with _lock:
+            if self.key_folder not in _keys:
+                try:
+                    _keys[self.key_folder] = _key_in(self.key_folder)
+                except (OSError, ValueError) as error:
+                    _warn(self.folder, f"the key of the cache cannot be had: {error}")
+                    return None
+            return _keys[self.key_folder]
+
+
+def _digest(key: bytes, name: str, payload: bytes) -> bytes:
+    """Return what an entry of this name has to begin with; no other name's will do."""
+    return hmac.digest(key, name.encode() + b"\0" + payload, "sha256")
+
+
+def _distrust(folder: Path) -> str:
+    """Return why others could have written a folder; empty if they could not, or it is absent."""
+    if not _HAS_OWNERS:
+        return ""
+    try:
+        found = folder.stat()
+    except OSError:
+        return ""
+    if found.st_uid != os.getuid():
+        owner = f"user {found.st_uid}, not to user {os.getuid()} who runs this"
+        return f"{folder} belongs to {owner}; name another folder in $TERCET_CACHE"
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write to {folder}; `chmod go-w {folder}` ends that"
+    return ""
+
+
+def _distrust_above(folder: Path) -> str:
+    """Return why others could put another folder in the place of one in this folder."""
+    try:
+        mode = folder.stat().st_mode
+    except OSError:
+        return ""
+    if _HAS_OWNERS and mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+        return f"others may write to {folder}; `chmod go-w {folder}` ends that"
+    return ""
+
+
+def _warn(folder: Path, reason: str) -> None:
+    if folder not in _warned:
+        _warned.add(folder)
+        said = f"nothing is kept from run to run: {reason}"
+        warnings.warn(PerformanceWarning(said), stacklevel=2)
+
+
+def _key_in(folder: Path) -> bytes:
+    """Return the key that lies in a folder; one is made where there is none.
+
+    Raises:
+        OSError: it cannot be read or written.
+        ValueError: it is not the user's own, or others can read it.
+    """
+    _make_folder(folder)
+    file = folder / _KEY_NAME
+    if not file.exists():
+        _make_key(file)
+    with os.fdopen(os.open(file, os.O_RDONLY | _READ), "rb") as stream:
+        about = os.fstat(stream.fileno())
+        if _HAS_OWNERS and (about.st_uid != os.getuid() or about.st_mode & 0o077):
+            raise ValueError(f"others have to do with {file}; remove it")
+        key = stream.read(_KEY_BYTES + 1)
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"{file} is damaged; remove it")
+    return key
+
+
+_READ = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, for their owner alone whatever the umask is."""
+    if not folder.exists():
+        _make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _make_key(file: Path) -> None:
+    """Make a key, whole when it appears; whoever comes first among several has made it."""
+    draft = file.with_name(f".{token_hex(8)}.part")
+    try:
+        with replacing(draft, mode=0o600) as stream:
+            stream.write(token_bytes(_KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)

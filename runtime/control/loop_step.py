@@ -1,0 +1,246 @@
+"""A Loop or a Scan as a step of a plan: the device counts, and knows whether there is more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ..ir.dtypes import int64, uint8
+from ..ir.graph import Node, Value
+from ..ir.types import TensorType
+from ..plan.arena import aligned
+from ..plan.backend import BuildContext, Run, View
+from ..plan.device_control import Decisions, Rounds
+from ..plan.streams import sequence
+from .body import Body, finder, part
+
+COUNTER = TensorType(int64, (2,))
+NUMBER = TensorType(int64, ())
+#: Nodes of a graph that a loop of known length may become, instead of one node around its body: on
+#: an H200 such a node takes 4.1 us a round besides its body, of which a small kernel takes 1.0 us.
+UNROLLED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """How a tensor holds one element a round.
+
+    Attributes:
+        axis: along which they lie, counted from the front.
+        backward: whether the first round has the last element.
+    """
+
+    axis: int
+    backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the inputs and results of a node and of its body are.
+
+    Attributes:
+        carried: how many values are carried from round to round.
+        scanned: what the last inputs of the node have an element of for the body.
+        stacked: what the last results of the body are elements of.
+        count: rounds at most, as far as that is known.
+        is_fixed: whether nothing but the count ends it.
+        counts: whether it is a Loop, with a count and a condition in front of its other inputs; in
+            its body the number of the round is the first input and the condition the first result.
+    """
+
+    carried: int
+    scanned: tuple[Elements, ...] = ()
+    stacked: tuple[Elements, ...] = ()
+    count: int | None = None
+    is_fixed: bool = True
+    counts: bool = False
+
+
+class Repetition:
+    """A body that runs again and again on carried values at fixed addresses.
+
+    They lie where their last ones are wanted. A round writes new ones there at once if nobody reads
+    the old ones any more (`Body.succeeds`), else when all of it is done.
+
+    Args:
+        body: without the condition, which always holds when it runs, among its inputs.
+        signature: what its inputs and results are.
+        decisions: of the device.
+
+    Attributes:
+        bodies: the body alone.
+        kernel: see `Step`.
+        nodes: about how many nodes of a graph it becomes.
+        scratch: see `Step`; set by `at`.
+        capturable: see `Step`.
+    """
+
+    capturable = True
+
+    def __init__(self, body: Body, signature: Signature, decisions: Decisions) -> None:
+        self.bodies = (body,)
+        self.scratch = 0
+        self._body, self._signature, self._decisions = body, signature, decisions
+        names, made = [v.name for v in body.graph.inputs], list(body.graph.outputs)
+        self._number = names.pop(0) if signature.counts else ""
+        self._going = made.pop(0) if signature.counts else ""
+        carried = signature.carried
+        self._olds, self._news = names[:carried], made[:carried]
+        self._elements = names[carried : carried + len(signature.scanned)]
+        self._rows = made[carried:]
+        self._reads_counter = bool(self._elements or self._rows)
+        if self._number:
+            self._reads_counter |= body.reads(self._number)
+        self._set_size(body, signature)
+        results = [*self._pairs(), *([(self._going, "")] if self._going else [])]
+        self._aside = [new for new, old in results if self._moves_aside(new, old)]
+        self._offsets: dict[tuple[str, str], int] = {}
+        self._end = 0
+        self._site: BuildContext | None = None
+
+    def _set_size(self, body: Body, signature: Signature) -> None:
+        """Decide whether it is unrolled."""
+        size = body.nodes + len(self._elements) + len(self._rows) + self._reads_counter
+        size += sum(not body.succeeds(new, old) for new, old in self._pairs())
+        count, often = signature.count, ""
+        self._is_unrolled = False
+        if count is not None:
+            self._is_unrolled = signature.is_fixed and count * size <= UNROLLED
+            often = f" {count} times" + ("" if signature.is_fixed else " at most")
+        self.nodes = 1 + size * (count or 0 if self._is_unrolled else 1)
+        what = "unrolled loop" if self._is_unrolled else "loop node of the graph"
+        self.kernel = f"{what}, {body.steps} step{'s' if body.steps != 1 else ''}{often}"
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Return the names of carried values after and before a round."""
+        return list(zip(self._news, self._olds, strict=True))
+
+    def _moves_aside(self, new: str, old: str) -> bool:
+        """Whether a result is the old value of another, which may be overwritten before."""
+        source = self._body.source(new)
+        return source in self._olds and source != old
+
+    # ── memory ───────────────────────────────────────────────────────────────────────────────
+
+    def at(self, site: BuildContext) -> Repetition:
+        """Become the step of a site, in whose outputs the carried values lie."""
+        self._site, body = site, self._body
+        (node,) = site.nodes
+        body.place(new for new, old in self._pairs() if body.succeeds(new, old))
+        sizes = {value.name: value.tensor.nbytes for value in body.graph.inputs}
+        wanted = {("counter", ""): COUNTER.nbytes}
+        for old, value in zip_longest(self._olds, node.outputs[: len(self._olds)]):
+            if value not in site.outputs:
+                wanted["carried", old] = sizes[old]
+        wanted |= {("element", name): sizes[name] for name in self._elements}
+        wanted |= {("aside", new): body.graph.outputs[new].tensor.nbytes for new in self._aside}
+        self._end = 0
+        for key, nbytes in wanted.items():
+            self._offsets[key] = self._end
+            self._end += aligned(nbytes)
+        self.scratch = self._end + body.scratch
+        return self
+
+    # ── binding ──────────────────────────────────────────────────────────────────────────────
+
+    def bind(
+        self, inputs: tuple[View, ...], outputs: tuple[View, ...], scratch: View | None
+    ) -> Run:
+        """Return what prepares the carried values, and repeats the body on these addresses."""
+        site, body = self._site, self._body
+        if site is None or scratch is None:
+            raise ValueError("the loop has no site, or no memory")
+        (node,), find = site.nodes, finder(site, inputs, outputs)
+        types = {value.name: value.tensor for value in body.graph.inputs}
+
+        def place(kind: str, name: str = "") -> View:
+            return part(scratch, self._offsets[kind, name], types.get(name, COUNTER))
+
+        counter = place("counter")
+        states = {
+            old: find(value) if value in site.outputs else place("carried", old)
+            for old, value in zip_longest(self._olds, node.outputs[: len(self._olds)])
+        }
+        elements = {name: place("element", name) for name in self._elements}
+        given = body.captured(node, find) | states | elements
+        if self._number:
+            given[self._number] = part(counter, 0, NUMBER)
+        memory = part(scratch, self._end, TensorType(uint8, (body.scratch,)))
+        run = body.bind(memory, given, {new: states[old] for new, old in self._pairs()})
+        results = {name: body.result(name, memory, site.weights) for name in body.graph.outputs}
+        runs = [*self._takes(node, find, elements, counter), run]
+        runs += self._puts(node, site, find, results, counter)
+        for name in self._aside:
+            room = part(scratch, self._offsets["aside", name], results[name].type)
+            runs.append(room.device.copier(room, results[name]))
+            results[name] = room
+        runs += self._moves(states, results)
+        rounds = self._rounds(node, find, counter, results)
+        again = self._decisions.repeat(sequence(runs), rounds)
+        return sequence([*self._starts(node, find, states), again])
+
+    def _starts(
+        self, node: Node, find: Callable[[Value], View], states: Mapping[str, View]
+    ) -> list[Run]:
+        """Return the copies of the initial values to where the carried ones lie."""
+        first = 2 if self._signature.counts else 0
+        values = [v for v in node.inputs[first:][: len(self._olds)] if v is not None]
+        pairs = zip(self._olds, values, strict=True)
+        return [states[old].device.copier(states[old], find(value)) for old, value in pairs]
+
+    def _takes(
+        self,
+        node: Node,
+        find: Callable[[Value], View],
+        elements: Mapping[str, View],
+        counter: View,
+    ) -> list[Run]:
+        """Return the copies of the elements that a round gets."""
+        how = self._signature.scanned
+        values = [v for v in node.inputs[len(node.inputs) - len(how) :] if v is not None]
+        return [
+            self._decisions.take(elements[name], find(v), e.axis, counter, backward=e.backward)
+            for name, v, e in zip(self._elements, values, how, strict=True)
+        ]
+
+    def _puts(
+        self,
+        node: Node,
+        site: BuildContext,
+        find: Callable[[Value], View],
+        results: Mapping[str, View],
+        counter: View,
+    ) -> list[Run]:
+        """Return the copies of the elements that a round gives, where somebody reads them."""
+        values = node.outputs[len(self._olds) :]
+        return [
+            self._decisions.put(find(v), results[name], e.axis, counter, backward=e.backward)
+            for name, v, e in zip(self._rows, values, self._signature.stacked, strict=False)
+            if v in site.outputs
+        ]
+
+    def _moves(self, states: Mapping[str, View], results: Mapping[str, View]) -> list[Run]:
+        """Return the copies of the new carried values to where the old ones lie."""
+        return [
+            states[old].device.copier(states[old], results[new])
+            for new, old in self._pairs()
+            if new not in self._body.outside and self._body.source(new) != old
+        ]
+
+    def _rounds(
+        self,
+        node: Node,
+        find: Callable[[Value], View],
+        counter: View,
+        results: Mapping[str, View],
+    ) -> Rounds:
+        if self._signature.is_fixed:
+            how = {"is_read": self._reads_counter, "is_unrolled": self._is_unrolled}
+            return Rounds(counter, self._signature.count, None, None, **how)
+        m, cond, *_ = (*node.inputs, None, None)
+        count: View | int | None = self._signature.count
+        if count is None and m is not None:
+            count = find(m)
+        first = None if cond is None else find(cond)
+        return Rounds(counter, count, first, results[self._going], self._reads_counter)

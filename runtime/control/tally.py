@@ -1,0 +1,108 @@
+"""The values that a run holds, counted in the bytes that a model may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ..base.budget import Budget
+from ..errors import LimitError
+from ..ir.graph import Graph, Value
+from ..ir.types import Array, HostValue, TensorType, bytes_of
+
+
+class Tally:
+    """The values that one run holds; memory that several of them share counts once.
+
+    Args:
+        budget: that it takes the bytes from.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._owners: dict[int, tuple[int, int]] = {}
+        self._taken = 0
+
+    def add(self, value: HostValue, what: str) -> None:
+        """Hold a value; raises LimitError as `Budget.take` does."""
+        new = 0
+        for owner, data in _pieces(value):
+            count, nbytes = self._owners.get(owner, (0, -1))
+            if nbytes < 0:
+                nbytes = bytes_of(data)
+                new += nbytes
+            self._owners[owner] = count + 1, nbytes
+        if new:
+            self._budget.take(new, what)
+            self._taken += new
+
+    def lend(self, values: Iterable[HostValue]) -> None:
+        """Note values whose memory belongs to somebody else."""
+        for value in values:
+            for owner, _ in _pieces(value):
+                count, _ = self._owners.get(owner, (0, 0))
+                self._owners[owner] = count + 1, 0
+
+    def drop(self, value: HostValue) -> None:
+        """Hold a value no more."""
+        gone = 0
+        for owner, _ in _pieces(value):
+            count, nbytes = self._owners.pop(owner)
+            if count > 1:
+                self._owners[owner] = count - 1, nbytes
+            else:
+                gone += nbytes
+        self._budget.give(gone)
+        self._taken -= gone
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._budget.give(self._taken)
+        self._owners.clear()
+        self._taken = 0
+
+
+def _pieces(value: HostValue) -> Iterator[tuple[int, Array | dict[object, object]]]:
+    """Yield what owns the memory of a value, by identity."""
+    if isinstance(value, np.ndarray):
+        while isinstance(value.base, np.ndarray):
+            value = value.base
+        yield id(value), value
+    elif isinstance(value, dict):
+        yield id(value), value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _pieces(each)
+
+
+def check_sizes(graph: Graph, budget: Budget, on_host: bool) -> None:
+    """Refuse what would fill the memory before anything is planned for it.
+
+    A constant of one element repeated takes few bytes so far, but most operators go over all its
+    elements, and some write them out.
+
+    Args:
+        graph: with integer shapes, as far as they are known.
+        budget: of the host.
+        on_host: whether results that are computed lie there, too.
+    """
+    for node in graph.nodes:
+        where = f"node '{node.name}' ({node.kind})"
+        for value in node.reads:
+            if value.data is not None:
+                _check_size(f"{where} reads", value, budget.limit)
+        for value in node.outputs if on_host else ():
+            _check_size(f"{where} gives", value, budget.limit)
+    for name, value in graph.outputs.items():
+        if value.data is not None:
+            _check_size(f"output '{name}' is", value, budget.limit)
+
+
+def _check_size(where: str, value: Value, limit: int) -> None:
+    type_ = value.type
+    if isinstance(type_, TensorType) and type_.is_static and type_.nbytes > limit:
+        raise LimitError(
+            f"{where} '{value.name}' {type_}, which takes {type_.nbytes} bytes, "
+            f"over the limit of {limit} (max_bytes)"
+        )

@@ -1,0 +1,1 @@
+"""The graph: values, nodes, operators, types, and their inference."""

@@ -1,0 +1,398 @@
+"""The intermediate representation: values, nodes and graphs, all in one opset.
+
+A `Graph` changes only through its methods, which keep producers, consumers and names right.
+Control-flow bodies are graphs of their own, closed over nothing: what a body reads from outside
+is a formal parameter in `Graph.captures`, and the node that owns the body holds the matching
+values in `Node.captures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+from ..text import printable
+from .node import Node, Value
+from .op import Op, arity, body_names, with_attributes
+from .types import Array, ValueType
+
+__all__ = ["Graph", "Node", "Value"]
+
+
+class Graph:
+    """Nodes in topological order, with the graph's inputs and outputs.
+
+    Attributes:
+        name: the file's name for it.
+        inputs: what a caller feeds.
+        captures: formal parameters of a control-flow body for values from outside it.
+        nodes: in an order in which each comes after those that it reads from.
+        general: the graph with symbolic dimensions that this one was specialised from, or None.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.general: Graph | None = None
+        self.inputs: tuple[Value, ...] = ()
+        self.captures: tuple[Value, ...] = ()
+        self._nodes: list[Node] = []
+        self._outputs: dict[str, Value] = {}
+        self._labels: dict[Value, list[str]] = {}
+        self._names: dict[str, Value] = {}
+        self._node_names: set[str] = set()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(repr, self.inputs))
+        outputs = ", ".join(f"{name}=%{value.name}" for name, value in self._outputs.items())
+        head, end = printable(f"graph {self.name}({inputs})"), printable(f"  return {outputs}")
+        return "\n".join([head, *(f"  {node}" for node in self._nodes), end])
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes in topological order."""
+        return self._nodes
+
+    @property
+    def outputs(self) -> Mapping[str, Value]:
+        """The graph's results by the name that callers know; a value may appear twice."""
+        return self._outputs
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Every value by its name."""
+        return self._names
+
+    @property
+    def constants(self) -> tuple[Value, ...]:
+        """The constants that something reads or that are outputs."""
+        known = (v for v in self._names.values() if v.is_constant)
+        return tuple(v for v in known if v.consumers or v in self._labels)
+
+    def is_output(self, value: Value) -> bool:
+        """Whether `value` is one of the graph's results."""
+        return value in self._labels
+
+    def sole_consumer(self, value: Value) -> Node | None:
+        """Return the node that alone reads `value`, once; None if others do, or if it is output."""
+        if len(value.consumers) != 1 or self.is_output(value):
+            return None
+        ((node, count),) = value.consumers.items()
+        return node if count == 1 else None
+
+    def __contains__(self, node: Node) -> bool:
+        return bool(node.outputs) and self._names.get(node.outputs[0].name) is node.outputs[0]
+
+    # ── building ─────────────────────────────────────────────────────────────────────────────
+
+    def fresh_name(self, wanted: str) -> str:
+        """Return `wanted`, or with a number behind it where a value has that name."""
+        return _fresh(wanted, self._names)
+
+    def _add(self, value: Value) -> Value:
+        if value.name in self._names:
+            raise ValueError(f"two values named '{value.name}'")
+        self._names[value.name] = value
+        return value
+
+    def add_input(self, name: str, type: ValueType | None) -> Value:
+        """Add a graph input behind the others."""
+        value = self._add(Value(name, type))
+        self.inputs += (value,)
+        return value
+
+    def add_capture(self, name: str, type: ValueType | None) -> Value:
+        """Add a formal parameter for a value from outside this body."""
+        value = self._add(Value(name, type))
+        self.captures += (value,)
+        return value
+
+    def constant(self, data: Array, name: str = "constant") -> Value:
+        """Add a constant; its name gets a number where it is taken."""
+        return self._add(Value(self.fresh_name(name), data=data))
+
+    def insert(
+        self,
+        op: Op,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[str] | int = 1,
+        *,
+        name: str | None = None,
+        captures: Sequence[Value] = (),
+        before: Node | None = None,
+        origin: Iterable[Node] = (),
+    ) -> Node:
+        """Add a node with new output values, whose types are still unknown.
+
+        Args:
+            op: the operator.
+            inputs: what it reads.
+            outputs: names of its outputs, or how many.
+            name: the node's name; its operator's name where it has none.
+            captures: actual values for the captures of the bodies in `op`.
+            before: the node to put it in front of; behind all where None.
+            origin: nodes that it replaces, whose names it remembers.
+        """
+        least, most = arity(type(op))
+        if len(inputs) < least or (most is not None and len(inputs) > most):
+            raise ValueError(f"{op} takes {least} to {most} inputs, not {len(inputs)}")
+        label = _fresh(name or type(op).__name__, self._node_names)
+        node = Node(
+            op, label, tuple(dict.fromkeys(n for o in origin for n in o.origin)) or (label,)
+        )
+        if isinstance(outputs, int):
+            outputs = [label if outputs == 1 else f"{label}:{i}" for i in range(outputs)]
+            outputs = [self.fresh_name(text) for text in outputs]
+        self._node_names.add(label)
+        node.outputs = tuple(self._add(Value(text, producer=node)) for text in outputs)
+        node.captures = tuple(captures)
+        self._wire(node, tuple(inputs))
+        at = len(self._nodes) if before is None else self._nodes.index(before)
+        self._nodes.insert(at, node)
+        return node
+
+    def set_outputs(self, outputs: Mapping[str, Value]) -> None:
+        """Make these the graph's results, by the names that callers know."""
+        self._outputs, self._labels = dict(outputs), {}
+        for name, value in outputs.items():
+            self._labels.setdefault(value, []).append(name)
+
+    # ── rewriting ────────────────────────────────────────────────────────────────────────────
+
+    def _wire(self, node: Node, inputs: tuple[Value | None, ...]) -> None:
+        node.inputs = inputs
+        for value in (*inputs, *node.captures):
+            if value is not None:
+                value.consumers[node] = value.consumers.get(node, 0) + 1
+
+    def _unwire(self, node: Node) -> None:
+        for value in (*node.inputs, *node.captures):
+            if value is not None:
+                value.consumers.pop(node, None)
+
+    def set_data(self, value: Value, data: Array) -> None:
+        """Give a constant other elements."""
+        if value.data is None:
+            raise ValueError(f"'{value.name}' is no constant")
+        value.fix(data)
+
+    def freeze(self, value: Value, data: Array) -> None:
+        """Turn an input into a constant with these elements."""
+        self.inputs = tuple(each for each in self.inputs if each is not value)
+        value.fix(data)
+
+    def set_inputs(self, node: Node, inputs: Sequence[Value | None]) -> None:
+        """Make `node` read other values."""
+        self._unwire(node)
+        self._wire(node, tuple(inputs))
+
+    def set_op(self, node: Node, op: Op) -> None:
+        """Give `node` other attributes, or another operator with the same outputs."""
+        node.op = op
+
+    def rename(self, node: Node, name: str) -> None:
+        """Give `node` this name, or one with a number behind it where another node has it."""
+        self._node_names.discard(node.name)
+        node.name = _fresh(name, self._node_names)
+        self._node_names.add(node.name)
+
+    def redirect(self, old: Value, new: Value) -> None:
+        """Let everybody who reads `old`, callers included, read `new`."""
+        if old is new:
+            return
+        for node, count in old.consumers.items():
+            node.inputs = _with(node.inputs, old, new)
+            node.captures = tuple(new if v is old else v for v in node.captures)
+            new.consumers[node] = new.consumers.get(node, 0) + count
+        old.consumers = {}
+        if names := self._labels.pop(old, []):
+            self._outputs.update(dict.fromkeys(names, new))
+            self._labels.setdefault(new, []).extend(names)
+            new.declared = new.declared or old.declared
+
+    def replace(self, node: Node, values: Sequence[Value]) -> None:
+        """Remove `node` and let everybody read `values` instead of its outputs."""
+        for old, new in zip(node.outputs, values, strict=True):
+            self.redirect(old, new)
+        self.remove(node)
+
+    def settle(self, node: Node, results: Sequence[Array]) -> None:
+        """Turn the outputs of `node` into constants with these elements, and remove the node."""
+        for value, data in zip(node.outputs, results, strict=True):
+            value.producer = None
+            value.fix(data)
+        self._unwire(node)
+        self._nodes.remove(node)
+        self._node_names.discard(node.name)
+
+    def remove(self, node: Node) -> None:
+        """Remove a node whose outputs nobody reads; raises ValueError if somebody does."""
+        for value in node.outputs:
+            if value.consumers or self.is_output(value):
+                raise ValueError(f"'{value.name}' of node '{node.name}' is still read")
+        self._unwire(node)
+        self._nodes.remove(node)
+        self._forget(node)
+
+    def _forget(self, node: Node) -> None:
+        self._node_names.discard(node.name)
+        for value in node.outputs:
+            del self._names[value.name]
+
+    def sweep(self) -> list[Node]:
+        """Remove the nodes and constants that no result depends on; return those nodes."""
+        needed = set(self._outputs.values())
+        kept, dead = list[Node](), list[Node]()
+        for node in reversed(self._nodes):
+            if any(value in needed for value in node.outputs):
+                needed.update(node.reads)
+                kept.append(node)
+            else:
+                dead.append(node)
+        for node in dead:
+            self._unwire(node)
+            self._forget(node)
+        self._nodes = kept[::-1]
+        for value in [v for v in self._names.values() if v.is_constant and v not in needed]:
+            del self._names[value.name]
+        return dead[::-1]
+
+    def clone(self) -> Graph:
+        """Return a copy that can be rewritten alone, bodies too; constants share their arrays."""
+        copy = Graph(self.name)
+        copy.general = self.general
+        image = {v: copy._add(v.twin(v.name)) for v in self._names.values()}
+        copy.inputs = tuple(image[v] for v in self.inputs)
+        copy.captures = tuple(image[v] for v in self.captures)
+        for node in self._nodes:
+            copy._adopt(node, tuple(image[v] for v in node.outputs), image)
+        copy.set_outputs({name: image[v] for name, v in self._outputs.items()})
+        return copy
+
+    def _adopt(self, node: Node, outputs: tuple[Value, ...], image: Mapping[Value, Value]) -> None:
+        """Append a copy of another graph's node, which reads the images of what that one reads."""
+        twin = Node(_with_own_bodies(node.op), node.name, node.origin)
+        twin.outputs = outputs
+        for value in outputs:
+            value.producer = twin
+        twin.captures = tuple(image[v] for v in node.captures)
+        self._wire(twin, tuple(image[v] if v else None for v in node.inputs))
+        self._node_names.add(twin.name)
+        self._nodes.append(twin)
+
+    def extract(self, outputs: Mapping[str, Value]) -> Graph:
+        """Return a copy that computes these values alone, of the same inputs."""
+        copy = self.clone()
+        copy.set_outputs({name: copy.values[value.name] for name, value in outputs.items()})
+        copy.sweep()
+        return copy
+
+    def cut(self, inputs: Sequence[Value], outputs: Mapping[str, Value]) -> Graph:
+        """Return a copy of the part that computes some values from others.
+
+        Args:
+            inputs: values of this graph that become the copy's inputs, under their names.
+            outputs: values of this graph that become its results, under these names.
+
+        Raises:
+            ValueError: an output depends on an input of this graph that is not among `inputs`.
+        """
+        given, needed, kept = set(inputs), set(outputs.values()), list[Node]()
+        for node in reversed(self._nodes):
+            if any(v in needed and v not in given for v in node.outputs):
+                needed.update(node.reads)
+                kept.append(node)
+        part = Graph(self.name)
+        image = {value: part.add_input(value.name, value.type) for value in inputs}
+        for value in (*self.inputs, *self.captures):
+            if value in needed and value not in given:
+                raise ValueError(f"the part depends on '{value.name}', which is not an input of it")
+        for value in self._names.values():
+            if value in needed and value.data is not None and value not in given:
+                image[value] = part._add(value.twin(value.name))
+        for node in reversed(kept):
+            made = [part._add(v.twin(part.fresh_name(v.name))) for v in node.outputs]
+            part._adopt(node, tuple(made), image)
+            for value, twin in zip(node.outputs, made, strict=True):
+                image.setdefault(value, twin)
+        part.set_outputs({name: image[value] for name, value in outputs.items()})
+        return part
+
+    def opened(self, actual: Sequence[Value]) -> Graph:
+        """Return a copy of a body whose captures are inputs, behind its own.
+
+        Args:
+            actual: what the captures stand for; those that are constants become constants.
+        """
+        copy = self.clone()
+        for formal, value in zip(copy.captures, actual, strict=True):
+            if value.data is None:
+                copy.inputs += (formal,)
+            else:
+                formal.fix(value.data)
+        copy.captures = ()
+        return copy
+
+    def splice(self, node: Node, body: Graph, inputs: Sequence[Value] = ()) -> tuple[Value, ...]:
+        """Put copies of a body's nodes in front of the node that owns it.
+
+        Args:
+            node: the owner, which stays.
+            body: one of ``node.op.graphs()``.
+            inputs: what the body's inputs stand for.
+
+        Returns:
+            What the body computes.
+        """
+        image = dict(zip(body.inputs, inputs, strict=True))
+        captures = iter(node.captures)
+        for each in node.op.graphs():
+            actual = [next(captures) for _ in each.captures]
+            if each is body:
+                image.update(zip(body.captures, actual, strict=True))
+        for value in body.values.values():
+            if value.data is not None:
+                image[value] = self.constant(value.data, value.name)
+        for each in body.nodes:
+            made = self.insert(
+                _with_own_bodies(each.op),
+                [image[v] if v else None for v in each.inputs],
+                [self.fresh_name(v.name) for v in each.outputs],
+                name=each.name,
+                captures=[image[v] for v in each.captures],
+                before=node,
+            )
+            made.origin = each.origin
+            for value, twin in zip(each.outputs, made.outputs, strict=True):
+                twin.type, twin.declared = value.type, value.declared
+                image[value] = twin
+        return tuple(image[value] for value in body.outputs.values())
+
+    def walk(self) -> Iterator[Node]:
+        """Yield every node, those of control-flow bodies behind the one that owns them."""
+        for node in self._nodes:
+            yield node
+            for body in node.op.graphs():
+                yield from body.walk()
+
+
+def _with(values: tuple[Value | None, ...], old: Value, new: Value) -> tuple[Value | None, ...]:
+    """Return the values with `new` wherever `old` was; a node may have thousands of them."""
+    found, at = list(values), -1
+    for _ in range(values.count(old)):
+        at = found.index(old, at + 1)
+        found[at] = new
+    return tuple(found)
+
+
+def _fresh(wanted: str, taken: Container[str]) -> str:
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}.{number}"
+    return name
+
+
+def _with_own_bodies(op: Op) -> Op:
+    bodies = {name: body.clone() for name in body_names(type(op)) if (body := getattr(op, name))}
+    return with_attributes(op, **bodies) if bodies else op

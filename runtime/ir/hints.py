@@ -1,0 +1,115 @@
+"""Types that a file declares for what its nodes compute: hints, which nobody relies on.
+
+What is in `Value.type` follows from the inputs and the operators. A declaration says what the
+exporter believed; it is often out of date, and may be a lie. So it never sizes memory and never
+steers a rewrite. It is shown to users where nothing better is known, it says which sizes are worth
+planning for although only a run tells them, and where it is wrong, the user hears of it, once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+from ..errors import ModelWarning
+from .graph import Graph, Value
+from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
+
+#: Values that a warning names; the others are counted.
+SHOWN = 3
+
+
+def without_shapes(type_: ValueType | None) -> ValueType | None:
+    """Return a declared type without what memory could be sized by, for values of unknown type."""
+    match type_:
+        case TensorType():
+            return type_.with_shape(None)
+        case SequenceType(element) | OptionalType(element) | MapType(_, element):
+            return replace(type_, element=without_shapes(element))
+        case None:
+            return None
+
+
+def shown(value: Value) -> ValueType | None:
+    """Return what is known of a value, filled up with what the file declares, for readers alone."""
+    found, declared = value.type, value.declared
+    if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
+        return declared if found is None else found
+    if found.dtype != declared.dtype or declared.shape is None:
+        return found
+    if found.shape is None:
+        return declared
+    if len(found.shape) != len(declared.shape):
+        return found
+    pairs = zip(found.shape, declared.shape, strict=True)
+    return TensorType(found.dtype, tuple(b if a is None else a for a, b in pairs), found.value)
+
+
+def is_promised(value: Value) -> bool:
+    """Whether the file declares every size of a tensor of which only a run tells them."""
+    found, declared = value.type, value.declared
+    if not isinstance(declared, TensorType) or not declared.is_static:
+        return False
+    return isinstance(found, TensorType) and not found.is_static
+
+
+def contradicts(found: ValueType | None, declared: ValueType | None) -> bool:
+    """Whether a tensor's dtype, rank or sizes are other than what is declared."""
+    if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
+        return False
+    if found.dtype != declared.dtype:
+        return True
+    if found.shape is None or declared.shape is None:
+        return False
+    if len(found.shape) != len(declared.shape):
+        return True
+    pairs = zip(found.shape, declared.shape, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+
+
+def _all(graph: Graph) -> Iterator[Graph]:
+    """Yield a graph, then the bodies in it."""
+    yield graph
+    yield from (body for node in graph.walk() for body in node.op.graphs())
+
+
+@dataclass(slots=True)
+class Doubts:
+    """What a model's file declares wrongly; its user hears of it once.
+
+    Attributes:
+        file: the model's path, or None.
+    """
+
+    file: str | None = None
+    _told: bool = False
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def look(self, graph: Graph) -> None:
+        """Warn of values whose types contradict what the file declares, if nobody has done so."""
+        if self._told:
+            return
+        values = (v for each in _all(graph) for v in each.values.values())
+        self._tell((v, v.type) for v in values if contradicts(v.type, v.declared))
+
+    def meet(self, value: Value, found: ValueType | None) -> None:
+        """Warn of a value that turns out to be of another type than the file declares."""
+        if not self._told and contradicts(found, value.declared):
+            self._tell([(value, found)])
+
+    def _tell(self, wrong: Iterable[tuple[Value, ValueType | None]]) -> None:
+        texts = [f"'{v.name}' is {found}, declared as {v.declared}" for v, found in wrong]
+        with self._lock:
+            if not texts or self._told:
+                return
+            self._told = True
+        more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+        model = f"{self.file}: " if self.file else ""
+        warnings.warn(
+            f"{model}the file declares types that its nodes contradict: "
+            f"{'; '.join(texts[:SHOWN])}{more}. Results have the types that the nodes give",
+            ModelWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,172 @@
+"""Shape inference on the IR, and the step from symbolic to integer shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import NoneType
+
+from ..base.guard import check_time
+from ..errors import FAILURES, ModelError, ShapeError, out_of_memory
+from .constraints import Element, check_inputs, check_outputs
+from .graph import Graph, Node, Value
+from .hints import without_shapes
+from .op import Op, input_kinds, input_names
+from .types import Array, TensorType, ValueType
+
+Types = tuple[ValueType | None, ...]
+
+
+def infer(graph: Graph, *, file: str | None = None) -> None:
+    """Set the type of every value that a node computes, in place, from those of the inputs.
+
+    Raises:
+        ModelError: an operator does not accept the types it gets; names file, node and types.
+    """
+    for node in graph.nodes:
+        check_time()
+        infer_node(node, file=file)
+
+
+def infer_node(node: Node, *, file: str | None = None) -> None:
+    """Set the types of one node's outputs; see `infer`."""
+    types = [None if v is None else v.type for v in node.inputs]
+    known = all(v is None or v.type is not None for v in node.inputs)
+    where = f"node '{node.name}' ({node.kind})"
+    try:
+        bound = check_types(node.op, types) if known else {}
+        _enter_bodies(node, types if known else None, file)
+        found = node.op.infer(*types) if known else None
+        results = found if isinstance(found, tuple) else (found,)
+        check_outputs(node.op, results, bound)
+    except ShapeError as error:
+        reason = f"{error}; inputs: {_inputs_text(node)}"
+        raise ModelError(reason, file=file, where=where) from error
+    except MemoryError as error:
+        raise out_of_memory(where, error) from error
+    except FAILURES as error:
+        reason = f"the types make no sense: {error}; inputs: {_inputs_text(node)}"
+        raise ModelError(reason, file=file, where=where) from error
+    if found is None:
+        results = (None,) * len(node.outputs)
+    if len(results) < len(node.outputs):
+        reason = f"has {len(node.outputs)} outputs; the operator gives {len(results)}"
+        raise ModelError(reason, file=file, where=where)
+    for value, type_ in zip(node.outputs, results, strict=False):
+        value.type = _merge(type_, value.type) or without_shapes(value.declared)
+
+
+def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]:
+    """Check the kinds and the dtypes of an operator's inputs, of which None is left out.
+
+    Returns:
+        The dtypes by type parameter, for `check_outputs`.
+
+    Raises:
+        ShapeError: a required input is left out, is a sequence in place of a tensor, or is of a
+            dtype that ONNX does not allow.
+    """
+    kinds, names = input_kinds(type(op)), input_names(type(op))
+    for i, found in enumerate(types):
+        wanted = min(i, len(kinds) - 1)
+        if not isinstance(found, kinds[wanted]):
+            expected = " or ".join(k.__name__ for k in kinds[wanted] if k is not NoneType)
+            raise ShapeError(f"{names[wanted]} is {found or 'left out'}; expected {expected}")
+    return check_inputs(op, types)
+
+
+def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: str | None) -> None:
+    bodies, captures = node.op.graphs(), iter(node.captures)
+    if not bodies:
+        return
+    entering = node.op.body_inputs(*types) if types else tuple(() for _ in bodies)
+    for body, inputs in zip(bodies, entering, strict=True):
+        for formal in body.captures:
+            formal.type = next(captures).type
+        try:
+            _infer_body(node.op, body, inputs, file)
+        except ModelError:
+            if not node.op.chooses:
+                raise
+
+
+def _infer_body(op: Op, body: Graph, inputs: Types, file: str | None) -> None:
+    """Infer a body for inputs of these types, or of the wider ones that later iterations need."""
+    made = (value for node in body.walk() for value in node.outputs)
+    before = {value: value.type for value in (*body.inputs, *made)}
+    while True:
+        for formal, type_ in zip(body.inputs, inputs, strict=False):
+            formal.type = _merge(type_, before[formal])
+        infer(body, file=file)
+        wider = op.widened(body, inputs) if inputs else inputs
+        if wider == inputs:
+            return
+        inputs = wider
+        for value, type_ in before.items():
+            value.type = type_
+
+
+def _inputs_text(node: Node) -> str:
+    return ", ".join("(left out)" if v is None else f"{v.name}: {v.type}" for v in node.inputs)
+
+
+def _merge(found: ValueType | None, known: ValueType | None) -> ValueType | None:
+    """Return what inference found, filled up with what was known before: never a declaration."""
+    if found is None:
+        return known
+    if not isinstance(found, TensorType) or not isinstance(known, TensorType):
+        return found
+    if found.dtype != known.dtype or known.shape is None:
+        return found
+    if found.shape is None:
+        return TensorType(found.dtype, known.shape)
+    if len(found.shape) != len(known.shape):
+        return found
+    shape = tuple(b if a is None else a for a, b in zip(found.shape, known.shape, strict=True))
+    return TensorType(found.dtype, shape, found.value)
+
+
+def specialise(graph: Graph, types: Mapping[str, ValueType | None]) -> Graph:
+    """Return a copy of `graph` for inputs of these types, with shape arithmetic folded.
+
+    Values whose elements follow from the shapes alone become constants, so that nothing of the
+    arithmetic that exporters write around Reshape and Slice is left to be executed.
+
+    Args:
+        graph: a graph with symbolic dimensions; stays as it is.
+        types: the type of every graph input, by name.
+    """
+    bound = graph.clone()
+    bound.general = graph
+    for value in bound.inputs:
+        value.type = types[value.name]
+    for node in bound.walk():
+        for value in node.outputs:
+            value.type = _forget_symbols(value.type)
+    infer(bound)
+    fold_known(bound)
+    return bound
+
+
+def _forget_symbols(type_: ValueType | None) -> ValueType | None:
+    """Keep of a type what no longer depends on the symbols that were just bound."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, tuple(d if isinstance(d, int) else None for d in type_.shape))
+
+
+def fold_known(graph: Graph) -> int:
+    """Replace every value whose elements inference knows by a constant; return how many."""
+    folded = 0
+    for node in list(graph.nodes):
+        known = [known_elements(value) for value in node.outputs]
+        found = [data for data in known if data is not None]
+        if found and len(found) == len(known) and node.op.deterministic:
+            graph.settle(node, found)
+            folded += 1
+    graph.sweep()
+    return folded
+
+
+def known_elements(value: Value) -> Array | None:
+    """Return all elements of a computed value, where inference knows them, else None."""
+    return value.type.known if isinstance(value.type, TensorType) else None

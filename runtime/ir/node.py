@@ -1,0 +1,113 @@
+"""Values and the nodes that compute them; a `Graph` keeps both in order."""
+
+from __future__ import annotations
+
+from ..text import printable
+from .op import Op
+from .types import Array, TensorType, ValueType, constant_type
+
+
+class Value:
+    """A graph input, a constant, or one result of a node. Compared by identity.
+
+    Attributes:
+        name: unique in its graph.
+        type: dtype and shape as far as inputs and operators prove them; None where nothing is.
+        declared: what the file says of it: a hint, which `hints` compares and nobody relies on.
+        data: the elements of a constant, which nobody can write to, else None.
+        producer: the node that computes it, or None for inputs, captures and constants.
+        consumers: the nodes that read it, with the number of times each does.
+    """
+
+    __slots__ = ("consumers", "data", "declared", "name", "producer", "type")
+
+    def __init__(
+        self,
+        name: str,
+        type: ValueType | None = None,
+        *,
+        data: Array | None = None,
+        producer: Node | None = None,
+        declared: ValueType | None = None,
+    ) -> None:
+        self.name, self.declared = name, declared
+        self.type: ValueType | None = type
+        self.data: Array | None = None
+        self.producer = producer
+        self.consumers: dict[Node, int] = {}
+        if data is not None:
+            self.fix(data)
+
+    def __repr__(self) -> str:
+        return printable(f"%{self.name}: {self.type or '?'}")
+
+    def fix(self, data: Array) -> None:
+        """Become a constant with these elements, which nobody can write to from here."""
+        self.type = type_ = constant_type(data)
+        self.data = type_.value
+
+    def twin(self, name: str) -> Value:
+        """Return another value of this type and these elements, if any, without a producer."""
+        return Value(name, self.type, data=self.data, declared=self.declared)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the elements are part of the model."""
+        return self.data is not None
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of a value that is known to be a tensor; raises TypeError otherwise."""
+        if not isinstance(self.type, TensorType):
+            raise TypeError(f"'{self.name}' is {self.type or 'of unknown type'}, not a tensor")
+        return self.type
+
+
+class Node:
+    """One operator applied to values. Compared by identity.
+
+    Attributes:
+        op: the operator with its attributes.
+        inputs: what it reads, None where an optional input is left out.
+        captures: what the bodies among its attributes read from outside, in the order of
+            `op.graphs()` and of each body's `Graph.captures`.
+        outputs: what it computes, one `Value` each.
+        name: the file's name for it, unique in its graph.
+        origin: names of all the file's nodes that it stands for.
+    """
+
+    __slots__ = ("captures", "inputs", "name", "op", "origin", "outputs")
+
+    def __init__(self, op: Op, name: str, origin: tuple[str, ...]) -> None:
+        self.op = op
+        self.name = name
+        self.origin = origin
+        self.inputs: tuple[Value | None, ...] = ()
+        self.captures: tuple[Value, ...] = ()
+        self.outputs: tuple[Value, ...] = ()
+
+    def __repr__(self) -> str:
+        reads = ", ".join(f"%{v.name}" if v else "_" for v in self.inputs)
+        gives = ", ".join(map(repr, self.outputs))
+        return printable(f"{gives} = {self.op}({reads})  # {self.name}")
+
+    @property
+    def kind(self) -> str:
+        """The operator's name, with its domain where that is not ai.onnx."""
+        domain, name = self.op.domain, type(self.op).__name__
+        return f"{domain}::{name}" if domain else name
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """Every value that it depends on, each once: inputs, then captures."""
+        return tuple(dict.fromkeys(v for v in (*self.inputs, *self.captures) if v is not None))
+
+    @property
+    def output(self) -> Value:
+        """The first output."""
+        return self.outputs[0]
+
+    def signature(self) -> str:
+        """Return the types that it takes and gives, for messages."""
+        takes = ", ".join(str(v.type or "?") if v else "_" for v in self.inputs)
+        return f"({takes}) -> {', '.join(str(v.type or '?') for v in self.outputs)}"

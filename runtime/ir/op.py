@@ -1,0 +1,213 @@
+"""What an operator is: a frozen dataclass of the specification's attributes, and a shape rule."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from .types import Array, ValueType
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+#: Every declared operator by (domain, name); `ai.onnx` is the empty domain.
+OPERATORS: dict[tuple[str, str], type[Op]] = {}
+
+Inferred = ValueType | tuple[ValueType | None, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Op:
+    """Base class of all operators.
+
+    A subclass has the specification's attributes as fields, with the specification's defaults,
+    and one method, `infer`, whose parameters are the operator's inputs: those without a default
+    are required, those with the default None are optional, and ``*name`` is variadic.
+
+    Attributes:
+        domain: the specification's domain, "" for ai.onnx.
+        outputs: least and greatest number of outputs; None for no upper bound.
+        view: whether the output is the first input's bytes under another shape.
+        deterministic: False for operators that draw random numbers.
+        chooses: whether only one of its bodies runs; what the others do need not make sense.
+        dense: whether it multiplies matrices, so that planning pays for shapes that are met once.
+    """
+
+    domain: ClassVar[str] = ""
+    outputs: ClassVar[tuple[int, int | None]] = (1, 1)
+    view: ClassVar[bool] = False
+    deterministic: ClassVar[bool] = True
+    chooses: ClassVar[bool] = False
+    dense: ClassVar[bool] = False
+
+    def infer(self, *inputs: Any, **_: Any) -> Inferred:
+        """Return the type of every output, given the types of the inputs (None: left out).
+
+        Types may lack a shape or have symbolic dimensions; unknown results are None, and None in
+        place of them all says that nothing is known of any.
+
+        Raises:
+            ShapeError: the operator does not accept these types.
+        """
+        raise TypeError(f"{type(self).__name__} declares no shape rule")
+
+    def body_inputs(self, *inputs: Any, **_: Any) -> tuple[tuple[ValueType | None, ...], ...]:
+        """Return the types of the inputs of every body in `graphs`, given those of the node's.
+
+        Raises:
+            ShapeError: the operator does not accept these types.
+        """
+        return tuple(() for _ in self.graphs())
+
+    def widened(
+        self, body: Graph, inputs: tuple[ValueType | None, ...]
+    ) -> tuple[ValueType | None, ...]:
+        """Return types that the inputs of a body have in every iteration.
+
+        Args:
+            body: inferred for `inputs`.
+            inputs: the types of a first iteration, or those that this method found wider.
+
+        Raises:
+            ShapeError: there are none.
+        """
+        return inputs
+
+    def graphs(self) -> tuple[Graph, ...]:
+        """Return the sub-graphs among the attributes, in field order."""
+        found = (getattr(self, name) for name in body_names(type(self)))
+        return tuple(graph for graph in found if graph is not None)
+
+    def __str__(self) -> str:
+        """Return the name and the attributes that differ from their defaults."""
+        shown = ", ".join(
+            f"{f.name}={_text(value)}"
+            for f in fields(self)
+            if (value := getattr(self, f.name)) is not f.default and value != f.default
+        )
+        return f"{type(self).__name__}({shown})"
+
+
+def _text(value: Any) -> str:
+    text = f"<graph {value.name}>" if hasattr(value, "nodes") else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+T = TypeVar("T", bound=Op)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def op(cls: type[T]) -> type[T]:
+    """Declare an operator: make the class a frozen dataclass and register it by domain and name.
+
+    Defaults are rounded to float32, as every float attribute in a file is.
+    """
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, float):
+            setattr(cls, name, float(np.float32(value)))
+    made = dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    key = (made.domain, made.__name__)
+    if key in OPERATORS:
+        raise TypeError(f"operator {key} is declared twice")
+    OPERATORS[key] = made
+    return made
+
+
+class TensorAttribute:
+    """A tensor attribute: an array with value semantics, so that operators compare and hash."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorAttribute):
+            return NotImplemented
+        a, b = self.array, other.array
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes()
+
+    def __hash__(self) -> int:
+        return hash((self.array.dtype, self.array.shape))
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.array.dtype}{list(self.array.shape)})"
+
+
+R = TypeVar("R")
+
+
+def per_operator(function: Callable[[type[Op]], R]) -> Callable[[type[Op]], R]:
+    """Compute a function once for each operator.
+
+    Classes of custom operators, and whatever their functions hold, are forgotten with their models.
+    """
+    known: WeakKeyDictionary[type[Op], R] = WeakKeyDictionary()
+
+    @wraps(function)
+    def call(operator: type[Op]) -> R:
+        found = known.get(operator)
+        if found is None:
+            found = known[operator] = function(operator)
+        return found
+
+    return call
+
+
+@per_operator
+def body_names(operator: type[Op]) -> tuple[str, ...]:
+    """Return the names of the attributes that hold a graph."""
+    return tuple(f.name for f in fields(operator) if "Graph" in str(f.type))
+
+
+@per_operator
+def attributes(operator: type[Op]) -> tuple[str, ...]:
+    """Return the names of an operator's attributes."""
+    return tuple(f.name for f in fields(operator))
+
+
+@per_operator
+def arity(operator: type[Op]) -> tuple[int, int | None]:
+    """Return the least and greatest number of inputs; None for no upper bound."""
+    parameters = list(inspect.signature(operator.infer).parameters.values())[1:]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    named = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    least = sum(p.default is p.empty for p in named)
+    return least, None if variadic else len(named)
+
+
+@per_operator
+def input_names(operator: type[Op]) -> tuple[str, ...]:
+    """Return the names of the inputs; the last one stands for all the rest where it is variadic."""
+    return tuple(inspect.signature(operator.infer).parameters)[1:]
+
+
+@per_operator
+def input_kinds(operator: type[Op]) -> tuple[tuple[type, ...], ...]:
+    """Return, input by input, which classes of types `infer` takes; NoneType where optional."""
+    hints = get_type_hints(operator.infer)
+    return tuple(get_args(hints[name]) or (hints[name],) for name in input_names(operator))
+
+
+def with_attributes(op: Op, **changes: object) -> Op:
+    """Return `op` with other attributes."""
+    unknown = set(changes) - set(attributes(type(op)))
+    if unknown:
+        raise TypeError(f"{op} has no attribute {sorted(unknown)}")
+    return replace(op, **changes)

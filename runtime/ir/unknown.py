@@ -1,0 +1,97 @@
+"""Operators that nobody knows: all of a model's in one error, and what stands in for them.
+
+A model with stand-ins can be looked into: what is read from an unknown operator has no type but the
+dtype that the file declares, and no backend runs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UnsupportedError
+from ..text import printable
+from .op import Inferred, Op
+from .types import ValueType
+
+#: Who runs an unknown operator, and why.
+NOBODY, REASON = "nobody", "the operator is unknown"
+#: Names of nodes in a message.
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownOperator:
+    """An operator that a model uses, and tercet has not.
+
+    Attributes:
+        domain: "" for ai.onnx.
+        name: the file's name for it.
+        overload: which of several functions of the name; "" where it is no function.
+        opset: the version of the domain that the file imports.
+        nodes: names of the nodes that are of it; what they compute where they have none.
+        hint: the nearest operator that there is, or where such operators come from; or "".
+    """
+
+    domain: str
+    name: str
+    overload: str
+    opset: int | None
+    nodes: tuple[str, ...]
+    hint: str
+
+    @property
+    def kind(self) -> str:
+        """The operator with its domain, as a message shows it."""
+        name = f"{self.name}:{self.overload}" if self.overload else self.name
+        return f"{self.domain}::{name}" if self.domain else name
+
+    def __str__(self) -> str:
+        nodes = ", ".join(f"'{node}'" for node in self.nodes[:SHOWN])
+        more = f" and {len(self.nodes) - SHOWN} more" if len(self.nodes) > SHOWN else ""
+        count = f"{len(self.nodes)} nodes" if len(self.nodes) > 1 else "node"
+        return f"{self.kind} (opset {self.opset}), {count} {nodes}{more}{self.hint}"
+
+
+class UnknownOperators(UnsupportedError):
+    """Operators that a model uses and tercet does not know.
+
+    Args:
+        operators: all of them.
+        file: the model's path, or None.
+    """
+
+    def __init__(self, operators: tuple[UnknownOperator, ...], file: str | None) -> None:
+        self.operators = operators
+        count = "operator" if len(operators) == 1 else f"{len(operators)} operators"
+        listed = "\n  ".join(map(str, operators))
+        model, gap = (f"{file}: " if file else ""), " " if len(operators) == 1 else "\n  "
+        foreign = [each for each in operators if each.domain]
+        recipe = ""
+        if foreign:
+            key = foreign[0].domain, foreign[0].name
+            recipe = (
+                f"{gap.rstrip(' ') or '; '}load(..., operators={{{key}: function}}) defines one"
+            )
+        super().__init__(f"{model}unknown {count}:{gap}{listed}{recipe}")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Opaque(Op):
+    """Base class of what stands in for operators that nobody knows; see `stand_in`."""
+
+    outputs = (0, None)
+    given: tuple[tuple[str, Any], ...] = ()
+
+    def infer(self, *inputs: ValueType | None) -> Inferred:
+        return None
+
+
+def stand_in(domain: str, name: str) -> type[Op]:
+    """Return an operator that takes and gives anything, and that nobody runs.
+
+    Args:
+        domain: the file's.
+        name: the file's; Python's types have names without control characters.
+    """
+    return type(printable(name), (Opaque,), {"domain": domain, "__doc__": "Unknown."})

@@ -1,0 +1,280 @@
+"""Tensors that lie inside of others, so that Concat, Split and Slice need not copy anything.
+
+A slice either has no gaps, because all axes outside of the one that is cut have size 1 (an image
+of a batch of one, cut along its channels in the plain format); every step can read and write it.
+Or its rows have gaps: the channels of a channels-last image, the columns of a matrix, or the
+parts of rows that an Attention reads. Those are for steps that say so, see `Formats.pitched`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..ops.attention import Attention, RotaryEmbedding
+from ..ops.movement import Concat, Slice, Split, bounds_of_slice
+from ..ops.shapes import normalize_axes, normalize_axis
+from .backend import Format
+
+if TYPE_CHECKING:
+    from ..ir.graph import Node, Value
+    from .layout import Layout, Row, Slot
+
+#: Slices begin at multiples of so many bytes, and so do their rows: kernels read whole words.
+ALIGNMENT = 16
+
+
+class _Cut(NamedTuple):
+    """How slices along an axis of a tensor lie in its memory.
+
+    Attributes:
+        step: bytes from one index of the axis to the next.
+        pitch: see `Slot.pitch`.
+    """
+
+    step: int
+    pitch: int
+
+
+def _cut_of(slot: Slot, axis: int) -> _Cut | None:
+    """Return how an axis of a slot is cut; None where slices would have gaps that nobody knows."""
+    dims, itemsize = slot.type.dims, slot.type.dtype.itemsize
+    if slot.format is Format.CHANNELS_LAST_8 or not slot.nbytes:
+        return None
+    last = slot.format is Format.CHANNELS_LAST and len(dims) > 2
+    axes = (0, *range(2, len(dims)), 1) if last else tuple(range(len(dims)))
+    place = axes.index(axis)
+    row = slot.pitch or dims[axes[-1]]
+    if place == len(axes) - 1:
+        rows = prod(dims) // dims[axis]
+        if rows > 1 and row * itemsize % ALIGNMENT:
+            return None
+        return _Cut(itemsize, row if rows > 1 else 0)
+    if any(dims[a] != 1 for a in axes[:place]):
+        return None
+    return _Cut(prod(dims[a] for a in axes[place + 1 : -1]) * row * itemsize, slot.pitch)
+
+
+class _Slices:
+    """Finds slices in a layout whose steps are not built yet."""
+
+    def __init__(self, layout: Layout, dense: Set[Node]) -> None:
+        self.layout = layout
+        self.dense = dense
+        self.writers: dict[Slot, Row] = {}
+        self.readers: dict[Slot, list[Row]] = {}
+        for row in layout.rows:
+            for slot in row.inputs:
+                self.readers.setdefault(slot, []).append(row)
+            for slot in row.outputs:
+                self.writers[slot] = row
+        self.seen_as = {slot.alias for slot in layout.slots if slot.alias is not None}
+
+    # ── what is joined ───────────────────────────────────────────────────────────────────────
+
+    def join(self, row: Row, op: Concat) -> None:
+        """Let the inputs of a Concat be written where they are going to lie in its output."""
+        (whole,), parts = row.outputs, self._parts(row)
+        axis = normalize_axis(op.axis, len(whole.type.dims))
+        cut = _cut_of(whole, axis)
+        if parts is None or cut is None:
+            return
+        starts = _starts(parts, axis, cut)
+        if starts is None:
+            return
+        if self._lie_in_order(parts, starts, cut):
+            if self._may_lie(whole, parts[0].pitch, row):
+                _lay(whole, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
+                self._make_view(row)
+            return
+        if all(self._may_lie(slot, cut.pitch, row) for slot in parts):
+            for slot, start in zip(parts, starts, strict=True):
+                for own in self._before(slot, cut.pitch):
+                    _lay(own, whole, start, cut.pitch)
+            self._make_view(row)
+
+    def _parts(self, row: Row) -> tuple[Slot, ...] | None:
+        """Return the slots of a Concat's inputs; None where some are constants or come twice."""
+        by_value = {slot.value: slot for slot in row.inputs}
+        values = [value for value in row.nodes[0].inputs if value is not None]
+        if len(by_value) != len(values) or any(value.is_constant for value in values):
+            return None
+        parts = tuple(by_value[value] for value in values)
+        return parts if all(slot.nbytes for slot in parts) else None
+
+    def _lie_in_order(self, parts: Sequence[Slot], starts: Sequence[int], cut: _Cut) -> bool:
+        """Whether tensors lie behind each other already, as in a Concat of more."""
+        first = parts[0]
+        return all(
+            slot.alias is not None
+            and slot.root is first.root
+            and bool(slot.pitch) == bool(cut.pitch)
+            and slot.pitch == first.pitch
+            and slot.offset_in_root == first.offset_in_root + start
+            for slot, start in zip(parts, starts, strict=True)
+        )
+
+    def rejoin(self, row: Row, op: Split) -> None:
+        """Let the input of a Split be written where its outputs lie, if that is in one piece."""
+        whole, parts = row.inputs[0], row.outputs
+        axis = normalize_axis(op.axis, len(whole.type.dims))
+        cut = _cut_of(whole, axis)
+        if cut is None or len(parts) != len(row.nodes[0].outputs):
+            return
+        starts = _starts(parts, axis, cut)
+        if starts is None or not self._lie_in_order(parts, starts, cut):
+            return
+        if self._may_lie(whole, parts[0].pitch, row):
+            for own in self._before(whole, parts[0].pitch):
+                _lay(own, parts[0].root, parts[0].offset_in_root, parts[0].pitch)
+            self._make_view(row)
+
+    # ── what is cut ──────────────────────────────────────────────────────────────────────────
+
+    def cut(self, row: Row, axis: int, starts: Sequence[int]) -> None:
+        """Let slices of a tensor be read where they lie.
+
+        Args:
+            row: of a Split or Slice.
+            axis: that is cut.
+            starts: where each output begins along it.
+        """
+        whole = row.inputs[0]
+        cut = _cut_of(whole, axis)
+        if cut is None or any(start * cut.step % ALIGNMENT for start in starts):
+            return
+        if all(slot.nbytes and self._may_lie(slot, cut.pitch, row) for slot in row.outputs):
+            for slot, start in zip(row.outputs, starts, strict=True):
+                _lay(slot, whole, start * cut.step, cut.pitch)
+            self._make_view(row)
+
+    # ── who takes it ─────────────────────────────────────────────────────────────────────────
+
+    def _may_lie(self, slot: Slot, pitch: int, without: Row) -> bool:
+        """Whether a slot has no place yet, and all but one of its rows take it with gaps."""
+        if slot.alias is not None:
+            return False
+        if not pitch:
+            return True
+        writer = self.writers.get(slot)
+        if writer is None or slot in self.seen_as or slot in self.layout.outputs.values():
+            return False
+        readers = self.readers.get(slot, ())
+        if not all(row is without or self._takes(row, slot) for row in readers):
+            return False
+        if writer is without or self._takes(writer, slot):
+            return True
+        source = self._followed(slot)
+        return source is not None and self._may_lie(source, pitch, writer)
+
+    def _takes(self, row: Row, slot: Slot) -> bool:
+        """Whether a row reads or writes a slot that has gaps between its rows."""
+        if row.claim is not None:
+            has_channels = slot.format is Format.CHANNELS_LAST or len(slot.type.dims) == 2
+            reads_heads = all(
+                isinstance(node.op, Attention | RotaryEmbedding) for node in row.nodes
+            )
+            is_able = (has_channels or reads_heads) and self.dense.isdisjoint(row.nodes)
+            return is_able and slot.value in row.claim.formats.pitched
+        if row.kind == "reformat":
+            return slot.format is Format.CHANNELS_LAST
+        return row.kind == "view" and _is_cut(row.nodes[0])
+
+    def _followed(self, slot: Slot) -> Slot | None:
+        """Return the input that dies where a slot takes its place, if that is how it gets gaps."""
+        writer = self.writers.get(slot)
+        if writer is None or writer.claim is None or not self.dense.isdisjoint(writer.nodes):
+            return None
+        if slot.value in writer.claim.formats.pitched:
+            return None
+        value = writer.claim.formats.followed.get(slot.value)
+        source = next((s for s in writer.inputs if s.value is value), None)
+        if source is None or source.last != slot.first or source.format is not slot.format:
+            return None
+        return source
+
+    def _before(self, slot: Slot, pitch: int) -> Iterator[Slot]:
+        """Yield a slot, and with gaps those whose place it takes, one after the other."""
+        source: Slot | None = slot
+        while source is not None:
+            yield source
+            source = self._followed(source) if pitch else None
+
+    def _make_view(self, row: Row) -> None:
+        row.kind, row.backend, row.kernel, row.claim = "view", "plan", "view", None
+
+
+def _is_cut(node: Node) -> bool:
+    return isinstance(node.op, Concat | Split | Slice)
+
+
+def _starts(parts: Sequence[Slot], axis: int, cut: _Cut) -> list[int] | None:
+    """Return the byte at which each part begins; None where kernels could not read words there."""
+    sizes = [slot.type.dims[axis] * cut.step for slot in parts]
+    starts = list(accumulate(sizes, initial=0))[:-1]
+    return None if any(start % ALIGNMENT for start in starts) else starts
+
+
+def _lay(slot: Slot, whole: Slot, offset: int, pitch: int) -> None:
+    slot.alias, slot.offset, slot.pitch = whole, offset, pitch
+
+
+def _bounds(op: Slice, row: Row) -> tuple[int, int] | None:
+    """Return axis and start of a Slice that cuts neighbours out of one axis, None for others."""
+    node, dims = row.nodes[0], row.inputs[0].type.dims
+    known = [_ints(value) for value in node.inputs[1:]]
+    starts, ends, axes, steps = (*known, (), ())[:4]
+    if starts is None or ends is None or axes is None or steps is None:
+        return None
+    along = normalize_axes(axes or range(len(starts)), len(dims))
+    found: list[tuple[int, int]] = []
+    for i, axis in enumerate(along):
+        step = steps[i] if steps else 1
+        if step != 1:
+            return None
+        begin, end = bounds_of_slice(starts[i], ends[i], step, dims[axis])
+        if end - begin != dims[axis]:
+            found.append((axis, begin))
+    return found[0] if len(found) == 1 else None
+
+
+def _ints(value: Value | None) -> tuple[int, ...] | None:
+    """Return the elements of an input; () for one that is left out, None for unknown ones."""
+    if value is None:
+        return ()
+    known = value.data if value.data is not None else value.tensor.known
+    return None if known is None else tuple(int(n) for n in known.flat)
+
+
+def share_slices(layout: Layout, dense: Set[Node] = frozenset()) -> None:
+    """Turn rows of Concat, Split and Slice into views, where all that touches them allows it.
+
+    Later Concats come first: what an earlier one joins is often the beginning of a later one.
+
+    Args:
+        layout: before its steps are built.
+        dense: nodes whose tensors must have no gaps.
+    """
+    slices = _Slices(layout, dense)
+    alone = [row for row in layout.rows if row.kind == "step" and len(row.nodes) == 1]
+    for row in reversed(alone):
+        op = row.nodes[0].op
+        if isinstance(op, Concat):
+            slices.join(row, op)
+        elif isinstance(op, Split) and len(row.inputs) == 1:
+            slices.rejoin(row, op)
+    for row in alone:
+        op = row.nodes[0].op
+        if row.kind != "step" or not row.inputs:
+            continue
+        if isinstance(op, Split) and len(row.inputs) == 1:  # else a run checks the sizes
+            axis = normalize_axis(op.axis, len(row.inputs[0].type.dims))
+            sizes = accumulate((v.tensor.dims[axis] for v in row.nodes[0].outputs), initial=0)
+            starts = dict(zip(row.nodes[0].outputs, sizes, strict=False))
+            slices.cut(row, axis, [starts[slot.value] for slot in row.outputs])
+        elif isinstance(op, Slice):
+            found = _bounds(op, row)
+            if found is not None:
+                slices.cut(row, found[0], [found[1]])

@@ -1,0 +1,234 @@
+"""Which backend runs which nodes: asks, checks, and orders the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from ..base.guard import check_time
+from ..errors import Refusal, UnsupportedError
+from ..ir.dtypes import string
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import TensorType
+from ..options import Options
+from .backend import Backend, Claim, Decline
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Nodes that run as one step, and who runs them; the planner does views without anybody."""
+
+    nodes: tuple[Node, ...]
+    backend: Backend | None
+    claim: Claim | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Every node of a graph, in an order in which the steps can run.
+
+    Attributes:
+        steps: the assignment.
+        refusals: everything that a backend declined, also where another one took the node.
+    """
+
+    steps: tuple[Assigned, ...]
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(slots=True)
+class Bars:
+    """What `build` declined earlier.
+
+    Attributes:
+        pairs: reasons by backend and node, which are not asked about each other again.
+        dense: nodes whose tensors must not be slices with gaps.
+    """
+
+    pairs: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    dense: set[Node] = field(default_factory=set[Node])
+
+    def add(self, backend: str, node: Node, reason: str) -> None:
+        """Note that the backend of this name declined `node` while building."""
+        self.pairs[backend, node.name] = reason
+
+    def allows(self, backend: Backend, node: Node) -> bool:
+        """Whether `backend` may be asked about `node`."""
+        return (backend.name, node.name) not in self.pairs
+
+
+def partition(
+    graph: Graph,
+    backends: Sequence[Backend],
+    options: Options,
+    bars: Bars,
+    nesting: Backend | None = None,
+) -> Partition:
+    """Offer every node to the backends in order.
+
+    Args:
+        graph: all shapes static.
+        backends: the one that was asked for first, fallbacks behind it.
+        options: handed to the backends.
+        bars: what earlier attempts at building ruled out.
+        nesting: claims control flow, which nobody else is offered.
+
+    Raises:
+        UnsupportedError: a node that no backend takes; lists every such node with every reason.
+    """
+    free: dict[Node, None] = dict.fromkeys(graph.nodes)
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    groups: list[Assigned] = []
+    refusals: list[Refusal] = []
+    if nesting is not None:
+        for held in nesting.claim(graph, free.keys(), options):
+            if isinstance(held, Claim):
+                groups.append(Assigned(held.nodes, nesting, held))
+        for node in (node for group in groups for node in group.nodes):
+            del free[node]
+    for backend in backends:
+        offered = {n for n in free if _is_static(n) and bars.allows(backend, n)}
+        refusals.extend(_ruled_out(free, offered, backend, bars))
+        for answer in backend.claim(graph, frozenset(offered), options):
+            check_time()
+            if isinstance(answer, Decline):
+                refusals.append(_refusal(answer.node, backend, answer.reason))
+            elif _is_good(answer.nodes, offered) and _is_convex(answer.nodes, order):
+                nodes = tuple(sorted(answer.nodes, key=order.__getitem__))
+                groups.append(Assigned(nodes, backend, answer))
+                offered.difference_update(nodes)
+                for node in nodes:
+                    del free[node]
+    views = [node for node in free if node.op.view and _is_static(node)]
+    groups.extend(Assigned((node,), None, None) for node in views)
+    for node in views:
+        del free[node]
+    refusals = [r for r in refusals if r.node not in {node.name for node in views}]
+    if free:
+        _refuse(list(free), refusals, backends)
+    return Partition(_sorted(groups, order), tuple(refusals))
+
+
+def _is_good(nodes: tuple[Node, ...], offered: Set[Node]) -> bool:
+    return all(n in offered for n in nodes) and not all(n.op.view for n in nodes)
+
+
+def _is_static(node: Node) -> bool:
+    return not obstacle(node)
+
+
+def obstacle(node: Node) -> str:
+    """Return why no plan can run the node, or an empty string."""
+    return "plans do not hold control flow" if node.op.graphs() else misfit(node)
+
+
+def misfit(node: Node) -> str:
+    """Return which tensor of a node no plan can hold, and why; empty if they all fit."""
+    for value in (*node.reads, *node.outputs):
+        if not isinstance(value.type, TensorType):
+            what = value.type or "of unknown type"
+            return f"'{value.name}' is {what}; plans hold tensors alone"
+        if value.type.dtype == string:
+            return f"'{value.name}' holds strings, which live on the host"
+        if not value.type.is_static:
+            return f"the shape of '{value.name}' depends on the data: {value.type}"
+    return ""
+
+
+def _refusal(node: Node, backend: Backend, reason: str) -> Refusal:
+    return Refusal(node.name, node.kind, node.signature(), backend.name, reason)
+
+
+def _ruled_out(
+    free: dict[Node, None], offered: Set[Node], backend: Backend, bars: Bars
+) -> list[Refusal]:
+    found: list[Refusal] = []
+    for node in free:
+        if node in offered:
+            continue
+        reason = obstacle(node) or bars.pairs[backend.name, node.name]
+        found.append(_refusal(node, backend, reason))
+    return found
+
+
+def _refuse(free: list[Node], refusals: list[Refusal], backends: Sequence[Backend]) -> None:
+    missing = {node.name for node in free}
+    said = [r for r in refusals if r.node in missing]
+    heard = {(r.node, r.backend) for r in said}
+    for node in free:
+        for backend in backends:
+            if (node.name, backend.name) not in heard:
+                said.append(_refusal(node, backend, "no implementation"))
+    names = " + ".join(b.name for b in backends)
+    plural = "s" if len(free) > 1 else ""
+    remedy = (
+        ""
+        if any(b.name == "numpy" for b in backends)
+        else "fallback='numpy' (on the command line --fallback numpy) runs them on the host"
+    )
+    raise UnsupportedError(f"{len(free)} node{plural} cannot run on {names}:", said, remedy)
+
+
+def _is_convex(nodes: tuple[Node, ...], order: dict[Node, int]) -> bool:
+    """Whether no path leaves `nodes` and comes back."""
+    inside = set(nodes)
+    last = max(order[n] for n in nodes)
+    tainted: set[Node] = set()
+    frontier = [c for n in nodes for v in n.outputs for c in v.consumers if c not in inside]
+    while frontier:
+        node = frontier.pop()
+        if node in tainted or order[node] > last:
+            continue
+        tainted.add(node)
+        for value in node.outputs:
+            for consumer in value.consumers:
+                if consumer in inside:
+                    return False
+                frontier.append(consumer)
+    return True
+
+
+def _sorted(groups: list[Assigned], order: dict[Node, int]) -> tuple[Assigned, ...]:
+    """Return the groups so that each comes after those it reads from, else in file order."""
+    owner = {node: i for i, group in enumerate(groups) for node in group.nodes}
+    after: list[set[int]] = [set() for _ in groups]
+    waits = [0] * len(groups)
+    for i, group in enumerate(groups):
+        sources = {owner[p] for n in group.nodes for v in n.reads if (p := v.producer)} - {i}
+        waits[i] = len(sources)
+        for source in sources:
+            after[source].add(i)
+    ready: list[tuple[int, int]] = []
+    for i, group in enumerate(groups):
+        if not waits[i]:
+            heappush(ready, (order[group.nodes[-1]], i))
+    result: list[Assigned] = []
+    while ready:
+        _, i = heappop(ready)
+        result.append(groups[i])
+        for j in after[i]:
+            waits[j] -= 1
+            if not waits[j]:
+                heappush(ready, (order[groups[j].nodes[-1]], j))
+    if len(result) != len(groups):
+        raise RuntimeError("claims depend on each other in a circle")
+    return tuple(result)
+
+
+def reads_of(nodes: tuple[Node, ...]) -> tuple[Value, ...]:
+    """Return what the nodes read from outside, constants left out, each once."""
+    inside = {value for node in nodes for value in node.outputs}
+    seen = dict.fromkeys(v for node in nodes for v in node.reads)
+    return tuple(v for v in seen if v not in inside and not v.is_constant)
+
+
+def results_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[Value, ...]:
+    """Return what the nodes compute and somebody outside reads."""
+    inside = set(nodes)
+    return tuple(
+        value
+        for node in nodes
+        for value in node.outputs
+        if graph.is_output(value) or any(c not in inside for c in value.consumers)
+    )

@@ -1,0 +1,342 @@
+"""A plan: one graph with integer shapes, laid out in memory, every step bound once.
+
+Fixed addresses are what makes the arena, CUDA graphs and a fast Python loop one mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ..base.budget import Budget
+from ..base.guard import check_time, is_timed, planning
+from ..errors import DeviceError, LimitError
+from ..ir.graph import Graph
+from ..ir.types import Array, TensorType
+from ..options import Options
+from .arena import Allocation, aligned, pack, peak
+from .backend import Backend, Buffer, Device, Forking, Run, Stream, View
+from .exchange import HOST_IO, IOPlacement
+from .host import HOST, array
+from .layout import Layout, Row, Slot, lay_out, lives_of
+from .streams import assign, bound, is_capturable, sequence, side_by_side, stretches
+from .weights import WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a plan or a model holds.
+
+    Attributes:
+        activations: arena by device.
+        floor: greatest number of bytes that live at one time, by device: no arena can be smaller.
+        tensors: all activations together by device, as if each had memory of its own.
+        workspace: scratch by device: in each lane the greatest of its steps.
+        workspace_sum: scratch of all steps together, had each its own.
+        weights: constants by device.
+    """
+
+    activations: Mapping[str, int]
+    floor: Mapping[str, int]
+    tensors: Mapping[str, int]
+    workspace: Mapping[str, int]
+    workspace_sum: Mapping[str, int]
+    weights: Mapping[str, int]
+
+    @staticmethod
+    def total(parts: Sequence[Memory], weights: Mapping[str, int]) -> Memory:
+        """Return the bytes of several plans of one model, which share their weights."""
+
+        def added(kind: str) -> dict[str, int]:
+            sums: dict[str, int] = {}
+            for part in parts:
+                for device, nbytes in getattr(part, kind).items():
+                    sums[device] = sums.get(device, 0) + nbytes
+            return sums
+
+        kinds = (field.name for field in fields(Memory) if field.name != "weights")
+        return Memory(**{kind: added(kind) for kind in kinds}, weights=weights)
+
+
+@dataclass(slots=True)
+class _Arena:
+    buffer: Buffer
+    size: int
+    floor: int
+    tensors: int
+
+
+class Plan:
+    """A layout with addresses: runs again and again, one caller at a time.
+
+    Attributes:
+        graph: the graph with integer shapes.
+        rows: what a run does, in order.
+        refusals: what backends declined on the way.
+        memory: bytes by kind and device.
+        device: the first backend's, of which `ends` speaks.
+        ends: where inputs and results lie.
+        constants: results that are known.
+        inputs: where each input belongs.
+        outputs: where each result is after a run, those that are constants left out.
+        lanes: what runs side by side.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        backends: Sequence[Backend],
+        options: Options,
+        stores: Mapping[Device, WeightStore],
+        ends: IOPlacement = HOST_IO,
+        nesting: Backend | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        layout, found = lay_out(graph, backends, options, stores, ends, nesting)
+        self.graph = graph
+        self.ends = ends
+        self.rows = layout.rows
+        self.refusals = found.refusals
+        self._check_each = options.check_each
+        self._budget = Budget(options.max_bytes) if budget is None else budget
+        self._taken = 0
+        self.device = backends[0].device
+        self._stream = self.device.stream()
+        can_fork = isinstance(self._stream, Forking) and not self._check_each
+        self._most_lanes = options.lanes if can_fork else 1
+        self._buffers: list[Buffer] = []
+        self._runs: list[Run] = []
+        self.inputs: Mapping[str, View] = {}
+        self.outputs: Mapping[str, View] = {}
+        self._inputs: dict[str, Array] = {}
+        self._outputs: dict[str, Array] = {}
+        self.constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}
+        try:
+            self._place(layout, stores)
+        except BaseException:
+            self.close()
+            raise
+
+    def _place(self, layout: Layout, stores: Mapping[Device, WeightStore]) -> None:
+        """Allocate, bind every row to its addresses, and record."""
+        self.lanes = assign(self.rows, self._most_lanes)
+        self._arenas = self._allocate(layout)
+        self._workspaces = self._allocate_workspaces()
+        for row in self.rows:
+            check_time()
+            with planning(f"step '{row.title}'"):
+                row.run = self._bind(row)
+        self.memory = self._measure(stores)
+        self.inputs = {n: self._view(s) for n, s in layout.inputs.items()}
+        self.outputs = {n: self._view(s) for n, s in layout.outputs.items()}
+        self._inputs = {n: array(v) for n, v in self.inputs.items() if v.device is HOST}
+        self._outputs = {n: array(v) for n, v in self.outputs.items() if v.device is HOST}
+        self._runs = self._chain()
+
+    # ── memory ───────────────────────────────────────────────────────────────────────────────
+
+    def _allocate(self, layout: Layout) -> dict[Device, _Arena]:
+        lives = lives_of(layout, self.lanes.begins)
+        by_device: dict[Device, list[Slot]] = {HOST: []} if self.constants else {}
+        for slot in layout.slots:
+            if slot.alias is None:
+                by_device.setdefault(slot.device, []).append(slot)
+        arenas: dict[Device, _Arena] = {}
+        for device, slots in by_device.items():
+            for slot in slots:
+                slot.block = Allocation(aligned(slot.nbytes), *lives[slot])
+            blocks = [slot.block for slot in slots if slot.block is not None]
+            size = pack(blocks)
+            if device is HOST:
+                self._take(size, layout)
+            # The host's arena is what the accelerator copies from and to: it pins it.
+            owner = self.device if device is HOST else device
+            buffer = owner.staging(size) if device is HOST else device.allocate(size)
+            self._buffers.append(buffer)
+            total = sum(block.nbytes for block in blocks)
+            arenas[device] = _Arena(buffer, size, peak(blocks), total)
+        return arenas
+
+    def _take(self, arena: int, layout: Layout) -> None:
+        """Take what the plan and its results need of the host from the model's budget."""
+        scratch = [r.step.scratch for r in self.rows if r.step is not None and r.device is HOST]
+        results = sum(slot.nbytes for slot in layout.outputs.values())
+        results += sum(data.nbytes for data in self.constants.values())
+        total = arena + max(scratch, default=0) + (0 if self.ends.on_device else results)
+        try:
+            self._budget.take(total, "the plan")
+        except LimitError as error:
+            raise LimitError(f"{error}{self._largest()}") from None
+        self._taken = total
+
+    def _largest(self) -> str:
+        """Return which step gives most, as the end of a sentence."""
+        if not self.rows:
+            return ""
+        row = max(self.rows, key=lambda r: sum(slot.nbytes for slot in r.outputs))
+        made = ", ".join(f"'{slot.value.name}' {slot.type}" for slot in row.outputs)
+        return f"; its largest step is {row.title}, which gives {made}"
+
+    def _allocate_workspaces(self) -> dict[tuple[Device, int], Buffer]:
+        """Allocate for each lane of each device the most that one of its steps wants."""
+        need: dict[tuple[Device, int], int] = {}
+        for row in self.rows:
+            if row.step is not None and row.step.scratch:
+                key = row.device, row.lane
+                need[key] = max(need.get(key, 0), row.step.scratch)
+        found: dict[tuple[Device, int], Buffer] = {}
+        for key, nbytes in need.items():
+            found[key] = key[0].allocate(aligned(nbytes))
+            self._buffers.append(found[key])
+        return found
+
+    def _measure(self, stores: Mapping[Device, WeightStore]) -> Memory:
+        scratch: dict[str, int] = {}
+        for row in self.rows:
+            if row.step is not None:
+                scratch[row.device.name] = scratch.get(row.device.name, 0) + row.step.scratch
+        workspace: dict[str, int] = {}
+        for (device, _), buffer in self._workspaces.items():
+            workspace[device.name] = workspace.get(device.name, 0) + buffer.nbytes
+        return Memory(
+            activations={d.name: a.size for d, a in self._arenas.items()},
+            floor={d.name: a.floor for d, a in self._arenas.items()},
+            tensors={d.name: a.tensors for d, a in self._arenas.items()},
+            workspace=workspace,
+            workspace_sum=scratch,
+            weights={d.name: s.nbytes for d, s in stores.items()},
+        )
+
+    def _view(self, slot: Slot) -> View:
+        block = slot.root.block
+        if block is None:
+            raise ValueError(f"'{slot.value.name}' has no place in the arena")
+        buffer, offset = self._arenas[slot.device].buffer, block.offset + slot.offset_in_root
+        return View(slot.device, buffer, offset, slot.type, slot.format, slot.pitch)
+
+    # ── binding ──────────────────────────────────────────────────────────────────────────────
+
+    def _bind(self, row: Row) -> Run | None:
+        def workspace(type_: TensorType) -> View:
+            return View(row.device, self._workspaces[row.device, row.lane], 0, type_)
+
+        return bound(row, self._view, workspace)
+
+    def _chain(self) -> list[Run]:
+        """Return what a run calls: stretches of device rows recorded, host rows as they are."""
+        runs: list[Run] = []
+        pending = stretches(self.rows)
+        for number, row in enumerate(self.rows):
+            if pending and number == pending[0].start:
+                runs += self._stretch(pending.pop(0))
+            if row.device is HOST and row.run is not None:
+                runs.append(row.run)
+        if self.ends.on_device and runs and runs[-1] is _synchronize:
+            runs.pop()  # callers wait for the results, if at all, where they read them
+        return runs
+
+    def _stretch(self, stretch: range) -> list[Run]:
+        """Return a stretch of device rows, recorded if it may be, and a wait behind it."""
+        rows = [row for row in self.rows[stretch.start : stretch.stop] if row.run is not None]
+        together = self.together(stretch)
+        recorded = None
+        if is_capturable(rows) and not self._check_each:
+            recorded = rows[0].device.record(together)
+        return [recorded or together, _synchronize]
+
+    def together(self, stretch: range, *, copies: bool = True) -> Run:
+        """Return what gives a stretch of device rows to a stream, and what it takes beside it.
+
+        Args:
+            stretch: numbers of the rows.
+            copies: whether to run those that move data between devices.
+        """
+        rows = self.rows[stretch.start : stretch.stop]
+        if any(row.lane for row in rows):
+            return side_by_side(self.rows, self.lanes, stretch, copies=copies)
+        wanted = [row for row in rows if copies or row.kind != "copy"]
+        return sequence([row.run for row in wanted if row.run is not None])
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once.
+
+        Args:
+            feeds: an array of the plan's dtype and shape for every input.
+
+        Returns:
+            New arrays by output name.
+        """
+        self.device.enter()  # which memory of the host that it pins depends on, too
+        for name in self._inputs:
+            self.feed(name, feeds[name])
+        self._execute(self._stream)
+        return self.results()
+
+    def feed(self, name: str, data: Array) -> None:
+        """Copy an input that comes from the host to where it belongs."""
+        np.copyto(self._inputs[name], data)
+
+    def results(self) -> dict[str, Array]:
+        """Return copies of the results that lie on the host after a run."""
+        results = {name: data.copy() for name, data in self.constants.items()}
+        results |= {name: data.copy() for name, data in self._outputs.items()}
+        return {name: results[name] for name in self.graph.outputs}
+
+    def execute(self, stream: Stream | None = None) -> None:
+        """Run on the inputs that lie in the arena; results stay there.
+
+        Args:
+            stream: whose order the work is put in; the plan's own where None. The host waits for
+                the results that lie on it, and for nothing else.
+        """
+        self.device.enter()
+        self._execute(stream or self._stream)
+
+    def _execute(self, stream: Stream) -> None:
+        if self._check_each:
+            self._execute_each(stream)
+            return
+        if is_timed():
+            self._execute_timed(stream)
+            return
+        for run in self._runs:
+            run(stream)
+
+    def _execute_timed(self, stream: Stream) -> None:
+        for run in self._runs:
+            check_time()
+            run(stream)
+        check_time()
+
+    def _execute_each(self, stream: Stream) -> None:
+        for row in self.rows:
+            if row.run is None:
+                continue
+            check_time()
+            try:
+                row.run(stream)
+                stream.synchronize()
+            except DeviceError as error:
+                where = f"{row.title} ({row.backend}, {row.kernel})"
+                raise type(error)(f"{where}: {error}") from error
+
+    def close(self) -> None:
+        """Give all memory back; the plan cannot run afterwards."""
+        self._budget.give(self._taken)
+        self._taken = 0
+        self._runs = []
+        self.inputs, self.outputs = {}, {}
+        self._inputs, self._outputs = {}, {}
+        for row in self.rows:
+            row.run = None
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers.clear()
+
+
+def _synchronize(stream: Stream) -> None:
+    stream.synchronize()

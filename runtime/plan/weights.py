@@ -1,0 +1,104 @@
+"""A model's constants on one device: uploaded once, packed once, shared by all its plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Set
+
+from ..base import forks
+from ..base.budget import Budget
+from ..ir.graph import Graph, Value
+from ..ir.types import Array
+from .backend import Device, View
+
+#: The ids of the arrays that something is made of, and what it is packed for.
+_Key = tuple[tuple[int, ...], Hashable]
+
+
+class WeightStore:
+    """Implements `backend.Weights` for one device.
+
+    Args:
+        device: where they are stored.
+        budget: what they are taken from, on the host.
+
+    Constants are known by the identity of their arrays, which clones of a graph share, so a
+    constant that every plan reads is stored once.
+    """
+
+    def __init__(self, device: Device, budget: Budget | None = None) -> None:
+        self.device = device
+        self._budget = budget
+        self._taken: dict[_Key, int] = {}
+        self._views: dict[_Key, View] = {}
+        self._sources: dict[int, Array] = {}
+        self._lock = forks.rlock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored on the device."""
+        return sum(view.nbytes for view in self._views.values())
+
+    def view(self, value: Value) -> View:
+        """Return a constant as it is, in the plain format."""
+        return self.packed((value,), "plain", _as_it_is)
+
+    def packed(
+        self, sources: tuple[Value, ...], layout: Hashable, pack: Callable[..., Array]
+    ) -> View:
+        """Return ``pack(*arrays of sources)``, made once per (sources, layout)."""
+        arrays = [_data(value) for value in sources]
+        key = (tuple(id(data) for data in arrays), layout)
+        with self._lock:
+            if key not in self._views:
+                self._sources.update((id(data), data) for data in arrays)
+                packed = pack(*arrays)
+                self._take(key, packed, arrays)
+                self._views[key] = self.device.upload(packed)
+            return self._views[key]
+
+    def _take(self, key: _Key, packed: Array, arrays: list[Array]) -> None:
+        """Take from the budget what is stored beside the model's own arrays."""
+        is_own = any(packed is data for data in arrays) and packed.flags.c_contiguous
+        if self._budget is not None and not is_own:
+            self._budget.take(packed.nbytes, "packed constants")
+            self._taken[key] = packed.nbytes
+
+    def _give(self, key: _Key) -> None:
+        if self._budget is not None:
+            self._budget.give(self._taken.pop(key, 0))
+
+    def forget(self, arrays: Set[int]) -> None:
+        """Drop what is made of arrays with these ids; plans that still use it keep it alive."""
+        with self._lock:
+            for key in [key for key in self._views if not arrays.isdisjoint(key[0])]:
+                self._give(key)
+                del self._views[key]
+            for number in arrays & self._sources.keys():
+                del self._sources[number]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        with self._lock:
+            for key in list(self._taken):
+                self._give(key)
+            for view in self._views.values():
+                view.buffer.close()
+            self._views.clear()
+            self._sources.clear()
+
+
+def _as_it_is(data: Array) -> Array:
+    return data
+
+
+def _data(value: Value) -> Array:
+    if value.data is None:
+        raise TypeError(f"'{value.name}' is no constant")
+    return value.data
+
+
+def arrays_of(graph: Graph) -> set[int]:
+    """Return the ids of the arrays that are a graph's constants, those of bodies included."""
+    bodies = (body for node in graph.walk() for body in node.op.graphs())
+    values = (value for each in (graph, *bodies) for value in each.values.values())
+    return {id(value.data) for value in values if value.data is not None}

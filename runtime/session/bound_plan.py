@@ -1,0 +1,120 @@
+"""A plan that is one caller's own, who reads and writes its tensors where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from ..base.arguments import refused
+from ..base.closable import Closable
+from ..errors import InputError, UsageError
+from ..ir.types import HostValue
+from ..plan.backend import Format, Stream, View
+from ..plan.device_io import Resident
+from ..plan.exchange import Exchange, Lent
+from ..plan.host import HOST, array
+from ..plan.plan import Plan
+
+Check = Callable[[Mapping[str, Any], Stream | None], dict[str, HostValue | Lent]]
+
+
+class BoundModel(Closable):
+    """A model with fixed shapes whose inputs and results have fixed addresses: nothing is copied.
+
+    It has a plan of its own, so that several of them work at the same time, each on its stream.
+    Use it as a context manager, or call `close`.
+
+    Attributes:
+        inputs: arrays in the plan's memory, on the model's device; what is written there stays
+            until it is written again.
+        outputs: the results there, valid until the next run.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        resident: Resident | None,
+        exchange: Exchange | None,
+        check: Check,
+        release: Callable[[], None],
+    ) -> None:
+        self._plan, self._resident, self._exchange = plan, resident, exchange
+        self._check, self._release = check, release
+        self._is_open = True
+        stream = exchange.stream(None) if exchange else None
+        sources = resident.sources() if resident else plan.outputs
+        self.inputs = {name: self._array(view, stream) for name, view in plan.inputs.items()}
+        self.outputs = {name: self._array(view, stream) for name, view in sources.items()}
+        self.outputs |= {n: plan.constants[n] for n in plan.constants if n not in self.outputs}
+        self.outputs = {name: self.outputs[name] for name in plan.graph.outputs}
+
+    def _array(self, view: View, stream: Stream | None) -> Any:
+        if view.device is HOST or self._exchange is None or stream is None:
+            return array(view)
+        return self._exchange.handle(view, stream)
+
+    def __repr__(self) -> str:
+        return f"<tercet.Bound {self._plan.graph.name} on {self._plan.device.name}>"
+
+    def run(
+        self, inputs: Mapping[str, Any] | None = None, *, stream: Any = None
+    ) -> Mapping[str, Any]:
+        """Run on what lies in `inputs`.
+
+        Args:
+            inputs: arrays that are copied there first, in the order of the stream; any number of
+                the inputs, or none.
+            stream: see `Model.run`.
+
+        Returns:
+            `outputs`: their elements are complete in the order of the stream.
+        """
+        if not self._is_open:
+            raise UsageError("the bound model is closed")
+        if self._exchange is None or self._resident is None:
+            if stream is not None:
+                raise UsageError(f"{self!r} has no streams; leave stream= out")
+            for name, feed in self._feeds(inputs, None).items():
+                self._plan.feed(name, array(feed.view))
+            self._plan.execute()
+            return self.outputs
+        work = self._exchange.stream(stream)
+        feeds = self._feeds(inputs, work)
+        self._resident.start(feeds, work)
+        self._resident.finish(feeds, work)
+        for result in self.outputs.values():
+            result.stream = work
+        return self.outputs
+
+    def _feeds(self, inputs: Mapping[str, Any] | None, work: Stream | None) -> dict[str, Lent]:
+        """Return views of what is to be copied to the inputs."""
+        feeds: dict[str, Lent] = {}
+        given = cast("object", inputs)
+        if given is not None and not isinstance(given, Mapping):
+            raise refused("inputs", given, "a dict of arrays by name")
+        for name, feed in self._check(inputs or {}, work).items():
+            lent = feed if isinstance(feed, Lent) else _of_host(feed)
+            wanted = self._plan.inputs[name]
+            if lent.type != wanted.type or lent.view.format is not Format.PLAIN:
+                raise InputError(
+                    f"input '{name}' is {lent.type}, {lent.view.format.value}; "
+                    f"{self!r} takes {wanted.type}, plain"
+                )
+            feeds[name] = lent
+        return feeds
+
+    def close(self) -> None:
+        """Give the plan back to the model; `inputs` and `outputs` are not to be used any more."""
+        if self._is_open:
+            self._is_open = False
+            if self._resident is not None:
+                self._resident.wait()
+            self._release()
+
+
+def _of_host(data: HostValue) -> Lent:
+    if not isinstance(data, np.ndarray):
+        raise InputError("only tensors can be bound")
+    return Lent(HOST.upload(data), data)

@@ -1,0 +1,56 @@
+"""Inputs that are the same in every run become constants, and what depends on them alone folds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, did_you_mean
+from ..ir.graph import Graph
+from ..ir.infer import specialise
+from ..ir.symbols import ambiguous, loosened, sizes_of
+from ..ir.types import TensorType, ValueType
+from .io_types import TensorInfo, check_value
+
+
+def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:
+    """Return a copy of a graph in which some inputs are constants.
+
+    Symbolic dimensions that their shapes tell are bound everywhere.
+
+    Args:
+        graph: as it was imported; stays as it is.
+        arrays: the elements, by name of the input.
+
+    Raises:
+        InputError: there is no such input, or the array is not of its type.
+    """
+    copy = graph.clone()
+    by_name = {value.name: value for value in copy.inputs}
+    found: dict[str, ValueType | None] = {}
+    for name, data in arrays.items():
+        if name not in by_name:
+            hint = did_you_mean(name, by_name)
+            raise InputError(f"the model has no input '{name}' to freeze{hint}")
+        array = check_value(TensorInfo.of(by_name[name]), data)
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"input '{name}' is no tensor; only tensors can be frozen")
+        copy.freeze(by_name[name], array)
+        found[name] = by_name[name].type
+    told = sizes_of(graph.inputs, found)
+    sizes = {symbol: next(iter(each)) for symbol, each in told.items() if len(each) == 1}
+    if unclear := ambiguous(told):
+        copy = loosened(copy, frozenset(unclear))
+    types = {value.name: _bound(value.type, sizes) for value in copy.inputs}
+    frozen = specialise(copy, types)
+    frozen.general = None
+    return frozen
+
+
+def _bound(type_: ValueType | None, sizes: Mapping[str, int]) -> ValueType | None:
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    dims = (sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in type_.shape)
+    return type_.with_shape(tuple(dims))

@@ -1,0 +1,318 @@
+"""What callers give and get: the model's inputs and outputs as they see them, and the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from ..base import arguments
+from ..errors import InputError, did_you_mean
+from ..ir.dtypes import DType, name_of, string
+from ..ir.graph import Value
+from ..ir.hints import shown
+from ..ir.types import (
+    Array,
+    HostValue,
+    MapType,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorType,
+    ValueType,
+)
+from ..plan.backend import Stream
+from ..plan.exchange import Exchange, Lent
+from ..text import printable
+from .dlpack import on_host, place_name, place_of
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output as callers see it.
+
+    Attributes:
+        name: what the file calls it.
+        dtype: element type of a tensor; None for sequences, optionals and maps.
+        shape: symbolic dimensions by name, unknown ones None; None where the rank is unknown, too.
+        type: the whole type.
+    """
+
+    name: str
+    dtype: DType | None
+    shape: Shape | None
+    type: ValueType | None = None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return printable(f"{self.name}: {self.type or '?'}")
+        return printable(f"{self.name}: {TensorType(self.dtype, self.shape)}")
+
+    @classmethod
+    def of(cls, value: Value, name: str | None = None) -> TensorInfo:
+        """Describe a graph's input or output, which callers may know by another name."""
+        type_ = shown(value)
+        if isinstance(type_, TensorType):
+            return cls(name or value.name, type_.dtype, type_.shape, type_)
+        return cls(name or value.name, None, None, type_)
+
+
+def check_lent(info: TensorInfo, value: Any, exchange: Exchange, stream: Stream) -> Lent:
+    """Return what a caller gives for an input in device memory, as the runtime wants it.
+
+    Args:
+        info: the input.
+        value: an array with ``__dlpack__`` or ``__cuda_array_interface__``.
+        exchange: of the device that the model runs on.
+        stream: will read the elements; it waits for them.
+
+    Raises:
+        InputError: the array is not of the input's type, or it lies elsewhere.
+    """
+    try:
+        lent = exchange.take(value, stream)
+    except InputError as error:
+        raise InputError(f"input '{info.name}' {error}") from error
+    if not isinstance(info.type, TensorType):
+        raise InputError(f"input '{info.name}' is {info.type}; the host takes it, not a device")
+    _check_type(info, info.type, lent.type.dtype, lent.type.dims)
+    return lent
+
+
+def check_value(info: TensorInfo, value: Any) -> HostValue:
+    """Return what a caller gives for an input, as the runtime wants it.
+
+    Args:
+        info: the input.
+        value: an array or what numpy makes one of; a list, a dictionary or None where the input is
+            a sequence, a map or an optional.
+
+    Raises:
+        InputError: the value is not of the input's type.
+    """
+    return _check(info, info.type, value)
+
+
+def by_name(infos: Sequence[TensorInfo], given: Any) -> Mapping[str, Any]:
+    """Return inputs by name that may be given by position, or alone.
+
+    Raises:
+        InputError: they are too many or too few.
+    """
+    if isinstance(given, Mapping):
+        return cast("Mapping[str, Any]", given)
+    if given is None and not infos:
+        return {}
+    arrays = cast("Sequence[Any]", given) if isinstance(given, tuple | list) else (given,)
+    if len(arrays) != len(infos) or given is None:
+        count = "no" if given is None else len(arrays)
+        raise InputError(
+            f"{count} inputs were given; the model takes {len(infos)}, in a dict "
+            f"by name or in a list by position: {', '.join(map(str, infos)) or 'none'}"
+        )
+    return {info.name: data for info, data in zip(infos, arrays, strict=True)}
+
+
+def refuse_unknown(infos: Sequence[TensorInfo], names: Iterable[Any]) -> None:
+    """Raise InputError for a name that no input has."""
+    known = [info.name for info in infos]
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(
+                f"inputs: the key {arguments.shown(name)} is not the name of an input (str)"
+            )
+        if name not in known:
+            raise InputError(
+                f"the model has no input '{name}'{did_you_mean(name, known)} "
+                f"(inputs: {', '.join(map(str, infos))})"
+            )
+
+
+def values_of(infos: Sequence[TensorInfo], given: Any) -> dict[str, Any]:
+    """Return values of the host for all inputs of a model; those that lie elsewhere stay there.
+
+    Raises:
+        InputError: a name, dtype or shape that does not fit.
+    """
+    named = by_name(infos, given)
+    refuse_unknown(infos, named)
+    found: dict[str, Any] = {}
+    for info in infos:
+        if info.name not in named:
+            raise InputError(f"input '{info.name}' is missing; the model wants {info}")
+        value = named[info.name]
+        is_there = place_of(value) is not None
+        found[info.name] = value if is_there else check_value(info, value)
+    return found
+
+
+def _check(info: TensorInfo, type_: ValueType | None, value: Any) -> HostValue:
+    if isinstance(type_, OptionalType):
+        return None if value is None else _check(info, type_.element, value)
+    if isinstance(type_, SequenceType):
+        if not isinstance(value, list | tuple):
+            raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
+        elements = cast("Sequence[Any]", value)
+        return [_check(info, type_.element, element) for element in elements]
+    if isinstance(type_, MapType):
+        if not isinstance(value, Mapping):
+            raise InputError(f"input '{info.name}' is {_kind(value)}; the model wants {info}")
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return {_key(info, type_, key): _element(info, type_, each) for key, each in pairs}
+    if isinstance(type_, TensorType):
+        return _check_array(info, type_, _array_of(info, value))
+    return value
+
+
+def _array_of(info: TensorInfo, value: Any) -> Array:
+    try:
+        return as_array(value)
+    except InputError as error:
+        raise InputError(f"input '{info.name}' {error}") from error
+
+
+def as_array(value: Any) -> Array:
+    """Return what numpy makes of a value; of one that it cannot read, what DLPack tells.
+
+    Raises:
+        InputError: it is no array, or it does not lie on the host.
+    """
+    if type(value) is np.ndarray:
+        return cast("Array", value)
+    if isinstance(value, np.ma.MaskedArray):
+        masked = cast("Any", value)
+        if np.ma.is_masked(masked):
+            raise InputError("has masked elements; give array.filled(VALUE)")
+        value = masked.data
+    if isinstance(value, np.ndarray):  # a matrix, a memory map: its own arithmetic is not meant
+        return cast("Array", value).view(np.ndarray)
+    place = place_of(value)
+    if place is not None:
+        raise InputError(f"lies on {place_name(place)}; it is wanted on the host, as numpy's array")
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError, ValueError, OverflowError) as error:
+        if not hasattr(value, "__dlpack__"):
+            raise InputError(f"is no array: {error}") from error
+    try:
+        return on_host(value)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise InputError(f"cannot be read through DLPack: {error}") from error
+
+
+def _key(info: TensorInfo, type_: MapType, key: Any) -> Any:
+    if type_.key == string and isinstance(key, str):
+        return key
+    if type_.key != string and np.asarray(key).dtype.kind in "iu":
+        return int(key)
+    raise InputError(f"input '{info.name}' has the key {key!r}; the model wants {info}")
+
+
+def _element(info: TensorInfo, type_: MapType, value: Any) -> Any:
+    """Return what a map holds: a number as a scalar of its dtype, a text as it is."""
+    if not isinstance(type_.element, TensorType) or np.ndim(value):
+        return _check(info, type_.element, value)
+    dtype = type_.element.dtype
+    data = np.asarray(value)
+    if (dtype == string) != (data.dtype.kind in "UTO"):
+        raise InputError(f"input '{info.name}' has the value {value!r}; the model wants {info}")
+    return value if dtype == string else data.astype(dtype)[()]
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"of type {type(value).__name__}"
+
+
+def _check_array(info: TensorInfo, type_: TensorType, data: Array) -> Array:
+    if type_.dtype == string:
+        data = _texts_of(info, data)
+    elif not data.dtype.isnative and data.dtype.newbyteorder("=") == type_.dtype:
+        data = data.astype(type_.dtype)
+    elif data.dtype == string:
+        kinds = sorted({type(each).__name__ for each in data.flat})
+        raise InputError(
+            f"input '{info.name}' holds objects ({', '.join(kinds)}); the model wants {info}"
+        )
+    _check_type(info, type_, data.dtype, data.shape)
+    return data
+
+
+def _texts_of(info: TensorInfo, data: Array) -> Array:
+    try:
+        return as_texts(data)
+    except (InputError, UnicodeDecodeError) as error:
+        raise InputError(f"input '{info.name}': {error}") from error
+
+
+def _check_type(
+    info: TensorInfo,
+    type_: TensorType,
+    dtype: DType,
+    shape: tuple[int, ...],
+) -> None:
+    """Raise InputError unless an array of this dtype and shape fits an input."""
+    if dtype != type_.dtype:
+        raise InputError(
+            f"input '{info.name}' has dtype {name_of(dtype)}; the model wants {info} "
+            f"(convert with array.astype('{name_of(type_.dtype)}'))"
+        )
+    if type_.shape is None:
+        return
+    if len(shape) != len(type_.shape):
+        raise InputError(
+            f"input '{info.name}' has shape {list(shape)}, {len(shape)} axes; "
+            f"the model wants {len(type_.shape)}: {info}"
+        )
+    for axis, (found, wanted) in enumerate(zip(shape, type_.shape, strict=True)):
+        if isinstance(wanted, int) and found != wanted:
+            raise InputError(
+                f"input '{info.name}' has shape {list(shape)}; axis {axis} must be {wanted}: {info}"
+            )
+
+
+def as_texts(data: Array) -> Array:
+    """Return an array of texts, or of bytes in UTF-8, as one of `str`; any other as it is."""
+    if data.dtype.kind == "S":
+        data = np.char.decode(data, "utf-8")
+    if data.dtype.kind in "UT":
+        return data.astype(object)
+    if data.dtype == object and not all(isinstance(text, str) for text in data.flat):
+        kinds = sorted({type(text).__name__ for text in data.flat})
+        raise InputError(f"an array of objects must hold str alone; found {', '.join(kinds)}")
+    return data
+
+
+class Owned:
+    """Makes results the caller's own: no two share memory, nor with what he gave, nor the model.
+
+    Args:
+        feeds: what the caller gave.
+    """
+
+    def __init__(self, feeds: Iterable[HostValue]) -> None:
+        # Ids suffice: what they belong to lives at least as long.
+        self._taken = {id(data) for value in feeds for data in _arrays_in(value)}
+
+    def __call__(self, value: HostValue) -> HostValue:
+        """Return a result, copied as far as need be."""
+        if isinstance(value, list):
+            return [self(element) for element in value]
+        if isinstance(value, dict):
+            return {key: self(element) for key, element in value.items()}
+        if not isinstance(value, np.ndarray):
+            return value
+        is_new = value.flags.owndata and value.flags.writeable and id(value) not in self._taken
+        self._taken.add(id(value))
+        return value if is_new else value.copy()
+
+
+def _arrays_in(value: Any) -> Iterator[Array]:
+    """Yield the arrays that a value consists of."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, list | dict):
+        held = cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)
+        for element in held:
+            yield from _arrays_in(element)

@@ -1,0 +1,440 @@
+"""A loaded model: checks inputs, finds or makes a program for their shapes, runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from typing import Any, cast
+
+from ..base.arguments import flag, whole, words
+from ..base.budget import Budget
+from ..base.closable import Closable
+from ..base.guard import bounded
+from ..base.notebook import one_line
+from ..control.program import Program
+from ..control.resources import Resources
+from ..errors import InputError, UsageError, did_you_mean
+from ..ir.graph import Graph
+from ..ir.hints import Doubts
+from ..ir.mapped import Mapped, release
+from ..options import Options
+from ..passes import Evaluate, Rewrites
+from ..plan.backend import Backend, Stream
+from ..plan.exchange import Feed
+from ..plan.host import HOST
+from ..plan.plan import Memory
+from ..plan.weights import WeightStore
+from ..text import printable
+from .bound_plan import BoundModel
+from .io_boundary import Border, Place
+from .io_types import Owned, TensorInfo
+from .overflow import NARROW, Watch
+from .pipeline import DEPTH, Lane, Pipeline, Streams
+from .placement import Placement, placement_of
+from .program_cache import Lookup
+from .program_pool import Shelf
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model comes from.
+
+    Attributes:
+        file: its path, or None if it was given in memory.
+        opsets: the file's opset by domain.
+        ir_version: the file's version of the ONNX format.
+        producer: the program that wrote it, with its version.
+        metadata: the file's own properties.
+        warnings: what is odd about the file, but does no harm.
+        mapped: files whose bytes its constants are, and which must not change while it is open.
+    """
+
+    file: str | None = None
+    opsets: Mapping[str, int] = field(default_factory=dict[str, int])
+    ir_version: int = 0
+    producer: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: tuple[str, ...] = ()
+    mapped: tuple[Mapped, ...] = ()
+
+
+class Model(Closable):
+    """A model that is ready to run on one backend, with others behind it.
+
+    Several threads may call it at once: each gets a plan of its own. Use it as a context manager,
+    or call `close`, to have all memory of host and device back at a known time.
+
+    Args:
+        graph: the imported graph; symbolic shapes are fine.
+        backends: the one that was asked for first, fallbacks behind it.
+        options: see `Options`.
+        evaluate: runs one operator on arrays, for constant folding.
+        source: where the graph comes from.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        backends: Sequence[Backend],
+        options: Options,
+        evaluate: Evaluate,
+        source: ModelSource | None = None,
+    ) -> None:
+        self.source = source or ModelSource()
+        self.options = options
+        self.backends = tuple(backends)
+        self._imported = graph
+        self._outputs = tuple(TensorInfo.of(v, name) for name, v in graph.outputs.items())
+        self._is_released = False
+        budget = Budget(options.max_bytes)
+        self._stores = {b.device: WeightStore(b.device) for b in backends}
+        self._stores[HOST] = WeightStore(HOST, budget)
+        doubts = Doubts(self.source.file)
+        self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
+        self._watch = Watch(graph, options, evaluate, self.source.file)
+        self._border = Border(graph.inputs, self.backends[0].device)
+        with self._bounded():
+            self._lookup = Lookup(
+                graph, self._border, self._resources, self._close_stores, self.source.file
+            )
+
+    # ── description ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that was asked for."""
+        return self.backends[0].name
+
+    @property
+    def device(self) -> str:
+        """Name of the device that it runs on: ``cpu`` or ``cuda:0``."""
+        return self.backends[0].device.name
+
+    @property
+    def precision(self) -> str:
+        """Arithmetic of float32 tensors."""
+        return self.options.precision
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` takes."""
+        return self._border.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` gives; what only a run tells is as the file declares it."""
+        return self._outputs
+
+    @property
+    def imported(self) -> Graph:
+        """The graph as it was read, before any pass. Not to be changed."""
+        return self._imported
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes, before shapes are bound. Not to be changed."""
+        return self._lookup.graph_for(self._lookup.default)
+
+    @property
+    def rewrites(self) -> Rewrites:
+        """What the passes did to it, before shapes are bound."""
+        return self._lookup.rewrites
+
+    def __repr__(self) -> str:
+        reads = ", ".join(map(str, self.inputs))
+        gives = ", ".join(map(str, self.outputs))
+        return one_line("Model", f"{self.backend} ({reads}) -> ({gives})")
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: every input and output, with its type."""
+        ends = [("input", each) for each in self.inputs] + [("output", o) for o in self.outputs]
+        rows = "".join(
+            f"<tr><td>{k}</td><td>{escape(printable(str(e)))}</td></tr>" for k, e in ends
+        )
+        title = escape(f"{self.source.file or 'model'} on {self.backend}, {self.precision}")
+        return f"<table><caption>{title}</caption>{rows}</table>"
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────
+
+    def __call__(
+        self, *arrays: Any, to: Place = "host", stream: Any = None, **named: Any
+    ) -> list[Any]:
+        """Run on inputs by position, by keyword or in one dict; return the outputs in order."""
+        inputs = self._border.called(arrays, named)
+        return list(self.run(inputs, to=to, stream=stream).values())
+
+    def run(
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        outputs: Iterable[str] | Mapping[str, Any] | None = None,
+        *,
+        to: Place = "host",
+        stream: Any = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Run the model.
+
+        The order of onnxruntime, ``run(names, inputs)``, is understood as well.
+
+        Args:
+            inputs: a value for every input, by name, or in a list by position: an array of its
+                dtype and a shape that fits (strings as an array of `str`), a list for a sequence,
+                a dictionary for a map; an optional may be None. Arrays on the model's device
+                (PyTorch's, CuPy's, tercet's; with ``__dlpack__`` or ``__cuda_array_interface__``)
+                stay there.
+            outputs: names of the tensors wanted, any intermediate one too; the model's outputs
+                where None.
+            to: ``host`` for results that are numpy's arrays; ``device`` for arrays in the memory of
+                the model's device, which are numpy's, too, where that is the host.
+            stream: the CUDA stream (PyTorch's, CuPy's, cuda.core's or its handle) in whose order
+                the work is done; the legacy default one where None and arrays are on the device.
+                With inputs and results on the device the host does not wait for the work.
+            timeout: seconds that it may take, plans that have to be made with it; None for as
+                long as it takes. The time is looked at between steps.
+
+        Returns:
+            New arrays, lists or dictionaries by name.
+
+        Raises:
+            InputError: a name, dtype, rank, shape or device that does not fit.
+            UnsupportedError: nodes that no backend runs, each with every reason.
+            LimitError: something would take more than `Options.max_bytes`.
+            DeviceError, ModelError: a node cannot work on the data that it gets.
+            TimeLimitError: it has taken longer than `timeout`; the model can run again.
+
+        Warns:
+            PrecisionWarning: in half precision, results have an infinity or NaN that float32 does
+                not have; says which node to keep in float32. It is looked for where the results
+                come to the host, and not in `map`, `bind` and with ``to="device"``.
+        """
+        named = cast("Mapping[str, Any]", inputs)
+        if type(inputs) is not dict:
+            named, outputs = self._border.arranged(inputs, outputs)
+        wanted = self._wanted(outputs)
+        work = self._border.order(named.values(), to, stream)
+        feeds = self._border.check(named, work)
+        with self._bounded(timeout):
+            return self._run(wanted, feeds, work, on_device=to == "device")
+
+    def _bounded(self, timeout: float | None = None) -> bounded:
+        """Return what bounds the work in a block."""
+        return bounded(timeout, self._resources.budget)
+
+    def _run(
+        self,
+        wanted: tuple[str, ...],
+        feeds: dict[str, Feed],
+        work: Stream | None,
+        *,
+        on_device: bool,
+    ) -> dict[str, Any]:
+        for file in self.source.mapped:
+            file.check()
+        shelf, program = self._lookup.take(wanted, feeds, work, on_device=on_device)
+        try:
+            if work is not None and program.resident is not None:
+                return program.resident.run(feeds, work)
+            here = self._border.here(feeds, work)
+            results = program.run(here)
+        finally:
+            self._lookup.shelves.give(shelf, program)
+        if self.options.precision in NARROW:
+            self._watch.look(results, here, self._lookup.graph_for(wanted))
+        if not program.is_plan:
+            own = Owned(here.values())
+            results = {name: own(value) for name, value in results.items()}
+        return self._border.there(results, work) if on_device else results
+
+    def _wanted(self, outputs: Iterable[str] | None) -> tuple[str, ...]:
+        """Return the names of the tensors wanted; raises InputError where there is none."""
+        if outputs is None:
+            return self._lookup.default
+        wanted: tuple[str, ...] = words("names of tensors")("outputs", outputs)
+        for name in wanted:
+            if name not in self._imported.outputs and name not in self._imported.values:
+                known = list(self._imported.values)
+                raise InputError(f"the model has no tensor '{name}'{did_you_mean(name, known)}")
+        return wanted
+
+    def map(
+        self,
+        batches: Iterable[Any],
+        outputs: Iterable[str] | None = None,
+        *,
+        copy: bool = True,
+        depth: int = DEPTH,
+    ) -> Generator[dict[str, Any]]:
+        """Run many batches; yield their results in order.
+
+        On a GPU a batch is copied there while the one before it is worked on and the results of
+        the one before that come back. Batches may differ in their shapes.
+
+        Args:
+            batches: what `run` takes for each, or its arrays as a tuple or list, or the array
+                where the model has one input. Up to `depth` of them are taken ahead.
+            outputs: as for `run`.
+            copy: False spares the host two copies: batches that lie in pinned memory (see
+                `tercet.pinned`) have to stay as they are until their results are there, and
+                results are only valid until the next ones are asked for.
+            depth: batches under way at one time, which take pinned and device memory each.
+
+        Yields:
+            Arrays by name.
+
+        Raises:
+            TercetError: as for `run`, with the number of the batch, counted from 0. The results of
+                the batches before it come first; those behind it have not been taken.
+        """
+        with self.pipeline(outputs, copy=copy, depth=depth) as pipeline:
+            yield from pipeline.map(batches)
+
+    def pipeline(
+        self, outputs: Iterable[str] | None = None, *, copy: bool = True, depth: int = DEPTH
+    ) -> Pipeline:
+        """Return what `map` uses, to keep its memory for many streams of batches.
+
+        Args:
+            outputs: as for `run`.
+            copy: as for `map`.
+            depth: as for `map`.
+        """
+        depth, copy = whole(1)("depth", depth), flag("copy", copy)
+        wanted, exchange = self._wanted(outputs), self._border.exchange
+        streams = Streams.of(self.backends[0].device)
+
+        def check(batch: Any) -> tuple[Hashable, dict[str, Feed]]:
+            work = streams.upload if exchange is not None else None
+            feeds = self._border.check(self._border.named(batch), work)
+            ends = self._lookup.ends(feeds, on_device=True, all_there=True)
+            return (self._lookup.types(feeds), ends), feeds
+
+        def lane(feeds: Mapping[str, Feed]) -> Lane | None:
+            if exchange is None:
+                return None
+            with self._bounded():
+                found = self._lookup.take(wanted, {**feeds}, streams.upload, all_there=True)
+            shelf, program = found
+            release = partial(self._lookup.shelves.give, shelf, program)
+            if program.resident is None:
+                release()
+                return None
+            program.resident.wait()
+            return Lane(program.resident.plan, exchange, depth, release)
+
+        def alone(feeds: Mapping[str, Feed]) -> dict[str, Any]:
+            work = streams.compute if exchange is not None else None
+            with self._bounded():
+                return self._run(wanted, {**feeds}, work, on_device=False)
+
+        most = self.options.max_plans
+        return Pipeline(streams, check, lane, alone, most=most, copy=copy)
+
+    def bind(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> BoundModel:
+        """Return a plan for these shapes whose inputs and results callers use in place.
+
+        Args:
+            shapes: as for `prepare`.
+            outputs: as for `run`.
+
+        Raises:
+            UsageError: the model is no single plan, because of control flow or of sizes that
+                only the data tell.
+        """
+        shelf, program = self._prepared(shapes, outputs, "device")
+        release = partial(self._lookup.shelves.give, shelf, program)
+        if not program.is_plan:
+            release()
+            raise UsageError(
+                "the model has control flow or sizes that only the data tell, so that its tensors "
+                "have no fixed addresses; use run"
+            )
+        (plan,) = program.plans
+        check = partial(self._border.check, partly=True)
+        return BoundModel(plan, program.resident, self._border.exchange, check, release)
+
+    def prepare(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+        *,
+        to: Place = "host",
+    ) -> Program:
+        """Build (or find) the program for these input shapes, without running it.
+
+        Args:
+            shapes: shape by input name; dimensions that are not given and not fixed by the model
+                are 1.
+            outputs: as for `run`.
+            to: ``device`` for the one that `run` uses with all inputs and results on the device.
+
+        Returns:
+            The program, idle; for its plans, memory and graph.
+        """
+        shelf, program = self._prepared(shapes, outputs, to)
+        self._lookup.shelves.give(shelf, program)
+        return program
+
+    def _prepared(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None,
+        outputs: Iterable[str] | None,
+        to: Place,
+    ) -> tuple[Shelf, Program]:
+        self._border.order((), to, None)
+        there = to == "device"
+        samples = self._border.samples({} if shapes is None else shapes)
+        with self._bounded():
+            return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
+
+    def placement(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> Placement:
+        """Return which backend runs each node, with which kernel, and why.
+
+        Without `shapes` it describes what gave these outputs last, the model's where None, or
+        would give them for the inputs that ran last; see `prepare` for both.
+        """
+        return placement_of(self._described(shapes, outputs))
+
+    def memory(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        outputs: Iterable[str] | None = None,
+    ) -> Memory:
+        """Return the bytes that a program holds; see `placement`."""
+        return self._described(shapes, outputs).memory
+
+    def _described(
+        self, shapes: Mapping[str, Sequence[int]] | None, outputs: Iterable[str] | None
+    ) -> Program:
+        if shapes is None:
+            last = self._lookup.latest(self._wanted(outputs))
+            return last or self.prepare(self._lookup.last_shapes(), outputs)
+        return self.prepare(shapes, outputs)
+
+    # ── closing ──────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Give back all memory of host and device; the model cannot run afterwards."""
+        self._lookup.shelves.close()
+        self._release()
+
+    def _release(self) -> None:
+        """Give the files back that are mapped, once the last run is over."""
+        if self._is_released:
+            release(self.source.mapped, self._imported)
+
+    def _close_stores(self) -> None:
+        self._is_released = True
+        for store in self._stores.values():
+            store.close()
+        if self._border.exchange is not None:
+            self._border.exchange.trim()

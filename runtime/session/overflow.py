@@ -1,0 +1,154 @@
+"""Infinities and NaN that a reduced precision made: noticed in results, traced to their node.
+
+`to_half` holds in float32 what would overflow, as far as the graph alone tells. What the data do is
+seen here: results that come to the host are looked at, and the first time that one of them is not
+finite, the model runs once more, node by node on the host, as float32 and in its own precision.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+import numpy as np
+
+from ..errors import PrecisionWarning
+from ..ir.dtypes import FLOATS
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ir.types import Array, HostValue
+from ..ops.elementwise import Cast
+from ..options import Options
+from ..passes import BEFORE_SHAPES, Evaluate, Rewrites, optimise
+
+#: Precisions that have fewer numbers than float32.
+NARROW = ("float16", "bfloat16")
+#: Runs of a model that are traced; results that are not finite may be right.
+_TRACED = 3
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks for results that a half precision spoilt, and warns of the first node that did it.
+
+    Attributes:
+        imported: the model as it was read.
+        options: of the model.
+        evaluate: runs one operator on arrays.
+        file: the model's path, or None.
+    """
+
+    imported: Graph
+    options: Options
+    evaluate: Evaluate
+    file: str | None = None
+    _left: int = _TRACED
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def look(
+        self, results: Mapping[str, HostValue], feeds: Mapping[str, HostValue], narrow: Graph
+    ) -> None:
+        """Warn with PrecisionWarning if results are not finite and would be so in float32.
+
+        Args:
+            results: of a run, on the host.
+            feeds: its inputs, on the host.
+            narrow: the graph that ran, before shapes are bound.
+        """
+        if self._left <= 0:
+            return
+        spoilt = [name for name, data in results.items() if not _is_finite(data)]
+        if not spoilt:
+            return
+        with self._lock:
+            if self._left <= 0:
+                return
+            self._left -= 1
+        message = self._trace(spoilt, feeds, narrow)
+        if message:
+            self._left = 0
+            warnings.warn(message, PrecisionWarning, stacklevel=4)
+
+    def _trace(self, spoilt: list[str], feeds: Mapping[str, HostValue], narrow: Graph) -> str:
+        outputs = narrow.outputs
+        values = {n: self.imported.outputs.get(n) or self.imported.values[n] for n in outputs}
+        wide = self.imported.extract(values)
+        options = replace(self.options, precision="float32")
+        optimise(wide, BEFORE_SHAPES, options, self.evaluate, Rewrites())
+        right: dict[str, bool] = {}
+        ends: dict[Value, bool] = {}
+        for node, found in _walk(wide, feeds, self.evaluate):
+            right[node.name] = all(map(_is_finite, found))
+            ends.update(zip(node.outputs, map(_is_finite, found), strict=False))
+        lost = [name for name in spoilt if ends.get(wide.outputs[name], False)]
+        if not lost:
+            return ""
+        for node, found in _walk(narrow, feeds, self.evaluate):
+            if all(map(_is_finite, found)):
+                continue
+            if right.get(node.name, isinstance(node.op, Cast)):
+                return self._message(node, lost[0], is_new=node.name not in right)
+        return self._message(None, lost[0])
+
+    def _message(self, node: Node | None, output: str, *, is_new: bool = False) -> str:
+        precision = self.options.precision
+        start = f"{self.file}: " if self.file else ""
+        where = f"output '{output}' has infinities or NaN that float32 does not have"
+        model = self.file or "MODEL"
+        search = f"`tercet bisect {model} --precision {precision} --tolerance 0.01` finds all nodes"
+        if node is None:
+            return f"{start}in {precision}, {where}; {search}"
+        what = f"node '{node.name}' ({node.kind}) gives"
+        if is_new:  # a Cast, in front of the first node that reads half precision
+            source = node.inputs[0].name if node.inputs[0] is not None else ""
+            node = next(iter(node.output.consumers), node)
+            what = f"node '{node.name}' ({node.kind}) reads '{source}', which has"
+        names = node.origin or (node.name,)
+        flags = " ".join(f"--keep-float32 {name}" for name in names)
+        kept = ", ".join(repr(name) for name in names)
+        return (
+            f"{start}in {precision}, {where}: {what} numbers beyond {precision}. Keep it float32 "
+            f"with {flags} (keep_float32=[{kept}] in Python); {search}"
+        )
+
+
+def _is_finite(data: HostValue) -> bool:
+    """Whether a value has no element that is infinite or NaN."""
+    if not isinstance(data, np.ndarray) or data.dtype not in FLOATS:
+        return True
+    if data.dtype == np.float32 and data.flags.c_contiguous:
+        flat = data.reshape(-1)
+        with np.errstate(all="ignore"):
+            if np.isfinite(np.dot(flat, flat)):  # the quickest look; numbers may overflow in it
+                return True
+    return bool(np.isfinite(data).all())
+
+
+def _walk(
+    graph: Graph, feeds: Mapping[str, HostValue], evaluate: Evaluate
+) -> Iterator[tuple[Node, Sequence[Array]]]:
+    """Yield what every node gives, as far as nodes can be run one by one."""
+    known: dict[Value, HostValue] = {value: feeds[value.name] for value in graph.inputs}
+    left = {value: len(value.consumers) for node in graph.nodes for value in node.outputs}
+    for node in graph.nodes:
+        inputs = [None if v is None else known.get(v, v.data) for v in node.inputs]
+        found = _run(node.op, inputs, len(node.outputs), evaluate)
+        if found is None:
+            return
+        yield node, found
+        known.update(zip(node.outputs, found, strict=False))
+        for value in node.reads:
+            left[value] = left.get(value, 0) - 1
+            if left[value] == 0:
+                known.pop(value, None)
+
+
+def _run(
+    op: Op, inputs: Sequence[HostValue], count: int, evaluate: Evaluate
+) -> Sequence[Array] | None:
+    arrays = [data for data in inputs if data is None or isinstance(data, np.ndarray)]
+    if len(arrays) != len(inputs) or op.graphs():
+        return None
+    return evaluate(op, arrays, count)

@@ -1,0 +1,204 @@
+"""What runs where, and why: the report of a plan's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..base.notebook import Shown
+from ..control.if_step import Branches
+from ..control.loop_step import Repetition
+from ..control.program import Program
+from ..errors import Refusal
+from ..ir.graph import Node
+from ..ir.unknown import NOBODY, REASON, Opaque
+from ..plan.backend import Detailed, Format
+from ..plan.layout import Row, Slot
+from ..plan.partition import obstacle
+from ..plan.plan import Plan
+from ..text import printable
+
+#: What is said of control flow that the host decides on.
+LATER = "its bodies are planned when they first run"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRow:
+    """One row of a plan.
+
+    Attributes:
+        kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for what no plan can hold.
+        nodes: the file's names of the nodes that it stands for.
+        operators: their operators, joined by ``+``; empty for copies.
+        backend: who runs it; a device for copies and for control flow that it decides on, ``plan``
+            for views, which nobody runs, ``host`` for control flow that is left to it; the rows of
+            bodies follow that of the node that owns them.
+        kernel: what runs, or what is copied where.
+        inputs: name and type, with the format where it is not plain, and with the tensor that it
+            is a slice of.
+        outputs: likewise.
+        nbytes: bytes written.
+        reason: what the backends that were asked before declined; empty where the first took it.
+        details: what runs inside, a line each, where the step knows.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    operators: str
+    backend: str
+    kernel: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nbytes: int
+    reason: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Placement(Shown):
+    """Every row of a plan in the order of execution."""
+
+    rows: tuple[PlacedRow, ...]
+
+    def _about(self) -> str:
+        return f"{len(self.rows)} rows, {len(self.copies)} copies between devices"
+
+    def __iter__(self) -> Iterator[PlacedRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, node: str) -> PlacedRow:
+        """Return the row that runs the node of this name; raises KeyError if none does."""
+        for row in self.rows:
+            if node in row.nodes:
+                return row
+        raise KeyError(node)
+
+    @property
+    def copies(self) -> tuple[PlacedRow, ...]:
+        """The rows that move data from one device to another."""
+        return tuple(row for row in self.rows if row.kind == "copy")
+
+    def __str__(self) -> str:
+        widths = [(len(row.backend), len(row.kernel)) for row in self.rows]
+        left = max((w[0] for w in widths), default=0)
+        middle = min(max((w[1] for w in widths), default=0), 40)
+        lines: list[str] = []
+        for row in self.rows:
+            title = " + ".join(row.nodes) if row.operators else ", ".join(row.inputs)
+            why = f"  ({row.reason})" if row.reason else ""
+            line = f"{row.backend:<{left}}  {row.kernel:<{middle}}  {title}{why}"
+            lines.append(printable(line))
+        return "\n".join(lines)
+
+
+def describe(rows: Iterable[Row], refusals: Iterable[Refusal]) -> Iterator[PlacedRow]:
+    """Describe the rows of a plan, with the reasons why others do not run them."""
+    return _placed(rows, _reasons(refusals))
+
+
+def _planned(plan: Plan) -> Iterator[PlacedRow]:
+    return describe(plan.rows, plan.refusals)
+
+
+def placement_of(
+    program: Program, described: Callable[[Plan], Iterable[PlacedRow]] = _planned
+) -> Placement:
+    """Describe a program, and of its bodies and tail what has run so far.
+
+    Args:
+        program: what is to be described.
+        described: says what the rows of each of its plans are.
+    """
+    return Placement(tuple(_rows_of(program, described)))
+
+
+def _rows_of(
+    program: Program, described: Callable[[Plan], Iterable[PlacedRow]]
+) -> Iterator[PlacedRow]:
+    for stage in program.stages:
+        if stage.plan is not None:
+            yield from described(stage.plan)
+        for node in stage.nodes:
+            plan = program.plan_of(node)
+            if plan is not None:
+                yield from described(plan)
+                continue
+            yield _alone(node, program.why_on_host(node))
+            for body in program.bodies_of(node):
+                yield from _rows_of(body, described)
+    if program.tail is not None:
+        for tail in program.tail:
+            yield from _rows_of(tail, described)
+
+
+def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]:
+    """Describe rows, and those of bodies behind the row that decides on them."""
+    for row in rows:
+        yield _describe(row, reasons)
+        for body in row.step.bodies if isinstance(row.step, Branches | Repetition) else ():
+            yield from _placed(body.rows, {})
+
+
+def _alone(node: Node, why: str) -> PlacedRow:
+    """Describe a node that is in no plan; `why` its device does not decide on it."""
+    decides, unknown = bool(node.op.graphs()), isinstance(node.op, Opaque)
+    return PlacedRow(
+        kind="host",
+        nodes=node.origin,
+        operators=node.kind,
+        backend=NOBODY if unknown else "host" if decides else "numpy",
+        kernel=node.kind,
+        inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.reads),
+        outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
+        nbytes=0,
+        reason=REASON
+        if unknown
+        else "; ".join(filter(None, (why, LATER)))
+        if decides
+        else obstacle(node),
+    )
+
+
+def _reasons(refusals: Iterable[Refusal]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for refusal in refusals:
+        found.setdefault(refusal.node, []).append(f"{refusal.backend}: {refusal.reason}")
+    return {node: "; ".join(said) for node, said in found.items()}
+
+
+def _describe(row: Row, reasons: dict[str, str]) -> PlacedRow:
+    said = dict.fromkeys(reasons[n.name] for n in row.nodes if n.name in reasons)
+    return PlacedRow(
+        kind=row.kind,
+        nodes=tuple(name for node in row.nodes for name in node.origin),
+        operators=" + ".join(node.kind for node in row.nodes),
+        backend=row.backend,
+        kernel=_kernel(row),
+        inputs=_texts(row.inputs),
+        outputs=_texts(row.outputs),
+        nbytes=0 if row.kind == "view" else sum(slot.nbytes for slot in row.outputs),
+        reason="; ".join(said),
+        details=row.step.details if isinstance(row.step, Detailed) else (),
+    )
+
+
+def _kernel(row: Row) -> str:
+    """Return what a row runs; of a view whose tensors are slices, what they are slices of."""
+    roots = {s.root for s in (*row.inputs, *row.outputs) if s.nbytes != s.root.nbytes}
+    if row.kind != "view" or not roots:
+        return row.kernel
+    return f"slices of {', '.join(repr(root.value.name) for root in roots)}"
+
+
+def _texts(slots: Sequence[Slot]) -> tuple[str, ...]:
+    def text(slot: Slot) -> str:
+        order = "" if slot.format is Format.PLAIN else f" {slot.format.value}"
+        root, place = slot.root, ""
+        if slot.nbytes != root.nbytes:
+            place = f" in '{root.value.name}' from byte {slot.offset_in_root}"
+        return f"{slot.value.name}: {slot.type}{order}{place}"
+
+    return tuple(text(slot) for slot in slots)

@@ -1,0 +1,222 @@
+"""Finds or makes the program for what a caller gives and wants."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from ..control.program import Program
+from ..control.resources import Keys, Resources, is_deciding
+from ..errors import InputError, ModelError, ModelWarning, UnsupportedError
+from ..ir.graph import Graph
+from ..ir.infer import specialise
+from ..ir.symbols import ambiguous, loosened, sizes_of
+from ..ir.types import TensorType, ValueType, type_of
+from ..passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
+from ..plan.backend import Format, Stream
+from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
+from ..plan.weights import arrays_of
+from .io_boundary import Border
+from .program_pool import Shelf, Shelves
+from .slow import SlowPaths
+
+#: Names of results, and symbols that stand for more than one size.
+_Wanted = tuple[tuple[str, ...], frozenset[str]]
+
+
+class Lookup:
+    """The programs of one model, by results wanted, types of inputs, and where tensors lie.
+
+    Args:
+        graph: as it was imported.
+        border: of the model.
+        resources: what programs are made with.
+        closed: called when the last program is closed, after `Shelves.close`.
+        file: where the graph comes from, for errors.
+
+    Attributes:
+        rewrites: what the passes did to the graph of all results.
+        shelves: the programs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        border: Border,
+        resources: Resources,
+        closed: Callable[[], None],
+        file: str | None = None,
+    ) -> None:
+        self._imported, self._file = graph, file
+        self._border, self._resources = border, resources
+        self._graphs: OrderedDict[_Wanted, Graph] = OrderedDict()
+        self._warned: set[str] = set()
+        self._keys = Keys()
+        self._on_closed = closed
+        self._slow = SlowPaths(resources.options, file)
+        self.shelves = Shelves(resources.options.max_plans, self._close, self._slow.dropped)
+        resources.budget.relieve = self.shelves.relieve
+        self.rewrites = Rewrites()
+        self.default = tuple(graph.outputs)
+        self._graphs[self.default, frozenset()] = self._optimise(graph.clone(), self.rewrites)
+
+    def _close(self) -> None:
+        self._graphs.clear()
+        self._on_closed()
+
+    # ── graphs ───────────────────────────────────────────────────────────────────────────────
+
+    def _optimise(self, graph: Graph, rewrites: Rewrites) -> Graph:
+        resources = self._resources
+        optimise(graph, BEFORE_SHAPES, resources.options, resources.evaluate, rewrites)
+        return graph
+
+    def graph_for(self, wanted: tuple[str, ...], unknown: frozenset[str] = frozenset()) -> Graph:
+        """Return the graph that gives these tensors, after the passes, before shapes are bound.
+
+        Beside that of all results, as many are kept as plans.
+
+        Args:
+            wanted: names of the results.
+            unknown: symbols that stand for more than one size.
+        """
+        key = wanted, unknown
+        with self._resources.lock:
+            if key not in self._graphs:
+                graph = loosened(self._imported, unknown) if unknown else self._imported
+                values = {n: graph.outputs.get(n) or graph.values[n] for n in wanted}
+                self._graphs[key] = self._optimise(graph.extract(values), Rewrites())
+            self._graphs.move_to_end(key)
+            if len(self._graphs) > self._resources.options.max_plans + 1:
+                default = self.default, frozenset[str]()
+                self._drop(next(each for each in self._graphs if each != default))
+            return self._graphs[key]
+
+    def _drop(self, key: _Wanted) -> None:
+        """Let go of a graph, and of the weights that it alone has."""
+        alone = arrays_of(self._graphs.pop(key))
+        for kept in (self._imported, *self._graphs.values()):
+            alone -= arrays_of(kept)
+        for store in self._resources.stores.values():
+            store.forget(alone)
+
+    def _build(
+        self, wanted: tuple[str, ...], types: Mapping[str, ValueType | None], ends: IOPlacement
+    ) -> Program:
+        unclear = ambiguous(sizes_of(self._imported.inputs, types))
+        try:
+            bound = specialise(self.graph_for(wanted, frozenset(unclear)), types)
+        except ModelError as error:
+            if not unclear:
+                raise
+            found = ", and ".join(f"'{symbol}' is {text}" for symbol, text in unclear.items())
+            raise InputError(f"{found}; the model cannot work on such inputs: {error}") from error
+        self._warn(unclear)
+        self._resources.doubts.look(bound)
+        resources, log = self._resources, self.rewrites.copy()
+        optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, log)
+        lower(bound)
+        try:
+            program = Program(bound, resources, ends=ends)
+        except UnsupportedError as error:
+            if self._file:
+                error.add_note(f"model: {self._file}")
+            raise
+        self._slow.look(program)
+        return program
+
+    def _warn(self, unclear: Mapping[str, str]) -> None:
+        """Warn of symbols with several sizes, of each once."""
+        for symbol, text in unclear.items():
+            if symbol not in self._warned:
+                self._warned.add(symbol)
+                said = f"dimension '{symbol}' is {text}; it is taken as unknown"
+                warnings.warn(
+                    ": ".join(filter(None, (self._file, said))), ModelWarning, stacklevel=2
+                )
+
+    # ── programs ─────────────────────────────────────────────────────────────────────────────
+
+    def ends(self, feeds: Mapping[str, Feed], *, on_device: bool, all_there: bool) -> IOPlacement:
+        """Return where inputs and results lie.
+
+        Args:
+            feeds: values of all inputs.
+            on_device: whether the results are wanted there.
+            all_there: whether all tensors go in and come out there.
+        """
+        there: list[tuple[str, Format]] = []
+        for info in self._border.inputs:
+            feed = feeds[info.name]
+            if isinstance(feed, Lent):
+                there.append((info.name, feed.view.format))
+            elif all_there and isinstance(info.type, TensorType):
+                there.append((info.name, Format.PLAIN))
+        on_device = all_there or (on_device and self._border.exchange is not None)
+        return IOPlacement(tuple(there), on_device) if there or on_device else HOST_IO
+
+    def types(self, feeds: Mapping[str, Feed]) -> tuple[ValueType | None, ...]:
+        """Return the types of the inputs, in their order."""
+        found: list[ValueType | None] = []
+        for value in self._imported.inputs:
+            feed = feeds[value.name]
+            found.append(feed.type if isinstance(feed, Lent) else type_of(feed, value.type))
+        return tuple(found)
+
+    def take(
+        self,
+        wanted: tuple[str, ...],
+        feeds: dict[str, Feed],
+        work: Stream | None = None,
+        *,
+        known: bool = True,
+        on_device: bool = False,
+        all_there: bool = False,
+    ) -> tuple[Shelf, Program]:
+        """Return a program for these values, which nobody else has, and where it belongs.
+
+        Args:
+            wanted: names of the results.
+            feeds: values of all inputs; those that decide on shapes are brought to the host.
+            work: the stream that reads those that are on the device.
+            known: whether elements count, or types alone.
+            on_device: see `ends`.
+            all_there: see `ends`.
+        """
+        ends = self.ends(feeds, on_device=on_device, all_there=all_there)
+        types = self.types(feeds)
+        values = [None if isinstance(feed, Lent) else feed for feed in feeds.values()]
+        found, full = self._keys.find(types, values) if known else (types, types)
+        shelf, program = self.shelves.take((wanted, found, ends))
+        if program is not None:
+            return shelf, program
+        try:
+            with self._resources.lock:
+                program = self._build(wanted, dict(zip(feeds, full, strict=True)), ends)
+        except UnsupportedError:
+            if not known or not (self._keys.learn(types, values) or self._fetch(feeds, work)):
+                raise
+            there = {"on_device": on_device, "all_there": all_there}
+            return self.take(wanted, feeds, work, **there)
+        self.shelves.add(program)
+        return shelf, program
+
+    def latest(self, wanted: tuple[str, ...]) -> Program | None:
+        """Return the idle program that gave these tensors last; None where there is none."""
+        return self.shelves.latest(lambda key: cast("tuple[object, ...]", key)[0] == wanted)
+
+    def last_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the inputs that ran last, as far as they are known."""
+        program = self.shelves.latest(lambda key: True)
+        values = program.graph.inputs if program is not None else ()
+        types = {value.name: value.type for value in values}
+        return {n: t.dims for n, t in types.items() if isinstance(t, TensorType) and t.is_static}
+
+    def _fetch(self, feeds: dict[str, Feed], work: Stream | None) -> bool:
+        """Bring inputs that may decide on shapes to the host, now and later; False without any."""
+        small = {n: f for n, f in feeds.items() if isinstance(f, Lent) and is_deciding(f.type)}
+        self._border.wanted_here.update(small)
+        feeds.update(self._border.here(small, work))
+        return bool(small)

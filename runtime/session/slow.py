@@ -1,0 +1,121 @@
+"""Slow paths that a user can leave: each is warned of once per model, with the remedy.
+
+They are looked for where a program is made, never in a run of one that is there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+
+from ..control.program import Program
+from ..errors import PerformanceWarning
+from ..ir.graph import Graph, Node
+from ..ir.types import TensorType
+from ..options import Options
+from ..plan.backend import Device
+from ..plan.layout import Row
+from ..text import message
+
+#: Weights that are made anew in every run are worth a word from so many bytes on.
+LARGE = 1 << 20
+#: Programs that were made, used, and given up for others before it is worth a word.
+MANY_DROPPED = 8
+
+
+@dataclass(slots=True)
+class SlowPaths:
+    """Warns of what makes a model slow.
+
+    Attributes:
+        options: the model's.
+        file: its path, or None.
+    """
+
+    options: Options
+    file: str | None = None
+    _told: set[str] = field(default_factory=set[str])
+    _dropped: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def look(self, program: Program) -> None:
+        """Warn of what every run of a new program is going to do in vain."""
+        rows = program.rows
+        remade = [row for row in _remade(program) if row_bytes(row) >= LARGE]
+        if remade and self.options.stop_at is None and "fold_constants" not in self.options.skip:
+            total = sum(map(row_bytes, remade))
+            largest = max(map(row_bytes, remade))
+            self._tell(
+                "fold",
+                f"{len(remade)} steps, such as {remade[0].title}, compute {total >> 20} MiB of "
+                "weights anew in every run, because the result is over the limits of constant "
+                f"folding; load with fold_bytes={largest}, fold_total={total} or more to keep it "
+                "in memory",
+            )
+        moved = [row for row in rows if row.kind == "copy" and _is_inside(row, program)]
+        if moved:
+            between = " and ".join(sorted({d.name for row in moved for d in _devices(row)}))
+            self._tell(
+                "copies",
+                f"{len(moved)} tensors are copied between {between} in every run, because a "
+                "fallback runs some of the nodes; model.placement() names them with the reason",
+            )
+
+    def dropped(self, most: int) -> None:
+        """Note that a program was given up because there were more than `most`."""
+        self._dropped += 1
+        if self._dropped == MANY_DROPPED:
+            self._tell(
+                "plans",
+                f"more than {self._dropped + most} plans were made, one for each set of input "
+                f"shapes, of which {most} are kept: planning takes longer than a run. Pad inputs "
+                "to a few shapes, or load with a larger max_plans",
+            )
+
+    def _tell(self, kind: str, text: str) -> None:
+        with self._lock:
+            if kind in self._told:
+                return
+            self._told.add(kind)
+        model = f"{self.file}: " if self.file else ""
+        warnings.warn(message(f"{model}{text}"), PerformanceWarning, stacklevel=2)
+
+
+def row_bytes(row: Row) -> int:
+    """Return the bytes that a row writes, as far as they are known."""
+    types = [slot.value.type for slot in row.outputs]
+    return sum(t.nbytes for t in types if isinstance(t, TensorType) and t.is_static)
+
+
+def _remade(program: Program) -> Iterator[Row]:
+    """Yield the steps that depend on constants alone."""
+    for plan in program.plans:
+        fixed = _fixed(plan.graph)
+        yield from (
+            row
+            for row in plan.rows
+            if row.kind == "step" and row.nodes and fixed.issuperset(row.nodes)
+        )
+
+
+def _fixed(graph: Graph) -> set[Node]:
+    found: set[Node] = set()
+    for node in graph.nodes:
+        reads = list(node.reads)
+        known = all(value.is_constant or value.producer in found for value in reads)
+        if reads and known and node.op.deterministic and not node.op.graphs():
+            found.add(node)
+    return found
+
+
+def _is_inside(row: Row, program: Program) -> bool:
+    """Whether a copy is neither of an input nor of a result."""
+    value = row.inputs[0].value
+    return value.producer is not None and not program.graph.is_output(value)
+
+
+def _devices(row: Row) -> Iterator[Device]:
+    for slot in (*row.inputs, *row.outputs):
+        yield slot.device

@@ -1,0 +1,119 @@
+"""Processes that are forked while other threads plan and run, as servers and data loaders do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tercet
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+#: Seconds after which a child that hangs is given up: far more than it takes.
+PATIENCE = 120
+
+
+def test_locks_are_open_in_the_child() -> None:
+    """Whatever another thread holds at that time, and whatever it has of a model."""
+    source = """
+import os, sys, threading
+import numpy as np
+import onnx.parser
+import tercet
+from tercet.runtime.base import forks
+
+model = tercet.load(onnx.parser.parse_model('''
+    <ir_version: 10, opset_import: ["": 21]>
+    g (float[n, 16] x) => (float[n, 16] y) { y = MatMul(x, x) }
+'''))
+x = np.eye(16, dtype=np.float32)
+model(x)
+held, left = list(forks._locks), threading.Event()
+ready = threading.Event()
+
+def hold():
+    for lock in held:
+        lock.acquire()
+    model._lookup.shelves._shelves.popitem()  # a program that this thread has
+    ready.set()
+    left.wait()
+
+thread = threading.Thread(target=hold, daemon=True)
+thread.start()
+ready.wait()
+child = os.fork()
+if child == 0:
+    same = np.array_equal(model(x)[0], x)
+    model.close()
+    os._exit(0 if same and len(held) > 5 else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), forks.generation())
+left.set()
+"""
+    assert run(source) == "0 0\n"
+
+
+def test_forks_while_threads_plan_and_run() -> None:
+    source = """
+import os, threading
+import numpy as np
+import onnx.helper, onnx.numpy_helper, onnx.parser
+import tercet
+
+proto = onnx.parser.parse_model('''
+    <ir_version: 10, opset_import: ["": 21]>
+    g (float[n, 8, a, a] x) => (float[n, m] y) {
+        c = Conv<pads = [1, 1, 1, 1]>(x, w)
+        r = Relu(c)
+        p = GlobalAveragePool(r)
+        y = Flatten(p)
+    }
+''')
+random = np.random.default_rng(0)
+weights = random.standard_normal((64, 8, 3, 3)).astype(np.float32)
+proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+model = tercet.load(proto, max_plans=4)
+feeds = [random.standard_normal((1, 8, 20 + n, 20 + n)).astype(np.float32) for n in range(12)]
+wants = [model(x)[0] for x in feeds]
+stopped = threading.Event()
+
+def work(first):
+    number = first
+    while not stopped.is_set():
+        model(feeds[number % len(feeds)])
+        number += 5
+
+threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(3)]
+for thread in threads:
+    thread.start()
+codes = set()
+for number in range(25):
+    child = os.fork()
+    if child == 0:
+        pairs = [(number + i) % len(feeds) for i in range(2)]
+        same = all(np.array_equal(model(feeds[i])[0], wants[i]) for i in pairs)
+        os._exit(0 if same else 1)
+    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stopped.set()
+for thread in threads:
+    thread.join()
+print(codes)
+"""
+    assert run(source) == "{0}\n"
+
+
+def run(source: str) -> str:
+    root = Path(tercet.__file__).parent.parent
+    environment = {"PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "2"}
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", source],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert child.stderr == ""
+    return child.stdout

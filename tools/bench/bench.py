@@ -1,0 +1,482 @@
+"""How fast, and how exact: models on several contestants, batches, precisions and streams.
+
+Four phases are told apart. *Load*: from the file to a model that is ready. *Cold*: the first run,
+which compiles kernels and packs weights. *Warm*: the second one. *Steady*: all runs after the
+warm-up. With one stream the contestants take turns, run by run, so that a change of the machine's
+pace meets them all, and a figure is a latency. With more, each contestant has the machine to itself
+while so many threads run the model at once, each on a plan and a stream of its own, and what counts
+is the throughput.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import repeat
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ...api import Loadable, Operators, load
+from ...arguments import in_data_dir, public
+from ...backends.numpy.numerics import blas
+from ...runtime.base.arguments import instance, number, optional, whole, words
+from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
+from ...runtime.options import Options
+from ...runtime.session.model import Model, TensorInfo
+from ..common.console import Say, silent
+from ..common.deadline import OutOfTime, time_limit
+from ..common.environment import PACKAGES, device_environment
+from ..common.inputs import (
+    Asked,
+    Dims,
+    Given,
+    Inputs,
+    Shapes,
+    Wanted,
+    asked,
+    given_inputs,
+    make_inputs,
+)
+from ..common.measure import Repeat, Timing, interleave, timed
+from ..common.threads import use_threads
+from ..export.export import model_title
+from ..profile.device_time import device_times
+from ..runners.runners import (
+    ONNXRUNTIME,
+    REFERENCE,
+    Contestant,
+    Settings,
+    check_names,
+    default_names,
+    open_contestant,
+)
+from ..verdict.error_bounds import Judge
+from .bench_arguments import (
+    latencies_rule,
+    limits_of,
+    models_of,
+    saved_rule,
+    several,
+    sizes_rule,
+    sources_rule,
+    streams_rule,
+)
+from .bench_cases import Bench, Case
+from .bench_check import Limits, against, complaints, read_bench, slower
+from .bench_quality import Quality, judged
+
+LEAST, MOST = 5, 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What is measured of each model.
+
+    Attributes:
+        batches: sizes of the batch; None for what the model says, 1 where it is symbolic.
+        precisions: of float32 tensors, on tercet's backends.
+        streams: callers at a time; 1 measures latency, more measure throughput.
+        pipeline: whether to measure a stream of batches as well, whose copies and work overlap
+            (`Model.map`), on tercet's backends.
+        duration: seconds of steady runs of each contestant.
+        warm_up: seconds of runs before that do not count.
+        accuracy: whether to run every model in float64, too.
+    """
+
+    batches: tuple[int | None, ...] = (None,)
+    precisions: tuple[str, ...] = ("float32",)
+    streams: tuple[int, ...] = (1,)
+    duration: float = 2.0
+    warm_up: float = 0.5
+    accuracy: bool = True
+    pipeline: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batches", "streams"):
+            if any(number is not None and number < 1 for number in getattr(self, name)):
+                raise UsageError(f"{name} {getattr(self, name)}: they are 1 or more")
+        if self.duration <= 0 or self.warm_up < 0:
+            raise UsageError("a duration is more than 0 seconds, a warm-up 0 or more")
+
+
+@public(
+    sources=sources_rule,
+    batch=sizes_rule,
+    streams=streams_rule,
+    precision=words("precisions"),
+    compare=optional(saved_rule),
+    old=optional(saved_rule),
+    assert_p50=optional(latencies_rule),
+    schedule=optional(instance(Schedule)),
+    limits=optional(instance(Limits)),
+    assert_ops=optional(whole(0)),
+    assert_error=optional(number(least=0)),
+    assert_ratio=optional(number(above=0)),
+)
+@in_data_dir
+def bench(
+    sources: Loadable | Sequence[Loadable],
+    contestants: Sequence[str] | None = None,
+    inputs: Given = None,
+    *,
+    batch: int | Sequence[int] = (),
+    precision: str | Sequence[str] = ("float32",),
+    streams: int | Sequence[int] = (1,),
+    duration: float = 2.0,
+    warm_up: float = 0.5,
+    accuracy: bool = True,
+    pipeline: bool = False,
+    compare: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    assert_p50: str | Sequence[str] | Mapping[str, float] | None = None,
+    assert_ops: int | None = None,
+    assert_error: float | None = None,
+    assert_ratio: float | None = None,
+    schedule: Schedule | None = None,
+    limits: Limits | None = None,
+    old: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    fallback: str | Sequence[str] | None = None,
+    skip_unavailable: bool = False,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Bench:
+    """Measure models on several contestants.
+
+    The arguments are called as the options of ``tercet bench``, which docs/cli.md describes.
+
+    Args:
+        sources: one or several of paths, bytes of files, and `ModelProto`.
+        contestants: names of backends, ``onnxruntime`` or ``onnx.reference``; every backend that
+            can run here, and onnxruntime, where None.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
+        batch: sizes of the batch; what the model says, and 1 where it is symbolic, where empty.
+        precision: arithmetic of float32 tensors, one or several.
+        streams: callers at a time; 1 measures latency, more measure throughput.
+        duration: seconds of steady runs of each contestant.
+        warm_up: seconds of runs before that do not count.
+        accuracy: whether to run every model in float64, too, and to judge the results: a wrong
+            one is a complaint.
+        pipeline: whether to measure a stream of batches as well; see `Schedule`.
+        compare: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
+            `Bench.to_dict`.
+        assert_p50: maximum median latency: ``"5ms"``, ``["cudnn=300us"]``, or seconds by
+            contestant.
+        assert_ops: maximum number of steps.
+        assert_error: maximum error of tercet's backends.
+        assert_ratio: with `compare`: maximum ratio of a median to the earlier one.
+        schedule: batch, precision, streams, duration, warm_up, accuracy and pipeline in one.
+        limits: what the assert arguments say, in one.
+        old: the same as `compare`.
+        seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
+        fallback: backend for nodes that one of tercet's backends does not run.
+        skip_unavailable: leave out who cannot run here or does not run the model.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the models keep in other files; their own
+            folders where None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        timeout: seconds after which it ends with the cases that are measured; None for no limit.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        BackendUnavailable: a contestant cannot run here.
+        UnsupportedError: a contestant does not run a model.
+        InputError: inputs that do not fit.
+        ModelError: a model cannot be read.
+        UsageError: an unknown contestant, or a batch that a model does not take.
+        TimeLimitError: the time was up before the first case was measured.
+    """
+    names = tuple(contestants) if contestants is not None else default_names()
+    check_names(names)
+    given = asked(inputs, seed, shapes, dims)
+    parts = several(batch) or (None,), several(precision), several(streams)
+    chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline)
+    kept = limits or Limits(limits_of(assert_p50), assert_ops, assert_error, assert_ratio)
+    old = compare if old is None else old
+    # Each caller at a time has a plan of its own.
+    options.setdefault("max_plans", max(Options().max_plans, *chosen.streams))
+    settings = Settings((), fallback, "float32", options, operators)
+    series = _Series(names, chosen, settings)
+    series.skip = skip_unavailable
+    before = None if old is None else read_bench(old)
+    cases: list[Case] = []
+    with use_threads(threads), time_limit(timeout, say) as (limit, series.say):
+        for source in models_of(sources):
+            for case in series.measure(source, given):
+                cases.append(case)
+    if limit.passed and not cases:
+        raise limit.error()
+    since = () if before is None else against(before, cases)
+    wrong = (*complaints(cases, kept), *slower(since, kept))
+    return Bench(tuple(cases), series.skipped, series.environment(), wrong, since, limit.stopped)
+
+
+@dataclass(slots=True)
+class _Runner:
+    """A contestant that has run twice."""
+
+    name: str
+    contestant: Contestant
+    load: float
+    cold: float
+    warm: float
+    quality: Quality
+
+    @property
+    def model(self) -> Model | None:
+        """The loaded model of one of tercet's own."""
+        found = getattr(self.contestant, "model", None)
+        return found if isinstance(found, Model) else None
+
+
+class _Series:
+    def __init__(self, names: Sequence[str], schedule: Schedule, settings: Settings) -> None:
+        self.skip = False
+        self.say: Say = silent
+        self._late = False
+        self.skipped: dict[str, str] = {}
+        self._names, self._schedule, self._settings = names, schedule, settings
+        self._about: dict[str, str] = {}
+
+    def environment(self) -> dict[str, str]:
+        """Return where all this was measured."""
+        threads = str(blas.threads() or "?")
+        return {**self._about, "threads": threads}
+
+    def measure(self, source: Loadable, inputs: Asked) -> Iterator[Case]:
+        """Yield the cases of one model."""
+        operators = self._settings.operators
+        with load(source, stop_at=0, operators=operators) as model:
+            for batch in self._schedule.batches:
+                feeds = _feeds(model.inputs, inputs, batch)
+                for precision in self._schedule.precisions:
+                    judge = None
+                    if self._schedule.accuracy:
+                        self.say(f"{model_title(source)}: in float64")
+                        judge = Judge(model.imported, feeds.arrays, precision)
+                    yield from self._race(source, feeds, precision, judge)
+
+    def _race(
+        self, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
+    ) -> Iterator[Case]:
+        with ExitStack() as stack:
+            runners: list[_Runner] = []
+            for name in self._names:
+                if precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
+                    continue
+                runner = self._entered(name, source, feeds, precision, judge)
+                if runner is not None:
+                    stack.callback(runner.contestant.close)
+                    runners.append(runner)
+            self._note_environment(runners)
+            for streams in self._schedule.streams:
+                times = self._latency(runners, feeds) if streams == 1 else {}
+                for runner in runners:
+                    if self._late and runner.name not in times:
+                        raise OutOfTime
+                    steady, rate = times.get(runner.name) or self._crowd(runner, feeds, streams)
+                    yield _case(model_title(source), runner, feeds, streams, steady, rate)
+                if self._late:
+                    raise OutOfTime
+            for runner in runners if self._schedule.pipeline else ():
+                if runner.model is not None:
+                    steady, rate = self._piped(runner.name, runner.model, feeds)
+                    named = replace(runner, name=f"{runner.name}, pipelined")
+                    yield _case(model_title(source), named, feeds, 1, steady, rate)
+
+    def _entered(
+        self,
+        name: str,
+        source: Loadable,
+        feeds: Inputs,
+        precision: str,
+        judge: Judge | None,
+    ) -> _Runner | None:
+        try:
+            return self._enter(name, source, feeds, precision, judge)
+        except (BackendUnavailable, UnsupportedError) as error:
+            if not self.skip:
+                raise
+            what = f"{name}, {model_title(source)}, batch {_batch(feeds)}, {precision}"
+            self.skipped[what] = str(error)
+            return None
+
+    def _enter(
+        self,
+        name: str,
+        source: Loadable,
+        feeds: Inputs,
+        precision: str,
+        judge: Judge | None,
+    ) -> _Runner:
+        self.say(f"{name}: loading {model_title(source)}")
+        begin = perf_counter()
+        contestant = open_contestant(name, source, replace(self._settings, precision=precision))
+        loaded = perf_counter() - begin
+        found: dict[str, Any] = {}
+        try:
+            self.say(f"{name}: first run")
+            with feeds.explained():
+                cold = timed(lambda: found.update(contestant.run(feeds.arrays)))
+            warm = timed(lambda: contestant.run(feeds.arrays))
+            quality = Quality() if judge is None else judged(judge, found)
+        except BaseException:
+            contestant.close()
+            raise
+        return _Runner(name, contestant, loaded, cold, warm, quality)
+
+    def _note_environment(self, runners: Sequence[_Runner]) -> None:
+        for runner in runners:
+            if runner.model is not None and "GPU" not in self._about:
+                device = runner.model.backends[0].device
+                self._about = device_environment(device, PACKAGES)
+
+    def _latency(
+        self, runners: Sequence[_Runner], feeds: Inputs
+    ) -> dict[str, tuple[Timing, float]]:
+        """Measure all in turn; return their times and the items in a second.
+
+        If the time is up meanwhile, what has been measured counts.
+        """
+        calls = {runner.name: _call(runner, feeds) for runner in runners}
+        for name, call in calls.items():
+            self.say(f"{name}: warming up")
+            _warm_up(call, self._schedule.warm_up)
+        often = Repeat(seconds=self._schedule.duration, least=LEAST, most=MOST)
+        samples: dict[str, list[float]] = {}
+        try:
+            interleave(calls, often, self.say, dict.fromkeys(calls, 1.0), samples)
+        except OutOfTime:
+            self._late = True
+        return {
+            name: (Timing(tuple(found)), _batch(feeds) / float(np.mean(found)))
+            for name, found in samples.items()
+            if found
+        }
+
+    def _crowd(self, runner: _Runner, feeds: Inputs, streams: int) -> tuple[Timing, float]:
+        """Let several threads run the model at once; return times and the items in a second."""
+        call = _call(runner, feeds)
+        self.say(f"{runner.name}: {streams} streams")
+        with ThreadPoolExecutor(streams) as pool:
+            for work in [
+                pool.submit(_warm_up, call, self._schedule.warm_up) for _ in range(streams)
+            ]:
+                work.result()
+            begin = perf_counter()
+            until = begin + self._schedule.duration
+            loops = [pool.submit(_loop, call, until) for _ in range(streams)]
+            samples = [sample for loop in loops for sample in loop.result()]
+            whole = perf_counter() - begin
+        return Timing(tuple(samples)), _batch(feeds) * len(samples) / whole
+
+    def _piped(self, name: str, model: Model, feeds: Inputs) -> tuple[Timing, float]:
+        """Let a model run a stream of batches; return the times between results, and the rate."""
+        self.say(f"{name}: a stream of batches")
+        samples: list[float] = []
+        with closing(model.map(repeat(feeds.arrays))) as results:
+            _warm_up(lambda: next(results), self._schedule.warm_up)
+            next(results)
+            until = perf_counter() + self._schedule.duration
+            while len(samples) < LEAST or perf_counter() < until:
+                samples.append(timed(lambda: next(results)))
+        return Timing(tuple(samples)), _batch(feeds) / float(np.mean(samples))
+
+
+def _call(runner: _Runner, feeds: Inputs) -> Callable[[], object]:
+    return lambda: runner.contestant.run(feeds.arrays)
+
+
+def _warm_up(call: Callable[[], object], seconds: float) -> None:
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        call()
+
+
+def _loop(call: Callable[[], object], until: float) -> list[float]:
+    found = [timed(call)]
+    while perf_counter() < until:
+        found.append(timed(call))
+    return found
+
+
+def _case(
+    title: str, runner: _Runner, feeds: Inputs, streams: int, steady: Timing, rate: float
+) -> Case:
+    device, steps = None, None
+    if runner.model is not None:
+        shapes = {n: a.shape for n, a in feeds.arrays.items() if isinstance(a, np.ndarray)}
+        program = runner.model.prepare(shapes)
+        rows = [row for part in program.walk() for row in part.rows if row.kind == "step"]
+        stages = [(part, stage) for part in program.walk() for stage in part.stages]
+        alone = [n for part, stage in stages for n in stage.nodes if part.plan_of(n) is None]
+        steps = len(rows) + len(alone)
+        if all(array.dtype.kind == "f" for array in feeds.arrays.values()):
+            device = device_times(runner.model, program)
+    return Case(
+        model=title,
+        contestant=runner.name,
+        about=runner.contestant.about,
+        batch=_batch(feeds),
+        precision=runner.contestant.precision,
+        streams=streams,
+        load=runner.load,
+        cold=runner.cold,
+        warm=runner.warm,
+        steady=steady,
+        rate=rate,
+        device=device,
+        error=runner.quality.error,
+        steps=steps,
+        verdict=runner.quality.verdict,
+        reason=runner.quality.reason,
+    )
+
+
+# ── inputs ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _batch(feeds: Inputs) -> int:
+    """Return the size of the first axis of the first input that has one."""
+    shapes = (np.shape(data) for data in feeds.arrays.values())
+    return next((int(shape[0]) for shape in shapes if shape), 1)
+
+
+def _feeds(
+    infos: Sequence[TensorInfo],
+    inputs: Asked,
+    batch: int | None,
+) -> Inputs:
+    if not isinstance(inputs, Wanted):
+        feeds = given_inputs(infos, inputs)
+    elif batch is None:
+        return make_inputs(infos, inputs)
+    else:
+        feeds = make_inputs(infos, replace(inputs, dims=_batch_dims(infos, inputs, batch)))
+    if batch is not None and _batch(feeds) != batch:
+        name = next(iter(feeds.arrays), "")
+        raise UsageError(
+            f"a batch of {batch} is asked for; input '{name}' has {_batch(feeds)}, which the model "
+            "or what was given for it decides"
+        )
+    return feeds
+
+
+def _batch_dims(infos: Sequence[TensorInfo], inputs: Wanted, batch: int) -> tuple[str, ...]:
+    """Return the sizes of symbols with that of the first axis of the first input among them."""
+    first = next((info.shape[0] for info in infos if info.shape), None)
+    return (*inputs.dims, *((f"{first}={batch}",) if isinstance(first, str) else ()))

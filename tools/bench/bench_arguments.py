@@ -1,0 +1,65 @@
+"""What the arguments of `bench` may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...api import Loadable
+from ...arguments import model
+from ...runtime.base.arguments import mapping, number, path, refused, whole, words
+from .bench_check import latency_limits
+
+MOST_STREAMS = 1024
+
+
+def sources_rule(name: str, value: Any) -> Any:
+    """Take a model, or a list of them."""
+    if not isinstance(value, list | tuple):
+        return model(name, value)
+    if not value:
+        raise refused(name, value, "a model or a list of models")
+    return [model(name, each) for each in value]
+
+
+def sizes_rule(name: str, value: Any) -> tuple[int, ...]:
+    """Take one number, or several."""
+    several = value if isinstance(value, list | tuple) else (value,)
+    return tuple(whole(1)(name, each) for each in several)
+
+
+def streams_rule(name: str, value: Any) -> tuple[int, ...]:
+    """Take one number of callers, or several."""
+    sizes = sizes_rule(name, value)
+    if not sizes or max(sizes) > MOST_STREAMS:
+        raise refused(name, value, f"numbers from 1 to {MOST_STREAMS}")
+    return sizes
+
+
+def saved_rule(name: str, value: Any) -> Any:
+    """Take a benchmark that was saved, or the file of one."""
+    return value if isinstance(value, Mapping) else path(name, value)
+
+
+def latencies_rule(name: str, value: Any) -> Any:
+    """Take latencies as texts, or seconds by contestant."""
+    if isinstance(value, Mapping):
+        return mapping("seconds by contestant", value=number(above=0))(name, value)
+    return words("latencies, such as '5ms' or 'cudnn=300us'")(name, value)
+
+
+def limits_of(given: str | Sequence[str] | Mapping[str, float] | None) -> Mapping[str, float]:
+    """Return seconds by contestant, "" for all of tercet's backends."""
+    if given is None or isinstance(given, Mapping):
+        return given or {}
+    return latency_limits((given,) if isinstance(given, str) else given)
+
+
+def several(given: Any) -> tuple[Any, ...]:
+    """Return one or several as a tuple."""
+    return (given,) if isinstance(given, str | int) else tuple(given)
+
+
+def models_of(given: Any) -> Sequence[Loadable]:
+    """Return one model or several as a list."""
+    return given if isinstance(given, list | tuple) else [given]

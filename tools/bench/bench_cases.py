@@ -1,0 +1,144 @@
+"""What a benchmark found: cases, each one contestant on one model in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...runtime.base.notebook import Shown
+from ..common.console import text_of
+from ..common.measure import Timing
+from ..verdict.agreement import Word
+from .bench_check import Against
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One contestant on one model with one batch, precision and number of streams.
+
+    Attributes:
+        model: the file's name.
+        contestant: who ran it.
+        about: what that is and where it runs.
+        batch: size of the first axis of the first input.
+        precision: arithmetic of float32 tensors.
+        streams: callers at a time.
+        load: seconds from the source to a model that is ready.
+        cold: seconds of the first run.
+        warm: seconds of the second run.
+        steady: later runs, arrays in to arrays out.
+        rate: items of the batch in a second.
+        device: the device's own time, copies left out; None where it cannot be had.
+        error: greatest relative L2 distance of an output from float64; None if not asked for.
+        steps: what the plans do, copies and views left out; None but for tercet's backends.
+        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None if not asked for, or not known.
+        reason: why it is not ok; empty if it is.
+    """
+
+    model: str
+    contestant: str
+    about: str
+    batch: int
+    precision: str
+    streams: int
+    load: float
+    cold: float
+    warm: float
+    steady: Timing
+    rate: float
+    device: Timing | None
+    error: float | None
+    steps: int | None
+    verdict: Word | None = None
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int, str, int]:
+        """What it is told by in another benchmark."""
+        return self.model, self.contestant, self.batch, self.precision, self.streams
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, times in milliseconds, for JSON."""
+        return {
+            "model": self.model,
+            "contestant": self.contestant,
+            "about": self.about,
+            "batch": self.batch,
+            "precision": self.precision,
+            "streams": self.streams,
+            "load_ms": self.load * 1e3,
+            "cold_ms": self.cold * 1e3,
+            "warm_ms": self.warm * 1e3,
+            "steady_ms": percentiles(self.steady),
+            "items_per_second": self.rate,
+            "device_ms": None if self.device is None else percentiles(self.device),
+            "error": self.error,
+            "steps": self.steps,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
+
+
+def percentiles(timing: Timing) -> dict[str, float | int]:
+    """Return p10, p50, p90 and p99 in milliseconds, and the number of runs."""
+    found = {f"p{q}": timing.quantile(q / 100) * 1e3 for q in (10, 50, 90, 99)}
+    return {**found, "runs": len(timing.samples)}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Bench(Shown):
+    """What came out of `bench`; print it, or look at `cases`.
+
+    Attributes:
+        cases: everything that was measured.
+        skipped: why a contestant has no case, by contestant and what was wanted.
+        environment: machine and versions.
+        complaints: limits that were not kept, and wrong results.
+        against: the cases that an older benchmark has, too.
+        stopped: why cases are missing; empty if none is.
+    """
+
+    cases: tuple[Case, ...]
+    skipped: Mapping[str, str]
+    environment: Mapping[str, str]
+    complaints: tuple[str, ...] = ()
+    against: tuple[Against, ...] = ()
+    stopped: str = ""
+
+    def _about(self) -> str:
+        return f"{len(self.cases)} cases: {'ok' if self.ok else self.complaints[0]}"
+
+    @property
+    def ok(self) -> bool:
+        """Whether every limit was kept and no result is wrong."""
+        return not self.complaints
+
+    def __str__(self) -> str:
+        from .bench_view import show_bench
+
+        return text_of(show_bench, self)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row a case, as `pandas.DataFrame` takes them."""
+        rows: list[dict[str, Any]] = []
+        for case in self.cases:
+            row = case.to_dict()
+            steady = row.pop("steady_ms")
+            device = row.pop("device_ms")
+            row.update({f"{name}_ms": steady[name] for name in ("p10", "p50", "p90", "p99")})
+            row["device_p50_ms"] = device["p50"] if device else None
+            rows.append(row)
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "ok": self.ok,
+            "cases": [case.to_dict() for case in self.cases],
+            "skipped": dict(self.skipped),
+            "environment": dict(self.environment),
+            "complaints": list(self.complaints),
+            "against": [each.to_dict() for each in self.against],
+            "stopped": self.stopped,
+        }

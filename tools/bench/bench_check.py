@@ -1,0 +1,190 @@
+"""Limits that a benchmark is to keep, and another benchmark that it is held against."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...runtime.errors import InputError, UsageError, did_you_mean
+from ..runners.runners import ONNXRUNTIME, REFERENCE, names
+
+if TYPE_CHECKING:
+    from .bench_cases import Case
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_KEY = ("model", "contestant", "batch", "precision", "streams")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the cases of tercet's backends have to keep; those of others only where they are named.
+
+    Attributes:
+        p50: median latency in seconds by contestant; the empty name is everybody.
+        ops: steps of a plan.
+        error: relative L2 distance from float64.
+        ratio: median latency by that of an older benchmark.
+    """
+
+    p50: Mapping[str, float] = field(default_factory=dict[str, float])
+    ops: int | None = None
+    error: float | None = None
+    ratio: float | None = None
+
+
+def latency_limits(texts: Iterable[str]) -> dict[str, float]:
+    """Return seconds by contestant from texts like ``5ms`` and ``cudnn=300us``.
+
+    Raises:
+        UsageError: a text that is no time, or an unknown contestant.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        match = re.fullmatch(r"(?:(.+)=)?(\d+(?:\.\d+)?)(s|ms|us)", text)
+        if match is None:
+            raise UsageError(f"--assert-p50 {text} is no time; it looks like 5ms or cudnn=300us")
+        who, number, unit = match.groups(default="")
+        if who and who not in names():
+            raise UsageError(f"there is no backend '{who}'{did_you_mean(who, names())}")
+        found[who] = float(number) * _UNITS[unit]
+    return found
+
+
+def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
+    """Return a sentence for each limit that a case does not keep, and for each wrong result."""
+    found: list[str] = []
+    for case in cases:
+        what = f"{case.model} on {case.contestant}, batch {case.batch}, {case.precision}"
+        if case.verdict == "MISMATCH":
+            found.append(f"{what}: {case.reason}")
+        own = case.contestant not in (ONNXRUNTIME, REFERENCE)
+        most = limits.p50.get(case.contestant, limits.p50.get("") if own else None)
+        if most is not None and case.steady.median > most:
+            times = f"{case.steady.median * 1e3:.3g} ms, over {most * 1e3:.3g} ms"
+            found.append(f"{what}, streams {case.streams}: p50 is {times}")
+        if limits.ops is not None and case.steps is not None and case.steps > limits.ops:
+            found.append(f"{what}: {case.steps} steps, more than {limits.ops}")
+        error = case.error if own and case.error is not None else 0.0
+        if limits.error is not None and not error <= limits.error:
+            found.append(f"{what}: the error is {error:.1e}, over {limits.error:.1e}")
+    return list(dict.fromkeys(found))
+
+
+# ── against another one ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """One case in two benchmarks.
+
+    Attributes:
+        model, contestant, batch, precision, streams: which one.
+        before: median latency in milliseconds.
+        after: likewise.
+        verdict: ``faster`` or ``slower`` where the stretches from the 10th to the 90th percentile
+            do not meet, ``same`` where they do.
+        error_before: distance from float64.
+        error_after: likewise.
+    """
+
+    model: str
+    contestant: str
+    batch: int
+    precision: str
+    streams: int
+    before: float
+    after: float
+    verdict: str
+    error_before: float | None
+    error_after: float | None
+
+    @property
+    def ratio(self) -> float:
+        """After by before."""
+        return self.after / self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
+    """Return the cases that two benchmarks have in common, in the order of the new one.
+
+    Args:
+        old: `Bench.to_dict`.
+        new: what was measured now.
+
+    Raises:
+        InputError: they have no case in common, or the old one is damaged.
+    """
+    try:
+        return _common(old, new)
+    except (LookupError, TypeError, ZeroDivisionError) as error:
+        raise InputError(
+            "the old benchmark is damaged, or another version wrote it "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _common(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
+    before = {tuple(case[part] for part in _KEY): case for case in old["cases"]}
+    pairs = [(before[case.key], case.to_dict()) for case in new if case.key in before]
+    if not pairs:
+        known = "; ".join(", ".join(map(str, key)) for key in before) or "none"
+        raise InputError(f"the old benchmark has none of these cases (it has: {known})")
+    return tuple(_against(*pair) for pair in pairs)
+
+
+def _against(old: Mapping[str, Any], new: Mapping[str, Any]) -> Against:
+    first, second = old["steady_ms"], new["steady_ms"]
+    verdict = "same"
+    if second["p90"] < first["p10"]:
+        verdict = "faster"
+    elif second["p10"] > first["p90"]:
+        verdict = "slower"
+    return Against(
+        **{part: new[part] for part in _KEY},
+        before=first["p50"],
+        after=second["p50"],
+        verdict=verdict,
+        error_before=old["error"],
+        error_after=new["error"],
+    )
+
+
+def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a saved benchmark as a dictionary.
+
+    Args:
+        source: a file that ``tercet bench --json`` wrote, or `Bench.to_dict`.
+
+    Raises:
+        InputError: a file that is no benchmark.
+        OSError: a file that cannot be read.
+    """
+    if isinstance(source, Mapping):
+        return source
+    try:
+        found: Any = json.loads(Path(source).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source} is no JSON: {error}") from error
+    if not isinstance(found, dict) or "cases" not in found:
+        raise InputError(f"{source} is no benchmark; `tercet bench MODEL --json` writes one")
+    return found
+
+
+def slower(found: Iterable[Against], limits: Limits) -> list[str]:
+    """Return a sentence for each case that is slower than it was by more than `limits.ratio`."""
+    most = float("inf") if limits.ratio is None else limits.ratio
+    return [
+        f"{each.model} on {each.contestant}, batch {each.batch}, {each.precision}: "
+        f"p50 is {each.ratio:.2f} of what it was, over {most:.2f}"
+        for each in found
+        if each.ratio > most
+    ]

@@ -1,0 +1,53 @@
+"""Whether what a contestant computes is right, and how far from float64 it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...runtime.ir.dtypes import COMPLEX, FLOATS
+from ...runtime.ir.types import HostValue
+from ..common.nested import flat
+from ..verdict.accuracy import distance
+from ..verdict.agreement import Word
+from ..verdict.error_bounds import Judge, overall
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """The results of one contestant.
+
+    Attributes:
+        error: greatest relative L2 distance of an output from float64; None where that is unknown.
+        verdict: ``ok``, ``MISMATCH`` or ``inconclusive``; None likewise.
+        reason: the first output that is not ok, and why; empty if all are.
+    """
+
+    error: float | None = None
+    verdict: Word | None = None
+    reason: str = ""
+
+
+def judged(judge: Judge, found: Mapping[str, HostValue]) -> Quality:
+    """Hold results against those in float64, rounded to the dtypes that they have.
+
+    Args:
+        judge: knows the model, its inputs, and the precision of the contestant.
+        found: the results, by name.
+    """
+    exact, ours = judge.exact, flat(found)
+    if not exact:
+        return Quality()
+    reference = {
+        name: data.astype(ours[name].dtype)
+        if name in ours and ours[name].dtype in FLOATS | COMPLEX
+        else data
+        for name, data in exact.items()
+    }
+    results = judge.outputs(reference, ours)
+    wrong = next((result for result in results if not result.ok), None)
+    return Quality(
+        distance(ours, exact),
+        overall([result.verdict for result in results]),
+        "" if wrong is None else f"output '{wrong.output}': {wrong.reason}",
+    )

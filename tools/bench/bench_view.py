@@ -1,0 +1,90 @@
+"""A benchmark in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ..common.console import STYLES, facts, grid, ms_text
+from ..common.measure import Timing
+from .bench_cases import Bench, Case
+from .bench_check import Against
+
+
+def show_bench(console: Console, found: Bench) -> None:
+    """Print where it was measured, the cases of each model, and the limits that were not kept."""
+    facts(console, found.environment)
+    for model in dict.fromkeys(case.model for case in found.cases):
+        console.print()
+        _show_model(console, model, [case for case in found.cases if case.model == model])
+    for what, reason in found.skipped.items():
+        console.print(Text.assemble((what, "yellow"), f": {reason}"))
+    console.print(
+        Text(
+            "milliseconds, arrays in to arrays out. cold: the first run, warm: the second, steady: "
+            "those after the warm-up. error: relative L2 distance from float64. verdict: whether "
+            "the results are those of float64 but for rounding.",
+            "dim",
+        )
+    )
+    if found.against:
+        _show_against(console, found.against)
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    for complaint in found.complaints:
+        console.print(Text(complaint, "bold red"))
+
+
+def _show_model(console: Console, model: str, cases: Sequence[Case]) -> None:
+    console.print(Text(model, "bold"))
+    table = grid("contestant", "batch", "load", "cold", "warm", "steps", "error", "verdict")
+    for case in {(c.contestant, c.precision, c.batch): c for c in cases}.values():
+        phases = (ms_text(seconds) for seconds in (case.load, case.cold, case.warm))
+        error = "-" if case.error is None else f"{case.error:.0e}"
+        steps = "-" if case.steps is None else str(case.steps)
+        verdict = Text(case.verdict or "-", STYLES.get(case.verdict or "", "dim"))
+        table.add_row(_who(case), str(case.batch), *phases, steps, error, verdict)
+    console.print(table)
+    console.print()
+    table = grid("steady", "batch", "streams", "p10", "p50", "p90", "p99", "items/s")
+    for case in cases:
+        setting = str(case.batch), str(case.streams)
+        table.add_row(_who(case), *setting, *_times(case.steady), _rate(case.rate))
+        if case.device is not None:
+            table.add_row(Text("  device alone", "dim"), "", "", *_times(case.device), "")
+    console.print(table)
+
+
+def _who(case: Case) -> Text:
+    exact = case.precision == "float32"
+    return Text(case.contestant if exact else f"{case.contestant}, {case.precision}")
+
+
+def _times(timing: Timing) -> list[str]:
+    return [ms_text(timing.quantile(q)) for q in (0.1, 0.5, 0.9, 0.99)]
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _show_against(console: Console, found: Sequence[Against]) -> None:
+    console.print()
+    table = grid("p50 of", "before", "now", "ratio", "error", "now", "")
+    styles = {"slower": "bold red", "faster": "green"}
+    for each in found:
+        details = [each.model, each.contestant, f"batch {each.batch}", each.precision]
+        if each.streams != 1:
+            details.append(f"{each.streams} streams")
+        errors = ("-" if e is None else f"{e:.0e}" for e in (each.error_before, each.error_after))
+        table.add_row(
+            Text(", ".join(details)),
+            ms_text(each.before / 1e3),
+            ms_text(each.after / 1e3),
+            f"{each.ratio:.2f}",
+            *errors,
+            Text(each.verdict, styles.get(each.verdict, "dim")),
+        )
+    console.print(table)

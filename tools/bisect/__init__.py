@@ -1,0 +1,1 @@
+"""`tercet bisect`: the rewrite, the node or the precision that makes a result wrong."""

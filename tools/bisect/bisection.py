@@ -1,0 +1,410 @@
+"""Which rewrite, or which node, makes a result wrong? And how little of the model shows it?
+
+The module is not called ``bisect``: Python would take it for its own when a script of this folder
+is started by its path.
+
+The contestant runs the file as it is, then the optimised graph. Where the reference, too, is wrong
+on the optimised graph, the rewrites are bisected by their number (`Options.stop_at`). Otherwise
+steps are, of the graph that is wrong: each half of them runs on the contestant, the rest on the
+reference. What is found is cut out of the model, with the reference's tensors as inputs, as long as
+it stays wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...api import Loadable, Operators, load
+from ...arguments import in_data_dir, public
+from ...runtime.base.arguments import instance, optional
+from ...runtime.base.notebook import Shown
+from ...runtime.errors import TercetError, UsageError
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.types import HostValue
+from ...runtime.options import Options
+from ...runtime.passes import Rewrites
+from ...runtime.passes.driver import Rewrite
+from ...runtime.plan.backend import Backend, Claim, Decline, Device
+from ..common.console import Say, silent, text_of
+from ..common.deadline import time_limit
+from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.threads import use_threads
+from ..compare.layers import Match
+from ..export.export import model_title
+from ..runners.replay import (
+    BackendPlayer,
+    PassList,
+    Player,
+    Values,
+    open_players,
+    prepared,
+    run_all,
+)
+from ..runners.runners import Settings
+from ..verdict.agreement import Word
+from ..verdict.error_bounds import Finding, Judge, exit_code, overall
+from .reduction import Reduced, reduce_graph
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Bisection(Shown):
+    """What was found; print it.
+
+    Attributes:
+        model: the file.
+        reference: who computes what is right.
+        contestant: who is held against it.
+        inputs: what both were fed.
+        fault: ``none``, ``rewrite``, ``nodes``, ``together`` where only the whole graph is wrong,
+            or ``unknown`` where the time was up.
+        rewrites: all of them in order.
+        rewrite: the first one that makes the result wrong.
+        nodes: the file's names of the nodes that do.
+        findings: the outputs as they are with the fault.
+        runs: how many times the contestant ran.
+        reduced: the smallest part that is wrong; None if nothing is.
+        stopped: why the search is not complete; empty if it is.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+    """
+
+    model: str
+    reference: str
+    contestant: str
+    inputs: Inputs
+    fault: str
+    rewrites: tuple[Rewrite, ...] = ()
+    rewrite: Rewrite | None = None
+    nodes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    runs: int = 0
+    reduced: Reduced | None = None
+    stopped: str = ""
+    allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        return f"{self.model}: fault {self.fault}; {self.contestant} against {self.reference}"
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is known to be wrong, and nothing is inconclusive."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """``MISMATCH`` where there is a fault; else the worst verdict of an output."""
+        if self.fault not in ("none", "unknown"):
+            return "MISMATCH"
+        return overall([finding.agreement.verdict for finding in self.findings])
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        allowed = self.allow_inconclusive
+        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
+
+    def __str__(self) -> str:
+        from .bisection_view import show_bisection
+
+        return text_of(show_bisection, self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but arrays and graphs, for JSON."""
+        found = self.rewrite
+        return {
+            "model": self.model,
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "reference": self.reference,
+            "contestant": self.contestant,
+            "inputs": self.inputs.to_dict(),
+            "fault": self.fault,
+            "rewrites": len(self.rewrites),
+            "rewrite": None
+            if found is None
+            else {"number": found.number, "pass": found.name, "text": found.text},
+            "nodes": list(self.nodes),
+            "outputs": [finding.to_dict() for finding in self.findings],
+            "runs": self.runs,
+            "reduced": None if self.reduced is None else self.reduced.to_dict(),
+            "stopped": self.stopped,
+        }
+
+
+@public(passes=optional(instance(PassList)))
+@in_data_dir
+def bisect(
+    source: Loadable,
+    contestants: Sequence[str | Player] | None = None,
+    inputs: Given = None,
+    *,
+    seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    fallback: str | None = None,
+    precision: str = "float32",
+    passes: PassList | None = None,
+    reduce: bool = True,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    allow_inconclusive: bool = False,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Bisection:
+    """Find the rewrite or the nodes that make a contestant's results wrong.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        contestants: reference and contestant, by name; the same backend twice looks at the passes
+            alone. Where None, numpy against itself.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
+        seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
+        fallback: backend for nodes that one of tercet's backends does not run.
+        precision: arithmetic of float32 tensors on the contestant; the bounds are what it costs.
+        passes: others than the usual ones.
+        reduce: whether to look for the smallest part of the model that is wrong.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        allow_inconclusive: whether `Bisection.exit_code` is 0 for what is inconclusive, too.
+        timeout: seconds after which it ends with what it has; None for as long as it takes.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        UsageError: contestants that are not two.
+        BackendUnavailable, UnsupportedError: a contestant cannot run here, or not the model.
+        InputError: inputs that do not fit.
+        ModelError: the model cannot be read.
+    """
+    settings = Settings((), fallback, precision, options, operators)
+    given = asked(inputs, seed, shapes, dims)
+    chosen = contestants or ("numpy",)
+    if len(chosen) > 2:
+        raise UsageError(f"two contestants are bisected, not {len(chosen)}")
+    reference, contestant = open_players(chosen, settings, same=True)
+    wanted = Options(**{"precision": precision, **options})
+    feeds = Inputs({}, {})
+    trial = _Trial(reference, contestant, wanted, passes or PassList())
+    with (
+        use_threads(threads),
+        time_limit(timeout, say) as (limit, trial.say),
+        load(source, stop_at=0, operators=operators) as model,
+    ):
+        feeds = given_inputs(model.inputs, given)
+        with feeds.explained():
+            trial.search(model.imported, feeds.arrays, reduce=reduce)
+    return replace(
+        trial.found,
+        model=model_title(source),
+        inputs=feeds,
+        runs=trial.runs,
+        stopped=limit.stopped,
+        allow_inconclusive=allow_inconclusive,
+    )
+
+
+#: Nodes that run as one.
+Step = tuple[Node, ...]
+
+
+class _Trial:
+    """Runs variants of one model, and says of each whether it is wrong."""
+
+    def __init__(
+        self, reference: Player, contestant: Player, options: Options, passes: PassList
+    ) -> None:
+        self._reference, self._contestant = reference, contestant
+        self._options, self._passes = options, passes
+        self.say: Say = silent
+        names = reference.name, contestant.name
+        self.found = Bisection("", *names, Inputs({}, {}), "unknown")
+        self.runs = 0
+
+    def search(self, imported: Graph, feeds: Values, *, reduce: bool) -> None:
+        """Find out what is wrong with a model; `found` grows by what is known so far."""
+        plain = prepared(imported, feeds, replace(self._options, stop_at=0), self._passes)
+        self.say(f"{self._reference.name}: the file as it is")
+        values = run_all(self._reference, plain, feeds)
+        wanted = {name: _result(plain, name, values) for name in plain.outputs}
+        self.say("running the file in float64")
+        judge = Judge(plain, feeds, self._contestant.precision)
+        log = Rewrites()
+        best = prepared(imported, feeds, self._options, self._passes, log)
+        self._note(rewrites=tuple(log))
+
+        def findings(graph: Graph, player: Player | None = None) -> list[Finding]:
+            self.runs += 1
+            return judge.findings(wanted, (player or self._contestant).run(graph, feeds))
+
+        self.say(f"{self._contestant.name}: the file as it is")
+        outputs = findings(plain)
+        graph, by_rewrites = plain, False
+        if not _wrong(outputs):
+            self.say(f"{self._contestant.name}: the optimised graph")
+            graph, optimised = best, findings(best)
+            if not _wrong(optimised):
+                self._note(fault="none", findings=tuple(_worse(outputs, optimised)))
+                return
+            outputs = optimised
+            by_rewrites = _wrong(findings(best, self._reference))
+        self._note(findings=tuple(outputs))
+        if by_rewrites:
+            graph = plain
+            self._search_rewrites(imported, feeds, log, findings)
+        else:
+            values = run_all(self._reference, graph, feeds)
+            self._search_nodes(graph, values, findings)
+        if reduce:
+            self._note(reduced=self._reduce(graph, values))
+
+    def _note(self, **changes: Any) -> None:
+        self.found = replace(self.found, **changes)
+
+    # ── rewrites ─────────────────────────────────────────────────────────────────────────────
+
+    def _search_rewrites(
+        self,
+        imported: Graph,
+        feeds: Values,
+        log: Rewrites,
+        findings: Callable[[Graph], list[Finding]],
+    ) -> None:
+        """Halve the number of rewrites, between one that is right and one that is wrong."""
+        good, bad = 0, len(log)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            self.say(f"{middle} of {len(log)} rewrites: {good} are right, {bad} are wrong")
+            stopped = replace(self._options, stop_at=middle)
+            graph = prepared(imported, feeds, stopped, self._passes)
+            if _wrong(findings(graph)):
+                bad = middle
+            else:
+                good = middle
+        self._note(fault="rewrite", rewrite=log.log[bad - 1])
+
+    # ── nodes ────────────────────────────────────────────────────────────────────────────────
+
+    def _search_nodes(
+        self,
+        graph: Graph,
+        values: Values,
+        findings: Callable[..., list[Finding]],
+    ) -> None:
+        """Find every node that makes the result wrong when it alone is the contestant's.
+
+        Where a contestant is no backend, its nodes cannot be mixed with others: it replays each
+        one by itself on what the reference has computed.
+        """
+        reference, contestant = self._reference, self._contestant
+        if isinstance(reference, BackendPlayer) and isinstance(contestant, BackendPlayer):
+            first, second = reference, contestant
+
+            def is_wrong(steps: Sequence[Step]) -> bool:
+                self.say(f"{len(steps)} of {len(units)} steps on {second.name}")
+                own = frozenset(node.name for nodes in steps for node in nodes)
+                return _wrong(findings(graph, mixed(first, second, own)))
+
+            units = contestant.units(graph)
+            found = guilty(units, is_wrong)
+            found = [] if len(found) == len(units) > 1 else found
+            names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
+        else:
+            match = Match(contestant, graph, values, say=self.say)
+            layers = match.alone(graph, contestant.units(graph))
+            wrong = (layer for layer in layers if layer.verdict == "wrong")
+            names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
+        self._note(fault="nodes" if names else "together", nodes=tuple(names))
+
+    # ── the smallest part ────────────────────────────────────────────────────────────────────
+
+    def _reduce(self, graph: Graph, values: Values) -> Reduced | None:
+        by_rewrites = self.found.fault == "rewrite"
+
+        def is_wrong(part: Graph, feeds: Values) -> bool:
+            self.runs += 1
+            self.say(f"{len(part.nodes)} nodes: still wrong?")
+            chosen = self._options if by_rewrites else replace(self._options, stop_at=0)
+            try:
+                wanted = self._reference.run(part, feeds)
+                theirs = self._contestant.run(prepared(part, feeds, chosen, self._passes), feeds)
+            except TercetError:
+                return False
+            return _wrong(Judge(part, feeds, self._contestant.precision).findings(wanted, theirs))
+
+        names = set(self.found.nodes)
+        suspects = [node for node in graph.nodes if names.intersection(node.origin)]
+        return reduce_graph(graph, values, is_wrong, suspects)
+
+
+def _wrong(findings: Iterable[Finding]) -> bool:
+    return any(finding.verdict == "wrong" for finding in findings)
+
+
+def _worse(first: list[Finding], second: list[Finding]) -> list[Finding]:
+    """Return the findings with the worse verdict, the second ones where both have the same."""
+    one = overall([finding.agreement.verdict for finding in first])
+    two = overall([finding.agreement.verdict for finding in second])
+    return second if overall((one, two)) == two else first
+
+
+def _result(graph: Graph, name: str, values: Values) -> HostValue:
+    value = graph.outputs[name]
+    return value.data if value.data is not None else values[value.name]
+
+
+def guilty(steps: Sequence[Step], is_wrong: Callable[[Sequence[Step]], bool]) -> list[Step]:
+    """Return every step that is wrong by itself, by halving what is wrong.
+
+    Where some are wrong but neither half of them is, they are wrong only together: then all of
+    them are returned.
+
+    Args:
+        steps: the nodes of each; all of them together are wrong.
+        is_wrong: tells whether some of them are.
+    """
+    if len(steps) == 1:
+        return list(steps)
+    middle = len(steps) // 2
+    wrong = [half for half in (steps[:middle], steps[middle:]) if is_wrong(half)]
+    if not wrong:
+        return list(steps)
+    return [step for half in wrong for step in guilty(half, is_wrong)]
+
+
+def mixed(reference: BackendPlayer, contestant: BackendPlayer, names: Set[str]) -> BackendPlayer:
+    """Return who runs the named nodes on the contestant's backends, and all others on the other."""
+    own = tuple(
+        _Limited(each, frozenset(names), contestant.options) for each in contestant.backends
+    )
+    return BackendPlayer(contestant.name, (*own, *reference.backends), reference.options)
+
+
+class _Limited:
+    """A backend that claims some nodes only."""
+
+    def __init__(self, backend: Backend, names: frozenset[str], options: Options) -> None:
+        self._backend, self._names, self._options = backend, names, options
+
+    @property
+    def name(self) -> str:
+        """The backend's."""
+        return self._backend.name
+
+    @property
+    def device(self) -> Device:
+        """The backend's."""
+        return self._backend.device
+
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
+        """Yield what the backend says of those nodes."""
+        own = frozenset(node for node in free if node.name in self._names)
+        return self._backend.claim(graph, own, self._options)

@@ -1,0 +1,52 @@
+"""A bisection in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ..common.console import counted, facts
+from .bisection import Bisection
+
+
+def show_bisection(console: Console, found: Bisection) -> None:
+    """Print what is wrong, and the smallest part that shows it."""
+    facts(
+        console,
+        {
+            "model": found.model,
+            "inputs": str(found.inputs),
+            "reference": f"{found.reference}, the file as it is",
+            "contestant": found.contestant,
+            "rewrites": str(len(found.rewrites)),
+            "runs": str(found.runs),
+        },
+    )
+    console.print()
+    for finding in found.findings:
+        result = finding.agreement
+        if not finding.ok:
+            console.print(Text(f"{result.output}: {result.reason}"))
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    console.print(Text(*_verdict(found)))
+    if found.reduced is not None:
+        part = found.reduced
+        console.print(Text(f"smallest part that is wrong: {counted(len(part.nodes), 'node')}"))
+        console.print(Text(str(part.graph)), overflow="fold")
+
+
+def _verdict(found: Bisection) -> tuple[str, str]:
+    if found.fault == "unknown":
+        return "what is wrong is not known yet", "bold yellow"
+    if found.ok:
+        return f"no mismatch found on {found.contestant}", "bold green"
+    if found.verdict == "inconclusive":
+        return f"inconclusive: no mismatch found on {found.contestant}", "bold yellow"
+    if found.rewrite is not None:
+        number, total = found.rewrite.number, len(found.rewrites)
+        said = f"rewrite {number} of {total} ({found.rewrite.name}): {found.rewrite.text}"
+        return f"first diverging step: {said}", "bold red"
+    if found.nodes:
+        return f"WRONG on {found.contestant}: {', '.join(found.nodes)}", "bold red"
+    return f"WRONG on {found.contestant}, but only as a whole", "bold red"

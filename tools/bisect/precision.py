@@ -1,0 +1,304 @@
+"""Which nodes must stay float32 for a result in half precision to keep a tolerance?
+
+Every node that the pass `to_half` would narrow is tried: alone in half precision, all others in
+float32, it shows how much of the error is its own. Then as many of the worst ones stay float32 as
+the tolerance takes, found by halving; and last, ever smaller pieces of that list are left out as
+long as the tolerance is still kept (delta debugging). What is left is a list of which no name can
+be spared, and which ``--keep-float32`` takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ...api import Loadable, Operators, load
+from ...arguments import in_data_dir, public
+from ...runtime.base.arguments import one_of
+from ...runtime.base.files import write_text
+from ...runtime.base.notebook import Shown
+from ...runtime.errors import UsageError
+from ...runtime.ir.dtypes import FLOATS, bfloat16, float16, float32
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.types import Array, TensorType
+from ...runtime.options import Options, Precision
+from ..common.console import Say, silent, text_of
+from ..common.deadline import time_limit
+from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.threads import use_threads
+from ..export.export import model_title
+from ..runners.replay import Player, open_player, prepared
+from ..runners.runners import Settings
+from ..verdict.error_bounds import flat
+from ..verdict.float64_reference import Oracle
+from .reduction import least, thinned
+
+HALVES: Final = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PrecisionResult(Shown):
+    """What was found; print it.
+
+    An error is the greatest difference of an output from the same model in float64, by the
+    greatest magnitude of that output; the worst output counts.
+
+    Attributes:
+        model: the file.
+        backend: who ran it.
+        precision: of the nodes that do not stay float32.
+        inputs: what it was fed.
+        tolerance: the error that is allowed.
+        candidates: the file's names of the nodes that would compute in half precision.
+        keep: those that must not.
+        error: with these in float32.
+        error_half: with none of them.
+        error_float32: with all of them.
+        alone: by candidate, the error where it alone is in half precision; empty if nobody had
+            to know.
+        runs: how often the model ran.
+        stopped: why `keep` is longer than it need be; empty if it is not.
+    """
+
+    model: str
+    backend: str
+    precision: Precision
+    inputs: Inputs
+    tolerance: float
+    candidates: tuple[str, ...]
+    keep: tuple[str, ...]
+    error: float
+    error_half: float
+    error_float32: float
+    alone: Mapping[str, float] = field(default_factory=dict[str, float])
+    runs: int = 0
+    stopped: str = ""
+
+    def _about(self) -> str:
+        return f"{self.model}: {len(self.keep)} of {len(self.candidates)} nodes stay float32"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tolerance can be kept; if not, float32 does not keep it either."""
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        from .precision_view import show_kept
+
+        return text_of(show_kept, self)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row a candidate, as `pandas.DataFrame` takes them, the worst first."""
+        ranked = sorted(self.candidates, key=lambda name: -self.alone.get(name, 0.0))
+        kept = set(self.keep)
+        return [
+            {"node": name, "keep": name in kept, "error_alone": self.alone.get(name)}
+            for name in ranked
+        ]
+
+    @public()
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Write the names to a file, one per line, as ``--keep-float32 @FILE`` takes it."""
+        write_text(Path(file), "".join(f"{name}\n" for name in self.keep))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but arrays, for JSON."""
+        return {
+            "model": self.model,
+            "ok": self.ok,
+            "backend": self.backend,
+            "precision": self.precision,
+            "inputs": self.inputs.to_dict(),
+            "tolerance": self.tolerance,
+            "candidates": list(self.candidates),
+            "keep": list(self.keep),
+            "error": self.error,
+            "error_half": self.error_half,
+            "error_float32": self.error_float32,
+            "alone": dict(self.alone),
+            "runs": self.runs,
+            "stopped": self.stopped,
+        }
+
+
+@public(precision=one_of(*HALVES))
+@in_data_dir
+def keep_float32(
+    source: Loadable,
+    tolerance: float,
+    precision: Precision = "float16",
+    backend: str = "numpy",
+    inputs: Given = None,
+    *,
+    seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    fallback: str | None = None,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> PrecisionResult:
+    """Find nodes that must stay float32 for the outputs to keep a tolerance in half precision.
+
+    The list goes to ``tercet.load(..., keep_float32=found.keep)``.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        tolerance: greatest difference from float64, by the greatest magnitude of the output.
+        precision: ``float16`` or ``bfloat16``.
+        backend: who runs it.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
+        seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
+        fallback: backend for nodes that this one does not run.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        timeout: seconds after which the shortest list so far counts; None for no limit.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        UsageError: a precision that is no half precision, or a tolerance that is not above 0.
+        BackendUnavailable, UnsupportedError: the backend cannot run here, or not the model.
+        InputError: inputs that do not fit.
+        ModelError: the model cannot be read.
+        TimeLimitError: the time was up before anything was known.
+    """
+    if not tolerance > 0:
+        raise UsageError(f"a tolerance of {tolerance:g}; it is more than 0")
+    settings = Settings((), fallback, precision, options, operators)
+    player, given = open_player(backend, settings), asked(inputs, seed, shapes, dims)
+    search: _Search | None = None
+    feeds = Inputs({}, {})
+    with (
+        use_threads(threads),
+        time_limit(timeout, say) as (limit, tell),
+        load(source, stop_at=0, operators=operators) as model,
+    ):
+        feeds = given_inputs(model.inputs, given)
+        with feeds.explained():
+            wanted = Options(**{"precision": precision, **options})
+            search = _Search(player, model.imported, feeds.arrays, wanted, tell)
+            search.run(tolerance)
+    if search is None or search.best is None:
+        raise limit.error()
+    return PrecisionResult(
+        model_title(source),
+        backend,
+        precision,
+        feeds,
+        tolerance,
+        search.candidates,
+        search.best,
+        search.errors[search.best],
+        search.errors[()],
+        search.errors[search.candidates],
+        search.alone,
+        len(search.errors),
+        limit.stopped,
+    )
+
+
+class _Search:
+    """Runs a model with some nodes in float32 and the rest in half precision."""
+
+    def __init__(
+        self, player: Player, imported: Graph, feeds: Mapping[str, Any], options: Options, say: Say
+    ) -> None:
+        self._player, self._imported, self._feeds = player, imported, feeds
+        self._options, self._say = options, say
+        say("running the model in float64")
+        oracle = Oracle(imported)
+        try:
+            self._exact = flat(oracle.run(dict(feeds)))
+        finally:
+            oracle.close()
+        self.candidates = _candidates(
+            prepared(imported, feeds, replace(options, precision="float32")),
+            prepared(imported, feeds, options),
+        )
+        self.errors: dict[tuple[str, ...], float] = {}
+        self.alone: dict[str, float] = {}
+        self.best: tuple[str, ...] | None = None
+
+    def run(self, tolerance: float) -> None:
+        """Find the shortest list; `best` is the shortest so far."""
+        everything = self.candidates
+        half, exact = self.error(()), self.error(everything)
+        self.best = () if half <= tolerance else everything
+        if half <= tolerance or exact > tolerance:
+            return
+        for name in everything:
+            self.alone[name] = self.error(tuple(n for n in everything if n != name))
+        ranked = sorted(everything, key=lambda name: -self.alone[name])
+
+        def holds(names: Sequence[str]) -> bool:
+            wanted = set(names)
+            keep = tuple(name for name in everything if name in wanted)
+            if self.error(keep) > tolerance:
+                return False
+            if self.best is None or len(keep) < len(self.best):
+                self.best = keep
+            return True
+
+        count = least(len(ranked), lambda count: holds(ranked[:count]))
+        thinned(ranked[:count], holds)
+
+    def error(self, keep: tuple[str, ...]) -> float:
+        """Return the error with some nodes in float32."""
+        if keep not in self.errors:
+            self._say(f"run {len(self.errors) + 1}: {len(keep)} nodes stay float32")
+            options = replace(self._options, keep_float32=keep)
+            graph = prepared(self._imported, self._feeds, options)
+            found = flat(self._player.run(graph, self._feeds))
+            self.errors[keep] = _error(found, self._exact)
+        return self.errors[keep]
+
+
+def _candidates(wide: Graph, narrow: Graph) -> tuple[str, ...]:
+    """Return the file's names of nodes that give float32 in one graph, and half in another."""
+    found: dict[str, None] = {}
+    before = {node.name: node for node in wide.nodes}
+    for node in narrow.nodes:
+        same = before.get(node.name)
+        if same is not None and _dtype(same) == float32 and _dtype(node) in (float16, bfloat16):
+            found[node.origin[0] if node.origin else node.name] = None
+    return tuple(found)
+
+
+def _dtype(node: Node) -> np.dtype | None:
+    type_ = node.outputs[0].type
+    return type_.dtype if isinstance(type_, TensorType) else None
+
+
+def _error(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
+    """Return the greatest difference by the greatest magnitude; infinite where types differ."""
+    worst = 0.0
+    for name, right in exact.items():
+        ours = found.get(name)
+        if ours is None or ours.shape != right.shape:
+            return float("inf")
+        if right.dtype not in FLOATS:
+            worst = max(worst, 0.0 if np.array_equal(ours, right) else float("inf"))
+        elif right.size:
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(np.subtract(ours, right, dtype=np.float64))
+            same = (ours == right) | (np.isnan(ours) & np.isnan(right))
+            most = float(np.max(np.where(same, 0.0, apart)))
+            if most != most:
+                return float("inf")
+            scale = float(np.max(np.abs(right), where=np.isfinite(right), initial=0.0))
+            worst = max(worst, most / scale if scale else most)
+    return worst

@@ -1,0 +1,201 @@
+"""The smallest part of a model that is still wrong, with inputs and a script that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ... import __version__
+from ...importers.onnx.writing.export import About
+from ...importers.onnx.writing.save import save
+from ...runtime.base.files import write_text
+from ...runtime.errors import UnsupportedError
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.types import Array, HostValue
+from ..common.archives import write_archive
+from ..runners.replay import Values, feeds_of, part_of
+
+#: Tells whether a graph is wrong on some inputs.
+IsWrong = Callable[[Graph, Values], bool]
+
+T = TypeVar("T")
+
+#: The oldest opset that parts are written in.
+_OPSET = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A part of a model that is wrong by itself.
+
+    Attributes:
+        graph: the part.
+        feeds: what it reads, as the reference computed it.
+        nodes: the file's names of its nodes.
+    """
+
+    graph: Graph = field(repr=False)
+    feeds: dict[str, HostValue] = field(repr=False)
+    nodes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return names and types, for JSON."""
+        return {
+            "nodes": list(self.nodes),
+            "inputs": [f"{value.name}: {value.type}" for value in self.graph.inputs],
+            "outputs": list(self.graph.outputs),
+        }
+
+
+def reduce_graph(
+    graph: Graph, values: Values, is_wrong: IsWrong, suspects: Sequence[Node] = ()
+) -> Reduced | None:
+    """Return the smallest run of nodes that is wrong, as far as cutting from both ends finds it.
+
+    Args:
+        graph: as the file has it, with types of the inputs bound.
+        values: everything that the reference computes on the way, and the inputs.
+        is_wrong: runs a part on some of these values.
+        suspects: nodes that are likely to be wrong: each is tried alone at first, then all of them.
+
+    Returns:
+        None where not even all nodes are wrong on these values.
+    """
+    nodes = list(graph.nodes)
+
+    def attempt(part: Sequence[Node]) -> bool:
+        if not part:
+            return False
+        cut = part_of(graph, part)
+        return is_wrong(cut, feeds_of(cut, values))
+
+    trials = [*([node] for node in suspects), list(suspects), nodes]
+    nodes = next((trial for trial in trials if attempt(trial)), [])
+    if not nodes:
+        return None
+    nodes = _shortest(nodes, attempt)
+    nodes = thinned(nodes, attempt)
+    part = part_of(graph, nodes)
+    names = tuple(dict.fromkeys(name for node in nodes for name in node.origin))
+    return Reduced(part, feeds_of(part, values), names)
+
+
+def _shortest(nodes: list[Node], attempt: Callable[[Sequence[Node]], bool]) -> list[Node]:
+    """Cut nodes off the end, then off the beginning, as long as the rest stays wrong."""
+    end = least(len(nodes), lambda count: attempt(nodes[:count]))
+    nodes = nodes[:end]
+    count = least(len(nodes), lambda count: attempt(nodes[len(nodes) - count :]))
+    return nodes[len(nodes) - count :]
+
+
+def least(most: int, holds: Callable[[int], bool]) -> int:
+    """Return a small count for which something holds that holds for `most`, by halving."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def thinned(items: list[T], attempt: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Leave out items in between, in ever smaller pieces, as long as something holds of the rest.
+
+    Args:
+        items: those of which it holds.
+        attempt: tells whether it holds of some.
+    """
+    size = len(items) // 2
+    while size:
+        at = 0
+        while at < len(items):
+            rest = items[:at] + items[at + size :]
+            if rest and attempt(rest):
+                items = rest
+            else:
+                at += size
+        size //= 2
+    return items
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+SCRIPT = """# A part of {model!a} that is right on {reference!a}, and wrong on {contestant!a}.
+# Written by tercet {version}. Ends with 1 as long as it is.
+
+import sys
+from pathlib import Path
+
+from tercet.tools.bisect.bisection import bisect
+from tercet.tools.common.inputs import Wanted
+
+FOLDER = Path(__file__).resolve().parent
+
+found = bisect(
+    FOLDER / "{stem}.onnx",
+    {contestants},
+    Wanted(folder=FOLDER / "{stem}.npz"),
+    reduce=False,
+    **{options},
+)
+print(found)
+sys.exit(found.exit_code)
+"""
+
+
+def write_reduced(
+    reduced: Reduced,
+    folder: Path,
+    *,
+    model: str,
+    contestants: Sequence[str],
+    options: dict[str, Any] | None = None,
+) -> tuple[Path, Path, Path]:
+    """Write ``reduced.onnx``, ``reduced.npz`` and ``reproduce.py`` to a folder.
+
+    Args:
+        reduced: what is to be shown.
+        folder: where; it is made where it is not there.
+        model: what the part was cut out of.
+        contestants: names of the reference and the contestant.
+        options: what else they were opened with.
+
+    Raises:
+        UnsupportedError: it reads a list or another thing that no .npz file can hold.
+        OSError: the files cannot be written.
+    """
+    arrays = {name: _array(name, value) for name, value in reduced.feeds.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = "reduced"
+    files = folder / f"{stem}.onnx", folder / f"{stem}.npz", folder / "reproduce.py"
+    about = About(version=__version__, metadata={"part of": model})
+    save(reduced.graph, files[0], at_least={"": _OPSET}, about=about)
+    write_archive(files[1], arrays)
+    reference, contestant = contestants
+    write_text(
+        files[2],
+        SCRIPT.format(
+            reference=reference,
+            contestant=contestant,
+            model=model,
+            version=__version__,
+            stem=stem,
+            contestants=list(contestants),
+            options=dict(options or {}),
+        ),
+    )
+    return files
+
+
+def _array(name: str, value: HostValue) -> Array:
+    if not isinstance(value, np.ndarray | np.generic):
+        raise UnsupportedError(
+            f"'{name}' is a {type(value).__name__}, which an .npz file cannot hold"
+        )
+    return np.asarray(value)

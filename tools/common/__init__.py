@@ -1,0 +1,1 @@
+"""What all commands share: inputs, consoles, clocks, limits."""

@@ -1,0 +1,106 @@
+"""Arrays in files: .npy, .npz, ONNX tensors (.pb), and folders of ONNX test data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from ...importers.onnx.reading.tensors import TensorReader
+from ...importers.onnx.source.source import FileSource
+from ...runtime.errors import InputError, LimitError, ModelError, UsageError, did_you_mean
+from ...runtime.ir.types import Array
+from .archives import read_archive, read_npy
+
+
+def read_array(file: Path, name: str) -> Array:
+    """Return the array in a .npy, .npz or .pb (TensorProto) file.
+
+    Args:
+        file: its path.
+        name: the input that it is for; picks the array of an .npz file that has several.
+
+    Raises:
+        InputError: the file is not what its name says, or has no such array.
+        OSError: the file cannot be read.
+    """
+    reader = READERS.get(file.suffix.lower())
+    if reader is None:
+        known = ", ".join(READERS)
+        raise InputError(f"{file}: arrays are read from {known} files, pictures from .png or .jpg")
+    arrays = reader(file)
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if name not in arrays:
+        raise InputError(
+            f"{file} has no array '{name}'{did_you_mean(name, list(arrays))} "
+            f"(arrays: {', '.join(arrays)})"
+        )
+    return arrays[name]
+
+
+def read_tensor(file: Path) -> dict[str, Array]:
+    """Return the tensor of a .pb file by its own name; see `read_array` for the errors."""
+    try:
+        proto = TensorProto.FromString(file.read_bytes())
+        return {proto.name: TensorReader(FileSource(str(file))).read(proto, "the tensor")}
+    except DecodeError as error:
+        raise InputError(f"{file} is not an ONNX tensor") from error
+    except (ModelError, LimitError) as error:
+        raise InputError(str(error)) from error
+
+
+READERS: dict[str, Callable[[Path], dict[str, Array]]] = {
+    ".npy": read_npy,
+    ".npz": read_archive,
+    ".pb": read_tensor,
+}
+
+
+def read_test_data(folder: Path, kind: str, names: Sequence[str]) -> dict[str, Array]:
+    """Return the tensors of a folder of ONNX test data, such as ``test_data_set_0``.
+
+    Args:
+        folder: holds ``input_0.pb``, ``output_0.pb``, ....
+        kind: ``input`` or ``output``.
+        names: the model's names; a tensor that has none of them is the one of its number.
+    """
+    found: dict[str, Array] = {}
+    for number in range(len(names)):
+        file = folder / f"{kind}_{number}.pb"
+        if not file.exists():
+            break
+        ((own, data),) = read_tensor(file).items()
+        found[own if own in names else names[number]] = data
+    if not found and names:
+        inner = sorted(path.name for path in folder.glob("test_data_set_*"))
+        hint = f"; try {folder / inner[0]}" if inner else ""
+        raise InputError(f"{folder}: there is no {kind}_0.pb in it{hint}")
+    return found
+
+
+def read_named(option: str, texts: Sequence[str]) -> dict[str, Array]:
+    """Return arrays by name, of texts such as ``mask=mask.npy``; see `read_array` for the errors.
+
+    Raises:
+        UsageError: a text of another form.
+    """
+    found: dict[str, Array] = {}
+    for text in texts:
+        parts = text.split("=")
+        splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(1, len(parts))]
+        if not splits:
+            raise UsageError(
+                f"{option} {text} cannot be understood; it looks like {option} x=x.npy"
+            )
+        name, file = next((pair for pair in splits if Path(pair[1]).exists()), splits[0])
+        found[name] = read_array(Path(file), name)
+    return found
+
+
+def check_archive_name(file: Path | None) -> None:
+    """Raise UsageError unless outputs can be saved to a file of this name."""
+    if file is not None and file.suffix.lower() != ".npz":
+        raise UsageError(f"--save {file}: outputs are saved in an .npz file")

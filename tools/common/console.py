@@ -1,0 +1,271 @@
+"""What every command writes with: consoles, tables, numbers, JSON, and progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from errno import EPIPE
+from threading import Timer
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from ...runtime.text import message
+
+if TYPE_CHECKING:
+    from ...runtime.session.model import Model
+
+PIPE_WIDTH = 80
+MOST_COLUMNS = 100_000
+QUIET_SECONDS = 1.0
+
+#: Names at the beginning, and at the end, of many that are given.
+_ENDS = 3
+#: Says what is being done; called as often as one likes.
+Say = Callable[[str], None]
+
+#: How verdicts are printed.
+STYLES: Mapping[str, str] = {"ok": "green", "inconclusive": "bold yellow", "MISMATCH": "bold red"}
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, or `PIPE_WIDTH` columns ($COLUMNS) elsewhere.
+
+    In a pipe tables are as wide as they have to be, so that `grep` finds every name in one piece.
+    """
+    stream = sys.stderr if stderr else sys.stdout
+    piped = not (stream.isatty() or "COLUMNS" in os.environ)
+    console = SafeConsole(
+        file=stream,
+        width=PIPE_WIDTH if piped else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
+    console.widens = piped
+    return console
+
+
+class SafeConsole(Console):
+    """A console that shows what names contain, but never lets the terminal carry it out.
+
+    Every text goes through `render`, whatever table or panel it is in.
+
+    Attributes:
+        widens: whether tables may be wider than the console, instead of breaking names.
+    """
+
+    widens = False
+
+    def print(self, *objects: Any, crop: bool | None = None, **style: Any) -> None:
+        """Print as rich does."""
+        super().print(*objects, crop=not self.widens if crop is None else crop, **style)
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which has an exit code for it."""
+        raise BrokenPipeError(EPIPE, "the reader of the output has gone")
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as rich does, a text as `message` gives it."""
+        if isinstance(renderable, str):
+            renderable = message(renderable)
+        elif isinstance(renderable, Text):
+            renderable = _escaped(renderable)
+        elif self.widens and isinstance(renderable, Table):
+            wide = (options or self.options).update(max_width=MOST_COLUMNS)
+            options = wide.update(max_width=Measurement.get(self, wide, renderable).maximum)
+        return super().render(renderable, options)
+
+
+def _escaped(text: Text) -> Text:
+    """Return the text as `message` gives it; one that changes loses the styles of its parts."""
+    plain = message(text.plain)
+    return text if plain == text.plain else text.blank_copy(plain)
+
+
+def lines(text: str) -> RenderableType:
+    """Return a text of several lines of our own, which begin where the first one does."""
+    return Group(*map(Text, text.split("\n")))
+
+
+def text_of(show: Callable[[Console, Any], None], found: Any) -> str:
+    """Return what a view prints, without colours, in `PIPE_WIDTH` columns."""
+    text = io.StringIO()
+    console = SafeConsole(file=text, width=PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    show(console, found)
+    return text.getvalue().rstrip()
+
+
+class Remaining:
+    """Tells from texts such as ``step 3 of 20`` how long a stage is going to take."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._stage, self._begin, self._first = "", 0.0, 0
+
+    def of(self, text: str) -> str:
+        """Return ``, about 12 s left`` if that can be told, else nothing."""
+        match = re.search(r"(\d+) of (\d+)", text)
+        if match is None:
+            return ""
+        done, total = int(match[1]), int(match[2])
+        stage = f"{text[: match.start()]}/{total}"
+        if stage != self._stage or done < self._first:
+            self._stage, self._begin, self._first = stage, self._now(), done
+        if done == self._first or done > total:
+            return ""
+        left = (self._now() - self._begin) / (done - self._first) * (total - done + 1)
+        return f", about {left:.0f} s left"
+
+
+@contextmanager
+def progress() -> Iterator[Say]:
+    """Yield what shows the present stage of long work; only a terminal sees it, after a second."""
+    console = open_console(stderr=True)
+    if not console.is_terminal:
+        yield silent
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("working", total=None)
+    timer = Timer(QUIET_SECONDS, bar.start)
+    timer.daemon = True
+    timer.start()
+    remaining = Remaining()
+    try:
+        yield lambda text: bar.update(task, description=text + remaining.of(text))
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def announce_compiling(model: Model, say: Say) -> None:
+    """Let the kernels that the model's backends compile from now on be told to `say`."""
+
+    def tell(now: Any) -> None:
+        done = f"{now.compiled} done, {now.cached} from the cache"
+        others = f" and {now.pending - 1} more" if now.pending > 1 else ""
+        compiling = f"compiling {now.latest}{others} ({done})"
+        say(now.measuring or (compiling if now.pending else "first run"))
+
+    for backend in model.backends:
+        compiler = getattr(backend.device, "compiler", None)
+        if compiler is not None:
+            compiler.on_change = tell
+
+
+def grid(*titles: str, left: int = 1) -> Table:
+    """Return a table without vertical lines, its first `left` columns text, the others numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, title in enumerate(titles):
+        if i < left:
+            table.add_column(title, overflow="fold")
+        else:
+            table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def facts(console: Console, pairs: Mapping[str, str]) -> None:
+    """Print names and what is to be said of each, one a line, the latter wrapped in its column."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, text in pairs.items():
+        if text:
+            table.add_row(name, lines(text))
+    console.print(table)
+
+
+def print_json(console: Console, data: Mapping[str, Any]) -> None:
+    """Print `data` as JSON, in which NaN and infinities become null.
+
+    Names are what they are: what a stream cannot say, or a terminal would carry out, is escaped as
+    JSON does it.
+    """
+    text = json.dumps(finite(data), indent=2, allow_nan=False, ensure_ascii=False)
+    encoding = console.encoding
+
+    def said(match: re.Match[str]) -> str:
+        char = match[0]
+        fits = char.isprintable() and char.encode(encoding, "ignore")
+        return char if fits else json.dumps(char)[1:-1]
+
+    console.file.write(re.sub(r"[^\n -~]", said, text) + "\n")
+
+
+def finite(data: Any) -> Any:
+    """Return the same data with None for NaN and infinities, which JSON does not have."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [finite(value) for value in data]
+    return data
+
+
+def ms_text(seconds: float) -> str:
+    """Return milliseconds with three or four digits that count: ``0.0123``, ``4.56``, ``1234``."""
+    ms = seconds * 1e3
+    if ms >= 100:
+        return f"{ms:.0f}"
+    return f"{ms:.{1 if ms >= 10 else 2 if ms >= 1 else 3 if ms >= 0.1 else 4}f}"
+
+
+def bytes_text(nbytes: int) -> str:
+    """Return bytes in units of a thousand: ``640 B``, ``10.7 MB``."""
+    if nbytes < 1000:
+        return f"{nbytes} B"
+    return f"{_scaled(nbytes)}B"
+
+
+def count_text(number: int) -> str:
+    """Return a count with a unit of a thousand: ``640``, ``15.5 G``."""
+    return str(number) if number < 1000 else _scaled(number)
+
+
+def _scaled(number: int) -> str:
+    value, units = float(number), iter("kMGTP")
+    unit = ""
+    while value >= 999.5 and (larger := next(units, "")):
+        value, unit = value / 1000, larger
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+def abridged(names: Sequence[str]) -> str:
+    """Return names with plus signs between; of many, the first and the last ones."""
+    left_out = len(names) - 2 * _ENDS
+    if left_out <= _ENDS:
+        return " + ".join(names)
+    return " + ".join((*names[:_ENDS], f"… {left_out} more …", *names[-_ENDS:]))
+
+
+def counted(number: int, thing: str, things: str = "") -> str:
+    """Return a number with its noun: ``1 step``, ``2 copies``."""
+    return f"{number} {thing if number == 1 else things or thing + 's'}"
+
+
+def value_text(value: float) -> str:
+    """Return a tensor's element in at most ten characters."""
+    return f"{value:.4g}"

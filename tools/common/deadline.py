@@ -1,0 +1,225 @@
+"""A limit on the time that some work takes; what is done when the time is up is kept.
+
+Where signals can be had (the main thread, not on Windows) the work is interrupted wherever it is,
+as Ctrl-C would; elsewhere at the next stage that it tells of. What neither can interrupt, such as a
+long product of BLAS or a kernel that never ends, the command line ends with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from threading import Event, Thread, Timer, current_thread, main_thread
+from time import monotonic
+from types import FrameType
+
+from ...runtime.errors import TimeLimitError, UsageError
+from .console import Say, silent
+
+#: Seconds that a command has to finish with what it has when its time is up.
+GRACE = 10.0
+#: Seconds that the work has to hear of the alarm, and after which it is given again.
+PROMPT, AGAIN = 1.0, 1.0
+#: Where an alarm waits, as what it interrupts there is what puts everything back.
+_OWN_FILES = frozenset({__file__, contextlib.__file__})
+
+
+class OutOfTime(BaseException):
+    """The time is up. No error: it passes all that handle errors, as KeyboardInterrupt does."""
+
+
+@dataclass(slots=True)
+class Limit:
+    """How long some work may take, and how far it came.
+
+    Attributes:
+        seconds: None for as long as it takes.
+        stage: the last stage that was told of.
+        passed: whether the time was up before the work was done.
+    """
+
+    seconds: float | None
+    stage: str = ""
+    passed: bool = False
+
+    @property
+    def stopped(self) -> str:
+        """Why the work is not complete, in words; empty if it is."""
+        if not self.passed or self.seconds is None:
+            return ""
+        return f"stopped after {self.seconds:.3g} s" + (f" ({self.stage})" if self.stage else "")
+
+    def error(self) -> TimeLimitError:
+        """Return the error where nothing of the work can be used."""
+        return TimeLimitError(f"{self.stopped}; no results yet; give a longer timeout")
+
+
+class _Watch:
+    """Tells a limit of every stage, and raises once when its time is up."""
+
+    def __init__(self, limit: Limit, say: Say, seconds: float | None) -> None:
+        self._limit, self._say = limit, say
+        self._end = None if seconds is None else monotonic() + seconds
+        self.active = True
+        self.rung = False
+        self.heard = 0.0
+
+    def __call__(self, text: str) -> None:
+        if self.active:
+            self._limit.stage = text
+            self._say(text)
+            if self._end is not None and monotonic() > self._end and not self.rung:
+                self._raise()
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        """Handle the alarm."""
+        if not self.active:
+            return
+        self.heard = monotonic()
+        if frame is not None and frame.f_code.co_filename in _OWN_FILES:
+            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+            return
+        # Where a destructor or a callback is interrupted, the exception goes nowhere.
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        self._raise()
+
+    def _raise(self) -> None:
+        self.rung = True
+        raise OutOfTime
+
+
+@contextmanager
+def time_limit(
+    seconds: float | None,
+    say: Say = silent,
+    since: float | None = None,
+) -> Iterator[tuple[Limit, Say]]:
+    """Let a block run so long and no longer; it ends early, without an error.
+
+    On the command line the process ends where nothing can interrupt the work.
+
+    Args:
+        seconds: more than 0; None for no limit.
+        say: told of each stage.
+        since: when they began to count, by `time.monotonic`; now where None.
+
+    Yields:
+        The limit, whose `passed` tells afterwards what happened, and what is to be told of each
+        stage in place of `say`.
+    """
+    if seconds is not None and not seconds > 0:
+        raise UsageError(f"a timeout of {seconds:g} s; it is more than 0")
+    limit = Limit(seconds)
+    spent = 0.0 if since is None else monotonic() - since
+    left = None if seconds is None else max(1e-3, seconds - spent)
+    watch = _Watch(limit, say, left)
+    able = hasattr(signal, "SIGALRM") and current_thread() is main_thread()
+    ends = able and WATCHDOG.owns_process
+    try:
+        # The alarm comes last: what it interrupts before the block is entered would be lost.
+        with (
+            _ended_promptly(left, watch, limit) if left is not None and ends else nullcontext(),
+            _alarm(left, watch) if left is not None and able else nullcontext(),
+        ):
+            yield limit, watch
+    except OutOfTime:
+        limit.passed = True
+    finally:
+        watch.active = False
+
+
+@contextmanager
+def _alarm(seconds: float, watch: _Watch) -> Iterator[None]:
+    """Have `watch.ring` called after so many seconds; then put back whatever alarm there was."""
+    begin = monotonic()
+    handler = signal.signal(signal.SIGALRM, watch.ring)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        watch.active = False
+        signal.setitimer(signal.ITIMER_REAL, 0)  # while it is handled here: the default is death
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (monotonic() - begin)), interval)
+
+
+@contextmanager
+def _ended_promptly(seconds: float, watch: _Watch, limit: Limit) -> Iterator[None]:
+    """End the process if the work does not hear of an alarm for `PROMPT` seconds."""
+    is_over = Event()
+    due = monotonic() + seconds
+
+    def look() -> None:
+        is_over.wait(seconds + PROMPT)
+        while watch.active and limit.seconds is not None:
+            expected = watch.heard + AGAIN if watch.heard else due
+            if monotonic() > expected + PROMPT:
+                _end_process(limit.seconds)
+            is_over.wait(PROMPT / 4)
+
+    Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        watch.active = False
+        is_over.set()
+
+
+@contextmanager
+def all_or_nothing(seconds: float | None, say: Say = silent) -> Iterator[Say]:
+    """Let a block run so long; raise TimeLimitError if it has not ended by then.
+
+    Args:
+        seconds: more than 0; None for no limit.
+        say: told of each stage.
+    """
+    with time_limit(seconds, say) as (limit, tell):
+        yield tell
+    if limit.passed:
+        raise limit.error()
+
+
+# ── the command line ─────────────────────────────────────────────────────────────────────────────
+
+
+class Watchdog:
+    """Ends the process some time after a command should have ended.
+
+    Attributes:
+        owns_process: whether the process is there for the command alone.
+    """
+
+    def __init__(self) -> None:
+        self.owns_process = False
+        self._timer: Timer | None = None
+
+    def arm(self, seconds: float | None) -> float | None:
+        """End a process of our own `GRACE` seconds after so many; returns `seconds`."""
+        self.disarm()
+        if seconds is not None and self.owns_process:
+            self._timer = Timer(seconds + GRACE, _end_process, (seconds,))
+            self._timer.daemon = True
+            self._timer.start()
+        return seconds
+
+    def disarm(self) -> None:
+        """The command has ended by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+WATCHDOG = Watchdog()
+
+
+def _end_process(seconds: float) -> None:
+    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a progress line may have hidden
+    said = f"error: not done after {seconds:g} s, and cannot be interrupted: the process ends here"
+    print(f"{cursor}{said}", file=sys.stderr, flush=True)
+    os._exit(TimeLimitError.exit_code)

@@ -1,0 +1,102 @@
+"""What measured figures depend on besides the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ... import __version__
+from ...runtime.plan.backend import Device
+from .threads import usable_cpus
+
+#: Whose versions matter for what backends measure.
+PACKAGES = (
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "cuda-core",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
+    "nvidia-cudnn",
+    "nvidia-cudnn-frontend",
+)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(packages: Iterable[str], commit: str = "") -> dict[str, str]:
+    """Return tercet's commit, the machine and versions, by what they are.
+
+    Args:
+        packages: whose versions matter; those that are not installed are left out.
+        commit: what to record where there is no git; where empty, ``$TERCET_COMMIT``, else asked
+            of git.
+    """
+    return {
+        "tercet": f"{__version__} ({commit or os.environ.get('TERCET_COMMIT') or _commit()})",
+        "CPU": f"{_processor()}, {usable_cpus()} cores",
+        "system": platform.platform(terse=True),
+        "Python": platform.python_version(),
+        **{name: found for name in packages if (found := _version(name))},
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+
+
+def device_environment(device: Device, packages: Iterable[str], commit: str = "") -> dict[str, str]:
+    """Return `environment`, before it what a GPU is and what NVIDIA's tool says of it just now.
+
+    Args:
+        device: where something was measured; the host has nothing to add.
+        packages: as for `environment`.
+        commit: likewise.
+    """
+    about = {"GPU": str(getattr(device, "description", "")), "GPU now": ""}
+    if about["GPU"]:
+        about["GPU now"] = _clocks(getattr(device, "ordinal", 0))
+    return {name: text for name, text in about.items() if text} | environment(packages, commit)
+
+
+def _clocks(ordinal: int) -> str:
+    """Return clocks, power and temperature; empty where nvidia-smi is not there or is silent."""
+    wanted = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu,driver_version"
+    command = ("nvidia-smi", f"--id={ordinal}", f"--query-gpu={wanted}", "--format=csv,noheader")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = [part.strip() for part in answer.stdout.strip().split(",")]
+    if answer.returncode or len(found) != len(wanted.split(",")):
+        return ""
+    now, most, memory, power, heat, driver = found
+    return f"{now} of {most}, memory {memory}, {power}, {heat} C, driver {driver}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(name: str) -> str:
+    for candidate in (name, f"{name}-cu13", f"{name}-cu12"):
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def _commit() -> str:
+    command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "no commit known"
+    return answer.stdout.strip() or "no commit known"

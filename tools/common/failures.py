@@ -1,0 +1,127 @@
+"""How a command ends that does not end well: one message, and an exit code that says which kind.
+
+With --json the message is a JSON object on standard output as well: ``{"error": {"type",
+"message", "exit_code", ...}}``.
+"""
+
+from __future__ import annotations
+
+import errno
+import json as json_text
+import os
+import sys
+import traceback
+from typing import Any
+
+import typer
+
+from ...runtime.errors import (
+    DeviceError,
+    ModelError,
+    TercetError,
+    UnsupportedError,
+    UsageError,
+)
+from ...runtime.text import message, printable
+
+#: An error that nobody has foreseen; Ctrl-C; a pipe whose reader has gone.
+INTERNAL, INTERRUPTED, CLOSED_PIPE = 9, 130, 141
+
+
+def end_of(error: BaseException, *, debug: bool, json: bool) -> int:
+    """Print how a command ended, and return the exit code.
+
+    Args:
+        error: what ended it.
+        debug: whether the traceback is wanted.
+        json: whether standard output is JSON.
+    """
+    if is_closed_pipe(error):
+        _discard_output()
+        return CLOSED_PIPE
+    code, text = _judged(error)
+    try:
+        if debug:
+            trace = "".join(traceback.format_exception(error))
+            typer.echo(printable(trace, "\n\t"), sys.stderr, nl=False)
+        if json:
+            typer.echo(json_text.dumps({"error": _described(error, text, code)}, indent=2))
+        _print(error, text, code)
+    except OSError as second:
+        if not is_closed_pipe(second):
+            raise
+        _discard_output()
+    return code
+
+
+def is_closed_pipe(error: BaseException | None) -> bool:
+    """Whether the reader of the output has gone, as ``head`` does."""
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def _judged(error: BaseException) -> tuple[int, str]:
+    """Return the exit code of an error, and its text."""
+    if isinstance(error, TercetError):
+        return error.exit_code, str(error)
+    if isinstance(error, OSError):
+        known = error.filename is not None and error.strerror is not None
+        text = f"{error.filename}: {error.strerror}" if known else str(error)
+        return UsageError.exit_code, text
+    if isinstance(error, MemoryError):
+        return DeviceError.exit_code, f"the host has too little memory: {error}"
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED, "interrupted"
+    if _is_usage(error):
+        return UsageError.exit_code, _usage_text(error)
+    kind = type(error).__name__
+    return INTERNAL, (
+        f"internal error: {kind}: {error}\n"
+        "  this is a bug of tercet; please report it with the output of `tercet doctor --json`\n"
+        "  and of the same command with --debug, which shows where it happened"
+    )
+
+
+def _is_usage(error: BaseException) -> bool:
+    """Whether it is an answer of the parser of options; typer has such errors from two places."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def _usage_text(error: Any) -> str:
+    return str(error.format_message())
+
+
+def _print(error: BaseException, text: str, code: int) -> None:
+    if code == INTERRUPTED:
+        typer.echo("interrupted", sys.stderr)
+    elif _is_usage(error) and not isinstance(error, TercetError):
+        show: Any = getattr(error, "show", None)
+        show()
+    else:
+        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+        typer.secho("error: ", sys.stderr, nl=False, fg="red", bold=True)
+        typer.echo(message(text + notes), sys.stderr)
+
+
+def _described(error: BaseException, text: str, code: int) -> dict[str, Any]:
+    """Return an error for JSON."""
+    found: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": text,
+        "notes": list(getattr(error, "__notes__", ())),
+        "exit_code": code,
+    }
+    if isinstance(error, ModelError):
+        found |= {"file": error.file, "where": error.where}
+    if isinstance(error, UnsupportedError):
+        names = ("node", "operator", "types", "backend", "reason")
+        found["refusals"] = [{n: getattr(each, n) for n in names} for each in error.refusals]
+    return found
+
+
+def _discard_output() -> None:
+    """Let what is still to be written go nowhere, so that the end of the process is silent."""
+    try:
+        if sys.__stdout__ is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
+    except (OSError, ValueError):  # it has no file
+        return

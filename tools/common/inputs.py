@@ -1,0 +1,406 @@
+"""Where a model's inputs come from: files, pictures, test data of ONNX, or a random generator."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...runtime.base import arguments as rules
+from ...runtime.errors import DeviceError, InputError, ModelError, UsageError, did_you_mean
+from ...runtime.ir.dtypes import INTEGERS, bool_, int32, int64, name_of, string
+from ...runtime.ir.types import Array, TensorType
+from ...runtime.session.io_types import values_of
+from ...runtime.session.model import TensorInfo
+from .archives import read_archive
+from .arrays import read_array, read_test_data
+from .images import IMAGE_SUFFIXES, Pixels, read_images
+from .nested import type_text
+
+Infos = Sequence[TensorInfo]
+#: Sizes of symbolic dimensions, and shapes of inputs: by name, or as the command line has them.
+Dims = Mapping[str, int] | Sequence[str]
+Shapes = Mapping[str, Sequence[int]] | Sequence[str] | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user says of the inputs; see `make_inputs`.
+
+    Attributes:
+        files: ``name=path``, or a path alone where the model has one input.
+        folder: a folder of ONNX test data (input_0.pb, ...) or an .npz file with all inputs.
+        seed: of random inputs, which are made where neither files nor a folder are given.
+        shapes: ``name=1x3x224x224`` for inputs of any shape.
+        dims: ``batch=4`` for symbolic dimensions; 1 for those that nobody names.
+        pixels: how a picture becomes a tensor.
+    """
+
+    files: Sequence[str] = ()
+    folder: Path | None = None
+    seed: int = 0
+    shapes: Sequence[str] = ()
+    dims: Sequence[str] = ()
+    pixels: Pixels = field(default_factory=Pixels)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything but a seed was asked for."""
+        return bool(self.files or self.folder or self.shapes or self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Arrays for every input of a model.
+
+    Attributes:
+        arrays: by name.
+        origins: where each comes from.
+        assumed: dimensions that are 1 because nobody set them.
+    """
+
+    arrays: dict[str, Array]
+    origins: dict[str, str]
+    assumed: tuple[str, ...] = ()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say of an error that dimensions were assumed: a size of 1 does not suit all models.
+
+        The model itself could be read, so these sizes are what contradicts it: wrong usage.
+        """
+        try:
+            yield
+        except (ModelError, DeviceError) as error:
+            if not self.assumed:
+                raise
+            names = ", ".join(self.assumed)
+            text = f"dynamic dimensions defaulted to 1: {names}; --dim and --shape set them"
+            if isinstance(error, ModelError):
+                raise InputError(f"{error}\n  {text}") from error
+            error.add_note(text)
+            raise
+
+    def __str__(self) -> str:
+        """Return name, type and origin of each."""
+        said = [f"{n} {type_text(data)}, {self.origins[n]}" for n, data in self.arrays.items()]
+        return "\n".join(said) or "none"
+
+    def to_dict(self) -> list[dict[str, object]]:
+        """Return name, dtype, shape and origin of each."""
+        return [
+            {
+                "name": name,
+                "dtype": name_of(data.dtype),
+                "shape": list(data.shape),
+                "origin": self.origins[name],
+            }
+            for name, data in self.arrays.items()
+        ]
+
+
+#: What Python's callers give as inputs: arrays by name or by position, an .npz file or a folder
+#: of ONNX test data, what the command line's options say, or nothing.
+Given = Mapping[str, Any] | Sequence[Any] | Array | str | os.PathLike[str] | Wanted | None
+#: What `asked` makes of it: arrays by name or by position, or where they come from.
+Asked = Mapping[str, Any] | Sequence[Any] | Array | Wanted
+
+
+def asked(given: Given, seed: int = 0, shapes: Shapes = (), dims: Dims = ()) -> Asked:
+    """Return what a caller wants as inputs: arrays, or where they come from.
+
+    Args:
+        given: arrays, a file, or None for random ones.
+        seed: of random ones.
+        shapes: of random ones.
+        dims: of random ones.
+
+    Raises:
+        UsageError: shapes or dimensions beside arrays, which have theirs.
+    """
+    chosen = rules.shapes("shapes", shapes), rules.dims("dims", dims)
+    if given is None:
+        return Wanted(seed=seed, shapes=chosen[0], dims=chosen[1])
+    if isinstance(given, Wanted):
+        return replace(given, shapes=(*given.shapes, *chosen[0]), dims=(*given.dims, *chosen[1]))
+    if any(chosen):
+        raise UsageError("shapes= and dims= are for random inputs; inputs= has shapes of its own")
+    if isinstance(given, str | os.PathLike):
+        return Wanted(folder=rules.path("inputs", given))
+    return given
+
+
+def given_inputs(infos: Infos, given: Asked) -> Inputs:
+    """Return arrays for every input of a model.
+
+    Args:
+        infos: `Model.inputs`.
+        given: arrays by name or by position, or where they come from.
+
+    Raises:
+        InputError: a name, dtype or shape that does not fit the model; see `make_inputs`.
+    """
+    if isinstance(given, Wanted):
+        return make_inputs(infos, given)
+    arrays = values_of(infos, given)
+    return Inputs(arrays, dict.fromkeys(arrays, "given"))
+
+
+def make_inputs(infos: Infos, wanted: Wanted) -> Inputs:
+    """Return the inputs that a user asked for.
+
+    Args:
+        infos: `Model.inputs`.
+        wanted: where they come from.
+
+    Raises:
+        InputError: a file or an option that does not fit the model.
+        UsageError: an option that cannot be understood.
+        OSError: a file that cannot be read.
+    """
+    if wanted.folder is not None and wanted.files:
+        raise UsageError("--input and --inputs-from exclude each other")
+    if wanted.folder is not None:
+        return _folder_inputs(infos, wanted.folder)
+    shapes = input_shapes(infos, wanted.shapes, wanted.dims)
+    if wanted.files:
+        return _file_inputs(infos, wanted, shapes)
+    arrays = random_inputs(infos, shapes, wanted.seed)
+    origins = dict.fromkeys(arrays, f"random, seed {wanted.seed}")
+    return Inputs(arrays, origins, _assumed(infos, wanted))
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def input_shapes(
+    infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every input whose rank is known or given.
+
+    Args:
+        infos: `Model.inputs`.
+        shapes: ``name=1x3x224x224``, or the shape alone where the model has one input.
+        dims: ``symbol=size``.
+
+    Raises:
+        InputError: an input or a symbol that the model does not have, or a shape that contradicts.
+        UsageError: a text that is no shape or size.
+    """
+    given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "--shape").items()}
+    sizes = _parse_dims(dims, infos)
+    found: dict[str, tuple[int, ...]] = {}
+    for info in infos:
+        if info.name in given:
+            _bind(info, given[info.name], sizes)
+    for info in infos:
+        if info.name in given:
+            found[info.name] = given[info.name]
+        elif info.shape is not None:
+            found[info.name] = tuple(
+                d if isinstance(d, int) else sizes.get(d or "", 1) for d in info.shape
+            )
+    return found
+
+
+def _assumed(infos: Infos, wanted: Wanted) -> tuple[str, ...]:
+    """Return the dimensions of inputs that nobody gave a shape, but for those with a size."""
+    given = {*_by_input(wanted.shapes, infos, "--shape"), *_parse_dims(wanted.dims, infos)}
+    free = (
+        f"axis {axis} of '{info.name}'" if size is None else size
+        for info in infos
+        if info.name not in given
+        for axis, size in enumerate(info.shape or ())
+        if not isinstance(size, int) and size not in given
+    )
+    return tuple(dict.fromkeys(free))
+
+
+def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """Note what a given shape says about the model's symbols."""
+    if info.shape is None:
+        return
+    if len(info.shape) != len(shape):
+        raise InputError(
+            f"--shape {info.name}={_shape_text(shape)} has {len(shape)} axes; "
+            f"the model wants {info}"
+        )
+    for symbol, size in zip(info.shape, shape, strict=True):
+        if isinstance(symbol, str):
+            sizes.setdefault(symbol, size)
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _parse_shape(text: str) -> tuple[int, ...]:
+    if text in ("", "[]", "()"):
+        return ()
+    if not re.fullmatch(r"\d+([x,]\d+)*", text):
+        raise UsageError(f"--shape {text} is no shape; one looks like 1x3x224x224")
+    return tuple(map(int, re.split("[x,]", text)))
+
+
+def _parse_dims(dims: Sequence[str], infos: Infos) -> dict[str, int]:
+    symbols = [d for info in infos for d in info.shape or () if isinstance(d, str)]
+    found: dict[str, int] = {}
+    for text in dims:
+        symbol, _, size = text.rpartition("=")
+        if not symbol or not size.isdecimal():
+            raise UsageError(f"--dim {text} cannot be understood; it looks like --dim batch=4")
+        if symbol not in symbols:
+            known = ", ".join(dict.fromkeys(symbols)) or "none"
+            raise InputError(
+                f"no input has a dimension '{symbol}'{did_you_mean(symbol, symbols)} "
+                f"(symbolic dimensions: {known})"
+            )
+        found[symbol] = int(size)
+    return found
+
+
+def _by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, str]:
+    """Return what is given for each input, as ``name=text`` or as a text alone."""
+    return {name: found[-1] for name, found in _all_by_input(texts, infos, option).items()}
+
+
+def _all_by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, list[str]]:
+    names = [info.name for info in infos]
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name = next((n for n in names if text.startswith(f"{n}=")), None)
+        if name is not None:
+            found.setdefault(name, []).append(text[len(name) + 1 :])
+            continue
+        before, equals, _ = text.partition("=")
+        if equals and not Path(text).exists():
+            raise InputError(
+                f"{option} {text}: the model has no input '{before}'{did_you_mean(before, names)} "
+                f"(inputs: {', '.join(map(str, infos))})"
+            )
+        if len(names) != 1:
+            raise InputError(
+                f"{option} {text}: say for which of the {len(names)} inputs, as in "
+                f"{option} NAME={text} (inputs: {', '.join(map(str, infos))})"
+            )
+        found.setdefault(names[0], []).append(text)
+    return found
+
+
+# ── random ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def random_inputs(
+    infos: Infos, shapes: Mapping[str, tuple[int, ...]], seed: int
+) -> dict[str, Array]:
+    """Return random arrays, the same ones for the same seed on every machine.
+
+    The generator is ``numpy.random.default_rng(seed)``, drawn from input by input in the model's
+    order: floats and complex numbers are standard normal; int32 and int64, which often are
+    indices, 0 to 9; other integers 0 to 127, or as far as their type goes; booleans and strings
+    of one digit are uniform.
+
+    Raises:
+        InputError: an input whose type or shape is not known.
+    """
+    generator = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for info in infos:
+        if info.dtype is None:
+            raise InputError(
+                f"input '{info.name}' is no tensor: no random one can be made, give it in a file"
+            )
+        if info.name not in shapes:
+            raise InputError(
+                f"the shape of input '{info.name}' is not known; give one, as in "
+                f"--shape {info.name}=1x3x224x224"
+            )
+        found[info.name] = _random(generator, TensorType(info.dtype, shapes[info.name]))
+    return found
+
+
+def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
+    dtype, shape = wanted.dtype, wanted.dims
+    if wanted.size >= 1 << 48:
+        raise InputError(f"no machine has room for {wanted}")
+    if dtype == bool_:
+        return generator.integers(0, 2, shape).astype(bool_)
+    if dtype == string:
+        return generator.integers(0, 10, shape).astype(str).astype(string)
+    if dtype in INTEGERS:
+        most = 9 if dtype in (int32, int64) else min(127, _greatest(dtype))
+        return generator.integers(0, most + 1, shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+def _greatest(dtype: np.dtype) -> int:
+    """Return the greatest integer of a dtype, numpy's own or one of fewer bits."""
+    names = {"int2": 1, "uint2": 3, "int4": 7, "uint4": 15}
+    return names.get(dtype.name) or int(np.iinfo(dtype).max)
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _file_inputs(infos: Infos, wanted: Wanted, shapes: Mapping[str, tuple[int, ...]]) -> Inputs:
+    given = _all_by_input(_expand_archives(wanted.files, infos), infos, "--input")
+    by_name = {info.name: info for info in infos}
+    arrays: dict[str, Array] = {}
+    for name, paths in given.items():
+        files = [Path(path) for path in paths]
+        if all(file.suffix.lower() in IMAGE_SUFFIXES for file in files):
+            arrays[name] = read_images(files, by_name[name], shapes.get(name), wanted.pixels)
+        elif len(files) == 1:
+            arrays[name] = as_declared(read_array(files[0], name), by_name[name])
+        else:
+            raise UsageError(
+                f"--input {name} is given {len(files)} times; only pictures make a batch"
+            )
+    return Inputs(arrays, {name: ", ".join(paths) for name, paths in given.items()})
+
+
+def as_declared(data: Array, info: TensorInfo | None) -> Array:
+    """Return elements of types that numpy files have no name for, such as bfloat16 and strings."""
+    if data.dtype.kind == "U" and (info is None or info.dtype in (None, string)):
+        return data.astype(string)
+    if info is None or info.dtype is None or data.dtype == info.dtype:
+        return data
+    nameless = data.dtype.kind == "V" and data.itemsize == info.dtype.itemsize
+    return data.view(info.dtype) if nameless else data
+
+
+def _expand_archives(texts: Sequence[str], infos: Infos) -> list[str]:
+    """Replace an .npz file that is given without a name by one entry for each of its arrays."""
+    names = {info.name for info in infos}
+    found: list[str] = []
+    for text in texts:
+        named = any(text.startswith(f"{name}=") for name in names)
+        if named or len(names) == 1 or Path(text).suffix.lower() != ".npz":
+            found.append(text)
+        else:
+            found.extend(f"{name}={text}" for name in read_archive(Path(text)) if name in names)
+    return found
+
+
+# ── test data ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _folder_inputs(infos: Infos, folder: Path) -> Inputs:
+    by_name = {info.name: info for info in infos}
+    if folder.is_dir():
+        arrays = read_test_data(folder, "input", list(by_name))
+    elif folder.suffix.lower() == ".npz":
+        found = read_archive(folder).items()
+        arrays = {n: as_declared(data, by_name[n]) for n, data in found if n in by_name}
+    else:
+        raise InputError(
+            f"--inputs-from {folder}: neither a folder with input_0.pb, input_1.pb, ... "
+            "nor an .npz file"
+        )
+    return Inputs(arrays, dict.fromkeys(arrays, str(folder)))

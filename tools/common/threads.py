@@ -1,0 +1,38 @@
+"""The CPU threads that every contestant has: those of numpy's matrix products."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...backends.numpy.numerics import blas
+from ...runtime.errors import UsageError
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def use_threads(number: int | None) -> Iterator[None]:
+    """Let numpy's matrix products run on so many threads for a while; None changes nothing.
+
+    Raises:
+        UsageError: the number makes no sense, or numpy's BLAS is another one than OpenBLAS.
+    """
+    if number is None:
+        yield
+        return
+    if number < 1:
+        raise UsageError(f"{number} threads; it must be 1 or more")
+    before = blas.threads()
+    if before is None or not blas.set_threads(number):
+        raise UsageError("the threads of numpy's BLAS cannot be set here; it is not OpenBLAS")
+    try:
+        yield
+    finally:
+        blas.set_threads(before)

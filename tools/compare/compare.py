@@ -1,0 +1,303 @@
+"""Several backends on one model and the same inputs: do they agree, and how fast is each?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ... import api
+from ...api import Loadable, Operators
+from ...arguments import in_data_dir, public
+from ...backends.numpy.numerics import blas
+from ...runtime.base.notebook import Shown
+from ...runtime.errors import UsageError
+from ...runtime.ir.types import Array
+from ..common.console import Say, silent, text_of
+from ..common.deadline import time_limit
+from ..common.inputs import Dims, Given, Inputs, Shapes, asked
+from ..common.measure import Repeat, Timing
+from ..common.threads import use_threads
+from ..export.export import model_title
+from ..runners.runners import Settings, check_names, default_names
+from ..runners.saved import Saved, write_comparison
+from ..verdict.agreement import Agreement, Word
+from ..verdict.error_bounds import exit_code, overall
+from ..verdict.tolerances import ByName, Chosen
+from .run_all import Entry, Race
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonResult:
+    """What one contestant did.
+
+    Attributes:
+        name: the contestant.
+        about: what it is and where it runs.
+        precision: arithmetic of its float32 tensors.
+        load: seconds from the source to a model that is ready to run; NaN for saved outputs.
+        cold: seconds of the first run, arrays in to arrays out; likewise.
+        steady: later runs, arrays in to arrays out, the contestants taking turns.
+        outputs: what it computed.
+        agreements: each output against the reference's; empty for the reference.
+        error: relative L2 distance of the worst output from the same model in float64; None where
+            that was not run.
+    """
+
+    name: str
+    about: str
+    precision: str
+    load: float
+    cold: float
+    steady: Timing
+    outputs: Mapping[str, Array] = field(repr=False, compare=False)
+    agreements: tuple[Agreement, ...] = ()
+    error: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output agrees with the reference's."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """The worst verdict of an output."""
+        return overall([found.verdict for found in self.agreements])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the outputs, times in milliseconds, for JSON."""
+        return {
+            "name": self.name,
+            "about": self.about,
+            "precision": self.precision,
+            "load_ms": self.load * 1e3,
+            "cold_ms": self.cold * 1e3,
+            "steady_ms": self.steady.to_dict(),
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "error": self.error,
+            "outputs": [found.to_dict() for found in self.agreements],
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
+    """What came out; print it, or look at `results`.
+
+    Attributes:
+        model: the file's name, or ``model`` for one that was given in memory.
+        inputs: what all were fed.
+        threads: of each contestant on the CPU, None if numpy's BLAS does not say.
+        results: one a contestant; the first one is the reference.
+        skipped: why a contestant did not take part, by name.
+        stopped: why it is not complete; empty if it is.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+    """
+
+    model: str
+    inputs: Inputs
+    threads: int | None
+    results: tuple[ComparisonResult, ...]
+    skipped: Mapping[str, str]
+    stopped: str = ""
+    allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        return f"{self.model}: {self.verdict}; " + ", ".join(r.name for r in self.results)
+
+    @property
+    def reference(self) -> ComparisonResult:
+        """The contestant that the others are held against."""
+        return self.results[0]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all agree: no output is a mismatch, and none is inconclusive."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """``ok``, ``MISMATCH`` or ``inconclusive``: the worst verdict of an output."""
+        return overall([result.verdict for result in self.results])
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        allowed = self.allow_inconclusive
+        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
+
+    def __getitem__(self, name: str) -> ComparisonResult:
+        """Return the result of a contestant; raises KeyError if it took no part."""
+        for result in self.results:
+            if result.name == name:
+                return result
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        from .compare_view import show_comparison
+
+        return text_of(show_comparison, self)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row a contestant and output, as `pandas.DataFrame` takes them."""
+        return [
+            {
+                "contestant": result.name,
+                "output": found.output,
+                "verdict": found.verdict,
+                "reason": found.reason,
+                "max_abs": found.max_abs,
+                "max_rel": found.max_rel,
+                "rel_l2": found.rel_l2,
+                "allowed": found.tolerance.bound(found.scale),
+                **({} if found.differences is None else found.differences.to_dict()),
+                "error": result.error,
+                "load_ms": result.load * 1e3,
+                "cold_ms": result.cold * 1e3,
+                "steady_ms": result.steady.median * 1e3,
+            }
+            for result in self.results[1:]
+            for found in result.agreements
+        ]
+
+    @public()
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Write the inputs and everybody's outputs to an .npz file, for `compare(load=file)`."""
+        saved = {r.name: Saved(r.about, r.precision, r.outputs) for r in self.results}
+        write_comparison(Path(file), self.inputs.arrays, saved)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the arrays, for JSON."""
+        return {
+            "model": self.model,
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "reference": self.reference.name,
+            "threads": self.threads,
+            "inputs": self.inputs.to_dict(),
+            "contestants": [result.to_dict() for result in self.results],
+            "skipped": dict(self.skipped),
+            "stopped": self.stopped,
+        }
+
+
+@public()
+@in_data_dir
+def compare(
+    source: Loadable,
+    contestants: Sequence[str] | None = None,
+    inputs: Given = None,
+    *,
+    seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    outputs: Sequence[str] = (),
+    rtol: float | ByName | None = None,
+    atol: float | ByName | None = None,
+    repeat: Repeat | int | None = None,
+    fallback: str | None = None,
+    precision: str = "float32",
+    skip_unavailable: bool = False,
+    load: str | os.PathLike[str] | None = None,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    allow_inconclusive: bool = False,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Comparison:
+    """Run a model on several backends and compare outputs and latencies.
+
+    All run in this process on the same inputs. Latencies are from arrays to arrays, transfers to
+    a device included; the steady ones are measured in turns, warmed up. Outputs may differ by what
+    rounding costs, which runs of the same graph in float64 tell; see `verdict`.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        contestants: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs,
+            or folders of ONNX test data; the first one is the reference. Every backend that can run
+            here, and onnxruntime, where None.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            those of `load`, or of a folder that takes part, or random ones, where None.
+        seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
+        outputs: tensors to compare, intermediate ones too; the model's outputs where empty.
+        rtol: difference that is allowed, as a share of max |reference|, in place of what is
+            measured: one for all outputs, or by name of an output or dtype.
+        atol: difference that is allowed besides, likewise.
+        repeat: measured runs of each contestant; about a second's where None.
+        fallback: backend for nodes that one of tercet's backends does not run.
+        precision: arithmetic of float32 tensors on tercet's backends.
+        skip_unavailable: leave out who cannot run here or does not run the model.
+        load: what `Comparison.save` wrote; its contestants take part.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        allow_inconclusive: whether `Comparison.exit_code` is 0 for what is inconclusive, too.
+        timeout: seconds after which it ends with what it has; None for as long as it takes.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        UsageError: fewer than two contestants, or an unknown one.
+        BackendUnavailable: a contestant cannot run here.
+        UnsupportedError: a contestant does not run the model.
+        InputError: inputs that do not fit, or files of outputs that do not.
+        ModelError: the model cannot be read.
+        TimeLimitError: the time was up before two contestants had run.
+    """
+    chosen = tuple(contestants) if contestants is not None else default_names()
+    check_names(chosen, files=True)
+    if len(chosen) < 2 and load is None:
+        raise UsageError(
+            f"a comparison takes two contestants, not {len(chosen)} (such as numpy and onnxruntime)"
+        )
+    settings = Settings(tuple(outputs), fallback, precision, options, operators)
+    race, tolerances = None, Chosen.of(rtol, atol)
+    given = asked(inputs, seed, shapes, dims)
+    with ExitStack() as stack:
+        stack.enter_context(use_threads(threads))
+        limit, tell = stack.enter_context(time_limit(timeout, say))
+        model = stack.enter_context(api.load(source, stop_at=0, operators=operators))
+        race = Race(source, model, settings, tell)
+        race.feed(given, chosen, None if load is None else Path(load))
+        try:
+            race.enter(chosen, skip_unavailable)
+            race.judge(tolerances)
+            race.measure(repeat if isinstance(repeat, Repeat) else Repeat(repeat))
+        finally:
+            race.close()
+    if race is None or len(race.entries) < 2:
+        raise limit.error()
+    race.judge(tolerances, measured=False)
+    results = tuple(_result(name, entry) for name, entry in race.entries.items())
+    return Comparison(
+        model_title(source),
+        race.inputs,
+        blas.threads(),
+        results,
+        race.skipped,
+        limit.stopped,
+        allow_inconclusive,
+    )
+
+
+def _result(name: str, entry: Entry) -> ComparisonResult:
+    contestant = entry.contestant
+    return ComparisonResult(
+        name,
+        contestant.about,
+        contestant.precision,
+        entry.load,
+        entry.cold,
+        Timing(tuple(entry.samples)),
+        entry.outputs,
+        tuple(entry.agreements),
+        entry.error,
+    )

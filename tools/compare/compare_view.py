@@ -1,0 +1,193 @@
+"""A comparison in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ..common.console import STYLES, counted, facts, grid, ms_text
+from ..verdict.agreement import Agreement
+from ..verdict.differences import Differences
+from ..verdict.error_bounds import WORDS
+from .compare import Comparison, ComparisonResult
+
+DETAILED_OUTPUTS = 20
+#: Contestants beside each other in a table of statistics.
+ABREAST = 4
+
+
+def show_comparison(console: Console, comparison: Comparison, *, stats: bool = False) -> None:
+    """Print latencies, differences and the verdict.
+
+    Args:
+        console: where.
+        comparison: what was found.
+        stats: whether to show how the differences of all outputs are spread; of those that are
+            wrong it is always shown.
+    """
+    _show_head(console, comparison)
+    _show_latencies(console, comparison.results)
+    console.print()
+    _show_differences(console, comparison)
+    _show_statistics(console, comparison, everything=stats)
+    if comparison.skipped:
+        console.print()
+    for name, reason in comparison.skipped.items():
+        console.print(Text.assemble((name, "yellow"), f" did not take part: {reason}"))
+    _show_verdict(console, comparison)
+
+
+def _show_head(console: Console, comparison: Comparison) -> None:
+    precisions = dict.fromkeys(result.precision for result in comparison.results)
+    facts(
+        console,
+        {
+            "model": comparison.model,
+            "inputs": str(comparison.inputs),
+            "contestants": "\n".join(map(_about, comparison.results)),
+            "reference": comparison.reference.name,
+            "precision": ", ".join(precisions),
+        },
+    )
+    console.print()
+
+
+def _about(result: ComparisonResult) -> str:
+    exact = "" if result.error is None else f"; {result.error:.0e} from float64"
+    return f"{result.name}: {result.about}{exact}"
+
+
+def _show_latencies(console: Console, results: Sequence[ComparisonResult]) -> None:
+    table = grid("latency", "load ms", "cold ms", "steady ms", "p10", "p90", "runs", "speed")
+    reference = results[0].steady.median
+    for result in results:
+        steady = result.steady
+        if not steady.samples and result.load != result.load:
+            continue  # saved outputs
+        speed = reference / steady.median
+        table.add_row(
+            Text(result.name),
+            ms_text(result.load),
+            ms_text(result.cold),
+            *(ms_text(steady.quantile(q)) if steady.samples else "-" for q in (0.5, 0.1, 0.9)),
+            str(len(steady.samples)),
+            f"{speed:.2f}x" if speed == speed else "-",
+        )
+    if table.row_count:
+        console.print(table)
+
+
+def _show_differences(console: Console, comparison: Comparison) -> None:
+    table = grid("output", "against", "max abs", "max rel", "rel L2", "rounding", "verdict", left=2)
+    rows = [(r, found) for r in comparison.results[1:] for found in r.agreements]
+    shown = sorted(rows, key=lambda row: -WORDS.index(row[1].verdict))[:DETAILED_OUTPUTS]
+    for result, found in shown:
+        table.add_row(
+            Text(found.output),
+            Text(result.name),
+            *(_number(x) for x in (found.max_abs, found.max_rel, found.rel_l2)),
+            _allowed(found),
+            Text(found.verdict, STYLES[found.verdict]),
+        )
+    console.print(table)
+    if len(rows) > len(shown):
+        more = counted(len(rows) - len(shown), "more output")
+        console.print(Text(f"{more} not shown; --json has all", "dim"))
+    for result, found in shown:
+        if found.reason:
+            console.print(
+                Text.assemble(
+                    (f"{found.output} on {result.name}", STYLES[found.verdict]),
+                    f": {found.reason}",
+                )
+            )
+
+
+#: What `_show_statistics` says of a pair of outputs.
+_STATISTICS: dict[str, Callable[[Differences], str]] = {
+    "mean abs": lambda d: _number(d.mean),
+    "median": lambda d: _number(d.median),
+    "90 % below": lambda d: _number(d.p90),
+    "99 % below": lambda d: _number(d.p99),
+    "99.9 % below": lambda d: _number(d.p999),
+    "cosine": lambda d: "-" if d.cosine != d.cosine else f"{d.cosine:.9f}",
+    "PSNR": lambda d: "-" if abs(d.psnr) == float("inf") else f"{d.psnr:.1f} dB",
+    "ulp, 99 % below": lambda d: "" if d.ulp_p99 is None else f"{d.ulp_p99:.0f}",
+    "ulp, most": lambda d: "" if d.ulp is None else f"{d.ulp:,}",
+    "top-1 the same": lambda d: "" if d.top1 is None else f"{d.top1:.1%}",
+    "top-5 the same": lambda d: "" if d.top5 is None else f"{d.top5:.1%}",
+}
+
+
+def _show_statistics(console: Console, comparison: Comparison, *, everything: bool) -> None:
+    """Print a table for each output, with a column a contestant."""
+    outputs = dict.fromkeys(f.output for r in comparison.results for f in r.agreements)
+    for output in outputs:
+        columns = {
+            result.name: found.differences
+            for result in comparison.results
+            for found in result.agreements
+            if found.output == output and found.differences and (everything or not found.ok)
+        }
+        names = list(columns)
+        for at in range(0, len(names), ABREAST):
+            _show_columns(
+                console, output, {name: columns[name] for name in names[at : at + ABREAST]}
+            )
+
+
+def _show_columns(console: Console, output: str, columns: Mapping[str, Differences | None]) -> None:
+    console.print()
+    table = grid(output, *columns)
+    for title, text in _STATISTICS.items():
+        cells = ["" if found is None else text(found) for found in columns.values()]
+        if any(cells):
+            table.add_row(Text(title), *cells)
+    console.print(table)
+
+
+def _allowed(found: Agreement) -> str:
+    return _number(found.tolerance.bound(found.scale))
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else "-" if value != value else f"{value:.1e}"
+
+
+def _show_verdict(console: Console, comparison: Comparison) -> None:
+    console.print()
+    console.print(
+        Text(
+            "max rel: max abs by the greatest magnitude of the reference. "
+            f"rounding: the most that it may cost an element, {_bounds_text(comparison)}. cold: "
+            "first run after loading. steady: median of later runs in turns, arrays in to arrays "
+            "out.",
+            "dim",
+        )
+    )
+    if comparison.stopped:
+        console.print(Text(f"not complete: {comparison.stopped}", "bold yellow"))
+    if comparison.ok:
+        others = [result.name for result in comparison.results[1:]]
+        verb = "agrees" if len(others) == 1 else "agree"
+        said = f"{', '.join(others)} {verb} with {comparison.reference.name}"
+        console.print(Text(said, "bold green"))
+        return
+    for word in ("inconclusive", "MISMATCH"):
+        named = [result.name for result in comparison.results if result.verdict == word]
+        if named:
+            said = f"{word}: {', '.join(named)} against {comparison.reference.name}"
+            console.print(Text(said, STYLES[word]))
+
+
+def _bounds_text(comparison: Comparison) -> str:
+    """Say where the bounds come from."""
+    origins = {f.tolerance.origin for r in comparison.results for f in r.agreements}
+    said = {
+        "float64": "measured in float64",
+        "dtype": "as the dtype has it",
+        "given": "as --rtol and --atol say",
+    }
+    return ", or ".join(text for origin, text in said.items() if origin in origins)

@@ -1,0 +1,449 @@
+"""Contestants node by node: which one is the first that computes something wrong?
+
+*Alone*, every step of the contestant is replayed by itself on what the reference has computed, so
+that neither the steps before it nor the memory plan touch it; nodes that the contestant fuses are
+one step. *Cumulative*, the contestant runs the whole graph, and its tensors are compared as they
+come. What is wrong and what is rounding is decided by `verdict`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from ...api import Loadable, Operators, load
+from ...arguments import in_data_dir, public
+from ...runtime.base.notebook import Shown
+from ...runtime.errors import InputError, TercetError
+from ...runtime.ir.graph import Graph, Node
+from ...runtime.ir.types import Array, HostValue
+from ...runtime.options import Options
+from ..common.console import Say, silent, text_of
+from ..common.deadline import time_limit
+from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.threads import use_threads
+from ..export.export import model_title
+from ..runners.replay import (
+    Player,
+    feeds_of,
+    live_values,
+    open_players,
+    part_of,
+    prepared,
+    run_all,
+)
+from ..runners.runners import Settings
+from ..verdict.agreement import Word
+from ..verdict.error_bounds import Finding, Judge, exit_code, flat, overall
+
+#: Samples of the whole graph, every tensor of which is kept.
+_SAMPLES = 3
+_WORST_FIRST = ("wrong", "inconclusive", "within rounding", "equal")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One step of the contestant.
+
+    Attributes:
+        number: its place in the order of execution, from 1.
+        nodes: the file's names of the nodes in it.
+        operators: their operators, joined by ``+``.
+        findings: each tensor that leaves it.
+        refused: why the contestant does not run it; empty if it does.
+        repeatable: whether a second run gave the same bits; None if there was none.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    operators: str
+    findings: tuple[Finding, ...] = ()
+    refused: str = ""
+    repeatable: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The nodes' names, joined by ``+``."""
+        return " + ".join(self.nodes)
+
+    @property
+    def excess(self) -> float:
+        """The greatest difference as a share of what is allowed."""
+        return max((finding.excess for finding in self.findings), default=0.0)
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``within rounding``, ``inconclusive``, ``wrong``, ``random``, ``not run``."""
+        if self.refused:
+            return "not run"
+        if not self.findings:
+            return "random"
+        verdicts = {finding.verdict for finding in self.findings}
+        return next(v for v in _WORST_FIRST if v in verdicts)
+
+    @property
+    def worst(self) -> Finding | None:
+        """The tensor that is furthest off."""
+        return max(self.findings, key=lambda finding: finding.excess, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "number": self.number,
+            "nodes": list(self.nodes),
+            "operators": self.operators,
+            "verdict": self.verdict,
+            "excess": self.excess,
+            "repeatable": self.repeatable,
+            "refused": self.refused,
+            "tensors": [finding.to_dict() for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Layers(Shown):
+    """What came out, in the order of execution; print it, or look at `first` and `worst`.
+
+    Attributes:
+        model: the reference's file.
+        other: the contestant's file, where it is not the same.
+        reference: who computed what is right.
+        contestant: who is held against it.
+        cumulative: whether the contestant ran the whole graph, or each step alone.
+        inputs: what the model was fed.
+        layers: every step.
+        others: the same for the third contestant and those behind it.
+        stopped: why it is not complete; empty if it is.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+    """
+
+    model: str
+    other: str
+    reference: str
+    contestant: str
+    cumulative: bool
+    inputs: Inputs
+    layers: tuple[Layer, ...]
+    others: tuple[Layers, ...] = ()
+    stopped: str = ""
+    allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        return f"{self.model}: {self.verdict}; {self.contestant} against {self.reference}"
+
+    @property
+    def first(self) -> Layer | None:
+        """The first step that is wrong; None if none is."""
+        return next((layer for layer in self.layers if layer.verdict == "wrong"), None)
+
+    @property
+    def worst(self) -> list[Layer]:
+        """The steps that differ, the worst first."""
+        differing = [layer for layer in self.layers if layer.excess > 0]
+        return sorted(differing, key=lambda layer: layer.excess, reverse=True)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong, all was run, and what was run twice gave the same bits."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """``MISMATCH`` where a step is wrong or not repeatable, ``inconclusive`` where one is.
+
+        That is what a step is, too, that was not run.
+        """
+        own: list[Word] = [found.verdict for found in self.others]
+        for layer in self.layers:
+            if layer.verdict == "wrong" or layer.repeatable is False:
+                own.append("MISMATCH")
+            elif layer.verdict in ("inconclusive", "not run"):
+                own.append("inconclusive")
+        return overall(own)
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        allowed = self.allow_inconclusive
+        return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
+
+    def __str__(self) -> str:
+        from .layers_view import show_layers
+
+        return text_of(show_layers, self)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row a tensor, as `pandas.DataFrame` takes them."""
+        return [
+            {
+                "contestant": each.contestant,
+                "number": layer.number,
+                "nodes": layer.name,
+                "operators": layer.operators,
+                "tensor": finding.agreement.output,
+                "verdict": finding.verdict,
+                "max_abs": finding.agreement.max_abs,
+                "allowed": finding.agreement.tolerance.absolute,
+                "excess": finding.excess,
+            }
+            for each in (self, *self.others)
+            for layer in each.layers
+            for finding in layer.findings
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "model": self.model,
+            "other": self.other,
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "reference": self.reference,
+            "contestant": self.contestant,
+            "mode": "cumulative" if self.cumulative else "alone",
+            "inputs": self.inputs.to_dict(),
+            "first": None if self.first is None else self.first.number,
+            "layers": [layer.to_dict() for layer in self.layers],
+            "others": [found.to_dict() for found in self.others],
+            "stopped": self.stopped,
+        }
+
+
+@public()
+@in_data_dir
+def compare_layers(
+    source: Loadable,
+    contestants: Sequence[str | Player] | None = None,
+    inputs: Given = None,
+    *,
+    other: Loadable | None = None,
+    seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    cumulative: bool = False,
+    twice: bool = False,
+    optimise: bool = True,
+    fallback: str | None = None,
+    precision: str = "float32",
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    allow_inconclusive: bool = False,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Layers:
+    """Compare contestants with a reference, node by node.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        contestants: names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
+            which is the reference; one alone is both where `other` is given. With `cumulative` an
+            .npz file of tensors may be among the others. Where None, all that can run here.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
+        other: a model that the contestant runs instead, with tensors of the same names: what was
+            edited in it is found.
+        seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
+        cumulative: let the contestant run the whole graph, instead of each step alone.
+        twice: let the contestant run everything twice, and compare the bits.
+        optimise: compare the graph after the passes; without, as the file has it. With `other` it
+            is always the file's.
+        fallback: backend for nodes that one of tercet's backends does not run.
+        precision: arithmetic of float32 tensors on the contestants.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        allow_inconclusive: whether `Layers.exit_code` is 0 for what is inconclusive, too.
+        timeout: seconds after which it ends with what it has; None for as long as it takes.
+        say: told of each stage.
+        **options: further fields of `Options`, such as `stop_at`.
+
+    Returns:
+        What is to be said of the first contestant; the others are in `others`.
+
+    Raises:
+        UsageError: too few contestants.
+        BackendUnavailable, UnsupportedError: a contestant cannot run here, or not the model.
+        InputError: inputs that do not fit, or models whose tensors have no names in common.
+        ModelError: the model cannot be read.
+    """
+    chosen = Settings((), fallback, precision, options, operators)
+    given = asked(inputs, seed, shapes, dims)
+    if contestants is None and other is not None:
+        contestants = ("numpy",)
+    players = open_players(contestants, chosen, same=other is not None, files=cumulative)
+    wanted = Options(**{"precision": precision, **options})
+    if other is not None or not optimise:
+        wanted = replace(wanted, stop_at=0)
+    titles = model_title(source), "" if other is None else model_title(other)
+    feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
+    with (
+        use_threads(threads),
+        time_limit(timeout, say) as (limit, tell),
+        load(source, stop_at=0, operators=operators) as model,
+        nullcontext() if other is None else load(other, stop_at=0, operators=operators) as second,
+    ):
+        feeds = given_inputs(model.inputs, given)
+        with feeds.explained():
+            graph = prepared(model.imported, feeds.arrays, wanted)
+        theirs = graph if second is None else second.imported
+        tell(f"{players[0].name}: running everything")
+        values = run_all(players[0], graph, feeds.arrays)
+        for player in players[1:]:
+            match = Match(player, graph, values, twice=twice, say=tell)
+            if cumulative:
+                steps = match.cumulative(theirs, feeds.arrays)
+            elif other is not None:
+                steps = match.alone(theirs, between(theirs, values))
+            else:
+                steps = match.alone(theirs, player.units(theirs))
+            for layer in steps:
+                done[player.name].append(layer)
+    if not any(done.values()) and limit.passed:
+        raise limit.error()
+    head = (*titles, players[0].name)
+    first, *others = (
+        Layers(*head, name, cumulative, feeds, tuple(layers)) for name, layers in done.items()
+    )
+    return replace(
+        first,
+        others=tuple(others),
+        stopped=limit.stopped,
+        allow_inconclusive=allow_inconclusive,
+    )
+
+
+class Match:
+    """Holds one contestant against what the reference computed.
+
+    Args:
+        contestant: who is held against it.
+        graph: what the reference ran.
+        values: everything that the reference computed, and the model's inputs, by name.
+        twice: whether the contestant runs everything twice.
+        say: told of each stage.
+    """
+
+    def __init__(
+        self,
+        contestant: Player,
+        graph: Graph,
+        values: Mapping[str, HostValue],
+        *,
+        twice: bool = False,
+        say: Say = silent,
+    ) -> None:
+        self._contestant, self._graph = contestant, graph
+        self._values, self._twice, self._say = values, twice, say
+
+    def alone(self, graph: Graph, units: Sequence[tuple[Node, ...]]) -> Iterator[Layer]:
+        """Replay every step by itself, one after the other.
+
+        Args:
+            graph: what the contestant runs.
+            units: the nodes of each step.
+        """
+        for number, nodes in enumerate(units, 1):
+            self._say(f"{self._contestant.name}: step {number} of {len(units)}")
+            yield self._replayed(graph, nodes, number)
+
+    def _replayed(self, graph: Graph, nodes: Sequence[Node], number: int) -> Layer:
+        part = part_of(graph, nodes)
+        part.set_outputs({n: v for n, v in part.outputs.items() if n in self._values})
+        missing = [value.name for value in part.inputs if value.name not in self._values]
+        if missing or not part.outputs:
+            name = missing[0] if missing else nodes[-1].output.name
+            raise InputError(f"the reference has no tensor '{name}', which {nodes[-1].name} has")
+        if not all(node.op.deterministic for node in nodes):
+            return _layer(number, nodes)
+        feeds = feeds_of(part, self._values)
+        try:
+            found = self._contestant.run(part, feeds)
+            again = self._contestant.run(part, feeds) if self._twice else None
+        except TercetError as error:
+            return _layer(number, nodes, refused=str(error))
+        wanted = {name: self._values[name] for name in part.outputs}
+        judge = self._judge(graph, part, feeds)
+        findings = judge.findings(wanted, found)
+        return _layer(number, nodes, findings, _is_same(found, again))
+
+    def _judge(self, graph: Graph, part: Graph, feeds: Mapping[str, HostValue]) -> Judge:
+        """Return who knows what a part may give: by what the reference ran in its place."""
+        if graph is not self._graph:
+            known = self._graph.nodes
+            nodes = [n for n in known if any(v.name in part.outputs for v in n.outputs)]
+            part = part_of(self._graph, nodes)
+            feeds = feeds_of(part, self._values)
+        return Judge(part, feeds, self._contestant.precision)
+
+    def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
+        """Let the contestant run the whole graph."""
+        self._say(f"{self._contestant.name}: running everything")
+        found = run_all(self._contestant, graph, feeds)
+        again = run_all(self._contestant, graph, feeds) if self._twice else None
+        self._say("running everything in float64")
+        every = self._graph.clone()
+        every.set_outputs({value.name: value for value in live_values(every)})
+        judge = Judge(every, feeds, self._contestant.precision, most=_SAMPLES)
+        for number, node in enumerate(graph.nodes, 1):
+            own = [value.name for value in node.outputs if value.name in found]
+            wanted = {name: self._values[name] for name in own if name in self._values}
+            theirs = {name: found[name] for name in wanted}
+            repeated = None if again is None else {name: again[name] for name in wanted}
+            findings = judge.findings(wanted, theirs) if node.op.deterministic else []
+            yield _layer(number, (node,), findings, _is_same(theirs, repeated))
+
+
+def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, ...]]:
+    """Return the nodes that lead from tensors that are known by name to the next ones that are."""
+    units: list[tuple[Node, ...]] = []
+    for node in graph.nodes:
+        live = (value for value in node.outputs if value.consumers or graph.is_output(value))
+        if not any(value.name in values for value in live):
+            continue
+        inside, waiting = {node}, [node]
+        while waiting:
+            for value in waiting.pop().reads:
+                source = value.producer
+                if source is not None and value.name not in values and source not in inside:
+                    inside.add(source)
+                    waiting.append(source)
+        units.append(tuple(each for each in graph.nodes if each in inside))
+    return units
+
+
+def _layer(
+    number: int,
+    nodes: Sequence[Node],
+    findings: Sequence[Finding] = (),
+    repeatable: bool | None = None,
+    *,
+    refused: str = "",
+) -> Layer:
+    names = tuple(dict.fromkeys(name for node in nodes for name in node.origin))
+    operators = "+".join(node.kind for node in nodes)
+    return Layer(number, names, operators, tuple(findings), refused, repeatable)
+
+
+def _is_same(found: Mapping[str, HostValue], again: Mapping[str, HostValue] | None) -> bool | None:
+    """Whether two runs gave the same bits; None if there was one only."""
+    if again is None:
+        return None
+    pairs = zip_longest(flat(found).values(), flat(again).values())
+    return all(a is not None and b is not None and _same_bits(a, b) for a, b in pairs)
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    if a.dtype == object or b.dtype == object:
+        return bool(np.array_equal(a, b))
+    return a.shape == b.shape and a.tobytes() == b.tobytes()

@@ -1,0 +1,108 @@
+"""A comparison node by node in a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..common.console import counted, facts, grid
+from .layers import Layer, Layers
+
+SHOWN = 12
+_STYLES = {
+    "wrong": "bold red",
+    "inconclusive": "bold yellow",
+    "not run": "yellow",
+    "random": "dim",
+    "equal": "dim",
+}
+
+
+def show_layers(console: Console, found: Layers) -> None:
+    """Print the steps that differ, the worst first, and which one is the first that is wrong."""
+    facts(
+        console,
+        {
+            "model": found.model,
+            "against": found.other,
+            "inputs": str(found.inputs),
+            "reference": found.reference,
+        },
+    )
+    for each in (found, *found.others):
+        console.print()
+        _show_contestant(console, each)
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+
+
+def _show_contestant(console: Console, found: Layers) -> None:
+    mode = "the whole graph, tensor by tensor" if found.cumulative else "each step by itself"
+    facts(console, {"contestant": f"{found.contestant}, {mode}"})
+    console.print()
+    refused = [layer for layer in found.layers if layer.refused]
+    rows = found.worst[:SHOWN]
+    if rows:
+        table = grid(
+            "step", "nodes", "operators", "max abs", "rounding", "excess", "verdict", left=3
+        )
+        for layer in rows:
+            _add_row(table, layer)
+        console.print(table)
+        console.print()
+    for layer in refused[:SHOWN]:
+        console.print(Text.assemble((layer.name, "yellow"), f" was not run: {layer.refused}"))
+    for layer in found.layers:
+        if layer.repeatable is False:
+            console.print(Text.assemble((layer.name, "bold red"), " gives other bits every time"))
+    _show_verdict(console, found)
+
+
+def _add_row(table: Table, layer: Layer) -> None:
+    worst = layer.worst
+    if worst is None:
+        return
+    table.add_row(
+        str(layer.number),
+        Text(layer.name),
+        Text(layer.operators),
+        _number(worst.agreement.max_abs),
+        _number(worst.agreement.tolerance.absolute),
+        _number(layer.excess),
+        Text(layer.verdict, _STYLES.get(layer.verdict, "")),
+    )
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else "-" if value != value else f"{value:.1e}"
+
+
+def _show_verdict(console: Console, found: Layers) -> None:
+    if not found.layers:
+        console.print(Text("no step has been compared", "bold yellow"))
+        return
+    counts = Counter(layer.verdict for layer in found.layers)
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
+    console.print(
+        Text(
+            "rounding: the most that it may cost an element, measured in float64. excess: the "
+            "greatest difference by what rounding may cost there.",
+            "dim",
+        )
+    )
+    first = found.first
+    if first is None:
+        whole = replace(found, others=()).ok
+        agree = f"no mismatch found on {found.contestant}"
+        console.print(Text(agree, "bold green" if whole else "bold yellow"))
+        return
+    console.print(Text(f"first diverging step: {first.name} ({first.operators})", "bold red"))
+    for finding in first.findings:
+        if not finding.ok:
+            said = f"{finding.agreement.output}: {finding.agreement.reason}"
+            console.print(Text(said))

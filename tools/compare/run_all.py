@@ -1,0 +1,183 @@
+"""Contestants on one model: each loads it, runs, is held against the first one, and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
+from time import perf_counter
+
+from ...api import Loadable
+from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
+from ...runtime.ir.types import Array, HostValue
+from ...runtime.session.model import Model
+from ..common.console import Say
+from ..common.inputs import Asked, Inputs, Wanted, given_inputs, make_inputs
+from ..common.measure import Repeat, interleave, timed
+from ..common.nested import flat
+from ..runners.runners import Contestant, Settings, open_contestant
+from ..runners.saved import Saved, inputs_beside, is_saved, open_saved, read_comparison
+from ..verdict.agreement import Agreement, missing
+from ..verdict.tolerances import Bounds, Chosen
+
+
+@dataclass(slots=True)
+class Entry:
+    """A contestant that has run once.
+
+    Attributes:
+        contestant: who.
+        load: seconds until it was ready; NaN for saved outputs.
+        cold: seconds of its first run; likewise.
+        outputs: what it computed.
+        agreements: each output against the reference's; empty for the reference.
+        error: relative L2 distance of its worst output from float64; None where that is not known.
+        samples: seconds of later runs.
+    """
+
+    contestant: Contestant
+    load: float
+    cold: float
+    outputs: dict[str, Array]
+    agreements: list[Agreement] = field(default_factory=list[Agreement])
+    error: float | None = None
+    samples: list[float] = field(default_factory=list[float])
+
+
+class Race:
+    """All contestants on one model.
+
+    Args:
+        source: the model, as every contestant loads it for itself.
+        model: the same, loaded without any pass.
+        settings: what the contestants have in common.
+        say: told of each stage.
+
+    Attributes:
+        entries: who has run, by name; the first one is the reference.
+        skipped: why somebody did not, by name.
+        inputs: what all are fed.
+    """
+
+    def __init__(self, source: Loadable, model: Model, settings: Settings, say: Say) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.skipped: dict[str, str] = {}
+        self.inputs = Inputs({}, {})
+        self._source, self._model, self._settings, self._say = source, model, settings, say
+        self._saved: dict[str, Saved] = {}
+
+    def feed(
+        self,
+        given: Asked,
+        names: Sequence[str],
+        load: Path | None,
+    ) -> None:
+        """Settle the inputs.
+
+        Args:
+            given: arrays by name or position, or what the command line's options say.
+            names: of the contestants; a folder of test data among them may have inputs.
+            load: a saved comparison, which has inputs and contestants.
+        """
+        if not isinstance(given, Wanted):
+            self.inputs = given_inputs(self._model.inputs, given)
+        if load is not None:
+            infos = self._model.inputs, self._model.outputs
+            arrays, self._saved = read_comparison(load, *infos)
+            if isinstance(given, Wanted) and not given.is_asked:
+                self.inputs = Inputs(arrays, dict.fromkeys(arrays, str(load)))
+                return
+        if isinstance(given, Wanted):
+            self.inputs = make_inputs(self._model.inputs, inputs_beside(names, given))
+
+    def enter(self, names: Sequence[str], skip: bool) -> None:
+        """Load everybody and run each once; saved contestants come last.
+
+        Args:
+            names: who takes part.
+            skip: whether those that cannot run are left out.
+        """
+        for name in (*names, *self._saved):
+            try:
+                self._enter(name)
+            except (BackendUnavailable, UnsupportedError) as error:
+                if not skip:
+                    raise
+                self.skipped[name] = str(error)
+        if len(self.entries) < 2:
+            able = ", ".join(self.entries) or "none"
+            reasons = "".join(f"\n{name}: {why}" for name, why in self.skipped.items())
+            raise UsageError(f"two contestants are needed; able to run: {able}{reasons}")
+
+    def _enter(self, name: str) -> None:
+        saved = self._saved_under(name)
+        if saved is not None:
+            self.entries[name] = Entry(saved, nan, nan, dict(saved.outputs))
+            return
+        self._say(f"{name}: loading")
+        start = perf_counter()
+        contestant = open_contestant(name, self._source, self._settings)
+        loaded = perf_counter() - start
+        self._say(f"{name}: first run")
+        outputs: dict[str, HostValue] = {}
+        try:
+            with self.inputs.explained():
+                cold = timed(lambda: outputs.update(contestant.run(self.inputs.arrays)))
+            self.entries[name] = Entry(contestant, loaded, cold, flat(outputs))
+        except BaseException:
+            contestant.close()
+            raise
+
+    def _saved_under(self, name: str) -> Saved | None:
+        if name in self._saved:
+            return self._saved[name]
+        if is_saved(name):
+            return open_saved(name, self._model.outputs, self._settings.outputs)
+        return None
+
+    def judge(self, tolerances: Chosen, *, measured: bool = True) -> None:
+        """Hold everybody against the reference who has not been yet.
+
+        Args:
+            tolerances: what a user gave.
+            measured: whether the model may run in float64 for the others.
+        """
+        (reference, first), *others = self.entries.items()
+        graph, arrays = self._model.imported, self.inputs.arrays
+        bounds = Bounds(graph, arrays, tolerances, self._settings.outputs, self._say)
+        for name, entry in others:
+            if entry.agreements:
+                continue
+            precisions = first.contestant.precision, entry.contestant.precision
+            entry.agreements = [
+                bounds.compare(output, data, entry.outputs[output], precisions, measured=measured)
+                if output in entry.outputs
+                else missing(output, data, name)
+                for output, data in first.outputs.items()
+            ]
+            extra = (output for output in entry.outputs if output not in first.outputs)
+            entry.agreements += [missing(o, entry.outputs[o], reference) for o in extra]
+        if measured:
+            for entry in self.entries.values():
+                entry.error = bounds.error(entry.outputs)
+
+    def measure(self, repeat: Repeat) -> None:
+        """Measure everybody who can run, in turns."""
+        live = {n: e for n, e in self.entries.items() if not isinstance(e.contestant, Saved)}
+        samples: dict[str, list[float]] = {}
+        try:
+            calls = {name: self._runner(entry) for name, entry in live.items()}
+            cold = {name: entry.cold for name, entry in live.items()}
+            interleave(calls, repeat, self._say, cold, samples)
+        finally:
+            for name, found in samples.items():
+                live[name].samples = found
+
+    def _runner(self, entry: Entry) -> Callable[[], object]:
+        return lambda: entry.contestant.run(self.inputs.arrays)
+
+    def close(self) -> None:
+        """Give all memory back."""
+        for entry in self.entries.values():
+            entry.contestant.close()

@@ -1,0 +1,415 @@
+"""What this machine has of what tercet can use, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from ... import __path__ as package
+from ... import __version__, backends
+from ...arguments import public
+from ...backends import Availability
+from ...backends.numpy.numerics import blas
+from ...runtime.base.arguments import number
+from ...runtime.base.cache import Cache, default_cache
+from ...runtime.base.notebook import Shown
+from ...runtime.errors import BackendUnavailable, UsageError, did_you_mean
+from ..common.console import Say, bytes_text, grid, lines, silent, text_of
+from ..common.threads import usable_cpus
+from ..profile.peaks import Peaks, all_peaks, show_peaks
+from .libraries import SharedLibrary, libraries
+
+PATIENCE = 2.5
+PYTHONS = (3, 11), (3, 13)
+LEAST_CAPABILITY = (8, 0)
+
+_BACKENDS = "backends"
+_NO_ANSWER = "no answer in time"
+_CAPABILITY = 75, 76  # CUdevice_attribute: compute capability, major and minor
+_DRIVER_REMEDY = "install an NVIDIA GPU and its driver: https://www.nvidia.com/drivers"
+_PROBE = 'extern "C" __global__ void probe(float* x) { x[threadIdx.x] += 1.0f; }'
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked for.
+
+    Attributes:
+        name: what it is.
+        ok: whether it is here and will do.
+        found: version and place, or what is wrong.
+        remedy: what to install or to do, where it is not ok.
+        purpose: what needs it; empty where everything does.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    purpose: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis(Shown):
+    """What is here.
+
+    Attributes:
+        checks: everything that was looked for.
+        backends: which of them can run.
+        libraries: NVIDIA's shared libraries, as far as they were loaded.
+        peaks: of the devices, if asked for.
+    """
+
+    checks: tuple[Check, ...]
+    backends: tuple[Availability, ...]
+    libraries: tuple[SharedLibrary, ...] = ()
+    peaks: tuple[Peaks, ...] = ()
+
+    def _about(self) -> str:
+        return "backends that can run: " + ", ".join(b.name for b in self.backends if b)
+
+    def require(self, name: str) -> None:
+        """Raise BackendUnavailable unless this backend can run here."""
+        known = [found.name for found in self.backends]
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
+        found = self.backends[known.index(name)]
+        if not found:
+            raise BackendUnavailable(name, found.missing, found.remedy)
+
+    def __str__(self) -> str:
+        return text_of(show_diagnosis, self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "checks": [asdict(check) for check in self.checks],
+            "backends": [{**asdict(found), "ok": bool(found)} for found in self.backends],
+            "libraries": [asdict(found) for found in self.libraries],
+            "peaks": [found.to_dict() for found in self.peaks],
+        }
+
+
+@public(patience=number(least=0))
+def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = silent) -> Diagnosis:
+    """Look at everything, for `patience` seconds at most.
+
+    What takes longer, such as a driver that hangs, is reported as not answering.
+
+    Args:
+        patience: seconds.
+        peaks: whether to measure what the devices can do as well, which takes a few seconds more.
+        say: told of what is measured.
+    """
+    deadline = monotonic() + patience
+    extra = f"pip install 'tercet[cuda{_cuda_major()}]'"
+    # One thread for the driver alone, one for all that imports CUDA's packages: two threads that
+    # import them at the same time see each other's half-made modules.
+    probes = [
+        _Probe({"NVIDIA driver": _driver, "GPU": _gpu}),
+        _Probe(
+            {
+                "NVRTC": partial(_nvrtc, extra),
+                "CUDA headers": partial(_headers, extra),
+                "cuDNN": partial(_cudnn, extra),
+                "TensorRT": _tensorrt,
+                "OpenVINO": _openvino,
+                _BACKENDS: backends.available,
+            }
+        ),
+    ]
+    checks = [call() for call in _packages(extra)]
+    able: tuple[Availability, ...] = ()
+    for probe in probes:
+        for name, found in probe.wait(deadline).items():
+            if name == _BACKENDS:
+                able = found or _silent_backends()
+            else:
+                checks.append(found or Check(name, False, _NO_ANSWER, "look at nvidia-smi"))
+    return Diagnosis(tuple(checks), able, libraries(), all_peaks(say) if peaks else ())
+
+
+class _Probe:
+    """Calls on a thread of their own, which the process need not wait for when it ends."""
+
+    def __init__(self, calls: Mapping[str, Callable[[], Any]]) -> None:
+        self._found: dict[str, Any] = dict.fromkeys(calls)
+        self._thread = Thread(target=self._run, args=(calls,), daemon=True)
+        self._thread.start()
+
+    def _run(self, calls: Mapping[str, Callable[[], Any]]) -> None:
+        for name, call in calls.items():
+            self._found[name] = call()
+
+    def wait(self, deadline: float) -> dict[str, Any]:
+        """Return the results, None for those that are not there at the deadline."""
+        self._thread.join(max(0.0, deadline - monotonic()))
+        return dict(self._found)
+
+
+def _silent_backends() -> tuple[Availability, ...]:
+    return tuple(
+        Availability(name, "", _NO_ANSWER, "look at nvidia-smi") for name in backends.names()
+    )
+
+
+# ── what is looked for ───────────────────────────────────────────────────────────────────────────
+
+
+def _packages(extra: str) -> tuple[Callable[[], Check], ...]:
+    gpu = partial(_package, remedy=extra, purpose="the cuda and cudnn backends")
+    ort, image = "pip install onnxruntime", "pip install 'tercet[image]'"
+    return (
+        _python,
+        _tercet,
+        _numpy,
+        partial(_package, "onnx"),
+        partial(_package, "ml-dtypes"),
+        partial(_package, "onnxruntime", remedy=ort, purpose="comparing with onnxruntime"),
+        partial(_package, "Pillow", remedy=image, purpose="pictures as inputs"),
+        partial(gpu, "cuda-core"),
+        partial(gpu, "cuda-bindings"),
+    )
+
+
+def _python() -> Check:
+    least, most = (".".join(map(str, pair)) for pair in PYTHONS)
+    ok = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
+    found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    return Check("Python", ok, found, "" if ok else f"use Python {least} to {most}")
+
+
+def _tercet() -> Check:
+    kept = Cache(default_cache() / "cuda").refusal() or f"kernels kept in {default_cache()}"
+    return Check("tercet", True, f"{__version__}, {package[0]}; {kept}")
+
+
+def _numpy() -> Check:
+    config: Any = np.show_config(mode="dicts")
+    library = config.get("Build Dependencies", {}).get("blas", {})
+    threads = blas.threads()
+    using = f"{threads} threads" if threads else "threads not known"
+    name = f"{library.get('name', 'BLAS')} {library.get('version', '')}".strip()
+    found = f"{np.__version__}, {name}, {using}, {usable_cpus()} CPUs"
+    return Check("numpy", True, found)
+
+
+def _package(name: str, *, remedy: str = "", purpose: str = "") -> Check:
+    try:
+        return Check(name, True, version(name), purpose=purpose)
+    except PackageNotFoundError:
+        return Check(name, False, "not installed", remedy or f"pip install {name}", purpose)
+
+
+def _libcuda() -> ctypes.CDLL | None:
+    """Load NVIDIA's driver, which needs none of its Python packages."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _cuda_major() -> int:
+    """Return the CUDA version whose packages fit the driver; the newest one without a driver."""
+    return 12 if 0 < _driver_version(_libcuda()) < 13000 else 13
+
+
+def _driver_version(library: ctypes.CDLL | None) -> int:
+    """Return CUDA's version of the driver, such as 13000; 0 without one."""
+    number = ctypes.c_int()
+    if library is not None:
+        library.cuDriverGetVersion(ctypes.byref(number))
+    return number.value
+
+
+def _driver() -> Check:
+    check = partial(Check, "NVIDIA driver", purpose="running on a GPU")
+    library = _libcuda()
+    if library is None:
+        return check(False, "not found", _DRIVER_REMEDY)
+    number = _driver_version(library)
+    status = library.cuInit(0)
+    found = f"for CUDA {number // 1000}.{number % 1000 // 10} and older"
+    if status:
+        return check(False, f"{found}; cuInit fails with status {status}", "look at nvidia-smi")
+    return check(True, found)
+
+
+def _gpu() -> Check:
+    check = partial(Check, "GPU", purpose="running on a GPU")
+    library = _libcuda()
+    count = ctypes.c_int()
+    if library is not None and not library.cuInit(0):
+        library.cuDeviceGetCount(ctypes.byref(count))
+    if library is None:
+        return check(False, "none", _DRIVER_REMEDY)
+    if not count.value:
+        return check(False, "none", "look at nvidia-smi; CUDA_VISIBLE_DEVICES may hide a GPU")
+    found = [_describe_gpu(library, ordinal) for ordinal in range(count.value)]
+    ok = any(capability >= LEAST_CAPABILITY for _, capability in found)
+    remedy = "" if ok else "the kernels need compute capability 8.0 (Ampere) or newer"
+    least = "sm_{}{} is the least".format(*LEAST_CAPABILITY)
+    return check(ok, "; ".join(dict.fromkeys([*(text for text, _ in found), least])), remedy)
+
+
+def _describe_gpu(library: ctypes.CDLL, ordinal: int) -> tuple[str, tuple[int, int]]:
+    name, total, device = ctypes.create_string_buffer(128), ctypes.c_size_t(), ctypes.c_int()
+    library.cuDeviceGet(ctypes.byref(device), ordinal)
+    library.cuDeviceGetName(name, len(name), device)
+    library.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    numbers: list[int] = []
+    for attribute in _CAPABILITY:
+        number = ctypes.c_int()
+        library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        numbers.append(number.value)
+    major, minor = numbers
+    text = f"{name.value.decode(errors='replace')}, sm_{major}{minor}, {bytes_text(total.value)}"
+    return text, (major, minor)
+
+
+def _nvrtc(remedy: str) -> Check:
+    check = partial(Check, "NVRTC", purpose="compiling CUDA kernels")
+    try:
+        status: Any = import_module("...backends.cuda.driver.status", __package__)
+        nvrtc: Any = import_module("cuda.bindings.nvrtc")
+        core: Any = import_module("cuda.core")
+    except ImportError as error:
+        return check(False, f"not installed ({error})", remedy)
+    try:
+        _, major, minor = nvrtc.nvrtcVersion()
+        options = core.ProgramOptions(arch=f"sm_{LEAST_CAPABILITY[0]}{LEAST_CAPABILITY[1]}")
+        size = len(core.Program(_PROBE, "c++", options).compile("cubin").code)
+    except (status.NVRTCError, RuntimeError) as error:
+        return check(False, f"fails: {_first_line(error)}", remedy)
+    return check(True, f"{major}.{minor}, compiles a kernel ({size} bytes)")
+
+
+def _headers(remedy: str) -> Check:
+    check = partial(Check, "CUDA headers", purpose="float16 and bfloat16 kernels")
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError as error:
+        return check(False, f"not found ({error})", remedy)
+    folder = find_nvidia_header_directory("cudart")
+    if folder is None or not (Path(folder) / "cuda_fp16.h").is_file():
+        return check(False, "cuda_fp16.h not found", remedy)
+    return check(True, str(folder))
+
+
+def _cudnn(remedy: str) -> Check:
+    check = partial(Check, "cuDNN", purpose="the cudnn backend")
+    try:
+        from ...backends.cudnn import vendor
+
+        found = vendor.load()
+    except ImportError as error:
+        return check(False, f"not installed ({error})", remedy)
+    except BackendUnavailable as error:
+        return check(False, error.missing, remedy)
+    return check(True, f"{found.version}, frontend {found.frontend_version}, {found.file}")
+
+
+def _tensorrt() -> Check:
+    check = partial(Check, "TensorRT", purpose="the tensorrt backend")
+    from ...backends.tensorrt import vendor
+
+    try:
+        found = vendor.load()
+    except BackendUnavailable as error:
+        return check(False, error.missing, error.remedy)
+    able = ", ".join(found.product.capabilities(found.module))
+    builds = f"; builds for compute capability {able}" if able else ""
+    return check(True, f"{found}{builds}; {_runs_engines(str(found))}; {found.file}")
+
+
+def _runs_engines(vendor: str) -> str:
+    """Return whether a library runs engines on the GPU that is here, else why not, in its words."""
+    from ...backends.tensorrt import open_backends
+    from ...runtime.options import Options
+
+    try:
+        (backend, *_) = open_backends(Options())
+    except BackendUnavailable as error:
+        is_its_own = error.missing.startswith(vendor)
+        return error.missing.removeprefix(f"{vendor} ") if is_its_own else "no GPU to run engines"
+    return f"runs engines on {backend.device.name}"
+
+
+def _openvino() -> Check:
+    check = partial(Check, "OpenVINO", purpose="the openvino backend")
+    from ...backends.openvino import vendor
+
+    try:
+        found = vendor.load()
+    except BackendUnavailable as error:
+        return check(False, error.missing, error.remedy)
+    return check(True, f"{found.version}, {found.cpu}, {found.file}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# ── showing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_diagnosis(console: Console, found: Diagnosis) -> None:
+    """Print what is here, then what is missing with its remedy, then the backends."""
+    table = grid("looked for", "", "found", left=3)
+    for check in found.checks:
+        table.add_row(check.name, _mark(check.ok, bool(check.purpose)), Text(check.found))
+    console.print(table)
+    console.print()
+    missing = [check for check in found.checks if not check.ok]
+    if missing:
+        _show_remedies(console, missing)
+    table = grid("backend", "", "runs on", left=3)
+    for each in found.backends:
+        said = each.device if each else f"cannot run here: {each.missing}\n{each.remedy}"
+        table.add_row(each.name, _mark(bool(each), True), lines(said))
+    console.print(table)
+    console.print()
+    _show_libraries(console, found.libraries)
+    if found.peaks:
+        console.print()
+        show_peaks(console, found.peaks)
+
+
+def _show_libraries(console: Console, found: Sequence[SharedLibrary]) -> None:
+    table = grid("library", "version", "file", left=3)
+    for each in found:
+        said = each.file or f"not loaded; off without it: {each.purpose}"
+        table.add_row(each.name, each.version, Text(said, "" if each.file else "dim"))
+    console.print(table)
+
+
+def _mark(ok: bool, optional: bool) -> Text:
+    return Text("ok", "green") if ok else Text("no", "yellow" if optional else "bold red")
+
+
+def _show_remedies(console: Console, missing: Sequence[Check]) -> None:
+    by_remedy: dict[str, list[Check]] = {}
+    for check in missing:
+        by_remedy.setdefault(check.remedy, []).append(check)
+    table = grid("to get", "for", "do", left=3)
+    for remedy, checks in by_remedy.items():
+        purposes = dict.fromkeys(check.purpose or "everything" for check in checks)
+        names = ", ".join(check.name for check in checks)
+        table.add_row(names, Text(", ".join(purposes)), Text(remedy))
+    console.print(table)
+    console.print()

@@ -1,0 +1,1 @@
+"""`tercet export`, `simplify` and `extract`."""

@@ -1,0 +1,465 @@
+"""A model on its way out: the optimised graph, one with its shapes bound, or a part of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from errno import ENOENT
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from ... import __version__
+from ...api import Loadable, Operators, load
+from ...arguments import in_data_dir, public
+from ...backends.numpy import evaluate
+from ...importers.onnx.reading.texts import FORMATS
+from ...importers.onnx.writing.expand import expanded
+from ...importers.onnx.writing.export import About
+from ...importers.onnx.writing.export import export as to_proto
+from ...importers.onnx.writing.save import save
+from ...runtime.base.arguments import dims as dim_texts
+from ...runtime.base.arguments import shapes as shape_texts
+from ...runtime.base.arguments import words
+from ...runtime.base.notebook import Shown
+from ...runtime.errors import FileError, InputError, UsageError
+from ...runtime.ir.graph import Graph, Value
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.types import Array, Dim, TensorType, ValueType
+from ...runtime.passes import AFTER_SHAPES, Rewrites
+from ...runtime.passes import optimise as run_passes
+from ...runtime.session.model import Model, TensorInfo
+from ..common.console import Say, silent, text_of
+from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
+from ..common.tensors import tensor
+from ..verdict.agreement import Agreement, Word
+from ..verdict.error_bounds import Judge, exit_code, overall
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportResult(Shown):
+    """What was written.
+
+    Attributes:
+        model: what it was made of.
+        file: where it was written, None if it was not.
+        proto: the model; constants that lie in a file beside it are not in it.
+        nbytes: of the file, and of the one beside it.
+        operators: number of nodes before and after, by operator.
+        rewrites: of the graph, by pass.
+        inputs: what the result was checked on, None if it was not.
+        agreements: each output against the original's; empty if it was not checked.
+        frozen: inputs that became constants.
+        folded: the file's names of the nodes that are gone because they depended on these alone.
+        allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
+    """
+
+    model: str
+    file: Path | None
+    proto: ModelProto = field(repr=False)
+    nbytes: tuple[int, int]
+    operators: Mapping[str, tuple[int, int]]
+    rewrites: Mapping[str, int]
+    inputs: Inputs | None = None
+    agreements: tuple[Agreement, ...] = ()
+    frozen: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
+    allow_inconclusive: bool = False
+
+    def _about(self) -> str:
+        before, after = self.nodes
+        return f"{self.file or 'in memory'}, from {self.model}: {after} of {before} nodes"
+
+    def __str__(self) -> str:
+        from .export_view import show_exported
+
+        return text_of(show_exported, self)
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """The version of each domain that it is written in; "" is ai.onnx."""
+        return {entry.domain: entry.version for entry in self.proto.opset_import}
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Number of nodes before and after, those of bodies among them."""
+        pairs = self.operators.values()
+        return sum(before for before, _ in pairs), sum(after for _, after in pairs)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output that was checked agrees with the original's."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> Word:
+        """The worst verdict of an output; ``ok`` where none was checked."""
+        return overall([found.verdict for found in self.agreements])
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        return exit_code(self.verdict, allow_inconclusive=self.allow_inconclusive)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the model itself, for JSON."""
+        pairs = self.operators.items()
+        return {
+            "model": self.model,
+            "file": None if self.file is None else str(self.file),
+            "bytes": self.nbytes[0],
+            "bytes_beside": self.nbytes[1],
+            "ir_version": self.proto.ir_version,
+            "opsets": {domain or "ai.onnx": v for domain, v in self.opsets.items()},
+            "operators": {kind: {"before": b, "after": a} for kind, (b, a) in pairs},
+            "rewrites": dict(self.rewrites),
+            "frozen": list(self.frozen),
+            "folded": list(self.folded),
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "inputs": None if self.inputs is None else self.inputs.to_dict(),
+            "outputs": [found.to_dict() for found in self.agreements],
+        }
+
+
+@public()
+@in_data_dir
+def export(
+    source: Loadable,
+    file: str | os.PathLike[str] | None = None,
+    *,
+    optimise: bool = True,
+    opset: int | None = None,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    external: int | None = None,
+    force: bool = False,
+    freeze: Mapping[str, Array] | None = None,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> ExportResult:
+    """Write a model as ONNX, after the graph passes or as it was read.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        file: where to write it; it is only returned where None.
+        optimise: whether the passes run.
+        opset: version of ai.onnx to write; where None the lowest one, from that of `source` on, in
+            which every node can be said as it is.
+        shapes: ``{"image": (1, 3, 224, 224)}`` for inputs that are to have this shape alone.
+        dims: ``{"batch": 4}`` for symbolic dimensions that are to have this size alone.
+        external: constants of at least so many bytes go to ``FILE.data``; where None they do so
+            only if the model is larger than 2 GB.
+        force: whether the file that the model is read from may be replaced.
+        freeze: arrays for inputs that become constants, by name.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        **options: further fields of `Options`, such as `stop_at`.
+
+    Raises:
+        UnsupportedError: a node cannot be written in the wanted opset.
+        ModelError: the model cannot be read, or takes no inputs of these shapes.
+        InputError: `shapes` or `dims` do not fit the model.
+        OSError: the file cannot be written.
+    """
+    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
+    with load(source, freeze=freeze, operators=operators, **options) as model:
+        graph = model.graph if optimise else model.imported
+        if any(texts):
+            graph = _bound(model, graph, *texts, optimise=optimise)
+        found = _write(model, graph, source, file, opset=opset, external=external, force=force)
+        if not freeze:
+            return found
+        folded = _folded(model.imported, graph, freeze)
+        return replace(found, frozen=tuple(freeze), folded=folded)
+
+
+@public()
+@in_data_dir
+def simplify(
+    source: Loadable,
+    file: str | os.PathLike[str] | None = None,
+    inputs: Given = None,
+    *,
+    seed: int = 0,
+    opset: int | None = None,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    external: int | None = None,
+    force: bool = False,
+    freeze: Mapping[str, Array] | None = None,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    allow_inconclusive: bool = False,
+    say: Say = silent,
+    **options: Any,
+) -> ExportResult:
+    """Write the optimised graph as ONNX, read it back, and hold it against the original.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        file: where to write it; it is only returned where None.
+        inputs: what both run on: arrays by name or in a list by position; an .npz file or a folder
+            of ONNX test data; random ones where None.
+        seed: of random inputs.
+        opset: as for `export`.
+        shapes: as for `export`.
+        dims: as for `export`.
+        external: as for `export`.
+        force: as for `export`.
+        freeze: as for `export`; the original is fed these arrays.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        allow_inconclusive: whether `ExportResult.exit_code` is 0 for what is inconclusive, too.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Returns:
+        What was written; look at `ok`.
+
+    Raises:
+        See `export`; and for inputs that do not fit, InputError.
+    """
+    say("optimising")
+    found = export(
+        source,
+        file,
+        opset=opset,
+        shapes=shapes,
+        dims=dims,
+        external=external,
+        force=force,
+        freeze=freeze,
+        operators=operators,
+        **options,
+    )
+    say("running the original")
+    plain: dict[str, Any] = {"stop_at": 0, "operators": operators}
+    with load(source, freeze=freeze, **plain) as held:
+        given = asked(None, seed, shapes, dims) if inputs is None else asked(inputs)
+        feeds = given_inputs(held.inputs, given)
+    everything = {**feeds.arrays, **(freeze or {})}
+    with load(source, **plain) as original:
+        with feeds.explained():
+            expected = original.run(everything)
+        judge = Judge(original.imported, everything)
+        say("running what was written")
+        with load(found.proto if found.file is None else found.file, **plain) as written:
+            results = written.run(feeds.arrays)
+        agreements = tuple(judge.outputs(expected, results))
+    return replace(
+        found, inputs=feeds, agreements=agreements, allow_inconclusive=allow_inconclusive
+    )
+
+
+@public(inputs=words("names of tensors"))
+@in_data_dir
+def extract(
+    source: Loadable,
+    file: str | os.PathLike[str] | None = None,
+    *,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    opset: int | None = None,
+    external: int | None = None,
+    force: bool = False,
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+) -> ExportResult:
+    """Write the part of a model that computes some tensors from others, unoptimised.
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        file: where to write it; it is only returned where None.
+        inputs: tensors that become the part's inputs; those of the model where empty, as far as
+            the outputs depend on them.
+        outputs: tensors that become its outputs; those of the model where empty.
+        opset: as for `export`.
+        external: as for `export`.
+        force: as for `export`.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+
+    Raises:
+        InputError: the model has no such tensor, or the outputs depend on further inputs.
+        UnsupportedError: a node cannot be written in the wanted opset.
+        OSError: the file cannot be written.
+    """
+    with load(source, stop_at=0, operators=operators) as model:
+        graph = model.imported
+        part = cut(graph, inputs, outputs)
+        return _write(model, part, source, file, opset=opset, external=external, force=force)
+
+
+def cut(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    """Return the part of a graph between tensors that are named; see `extract`."""
+    results = {name: tensor(graph, name) for name in outputs} or dict(graph.outputs)
+    starts = [tensor(graph, name) for name in dict.fromkeys(inputs)]
+    needed = _dependencies(results.values(), set(starts))
+    if inputs:
+        missing = [v.name for v in graph.inputs if v in needed and v not in starts]
+    else:
+        starts, missing = [v for v in graph.inputs if v in needed], []
+    if missing:
+        raise InputError(
+            f"{', '.join(results)} cannot be computed from {', '.join(inputs)} alone: "
+            f"{', '.join(missing)} is read, too; name it among the inputs"
+        )
+    return graph.cut(starts, results)
+
+
+def _dependencies(results: Any, given: set[Value]) -> set[Value]:
+    """Return everything that some values depend on, going no further than what is given."""
+    found: set[Value] = set()
+    waiting = list(results)
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            if value not in given and value.producer is not None:
+                waiting.extend(value.producer.reads)
+    return found
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _bound(
+    model: Model, graph: Graph, shapes: Sequence[str], dims: Sequence[str], *, optimise: bool
+) -> Graph:
+    """Return a copy of a graph for inputs of some shapes, the passes run once more on it."""
+    types: dict[str, ValueType] = {v.name: v.type for v in graph.inputs if v.type is not None}
+    for name, shape in _bound_shapes(model.inputs, shapes, dims).items():
+        type_ = types.get(name)
+        if isinstance(type_, TensorType):
+            types[name] = type_.with_shape(shape)
+    bound = specialise(graph, types)
+    if optimise:
+        run_passes(bound, AFTER_SHAPES, model.options, evaluate, model.rewrites.copy())
+    return bound
+
+
+def _bound_shapes(
+    infos: Sequence[TensorInfo], shapes: Sequence[str], dims: Sequence[str]
+) -> dict[str, tuple[Dim, ...]]:
+    """Return the shape of every input in which something is bound; other symbols stay."""
+    sizes = input_shapes(infos, shapes, dims)
+    names = [info.name for info in infos]
+    named = {name for name in names if any(text.startswith(f"{name}=") for text in shapes)}
+    if shapes and len(names) == 1:
+        named = set(names)
+    symbols = {text.rpartition("=")[0] for text in dims}
+    for info in infos:
+        if info.name in named:
+            symbols.update(dim for dim in info.shape or () if isinstance(dim, str))
+    found: dict[str, tuple[Dim, ...]] = {}
+    for info in infos:
+        if info.name in named:
+            found[info.name] = sizes[info.name]
+        elif info.shape is not None:
+            pairs = zip(info.shape, sizes[info.name], strict=True)
+            found[info.name] = tuple(size if dim in symbols else dim for dim, size in pairs)
+    return found
+
+
+def _folded(imported: Graph, graph: Graph, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the nodes that depend on frozen inputs and constants alone, and are gone."""
+    left = {name for node in graph.walk() for name in node.origin}
+    frozen = {imported.values[name] for name in names}
+    known = set(imported.constants)
+    found: list[str] = []
+    for node in imported.nodes:
+        if not known.issuperset(node.reads):
+            continue
+        known.update(node.outputs)
+        if not frozen.isdisjoint(node.reads):
+            frozen.update(node.outputs)
+            found.extend(name for name in node.origin if name not in left)
+    return tuple(found)
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write(
+    model: Model,
+    graph: Graph,
+    source: Loadable,
+    file: str | os.PathLike[str] | None,
+    *,
+    opset: int | None,
+    external: int | None,
+    force: bool,
+) -> ExportResult:
+    about = About(version=__version__, metadata=model.source.metadata)
+    opsets = None if opset is None else {"": opset}
+    least = model.source.opsets
+    path = None if file is None else check_model_name(Path(file))
+    if path is not None and not force:
+        check_other_file(source, path)
+    if opset is not None:
+        graph = _said_in(graph, opset, model)
+    before, after = (Counter(node.kind for node in g.walk()) for g in (model.imported, graph))
+    if path is None:
+        proto = to_proto(graph, opsets=opsets, at_least=least, about=about)
+    else:
+        proto = save(graph, path, opsets=opsets, at_least=least, about=about, external=external)
+    return ExportResult(
+        model=model_title(source),
+        file=path,
+        proto=proto,
+        nbytes=(proto.ByteSize(), _size_beside(path, proto)),
+        operators={kind: (before[kind], after[kind]) for kind in sorted({*before, *after})},
+        rewrites=model.rewrites.counts,
+    )
+
+
+def _said_in(graph: Graph, opset: int, model: Model) -> Graph:
+    """Return a graph without operators that an opset lacks, as far as they can be written out."""
+    plain = expanded(graph, opset)
+    if plain is not graph:
+        run_passes(plain, AFTER_SHAPES, model.options, evaluate, Rewrites())
+    return plain
+
+
+def check_model_name(file: Path) -> Path:
+    """Return the name of a model that is to be written; raises UsageError if it is not one."""
+    if file.suffix.lower() not in (".onnx", *FORMATS):
+        raise UsageError(f"{file}: models are written to .onnx files, as texts to .onnxtxt files")
+    if not file.parent.is_dir():
+        raise FileError(ENOENT, f"there is no folder '{file.parent}'", str(file))
+    return file
+
+
+def check_other_file(source: Loadable, target: Path) -> None:
+    """Raise UsageError if a model would be written over the file that it is read from.
+
+    Links lead to the same file, and so do two names of one.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return
+    given = Path(os.fsdecode(source))
+    beside = target.with_name(f"{target.name}.data")
+    for written in (target, beside):
+        if written.exists() and given.exists() and written.samefile(given):
+            raise UsageError(
+                f"{written} is the model itself; write to another file, or allow it with "
+                "--force (force=True)"
+            )
+
+
+def model_title(source: Loadable) -> str:
+    """Return the file's name, or ``model`` for one that was given in memory."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "model"
+
+
+def _size_beside(path: Path | None, proto: ModelProto) -> int:
+    outside = any(tensor.external_data for tensor in proto.graph.initializer)
+    return path.with_name(f"{path.name}.data").stat().st_size if path and outside else 0

@@ -1,0 +1,71 @@
+"""What was written, in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnx import ValueInfoProto
+from rich.console import Console
+from rich.text import Text
+
+from ..common.console import STYLES, bytes_text, counted, facts, grid
+from .export import ExportResult
+
+
+def show_exported(console: Console, found: ExportResult) -> None:
+    """Print what was written, how many nodes there were and are, and whether it is right."""
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in found.opsets.items())
+    size, beside = found.nbytes
+    written = f"{found.file}, {bytes_text(size)}"
+    if beside:
+        written += f", and {bytes_text(beside)} in {found.file}.data"
+    facts(
+        console,
+        {
+            "model": found.model,
+            "written": written,
+            "format": f"IR version {found.proto.ir_version}, opset {opsets}",
+            "inputs": _values(found.proto.graph.input),
+            "outputs": _values(found.proto.graph.output),
+            "rewrites": ", ".join(f"{count} {name}" for name, count in found.rewrites.items()),
+            "frozen": ", ".join(found.frozen),
+            "folded into it": ", ".join(found.folded),
+        },
+    )
+    console.print()
+    table = grid("operator", "before", "after")
+    for kind, (before, after) in found.operators.items():
+        table.add_row(Text(kind), str(before), str(after), style="bold" if before != after else "")
+    table.add_section()
+    table.add_row("all nodes", *map(str, found.nodes))
+    console.print(table)
+    if found.inputs is not None:
+        _show_check(console, found)
+
+
+def _values(values: Iterable[ValueInfoProto]) -> str:
+    return ", ".join(value.name for value in values)
+
+
+def _show_check(console: Console, found: ExportResult) -> None:
+    console.print()
+    console.print(Text(f"checked on {found.inputs}", "dim"))
+    for result in found.agreements:
+        if result.reason:
+            console.print(
+                Text.assemble((result.output, STYLES[result.verdict]), f": {result.reason}")
+            )
+    if found.ok:
+        worst = max((result.max_abs for result in found.agreements), default=0.0)
+        outputs = counted(len(found.agreements), "output")
+        said = (
+            f"{outputs} equal to the original"
+            if worst == 0
+            else f"{outputs} within rounding: {worst:.1e}"
+        )
+        console.print(Text(said, "bold green"))
+    elif found.verdict == "inconclusive":
+        said = "inconclusive: what was written may compute something else"
+        console.print(Text(said, STYLES[found.verdict]))
+    else:
+        console.print(Text("MISMATCH: what was written computes something else", "bold red"))

@@ -1,0 +1,404 @@
+"""What is in a model, what it costs, what the passes do to it, where it runs, what it holds.
+
+The module is not called ``inspect``: Python would take it for its own when a script of this
+folder is started by its path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...api import Loadable, Operators, load
+from ...arguments import in_data_dir, public
+from ...arguments import model as model_rule
+from ...backends import open_backends
+from ...backends.numpy import evaluate
+from ...importers.onnx.reading.read import in_memory
+from ...runtime.base.arguments import dims as dim_texts
+from ...runtime.base.arguments import shapes as shape_texts
+from ...runtime.base.notebook import Shown
+from ...runtime.errors import BackendUnavailable, ModelError, UsageError
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.types import TensorType, ValueType
+from ...runtime.ir.unknown import UnknownOperator, UnknownOperators, stand_in
+from ...runtime.options import Options
+from ...runtime.passes import AFTER_SHAPES, optimise
+from ...runtime.passes.driver import Refused, Rewrite
+from ...runtime.plan.plan import Memory
+from ...runtime.session.model import Model, ModelSource, TensorInfo
+from ...runtime.session.placement import Placement
+from ..common.console import Say, silent, text_of
+from ..common.cost import (
+    Constants,
+    NodeCost,
+    OperatorCost,
+    activations,
+    constants,
+    nodes,
+)
+from ..common.cost import operators as operator_costs
+from ..common.inputs import Dims, Shapes, input_shapes
+from ..export.export import model_title
+from .capability import Capability, capabilities_of
+from .paper import PLANNED, describe_target, paper_rows, target_of
+from .pass_texts import PassText, differences_of, pass_texts
+
+if TYPE_CHECKING:
+    from ...backends.cuda.recipe.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What the passes did, before shapes are bound.
+
+    Attributes:
+        rewrites: each of them, in order.
+        counts: rewrites by pass.
+        operators: number of nodes before and after, by operator.
+        before: constants of the file.
+        after: constants that are left.
+        texts: the graph before the passes, and after each that changed it.
+        refused: what they left alone, because it would have spoilt constants.
+    """
+
+    rewrites: tuple[Rewrite, ...]
+    counts: Mapping[str, int]
+    operators: Mapping[str, tuple[int, int]]
+    before: Constants
+    after: Constants
+    texts: tuple[PassText, ...] = field(default=(), repr=False)
+    refused: tuple[Refused, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        pairs = self.operators.items()
+        return {
+            "counts": dict(self.counts),
+            "rewrites": [asdict(rewrite) for rewrite in self.rewrites],
+            "refused": [asdict(refused) for refused in self.refused],
+            "operators": {kind: {"before": b, "after": a} for kind, (b, a) in pairs},
+            "constants": {"before": asdict(self.before), "after": asdict(self.after)},
+            "changes": [
+                {"pass": name, "rewrites": text.rewrites, "diff": difference}
+                for text, (name, difference) in zip(
+                    self.texts[1:], differences_of(self.texts), strict=True
+                )
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Inspection(Shown):
+    """What `inspect` found out.
+
+    Attributes:
+        model: the file.
+        nbytes: its size, external data left out.
+        source: what the file says about itself.
+        inputs: with symbolic dimensions.
+        outputs: likewise.
+        shapes: of the inputs, for which MACs, activations and plan are given.
+        operators: the file's nodes by operator.
+        constants: the file's constants.
+        activations: bytes of all that nodes compute from inputs; None if it is not known.
+        note: why costs are not known; empty if they are.
+        passes: None if not asked for.
+        backend: who placement and memory are of; empty if neither was asked for.
+        placement: None if not asked for.
+        memory: None if not asked for.
+        nodes: what each node costs; empty if not asked for.
+        capabilities: what becomes of the nodes on the backend; None if not asked for.
+        graph: of the file, with integer shapes where they are known, or after the passes where
+            these were asked for.
+        strange: operators that tercet does not know; nodes that read from them have no types.
+    """
+
+    model: str
+    nbytes: int
+    source: ModelSource
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    operators: tuple[OperatorCost, ...]
+    constants: Constants
+    activations: int | None
+    note: str = ""
+    passes: Passes | None = None
+    backend: str = ""
+    placement: Placement | None = field(default=None, repr=False)
+    memory: Memory | None = None
+    nodes: tuple[NodeCost, ...] = field(default=(), repr=False)
+    capabilities: tuple[Capability, ...] | None = field(default=None, repr=False)
+    graph: Graph | None = field(default=None, repr=False)
+    strange: tuple[UnknownOperator, ...] = ()
+
+    def _about(self) -> str:
+        return f"{self.model}: {self.nbytes} bytes, {sum(r.nodes for r in self.operators)} nodes"
+
+    def __str__(self) -> str:
+        from .inspection_view import show_inspection
+
+        return text_of(show_inspection, self)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all operators for which they are known."""
+        return sum(row.macs for row in self.operators)
+
+    @property
+    def unknown(self) -> int:
+        """Number of nodes whose multiply-accumulates are not known."""
+        return sum(row.unknown for row in self.operators)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        found: dict[str, Any] = {
+            "model": self.model,
+            "bytes": self.nbytes,
+            "producer": self.source.producer,
+            "ir_version": self.source.ir_version,
+            "opsets": {domain or "ai.onnx": v for domain, v in self.source.opsets.items()},
+            "metadata": dict(self.source.metadata),
+            "inputs": [f"{info.name}: {info.type or '?'}" for info in self.inputs],
+            "outputs": [f"{info.name}: {info.type or '?'}" for info in self.outputs],
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "operators": [asdict(row) for row in self.operators],
+            "constants": asdict(self.constants),
+            "macs": self.macs,
+            "macs_unknown_nodes": self.unknown,
+            "activation_bytes": self.activations,
+            "note": self.note,
+            "unknown_operators": [asdict(each) for each in self.strange],
+        }
+        if self.passes is not None:
+            found["passes"] = self.passes.to_dict()
+        if self.backend:
+            found["backend"] = self.backend
+        if self.placement is not None:
+            found["placement"] = [asdict(row) for row in self.placement]
+        if self.memory is not None:
+            found["memory"] = memory_dict(self.memory)
+        if self.nodes:
+            found["nodes"] = [asdict(node) for node in self.nodes]
+        if self.capabilities is not None:
+            found["capabilities"] = [each.to_dict() for each in self.capabilities]
+        return found
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row an operator, as `pandas.DataFrame` takes them."""
+        return [asdict(row) for row in self.operators]
+
+
+@public(file=model_rule)
+@in_data_dir
+def inspect(
+    file: Loadable,
+    *,
+    passes: bool = False,
+    placement: str | None = None,
+    memory: bool = False,
+    cost: bool = False,
+    capability: str | None = None,
+    target: str | None = None,
+    fallback: str | None = None,
+    precision: str = "float32",
+    shapes: Shapes = (),
+    dims: Dims = (),
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Inspection:
+    """Look into a model.
+
+    Args:
+        file: a path, the file's bytes, or a `ModelProto`.
+        passes: whether to say what the passes do.
+        placement: the backend whose placement is wanted.
+        memory: whether to lay out the memory, on the backend of `placement`, else on numpy.
+        cost: whether to list what every node costs.
+        capability: the backend of which it is to be said which operators it runs; it is the same
+            one as that of `placement` where both are given.
+        target: a GPU that need not be here, such as ``sm_90a`` or ``sm_86:46`` (46
+            multiprocessors): with `placement` or `capability`, what ``cuda`` would do on it, or
+            ``tensorrt``, which builds its engines for it.
+        fallback: backend for nodes that this one does not run.
+        precision: arithmetic of float32 tensors.
+        shapes: of inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions: ``{"batch": 4}``; 1 where not given.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        ModelError: the model cannot be read, or takes no inputs of these shapes.
+        BackendUnavailable: the backend cannot run here.
+        UnsupportedError: nodes that it does not run, each with the reason.
+    """
+    if placement and capability and placement != capability:
+        raise UsageError(f"one backend at a time: {placement} or {capability}")
+    say("loading")
+    plan_wanted = placement is not None or memory
+    chosen: dict[str, Any] = {"fallback": fallback, "precision": precision, **options}
+    chosen["operators"] = operators
+    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
+    if not (passes or plan_wanted or capability):
+        chosen["stop_at"] = 0
+    backend = placement or capability or "numpy"
+    named = backend
+    gpu = _target(target, backend, memory=memory, capability=capability)
+    if gpu is not None:
+        chosen["fallback"], backend = None, "numpy"
+    held, strange = _open(file, backend, chosen)
+    with held as model:
+        found = input_shapes(model.inputs, *texts)
+        bound, note = _bind(model, found, any(texts))
+        if plan_wanted:
+            say("planning")
+            model.prepare(found)
+        behind = () if gpu is None or fallback is None else open_backends(fallback, model.options)
+        if capability:
+            say("asking the backends")
+        return Inspection(
+            model=model_title(file),
+            nbytes=_size(file),
+            source=model.source,
+            inputs=model.inputs,
+            outputs=model.outputs,
+            shapes=found,
+            operators=operator_costs(model.imported, bound),
+            constants=constants(model.imported),
+            activations=activations(bound) if bound is not None else None,
+            note=note,
+            passes=_passes(model, None if bound is None else _types(model, found))
+            if passes
+            else None,
+            backend=f"{named} on {describe_target(gpu)}"
+            if gpu is not None
+            else model.backend
+            if plan_wanted or capability
+            else "",
+            placement=None
+            if placement is None
+            else model.placement(found)
+            if gpu is None
+            else Placement(paper_rows(model, gpu, found, behind, named)),
+            memory=model.memory(found) if memory else None,
+            nodes=nodes(model.imported, bound) if cost else (),
+            capabilities=capabilities_of(model, found, gpu, behind, named) if capability else None,
+            graph=_drawn(model, bound, found) if passes else bound or model.imported,
+            strange=strange,
+        )
+
+
+def _target(
+    text: str | None, backend: str, *, memory: bool, capability: str | None
+) -> Target | None:
+    """Return the GPU to plan for in place of the one that is here; None for that one.
+
+    To ask what cuda can run needs no GPU: where there is none, the answer is that for an H200.
+    """
+    if text is None:
+        return target_of("sm_90a") if capability == "cuda" and not _is_here(backend) else None
+    if backend not in PLANNED or memory:
+        who = " or ".join(PLANNED)
+        raise UsageError(f"target is for the placement or the capability of {who}, without memory")
+    return target_of(text)
+
+
+def _is_here(backend: str) -> bool:
+    try:
+        open_backends(backend, Options())
+    except BackendUnavailable:
+        return False
+    return True
+
+
+def _size(file: Loadable) -> int:
+    """Return the bytes of a model's file, or of what was given in its place."""
+    if isinstance(file, bytes):
+        return len(file)
+    if isinstance(file, str | os.PathLike):
+        return os.stat(file).st_size
+    return in_memory(file).ByteSize()
+
+
+def _open(
+    file: Loadable, backend: str, options: Mapping[str, Any]
+) -> tuple[Model, tuple[UnknownOperator, ...]]:
+    """Load a model, with stand-ins for the operators that nobody knows; return these, too."""
+    try:
+        return load(file, backend, **options), ()
+    except UnknownOperators as error:
+        unknown = error.operators
+    stand_ins = {(each.domain, each.name): stand_in(each.domain, each.name) for each in unknown}
+    given = {**(options.get("operators") or {}), **stand_ins}
+    return load(file, backend, **{**options, "operators": given}), unknown
+
+
+def _bind(
+    model: Model, shapes: Mapping[str, tuple[int, ...]], given: bool
+) -> tuple[Graph | None, str]:
+    """Return the file's graph with integer shapes, or None and why there is none.
+
+    A symbol that the user did not set is 1, which not every model can be: that is no error here.
+    """
+    missing = [info.name for info in model.inputs if info.name not in shapes]
+    if missing:
+        return None, f"the shape of '{missing[0]}' is not known: give it with --shape"
+    types = _types(model, shapes)
+    if len(types) < len(model.inputs):
+        return None, "an input is no tensor"
+    try:
+        return specialise(model.imported, types), ""
+    except ModelError as error:
+        if given or all(isinstance(d, int) for info in model.inputs for d in info.shape or ()):
+            raise
+        return None, f"not with every symbolic dimension 1: {error} (--dim or --shape sets them)"
+
+
+def _types(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ValueType]:
+    return {
+        info.name: TensorType(info.dtype, shapes[info.name])
+        for info in model.inputs
+        if info.dtype is not None
+    }
+
+
+def _drawn(model: Model, bound: Graph | None, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """Return the graph after the passes, with integer shapes where they are known."""
+    if bound is None:
+        return model.graph
+    graph = specialise(model.graph, _types(model, shapes))
+    optimise(graph, AFTER_SHAPES, model.options, evaluate, model.rewrites.copy())
+    return graph
+
+
+def _passes(model: Model, types: Mapping[str, ValueType] | None) -> Passes:
+    before, after = (Counter(n.kind for n in g.walk()) for g in (model.imported, model.graph))
+    return Passes(
+        rewrites=tuple(model.rewrites),
+        counts=model.rewrites.counts,
+        operators={kind: (before[kind], after[kind]) for kind in sorted({*before, *after})},
+        before=constants(model.imported),
+        after=constants(model.graph),
+        texts=pass_texts(model.imported, model.options, types),
+        refused=tuple(model.rewrites.refused),
+    )
+
+
+def memory_dict(memory: Memory) -> dict[str, dict[str, int]]:
+    """Return the bytes by device and kind."""
+    kinds = asdict(memory)
+    devices = dict.fromkeys(device for by_device in kinds.values() for device in by_device)
+    return {
+        device: {kind: by_device.get(device, 0) for kind, by_device in kinds.items()}
+        for device in devices
+    }

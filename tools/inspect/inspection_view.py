@@ -1,0 +1,233 @@
+"""An inspection in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ...runtime.session.placement import PlacedRow, Placement
+from ...runtime.text import printable
+from ..common.console import abridged, bytes_text, count_text, counted, facts, grid
+from .capability import LATER, NOBODY, PASSES, Capability
+from .inspection import Inspection, Passes, memory_dict
+from .pass_texts import differences_of
+
+#: Characters of a list of numbers of nodes.
+WIDEST = 40
+
+_NOUNS = {
+    "view": ("view",),
+    "reformat": ("change of format", "changes of format"),
+    "copy": ("copy", "copies"),
+    "host": ("node by itself on the host", "nodes by themselves on the host"),
+}
+
+
+def show_inspection(console: Console, found: Inspection, *, diff: bool = False) -> None:
+    """Print everything that was asked for.
+
+    Args:
+        console: where.
+        found: what is known.
+        diff: whether to show what each pass changed in the graph's text.
+    """
+    _show_facts(console, found)
+    _show_operators(console, found)
+    for each in found.strange:
+        console.print(Text(printable(str(each)), "bold red"))
+    if found.strange:
+        console.print()
+    if found.nodes:
+        _show_nodes(console, found)
+    if found.passes is not None:
+        _show_passes(console, found.passes)
+        if diff:
+            _show_texts(console, found.passes)
+    if found.capabilities is not None:
+        _show_capabilities(console, found.backend, found.capabilities)
+    if found.placement is not None:
+        _show_placement(console, found.backend, found.placement)
+    if found.memory is not None:
+        _show_memory(console, found)
+
+
+def _show_facts(console: Console, found: Inspection) -> None:
+    source = found.source
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in source.opsets.items())
+    shapes = "; ".join(
+        f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in found.shapes.items()
+    )
+    held = found.constants
+    by_dtype = ", ".join(f"{bytes_text(n)} of {name}" for name, n in held.by_dtype.items())
+    facts(
+        console,
+        {
+            "model": f"{found.model}, {bytes_text(found.nbytes)}",
+            "producer": source.producer,
+            "format": f"IR version {source.ir_version}, opset {opsets}",
+            "metadata": "\n".join(printable(f"{k} = {v}") for k, v in source.metadata.items()),
+            "warnings": "\n".join(map(printable, source.warnings)),
+            "inputs": "\n".join(map(str, found.inputs)),
+            "outputs": "\n".join(map(str, found.outputs)),
+            "parameters": f"{held.parameters:,}" + (f" ({by_dtype})" if by_dtype else ""),
+            "costs for": found.note or shapes,
+            "MACs": "" if found.note else _macs_text(found),
+            "activations": "" if found.activations is None else _activations_text(found),
+        },
+    )
+    console.print()
+
+
+def _macs_text(found: Inspection) -> str:
+    unit = f" ({count_text(found.macs)})" if found.macs >= 1000 else ""
+    unknown = f"; not known for {counted(found.unknown, 'node')}" if found.unknown else ""
+    return f"{found.macs:,}{unit}{unknown}"
+
+
+def _activations_text(found: Inspection) -> str:
+    return f"{bytes_text(found.activations or 0)}: all that nodes compute from inputs"
+
+
+def _show_operators(console: Console, found: Inspection) -> None:
+    table = grid("operator", "nodes", "MACs", "share", "parameters")
+    for row in found.operators:
+        share = f"{row.macs / found.macs:.1%}" if row.macs else ""
+        macs = "?" if row.unknown else f"{row.macs:,}" if row.macs else ""
+        parameters = f"{row.parameters:,}" if row.parameters else ""
+        table.add_row(Text(row.operator), str(row.nodes), macs, share, parameters)
+    table.add_section()
+    total = f"{found.macs:,}", "", f"{found.constants.parameters:,}"
+    table.add_row("all", str(sum(row.nodes for row in found.operators)), *total)
+    console.print(table)
+    console.print()
+
+
+def _show_nodes(console: Console, found: Inspection) -> None:
+    table = grid("no.", "node", "operator", "output", "MACs", "share", "params", "bytes", left=4)
+    for row in found.nodes:
+        macs = "?" if row.macs is None else count_text(row.macs) if row.macs else ""
+        table.add_row(
+            str(row.number),
+            Text(row.name),
+            Text(row.operator),
+            Text(row.output.replace("float32", "")),
+            macs,
+            f"{row.macs / found.macs:.1%}" if row.macs else "",
+            count_text(row.parameters) if row.parameters else "",
+            "" if not row.nbytes else bytes_text(row.nbytes),
+        )
+    console.print(table)
+    console.print()
+
+
+def _show_texts(console: Console, passes: Passes) -> None:
+    """Print what each pass changed, as diff does."""
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for name, difference in differences_of(passes.texts):
+        console.print(Text(name, "bold"))
+        for line in difference.splitlines():
+            style = "" if line.startswith(("+++", "---")) else styles.get(line[:1], "dim")
+            console.print(Text(line, style), overflow="fold")
+        console.print()
+
+
+def _show_capabilities(console: Console, backend: str, capabilities: Sequence[Capability]) -> None:
+    """Print who runs which operators, those that nobody runs first."""
+    table = grid("operator", "nodes", "runs on", "numbers", left=4)
+    styles = {NOBODY: "bold red", PASSES: "dim", LATER: "yellow", "plan": "dim"}
+    who = {PASSES: "gone", LATER: "when run", "plan": "a view"}
+    for row in capabilities:
+        runs_on = Text(who.get(row.backend, row.backend), styles.get(row.backend, ""))
+        table.add_row(Text(row.operator), str(row.nodes), runs_on, Text(_shortened(row.where)))
+        if row.reason and row.backend not in (LATER, "host"):
+            table.add_row(Text(f"  {row.reason}", "dim"), "", "", "")
+    console.print(table)
+    missing = sum(row.nodes for row in capabilities if not row.ok)
+    if missing:
+        said = f"{backend}: {counted(missing, 'node')} would not run; --fallback numpy runs them"
+        console.print(Text(said, "bold red"))
+    elif any(row.backend == LATER for row in capabilities):
+        said = f"{backend} runs what is known before a run; bodies are planned in it"
+        console.print(Text(said, "bold yellow"))
+    else:
+        console.print(Text(f"{backend} runs it", "bold green"))
+    console.print()
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: text.rindex(',', 0, WIDEST)]}, …"
+
+
+def _show_passes(console: Console, passes: Passes) -> None:
+    table = grid("pass", "rewrites")
+    for name, count in passes.counts.items():
+        table.add_row(Text(name), str(count))
+    if passes.counts:
+        console.print(table)
+        console.print()
+    table = grid("operator", "before", "after")
+    for kind, (before, after) in passes.operators.items():
+        style = "bold" if before != after else "dim"
+        table.add_row(Text(kind), str(before), str(after), style=style)
+    table.add_section()
+    numbers = zip(*passes.operators.values(), strict=True)
+    table.add_row("all nodes", *(str(sum(column)) for column in numbers))
+    pair = passes.before, passes.after
+    table.add_row("bytes of constants", *(f"{c.nbytes:,}" for c in pair))
+    table.add_row("parameters", *(f"{c.parameters:,}" for c in pair))
+    console.print(table)
+    for refused in passes.refused:
+        console.print(Text(f"{refused.name}: {refused.text}", style="yellow"))
+    console.print()
+
+
+def _show_placement(console: Console, backend: str, placement: Placement) -> None:
+    table = grid("node", "operator", "runs on", "kernel", left=4)
+    for row in placement:
+        title, operator = _titles(row)
+        style = "yellow" if row.kind in ("copy", "reformat") else ""
+        table.add_row(Text(title), Text(operator), row.backend, Text(row.kernel), style=style)
+        for line in filter(None, (row.reason, *row.details)):
+            table.add_row(Text(f"  {line}"), "", "", "", style="dim")
+    console.print(table)
+    console.print(Text(_placement_summary(backend, placement), "dim"))
+    console.print()
+
+
+def _titles(row: PlacedRow) -> tuple[str, str]:
+    if row.nodes:
+        return abridged(row.nodes), abridged(row.operators.split(" + "))
+    return f"{', '.join(row.inputs)}, {bytes_text(row.nbytes)}", row.kind
+
+
+def _placement_summary(backend: str, placement: Placement) -> str:
+    steps: dict[str, int] = {}
+    for row in placement:
+        if row.kind == "step":
+            steps[row.backend] = steps.get(row.backend, 0) + 1
+    said = [f"{counted(count, 'step')} on {name}" for name, count in steps.items()]
+    for kind, nouns in _NOUNS.items():
+        rows = [row for row in placement if row.kind == kind]
+        moved = sum(row.nbytes for row in rows)
+        if rows:
+            said.append(counted(len(rows), *nouns) + (f" of {bytes_text(moved)}" if moved else ""))
+    return f"{backend}: {', '.join(said)}"
+
+
+def _show_memory(console: Console, found: Inspection) -> None:
+    if found.memory is None:
+        return
+    titles = ("arena", "floor", "no reuse", "workspace", "no reuse", "weights")
+    table = grid(f"memory, {found.backend}", *titles)
+    for device, kinds in memory_dict(found.memory).items():
+        table.add_row(device, *(bytes_text(nbytes) for nbytes in kinds.values()))
+    console.print(table)
+    console.print(
+        Text(
+            "arena: all activations; no arena can be below the floor, what lives at one time. "
+            "workspace: the greatest of all steps, which share it.",
+            "dim",
+        )
+    )

@@ -1,0 +1,120 @@
+"""Plans for a GPU that is not there: which kernel would run each node, without a driver.
+
+The cuda backend claims nodes and chooses kernels for a target: that needs NVRTC's package, but no
+GPU. Nothing is compiled, allocated or measured; only TensorRT-RTX builds its engines, without a
+GPU, and loads none of them. Control flow that a device would decide on is shown as the host's, and
+sizes that only a run tells end a plan, as on numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ...runtime.errors import BackendUnavailable
+from ...runtime.plan.backend import Backend
+from ...runtime.plan.host import HOST
+from ...runtime.plan.layout import lay_out
+from ...runtime.plan.plan import Plan
+from ...runtime.plan.weights import WeightStore
+from ...runtime.session.model import Model
+from ...runtime.session.placement import PlacedRow, describe, placement_of
+
+if TYPE_CHECKING:
+    from ...backends.cuda.recipe.source import Source
+    from ...backends.cuda.recipe.targets import Target
+
+#: The backends that plan for a GPU that is not there.
+PLANNED = ("cuda", "tensorrt")
+
+
+@dataclass(slots=True)
+class _Compiler:
+    """Compiles nothing; nobody waits for its answers."""
+
+    target: Target
+
+    def submit(self, source: Source) -> Future[Any]:
+        return Future()
+
+
+@dataclass(eq=False, slots=True)
+class _Device:
+    """A GPU as far as plans need one before they are bound to memory."""
+
+    compiler: _Compiler
+    name: str = "cuda:0"
+    allocated: int = field(default=0)
+
+
+def target_of(text: str) -> Target:
+    """Return a target by its name; see `named_target`.
+
+    Raises:
+        UsageError: there is none of this name.
+        BackendUnavailable: the packages for CUDA are missing.
+    """
+    try:
+        from ...backends.cuda.recipe.targets import named_target
+    except ImportError as error:
+        from ...backends.cuda import REMEDY
+
+        missing = f"the CUDA packages for Python are missing ({error})"
+        raise BackendUnavailable("cuda", missing, REMEDY) from None
+    return named_target(text)
+
+
+def describe_target(target: Target) -> str:
+    """Return its name and size in words."""
+    return f"{target.arch}, {target.processors} multiprocessors"
+
+
+def paper_rows(
+    model: Model,
+    target: Target,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    behind: Sequence[Backend] = (),
+    backend: str = "cuda",
+) -> tuple[PlacedRow, ...]:
+    """Return what the rows of a model would be on the cuda or the tensorrt backend.
+
+    Args:
+        model: loaded for numpy, with the options that are wanted.
+        target: the GPU.
+        shapes: of the inputs.
+        behind: backends for the nodes that this one does not run.
+        backend: ``cuda``, or ``tensorrt``, which builds its engines for the GPU.
+
+    Raises:
+        BackendUnavailable: TensorRT is not installed, or builds nothing for this GPU.
+        UnsupportedError: nodes that nobody runs, each with the reasons.
+    """
+    from ...backends.cuda.backend import CudaBackend
+
+    device: Any = _Device(_Compiler(target))
+    front = (_tensorrt_for(device, target),) if backend == "tensorrt" else ()
+    chain = (*front, CudaBackend(device), *behind)
+    options = replace(model.options, tune=False)  # what was measured is another GPU's
+
+    def rows(plan: Plan) -> Iterator[PlacedRow]:
+        devices = {backend.device for backend in chain} | {HOST}
+        stores = {each: WeightStore(each) for each in devices}
+        layout, found = lay_out(plan.graph.clone(), chain, options, stores)
+        yield from describe(layout.rows, found.refusals)
+
+    return placement_of(model.prepare(shapes), rows).rows
+
+
+def _tensorrt_for(device: Any, target: Target) -> Backend:
+    """Return the tensorrt backend that builds for a GPU; its engines are loaded nowhere."""
+    from ...backends.tensorrt import vendor
+    from ...backends.tensorrt.backend import TensorrtBackend
+    from ...backends.tensorrt.on_paper import PaperEngines
+    from ...backends.tensorrt.worker import worker_for
+
+    digits = target.arch.removeprefix("sm_").rstrip("a")
+    capability = f"{digits[:-1]}.{digits[-1]}"
+    engines = PaperEngines(vendor.load(), capability, worker_for(capability))
+    return TensorrtBackend(device, engines)

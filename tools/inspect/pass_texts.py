@@ -1,0 +1,95 @@
+"""The graph as text before and after each pass, and what a pass changed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from itertools import pairwise
+from pathlib import Path
+
+from ...backends.numpy import evaluate
+from ...runtime.base.files import write_text
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.types import ValueType
+from ...runtime.options import Options
+from ...runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+
+#: What stands in front of all passes, and between those before and after shapes are known.
+IMPORTED, BOUND = "imported", "shapes bound"
+
+
+@dataclass(frozen=True, slots=True)
+class PassText:
+    """A graph after a pass.
+
+    Attributes:
+        name: the pass; `IMPORTED` for the graph as it was read, `BOUND` where shapes were bound.
+        rewrites: how many it made.
+        text: the graph, one node a line.
+    """
+
+    name: str
+    rewrites: int
+    text: str
+
+
+def pass_texts(
+    imported: Graph, options: Options, types: Mapping[str, ValueType] | None = None
+) -> tuple[PassText, ...]:
+    """Return the graph as it was read, and after each pass that changed it.
+
+    Args:
+        imported: as it was read; stays as it is.
+        options: budgets, `skip` and `stop_at`.
+        types: of the inputs; where None the passes that want to know them do not run.
+    """
+    graph, log = imported.clone(), Rewrites()
+    found = [PassText(IMPORTED, 0, str(graph))]
+
+    def note(name: str, before: int) -> None:
+        text = str(graph)
+        if text != found[-1].text or len(log) > before:
+            found.append(PassText(name, len(log) - before, text))
+
+    for each in BEFORE_SHAPES:
+        before = len(log)
+        optimise(graph, (each,), options, evaluate, log)
+        note(each.name, before)
+    if types is not None:
+        graph = specialise(graph, types)
+        note(BOUND, len(log))
+        for each in AFTER_SHAPES:
+            before = len(log)
+            optimise(graph, (each,), options, evaluate, log)
+            note(each.name, before)
+    return tuple(found)
+
+
+def differences_of(texts: Sequence[PassText]) -> list[tuple[str, str]]:
+    """Return for each text but the first its name, and a unified diff from the one before."""
+    found: list[tuple[str, str]] = []
+    for number, (before, after) in enumerate(pairwise(texts), 1):
+        names = file_name(number - 1, before), file_name(number, after)
+        lines = unified_diff(
+            before.text.splitlines(), after.text.splitlines(), *names, n=1, lineterm=""
+        )
+        found.append((after.name, "\n".join(lines)))
+    return found
+
+
+def file_name(number: int, text: PassText) -> str:
+    """Return the name of the file that `write_texts` writes: ``03-fold_batchnorm.txt``."""
+    return f"{number:02}-{text.name.replace(' ', '_')}.txt"
+
+
+def write_texts(folder: Path, texts: Sequence[PassText]) -> list[Path]:
+    """Write every text to a file of its own; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    for number, text in enumerate(texts):
+        file = folder / file_name(number, text)
+        write_text(file, text.text + "\n")
+        files.append(file)
+    return files

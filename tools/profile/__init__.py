@@ -1,0 +1,1 @@
+"""`tercet profile`: rows, rooflines, traces, memory."""

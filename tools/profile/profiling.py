@@ -1,0 +1,311 @@
+"""Where the time of a run goes: by row, operator and shape, beside what the machine could do.
+
+The module is not called ``profile``, for the reason that `inspection` gives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from ...api import Loadable, Operators, load
+from ...arguments import in_data_dir, public
+from ...runtime.base.notebook import Shown
+from ...runtime.control.program import Program
+from ...runtime.plan.host import HOST
+from ...runtime.session.model import Model
+from ..common.console import Say, announce_compiling, silent, text_of
+from ..common.deadline import all_or_nothing, time_limit
+from ..common.environment import PACKAGES, device_environment
+from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.measure import Repeat, Timing, timed
+from ..common.threads import use_threads
+from ..export.export import model_title
+from .memory_map import ArenaMap, arenas_of
+from .peaks import Peaks, peaks_of
+from .profile_rows import ProfiledRow, Share, middle_of, phases_of, rows_of, shape_key, shares_of
+from .row_timing import Probe, Recording, sites_of
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile(Shown):
+    """What came out of `profile`; print it, or look at `rows`.
+
+    Times of rows and phases are means over the half of the watched runs whose lengths are in the
+    middle: means, because only they add up to the mean of the whole; the middle, because a run
+    that something else has held up says nothing.
+
+    Attributes:
+        model: the file's name.
+        backend: who was asked for, and on which device.
+        precision: arithmetic of float32 tensors.
+        inputs: what was fed.
+        rows: in the order of execution.
+        phases: seconds of one run by phase: ``feed`` (inputs are checked and copied to the
+            arena), ``upload``, ``compute``, ``download``, ``fetch`` (results are copied out) and
+            ``between`` (Python, launches and waiting between the rows).
+        total: runs of the model as it is, without any clock inside.
+        watched: runs with the clocks, taken in turn with those.
+        overhead: of profiling: a watched run divided by the uninstrumented one beside it, less 1, a
+            median of such pairs.
+        covered: rows, feeding and fetching of a watched run by the one beside it, likewise.
+        peaks: by device; empty if they were not asked for.
+        arenas: of all plans.
+        environment: machine and versions.
+        recording: the watched run of median length.
+        keys: numbers of rows by the keys of its spans.
+        stopped: why it did not run as often as it was to; empty if it did.
+    """
+
+    model: str
+    backend: str
+    precision: str
+    inputs: Inputs
+    rows: tuple[ProfiledRow, ...]
+    phases: Mapping[str, float]
+    total: Timing
+    watched: Timing
+    overhead: float
+    covered: float
+    peaks: Mapping[str, Peaks]
+    arenas: tuple[ArenaMap, ...]
+    environment: Mapping[str, str]
+    recording: Recording = field(repr=False)
+    keys: Mapping[int, int] = field(repr=False)
+    stopped: str = ""
+
+    def _about(self) -> str:
+        milliseconds = self.total.median * 1e3
+        return f"{self.model} on {self.backend}: {milliseconds:.3g} ms, {len(self.rows)} rows"
+
+    @property
+    def rows_seconds(self) -> float:
+        """Seconds of all rows together."""
+        return sum(row.seconds or 0.0 for row in self.rows)
+
+    def by_operator(self) -> tuple[Share, ...]:
+        """Return the rows by operators, those that take longest first."""
+        return shares_of(self.rows, lambda row: row.operators or row.kind)
+
+    def by_shape(self) -> tuple[Share, ...]:
+        """Return the rows by operators and shapes, those that take longest first."""
+        return shares_of(self.rows, shape_key)
+
+    def __str__(self) -> str:
+        from .profiling_view import show_profile
+
+        return text_of(show_profile, self)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one flat row for each row of the run, as `pandas.DataFrame` takes them."""
+        return [
+            {
+                "number": row.number,
+                "node": row.title,
+                "operators": row.operators,
+                "backend": row.backend,
+                "kernel": row.kernel,
+                "ms": None if row.seconds is None else row.seconds * 1e3,
+                "macs": row.macs,
+                "nbytes": row.nbytes,
+                "roof": row.roof,
+                "bound": row.bound,
+            }
+            for row in self.rows
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the recording, times in milliseconds, for JSON."""
+        return {
+            "model": self.model,
+            "backend": self.backend,
+            "precision": self.precision,
+            "inputs": self.inputs.to_dict(),
+            "total_ms": self.total.to_dict(),
+            "watched_ms": self.watched.to_dict(),
+            "rows_ms": self.rows_seconds * 1e3,
+            "overhead": self.overhead,
+            "covered": self.covered,
+            "phases_ms": {name: seconds * 1e3 for name, seconds in self.phases.items()},
+            "rows": [row.to_dict() for row in self.rows],
+            "by_operator": [share.to_dict() for share in self.by_operator()],
+            "by_shape": [share.to_dict() for share in self.by_shape()],
+            "peaks": [peaks.to_dict() for peaks in self.peaks.values()],
+            "arenas": [arena.to_dict() for arena in self.arenas],
+            "environment": dict(self.environment),
+            "stopped": self.stopped,
+        }
+
+
+# ── measuring ────────────────────────────────────────────────────────────────────────────────────
+
+
+@public()
+@in_data_dir
+def profile(
+    source: Loadable,
+    backend: str = "numpy",
+    inputs: Given = None,
+    *,
+    seed: int = 0,
+    shapes: Shapes = (),
+    dims: Dims = (),
+    repeat: Repeat | int | None = None,
+    peaks: bool = True,
+    fallback: str | None = None,
+    precision: str = "float32",
+    operators: Operators | None = None,
+    external_data_dir: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Profile:
+    """Run a model row by row and say where its time goes.
+
+    Rows are timed one after the other, also those of branches that a run has side by side: together
+    they are longer than the run then, unless it has one lane (``lanes=1``).
+
+    Args:
+        source: a path, the file's bytes, or a `ModelProto`.
+        backend: who runs it.
+        inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
+            random ones where None.
+        seed: of random inputs.
+        shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
+        dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
+        repeat: measured runs, with clocks and without; two seconds of each where None.
+        peaks: whether to measure the machine's peaks, which takes about a second a device.
+        fallback: backend for nodes that this one does not run.
+        precision: arithmetic of float32 tensors.
+        operators: custom operators; see `tercet.load`.
+        external_data_dir: the folder of the weights that the model keeps in other files; its own
+            folder where None.
+        threads: of numpy's matrix products and of each runtime on the CPU; numpy's where None.
+        timeout: seconds after which it runs no more; None for as often as it is to.
+        say: told of each stage.
+        **options: further fields of `Options`.
+
+    Raises:
+        BackendUnavailable: the backend cannot run here.
+        UnsupportedError: nodes that it does not run, or inputs that cannot be watched.
+        InputError: inputs that do not fit.
+        ModelError: the model cannot be read.
+        TimeLimitError: the time was up before it had run once.
+    """
+    wanted = repeat if isinstance(repeat, Repeat) else Repeat(repeat, seconds=2.0, most=500)
+    chosen: dict[str, Any] = {"precision": precision, "operators": operators, **options}
+    begin = monotonic()
+    given = asked(inputs, seed, shapes, dims)
+    with ExitStack() as stack:
+        stack.enter_context(use_threads(threads))
+        with all_or_nothing(timeout, say) as tell:
+            tell("loading")
+            model = stack.enter_context(load(source, backend, fallback=fallback, **chosen))
+            feeds = given_inputs(model.inputs, given)
+        announce_compiling(model, say)
+        with feeds.explained():
+            title = model_title(source)
+            limits = {"timeout": timeout, "since": begin}
+            return profile_model(model, feeds, title, wanted, peaks=peaks, say=say, **limits)
+
+
+def profile_model(
+    model: Model,
+    feeds: Inputs,
+    title: str,
+    repeat: Repeat,
+    *,
+    peaks: bool = True,
+    timeout: float | None = None,
+    since: float | None = None,
+    say: Say = silent,
+) -> Profile:
+    """Profile a model that is loaded; see `profile`. It holds its weights twice meanwhile."""
+    probe, runs = Probe(model), _Runs()
+    best: dict[str, Peaks] = {}
+    try:
+        with time_limit(timeout, say, since) as (limit, tell):
+            _measure(model, probe, feeds, repeat, tell, runs)
+            if peaks:
+                _peaks(model, probe.program(feeds.arrays), tell, best)
+        plain, watched = runs.pairs()
+        if not watched:
+            raise limit.error()
+        program = probe.program(feeds.arrays)
+        middle, sites = middle_of(watched), sites_of(program)
+        device = model.backends[0].device
+        return Profile(
+            model=title,
+            backend=f"{model.backend} on {device.name}",
+            precision=model.precision,
+            inputs=feeds,
+            rows=rows_of(sites, middle, probe, best),
+            phases=phases_of(sites, middle),
+            total=Timing(plain),
+            watched=Timing(tuple(run.length for run in watched)),
+            overhead=median(r.length / t for r, t in zip(watched, plain, strict=True)) - 1,
+            covered=median(r.known / t for r, t in zip(watched, plain, strict=True)),
+            peaks=best,
+            arenas=_arenas(program),
+            environment=device_environment(device, PACKAGES),
+            recording=middle[len(middle) // 2],
+            keys={site.key: number for number, site in enumerate(sites)},
+            stopped=limit.stopped,
+        )
+    finally:
+        probe.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Uninstrumented and instrumented runs of a model, in seconds."""
+
+    plain: list[float] = field(default_factory=list[float])
+    watched: list[Recording] = field(default_factory=list[Recording])
+
+    def pairs(self) -> tuple[tuple[float, ...], list[Recording]]:
+        """Return as many of the ones as of the others: the time may be up in between."""
+        count = min(len(self.plain), len(self.watched))
+        return tuple(self.plain[:count]), self.watched[:count]
+
+
+def _measure(
+    model: Model, probe: Probe, feeds: Inputs, repeat: Repeat, say: Say, runs: _Runs
+) -> None:
+    """Run both models in turn, each first every other time: a change of pace meets both."""
+    say("first run")
+    for _ in range(2):  # the second one has what the first one made: kernels, plans of bodies
+        model.run(feeds.arrays)
+        probe.run(feeds.arrays)
+
+    def run_plain() -> None:
+        runs.plain.append(timed(lambda: model.run(feeds.arrays)))
+
+    def run_watched() -> None:
+        runs.watched.append(probe.run(feeds.arrays))
+
+    while not runs.watched or repeat.wants(runs.plain):
+        say(f"run {len(runs.watched) + 1}")
+        pair = (run_plain, run_watched)
+        for turn in pair if len(runs.watched) % 2 else reversed(pair):
+            turn()
+
+
+def _peaks(model: Model, program: Program, say: Say, found: dict[str, Peaks]) -> None:
+    """Measure the peaks of the devices that take part, each by the first backend on it."""
+    used = {row.device.name for part in program.walk() for row in part.rows}
+    for i, backend in enumerate(model.backends):
+        name = backend.device.name
+        if name not in found and (name in used or backend.device is HOST):
+            found[name] = peaks_of(model.backends[i:], model.options, say)
+
+
+def _arenas(program: Program) -> tuple[ArenaMap, ...]:
+    plans = (plan for part in program.walk() for plan in part.plans)
+    return tuple(arena for number, plan in enumerate(plans) for arena in arenas_of(plan, number))

@@ -1,0 +1,206 @@
+"""A profile, and the difference of two, in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, ms_text
+from .memory_map import ArenaMap, arena_text
+from .peaks import Peaks
+from .profile_rows import ProfiledRow, Share
+from .profiling import Profile
+from .profiling_diff import Difference
+
+TOP = 15
+LEGEND = 6
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def show_profile(console: Console, found: Profile, top: int = TOP) -> None:
+    """Print phases, the rows, operators and shapes that take longest, and the memory.
+
+    Args:
+        console: where to.
+        found: what to print.
+        top: most lines of a table; 0 for all.
+    """
+    _show_head(console, found)
+    _show_rows(console, found, top)
+    _show_shares(console, "operator", found.by_operator(), found.rows_seconds, top)
+    _show_shares(console, "shapes", found.by_shape(), found.rows_seconds, top)
+    for arena in _largest(found.arenas):
+        _show_arena(console, arena)
+    _show_sum(console, found)
+
+
+def _show_head(console: Console, found: Profile) -> None:
+    total = found.total
+    share = f"p10 {ms_text(total.quantile(0.1))}, p90 {ms_text(total.quantile(0.9))}"
+    facts(
+        console,
+        {
+            "model": found.model,
+            "backend": f"{found.backend}, {found.precision}",
+            "inputs": str(found.inputs),
+            "run": f"{ms_text(total.median)} ms, median of {len(total.samples)} ({share})",
+            "peaks": "\n".join(map(_peaks_text, found.peaks.values())),
+        },
+    )
+    console.print()
+    table = grid("phase", "ms", "share")
+    whole = sum(found.phases.values())
+    for name, seconds in found.phases.items():
+        if seconds:
+            table.add_row(name, ms_text(seconds), f"{seconds / whole:.1%}")
+    console.print(table)
+    console.print()
+
+
+def _peaks_text(peaks: Peaks) -> str:
+    rates = f"{bytes_text(int(peaks.copy))}/s copied, {count_text(int(peaks.flops))}FLOP/s"
+    links = [
+        f"{bytes_text(int(rate))}/s {way}"
+        for rate, way in ((peaks.upload, "up"), (peaks.download, "down"))
+        if rate
+    ]
+    return f"{peaks.device}: {', '.join([rates, *links])}, measured with {peaks.backend}"
+
+
+def _show_rows(console: Console, found: Profile, top: int) -> None:
+    table = grid("node", "operator", "ms", "share", "MACs", "bytes", "MAC/B", "% of roof", left=2)
+    rows = [row for row in found.rows if row.seconds is not None]
+    rows.sort(key=lambda row: -(row.seconds or 0.0))
+    shown = rows[: top or None]
+    for row in shown:
+        table.add_row(*_row_cells(row, found.rows_seconds))
+        told = row.details[: top or None]
+        left_out = len(row.details) - len(told)
+        more = (f"… {counted(left_out, 'more layer')}",) if left_out else ()
+        for line in (*((row.kernel,) if told else ()), *told, *more):
+            table.add_row(Text(f"  {line}"), style="dim")
+    console.print(table)
+    _show_rest(console, len(rows) - len(shown), "row")
+    console.print()
+
+
+def _row_cells(row: ProfiledRow, whole: float) -> Sequence[str | Text]:
+    seconds, macs = row.seconds or 0.0, row.macs or 0
+    times = f" x{row.calls}" if row.calls > 1 else ""
+    return (
+        Text(abridged(row.nodes) or row.title),
+        Text((abridged(row.operators.split(" + ")) or row.kind) + times),
+        ms_text(seconds),
+        f"{seconds / whole:.1%}" if whole else "-",
+        count_text(macs) if macs else "",
+        bytes_text(row.nbytes) if row.nbytes else "",
+        f"{macs / row.nbytes:.1f}" if macs and row.nbytes else "",
+        "" if row.roof is None else f"{row.roof:.0%} {row.bound[:1]}",
+    )
+
+
+def _show_shares(
+    console: Console, title: str, shares: Sequence[Share], whole: float, top: int
+) -> None:
+    table = grid(title, "rows", "ms", "share", "GMAC/s", "GB/s")
+    shown = shares[: top or None]
+    for share in shown:
+        seconds = share.seconds or float("inf")
+        table.add_row(
+            Text(share.name),
+            str(share.rows),
+            ms_text(share.seconds),
+            f"{share.seconds / whole:.1%}" if whole else "-",
+            f"{share.macs / seconds / 1e9:.1f}" if share.macs else "",
+            f"{share.nbytes / seconds / 1e9:.1f}" if share.nbytes else "",
+        )
+    console.print(table)
+    _show_rest(console, len(shares) - len(shown), "line")
+    console.print()
+
+
+def _show_rest(console: Console, rest: int, noun: str) -> None:
+    if rest > 0:
+        said = f"{counted(rest, f'more {noun}')} not shown; --top 0 shows all"
+        console.print(Text(said, "dim"))
+
+
+def _largest(arenas: Sequence[ArenaMap]) -> list[ArenaMap]:
+    """Return for each device the largest arena."""
+    found: dict[str, ArenaMap] = {}
+    for arena in arenas:
+        if arena.device not in found or arena.nbytes > found[arena.device].nbytes:
+            found[arena.device] = arena
+    return [arena for arena in found.values() if arena.nbytes]
+
+
+def _show_arena(console: Console, arena: ArenaMap) -> None:
+    lines, letters = arena_text(arena)
+    sizes = f"{bytes_text(arena.nbytes)}, {bytes_text(arena.floor)} live at one time"
+    console.print(Text(f"arena on {arena.device}: {sizes}; rows from left to right", "dim"))
+    for line in lines:
+        console.print(Text(f"  |{line}|"))
+    console.print(Text(f"  |{_sparkline(arena.live(), len(lines[0]))}| live bytes"))
+    for letter, tensor in list(letters.items())[:LEGEND]:
+        span = f"rows {max(0, tensor.first)} to {min(tensor.last, arena.rows - 1)}"
+        console.print(
+            Text(f"  {letter} {tensor.name}, {bytes_text(tensor.nbytes)}, {span}"), overflow="fold"
+        )
+    console.print()
+
+
+def _sparkline(live: Sequence[int], columns: int) -> str:
+    most = max(live, default=0) or 1
+    rows = len(live)
+    found: list[str] = []
+    for column in range(columns):
+        first, last = column * rows // columns, max((column + 1) * rows // columns, 1)
+        level = max(live[first : max(last, first + 1)], default=0) / most
+        found.append(_BARS[round(level * (len(_BARS) - 1))])
+    return "".join(found)
+
+
+def _show_sum(console: Console, found: Profile) -> None:
+    rows, total = found.rows_seconds, found.total.median
+    console.print(
+        Text(
+            f"rows {ms_text(rows)} ms; with feed and fetch {found.covered:.1%} of an "
+            f"uninstrumented run, {ms_text(total)} ms; profiling overhead {found.overhead:+.1%}",
+            "bold",
+        )
+    )
+    console.print(
+        Text(
+            "times: means of the middle half of the runs. % of roof: the least time that the peaks "
+            "allow by the time taken; c: arithmetic bounds it, m: memory. It may pass 100 % where "
+            "a cache holds the data, or an algorithm multiplies less than the specification.",
+            "dim",
+        )
+    )
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+
+
+def show_difference(console: Console, found: Difference, top: int = TOP) -> None:
+    """Print the rows and operators that changed most, and the totals."""
+    facts(console, {"before": found.before, "after": found.after})
+    console.print()
+    for title, changes in (("node", found.rows), ("operator", found.operators)):
+        table = grid(title, "before ms", "after ms", "change", "ratio")
+        shown = changes[: top or None]
+        for change in shown:
+            pair = (change.before, change.after)
+            table.add_row(
+                Text(change.name),
+                *("-" if ms is None else ms_text(ms / 1e3) for ms in pair),
+                f"{change.change:+.3f}",
+                "-" if change.ratio is None else f"{change.ratio:.2f}",
+            )
+        console.print(table)
+        _show_rest(console, len(changes) - len(shown), "line")
+        console.print()
+    ratio = "" if found.total.ratio is None else f", {found.total.ratio:.2f} of it"
+    said = f"run: {found.total.before:.3f} ms before, {found.total.after:.3f} ms after{ratio}"
+    console.print(Text(said, "bold"))

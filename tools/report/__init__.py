@@ -1,0 +1,1 @@
+"""`tercet report`: one HTML file of saved results."""

@@ -1,0 +1,384 @@
+"""One model on one backend: outputs, latencies, and the shapes on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from ...api import load
+from ...runtime.ir.dtypes import COMPLEX, FLOATS, string
+from ...runtime.ir.graph import Value
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.types import Array, HostValue, TensorType, ValueType
+from ...runtime.session.model import Model
+from ...runtime.session.placement import Placement
+from ..common.console import (
+    Say,
+    announce_compiling,
+    counted,
+    facts,
+    grid,
+    ms_text,
+    silent,
+    value_text,
+)
+from ..common.deadline import time_limit
+from ..common.inputs import Inputs, Wanted, make_inputs
+from ..common.measure import Repeat, Timing, interleave, timed
+from ..common.nested import flat, type_text
+
+SHOWN_ELEMENTS = 8
+SHOWN_VECTORS = 8
+TOP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One node of the file with the types that its values have for the given inputs."""
+
+    name: str
+    operator: str
+    inputs: tuple[ValueType | None, ...]
+    outputs: tuple[ValueType | None, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return names and types as text, for JSON."""
+        return {
+            "name": self.name,
+            "operator": self.operator,
+            "inputs": [str(type_ or "?") for type_ in self.inputs],
+            "outputs": [str(type_ or "?") for type_ in self.outputs],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is in a tensor, in numbers; NaN for what it has not.
+
+    Attributes:
+        name: the output.
+        type: dtype and shape.
+        min: least element, NaN and infinities left out.
+        max: greatest element.
+        mean: of the elements; the share of True in booleans.
+        nan: number of NaN.
+        inf: number of infinities.
+        top: for vectors of classes, those with the highest scores: one row a vector of
+            (class, score).
+    """
+
+    name: str
+    type: str
+    min: float
+    max: float
+    mean: float
+    nan: int
+    inf: int
+    top: tuple[tuple[tuple[int, float], ...], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "min": self.min,
+            "max": self.max,
+            "mean": self.mean,
+            "nan": self.nan,
+            "inf": self.inf,
+            "top": [[{"class": at, "score": score} for at, score in row] for row in self.top],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came out of `run_model`.
+
+    Attributes:
+        model: the file.
+        backend: who was asked for, and on which device.
+        precision: arithmetic of float32 tensors.
+        inputs: what was fed.
+        outputs: what was computed, by name.
+        load: seconds from the file to a model that is ready to run.
+        first: seconds of the first run, arrays in to arrays out.
+        steady: later runs.
+        placement: what ran where.
+        layers: shapes of every node; empty if not asked for.
+        stopped: why it did not run as often as it was to; empty if it did.
+    """
+
+    model: str
+    backend: str
+    precision: str
+    inputs: Inputs
+    outputs: Mapping[str, HostValue] = field(repr=False)
+    load: float
+    first: float
+    steady: Timing
+    placement: Placement | None = field(repr=False)
+    layers: tuple[Layer, ...] = field(repr=False)
+    stopped: str = ""
+
+    def summaries(self) -> tuple[Summary, ...]:
+        """Return what is in each output; lists and dictionaries part by part, see `flat`."""
+        found: list[Summary] = []
+        for name, value in self.outputs.items():
+            arrays = flat({name: value})
+            found += [summary(each, data) for each, data in arrays.items()] or [_empty(name, value)]
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the arrays, times in milliseconds, for JSON."""
+        return {
+            "model": self.model,
+            "backend": self.backend,
+            "precision": self.precision,
+            "inputs": self.inputs.to_dict(),
+            "outputs": [found.to_dict() for found in self.summaries()],
+            "load_ms": self.load * 1e3,
+            "first_ms": self.first * 1e3,
+            "steady_ms": self.steady.to_dict(),
+            "ran_on": share_of_backends(self.placement) if self.placement else {},
+            "layers": [layer.to_dict() for layer in self.layers],
+            "stopped": self.stopped,
+        }
+
+
+def run_model(
+    file: Path,
+    backend: str,
+    wanted: Wanted,
+    outputs: Sequence[str] = (),
+    *,
+    repeat: Repeat | None = None,
+    trace_shapes: bool = False,
+    timeout: float | None = None,
+    say: Say = silent,
+    **options: Any,
+) -> Run:
+    """Load a model, run it, and run it again.
+
+    Args:
+        file: the model.
+        backend: who runs it.
+        wanted: its inputs.
+        outputs: tensors to return, intermediate ones too; the model's outputs where empty.
+        repeat: how often it is run again.
+        trace_shapes: whether to list the shapes of every node.
+        timeout: seconds after which it runs no more; None for as often as it is to.
+        say: told of each stage.
+        **options: see `tercet.load`.
+
+    Raises:
+        TimeLimitError: the time was up before the first run had ended.
+    """
+    run: Run | None = None
+    samples: dict[str, list[float]] = {backend: []}
+    with time_limit(timeout, say) as (limit, tell), ExitStack() as stack:
+        tell("loading")
+        start = perf_counter()
+        model = stack.enter_context(load(file, backend, **options))
+        loaded = perf_counter() - start
+        inputs = make_inputs(model.inputs, wanted)
+        tell("first run")
+        announce_compiling(model, say)
+        found: dict[str, HostValue] = {}
+        names = tuple(outputs) or None
+        with inputs.explained():
+            first = timed(lambda: found.update(model.run(inputs.arrays, names)))
+        run = Run(
+            model=str(file),
+            backend=f"{model.backend} on {model.backends[0].device.name}",
+            precision=model.precision,
+            inputs=inputs,
+            outputs=found,
+            load=loaded,
+            first=first,
+            steady=Timing(()),
+            placement=model.placement(outputs=names),
+            layers=_traced(model, inputs) if trace_shapes else (),
+        )
+        calls = {backend: lambda: model.run(inputs.arrays, names)}
+        interleave(calls, repeat or Repeat(), tell, {backend: first}, samples)
+    if run is None:
+        raise limit.error()
+    return replace(run, steady=Timing(tuple(samples[backend])), stopped=limit.stopped)
+
+
+def _traced(model: Model, inputs: Inputs) -> tuple[Layer, ...]:
+    with inputs.explained():
+        return layers_of(model, inputs.arrays)
+
+
+def layers_of(model: Model, inputs: Mapping[str, Array]) -> tuple[Layer, ...]:
+    """Return every node of the file, in order, with its shapes for these inputs."""
+    types: dict[str, ValueType] = {
+        name: TensorType(data.dtype, data.shape) for name, data in inputs.items()
+    }
+    graph = specialise(model.imported, types)
+    return tuple(
+        Layer(
+            node.name,
+            node.kind,
+            tuple(_type(v) for v in node.reads if not v.is_constant),
+            tuple(_type(v) for v in node.outputs),
+        )
+        for node in graph.nodes
+    )
+
+
+def _type(value: Value) -> ValueType | None:
+    return value.type.without_value() if isinstance(value.type, TensorType) else value.type
+
+
+def share_of_backends(placement: Placement) -> dict[str, int]:
+    """Return the number of nodes by who runs them, and the number of ``copies``, if any."""
+    found: dict[str, int] = {}
+    for row in placement:
+        if row.operators and row.kind != "view":
+            found[row.backend] = found.get(row.backend, 0) + len(row.nodes)
+    if placement.copies:
+        found["copies"] = len(placement.copies)
+    return found
+
+
+def summary(name: str, data: Array) -> Summary:
+    """Describe a tensor."""
+    nothing = float("nan")
+    if data.dtype == string or data.dtype in COMPLEX or not data.size:
+        return Summary(name, type_text(data), nothing, nothing, nothing, 0, 0, ())
+    wide = data.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    low, high, mean = (
+        (float(finite.min()), float(finite.max()), float(finite.mean()))
+        if finite.size
+        else (nothing, nothing, nothing)
+    )
+    nan, inf = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
+    return Summary(name, type_text(data), low, high, mean, nan, inf, _top(data))
+
+
+def _empty(name: str, value: HostValue) -> Summary:
+    """Describe an output in which there is no array."""
+    nothing = float("nan")
+    text = "absent" if value is None else f"empty {type(value).__name__}"
+    return Summary(name, text, nothing, nothing, nothing, 0, 0, ())
+
+
+def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Return the top-5 classes where a tensor looks like scores: [c], [n, c] or [n, c, 1, 1]."""
+    shape = data.shape
+    while len(shape) > 2 and shape[-1] == 1:
+        shape = shape[:-1]
+    if data.dtype not in FLOATS or not 1 <= len(shape) <= 2 or shape[-1] < TOP:
+        return ()
+    vectors = data.reshape(-1, shape[-1])[:SHOWN_VECTORS].astype(np.float64)
+    best = np.argsort(-vectors, axis=1, kind="stable")[:, :TOP]
+    return tuple(
+        tuple((int(at), float(vector[at])) for at in row)
+        for vector, row in zip(vectors, best, strict=True)
+    )
+
+
+# ── showing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_run(console: Console, run: Run) -> None:
+    """Print shapes if there are any, outputs, and latencies."""
+    facts(
+        console,
+        {
+            "model": run.model,
+            "backend": f"{run.backend}, {run.precision}{_share_text(run.placement)}",
+            "inputs": str(run.inputs),
+        },
+    )
+    console.print()
+    if run.layers:
+        _show_layers(console, run.layers)
+        console.print()
+    _show_outputs(console, run)
+    steady = run.steady
+    share = f"p10 {ms_text(steady.quantile(0.1))}, p90 {ms_text(steady.quantile(0.9))}"
+    again = f"{ms_text(steady.median)} ms, median of {len(steady.samples)} ({share})"
+    facts(
+        console,
+        {
+            "load": f"{ms_text(run.load)} ms",
+            "first run": f"{ms_text(run.first)} ms",
+            "steady": again if steady.samples else "",
+        },
+    )
+    if run.stopped:
+        console.print(Text(f"not complete: {run.stopped}", "bold yellow"))
+
+
+def _share_text(placement: Placement | None) -> str:
+    share = share_of_backends(placement) if placement else {}
+    copies = share.pop("copies", 0)
+    if len(share) < 2 and not copies:
+        return ""
+    flow = share.pop("host", 0)  # control flow that the host decides on
+    said = [f"{counted(nodes, 'node')} on {name}" for name, nodes in share.items()]
+    said += [counted(flow, "control-flow node")] if flow else []
+    said += [f"{counted(copies, 'copy', 'copies')} between devices"] if copies else []
+    return f"; {', '.join(said)}"
+
+
+def _show_layers(console: Console, layers: Sequence[Layer]) -> None:
+    table = grid("node", "operator", "inputs", "outputs", left=4)
+    for layer in layers:
+        table.add_row(
+            Text(layer.name),
+            Text(layer.operator),
+            *(Text(" ".join(map(_shape_text, types))) for types in (layer.inputs, layer.outputs)),
+        )
+    console.print(table)
+
+
+def _shape_text(type_: ValueType | None) -> str:
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return "?" if type_ is None or isinstance(type_, TensorType) else str(type_)
+    return "x".join("?" if d is None else str(d) for d in type_.shape) or "scalar"
+
+
+def _show_outputs(console: Console, run: Run) -> None:
+    table = grid("output", "type", "min", "max", "mean", "NaN/Inf", left=2)
+    found = run.summaries()
+    for each in found:
+        numbers = ("-" if x != x else value_text(x) for x in (each.min, each.max, each.mean))
+        strange = f"{each.nan}/{each.inf}"
+        style = "bold red" if each.nan or each.inf else "dim"
+        table.add_row(Text(each.name), Text(each.type), *numbers, Text(strange, style))
+    console.print(table)
+    arrays = flat(run.outputs)
+    for each in found:
+        if each.name in arrays:
+            _show_elements(console, each, arrays[each.name])
+    console.print()
+
+
+def _show_elements(console: Console, found: Summary, data: Array) -> None:
+    if found.top:
+        console.print()
+        table = grid("top-5 classes", "1st", "2nd", "3rd", "4th", "5th")
+        for number, row in enumerate(found.top):
+            name = Text(f"{found.name}[{number}]")
+            table.add_row(name, *(f"{at}: {score:.3g}" for at, score in row))
+        console.print(table)
+    if len(found.top) == SHOWN_VECTORS < len(data):
+        said = f"{found.name}: the first {SHOWN_VECTORS} of {len(data)} vectors; --save has all"
+        console.print(Text(said, "dim"))
+    if not found.top and 0 < data.size <= SHOWN_ELEMENTS:
+        whole = data.dtype not in FLOATS
+        text = " ".join(str(v) if whole else value_text(v) for v in data.flat)
+        console.print(Text.assemble((f"{found.name} =", "dim"), f" {text}"))

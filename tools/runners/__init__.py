@@ -1,0 +1,1 @@
+"""Who runs a model: backends, onnxruntime, onnx.reference, saved results."""

@@ -1,0 +1,261 @@
+"""Graphs and parts of graphs, run by anybody on values that somebody else has computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ... import backends
+from ...backends.numpy import evaluate
+from ...importers.onnx.writing.export import export
+from ...runtime.errors import UnsupportedError, UsageError
+from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.types import HostValue, TensorType, type_of
+from ...runtime.options import Options
+from ...runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Pass, Rewrites
+from ...runtime.passes import optimise as run_passes
+from ...runtime.plan.backend import Backend
+from ...runtime.plan.partition import Bars, partition
+from ...runtime.session.model import Model
+from ..common.archives import read_archive
+from .runners import (
+    ONNXRUNTIME,
+    REFERENCE,
+    Settings,
+    check_names,
+    default_names,
+    open_contestant,
+)
+
+Values = Mapping[str, HostValue]
+
+#: The oldest opsets in which graphs are handed to others: onnxruntime does not know the newest,
+#: onnx.reference not all of the oldest.
+_OLDEST = {ONNXRUNTIME: {"": 13, "ai.onnx.ml": 1}, REFERENCE: {"": 21, "ai.onnx.ml": 1}}
+
+
+class Player(Protocol):
+    """Somebody who runs graphs as they are."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """Arithmetic of float32 tensors."""
+        ...
+
+    def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+        """Return the results of a graph by name.
+
+        Raises:
+            UnsupportedError: it does not run this graph.
+        """
+        ...
+
+    def units(self, graph: Graph) -> list[tuple[Node, ...]]:
+        """Return the nodes that it runs as one step each, in topological order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackendPlayer:
+    """Backends of tercet.
+
+    Attributes:
+        name: of the first one.
+        backends: the one that was asked for, fallbacks behind it.
+        options: for them; passes are left out.
+    """
+
+    name: str
+    backends: tuple[Backend, ...]
+    options: Options = field(default_factory=Options)
+
+    @property
+    def precision(self) -> str:
+        """Arithmetic of float32 tensors."""
+        return self.options.precision
+
+    def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+        options = replace(self.options, stop_at=0, max_plans=1)
+        with Model(graph, self.backends, options, evaluate) as model:
+            return model.run(dict(feeds))
+
+    def units(self, graph: Graph) -> list[tuple[Node, ...]]:
+        try:
+            found = partition(graph, self.backends, self.options, Bars())
+        except UnsupportedError:  # control flow, or sizes that only a run tells: no fusion to keep
+            return [(node,) for node in graph.nodes]
+        return [assigned.nodes for assigned in found.steps]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlayer:
+    """A program that reads ONNX: it gets every graph as a model of its own."""
+
+    name: str
+    precision: str = "float32"
+
+    def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+        if any(node.op.graphs() for node in graph.nodes):
+            graph = _without_sizes(graph)
+        model = export(graph, at_least=_OLDEST[self.name])
+        contestant = open_contestant(self.name, model, Settings(tuple(graph.outputs)))
+        try:
+            wanted: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
+            return dict(contestant.run(wanted))
+        finally:
+            contestant.close()
+
+    def units(self, graph: Graph) -> list[tuple[Node, ...]]:
+        return [(node,) for node in graph.nodes]
+
+
+def open_player(name: str, settings: Settings | None = None) -> Player:
+    """Return who runs graphs under a name: a backend, onnxruntime or onnx.reference.
+
+    Raises:
+        UsageError: there is none of that name.
+        BackendUnavailable: it cannot run on this machine.
+    """
+    check_names([name])
+    if name in (ONNXRUNTIME, REFERENCE):
+        return FilePlayer(name)
+    chosen = settings or Settings()
+    options = Options(**{"precision": chosen.precision, **chosen.options})
+    fallback = chosen.fallback if chosen.fallback != name else None
+    return BackendPlayer(name, backends.open_backends(name, options, fallback), options)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlayer:
+    """Tensors in a file: it gives those that the file has, and computes nothing."""
+
+    name: str
+    precision: str = "float32"
+
+    def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+        found = read_archive(Path(self.name))
+        return {name: found[name] for name in graph.outputs if name in found}
+
+    def units(self, graph: Graph) -> list[tuple[Node, ...]]:
+        return [(node,) for node in graph.nodes]
+
+
+def open_players(
+    names: Sequence[str | Player] | None,
+    settings: Settings,
+    *,
+    same: bool,
+    files: bool = False,
+) -> list[Player]:
+    """Return a reference and contestants; the reference computes in float32 whatever is asked for.
+
+    Args:
+        names: at least two of them, or one where it may be both; who can run here where None.
+        settings: the contestants'.
+        same: whether the reference may be the contestant, too.
+        files: whether .npz files of tensors may be contestants.
+
+    Raises:
+        UsageError: they are too few.
+        BackendUnavailable: one of them cannot run here.
+    """
+    chosen = list(names) if names is not None else list(default_names())
+    if len(chosen) == 1 and same:
+        chosen *= 2
+    if len(chosen) < 2:
+        raise UsageError(f"layers are compared between two contestants, not {len(chosen)}")
+    exact = Settings(settings.outputs, settings.fallback, "float32", settings.options)
+    return [
+        name
+        if not isinstance(name, str)
+        else SavedPlayer(name)
+        if files and i and name.lower().endswith(".npz")
+        else open_player(name, settings if i else exact)
+        for i, name in enumerate(chosen)
+    ]
+
+
+# ── graphs ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PassList:
+    """The passes that run before and after shapes are known."""
+
+    before: tuple[Pass, ...] = BEFORE_SHAPES
+    after: tuple[Pass, ...] = AFTER_SHAPES
+
+
+def prepared(
+    imported: Graph,
+    feeds: Values,
+    options: Options,
+    passes: PassList | None = None,
+    rewrites: Rewrites | None = None,
+) -> Graph:
+    """Return a copy of a graph as a model runs it on these inputs: optimised, its shapes bound.
+
+    Args:
+        imported: as it was read; stays as it is.
+        feeds: a value for every input.
+        options: `stop_at` counts the rewrites before and after shapes are known.
+        passes: others than the usual ones.
+        rewrites: gets one entry for every rewrite.
+    """
+    passes, log = passes or PassList(), rewrites if rewrites is not None else Rewrites()
+    graph = imported.clone()
+    run_passes(graph, passes.before, options, evaluate, log)
+    bound = specialise(graph, {v.name: type_of(feeds[v.name], v.type) for v in graph.inputs})
+    run_passes(bound, passes.after, options, evaluate, log)
+    return bound
+
+
+def _without_sizes(graph: Graph) -> Graph:
+    """Return a copy whose tensors have no sizes, so that nobody infers them in untaken branches."""
+    copy = graph.clone()
+    bodies = (body for node in copy.walk() for body in node.op.graphs())
+    for value in (value for each in (copy, *bodies) for value in each.values.values()):
+        if isinstance(value.type, TensorType) and value.data is None:
+            rank = value.type.rank
+            value.type = value.type.with_shape(None if rank is None else (None,) * rank)
+    return copy
+
+
+def live_values(graph: Graph) -> list[Value]:
+    """Return what the nodes compute and somebody reads, in order."""
+    computed = (value for node in graph.nodes for value in node.outputs)
+    return [value for value in computed if value.consumers or graph.is_output(value)]
+
+
+def run_all(player: Player, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+    """Return everything that a graph computes on the way, by the values' names, and its inputs."""
+    every = graph.clone()
+    every.set_outputs({value.name: value for value in live_values(every)})
+    return {**feeds, **player.run(every, feeds)}
+
+
+def part_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
+    """Return a graph of some nodes: what they read from outside becomes its inputs."""
+    inside = set(nodes)
+    reads = dict.fromkeys(value for node in nodes for value in node.reads if value.data is None)
+    inputs = [value for value in reads if value.producer not in inside]
+    made = [value for node in nodes for value in node.outputs]
+    results = [
+        value
+        for value in made
+        if graph.is_output(value) or any(reader not in inside for reader in value.consumers)
+    ]
+    return graph.cut(inputs, {value.name: value for value in results})
+
+
+def feeds_of(part: Graph, values: Values) -> dict[str, HostValue]:
+    """Return what a part reads, out of everything that was computed."""
+    return {value.name: values[value.name] for value in part.inputs}

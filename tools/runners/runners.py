@@ -1,0 +1,254 @@
+"""Who takes part in a comparison: tercet's backends, onnxruntime and onnx.reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import onnx
+from onnx import ModelProto, helper
+
+from ... import __version__, backends
+from ...api import Loadable, Operators, load
+from ...backends.numpy.numerics import blas
+from ...importers.onnx.reading.external import external_data_dir
+from ...importers.onnx.reading.texts import FORMATS, format_of
+from ...importers.onnx.writing.embed import self_contained
+from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
+from ...runtime.ir.types import Array, HostValue
+from ..common.console import counted
+from ..common.threads import usable_cpus
+from .saved import is_saved
+
+ONNXRUNTIME = "onnxruntime"
+REFERENCE = "onnx.reference"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all contestants have in common.
+
+    Attributes:
+        outputs: names of the tensors to compare; the model's outputs where empty.
+        fallback: backend for nodes that one of tercet's backends does not run.
+        precision: arithmetic of float32 tensors on tercet's backends.
+        options: further fields of `tercet.Options`.
+        operators: custom operators, for tercet's backends.
+    """
+
+    outputs: tuple[str, ...] = ()
+    fallback: str | Sequence[str] | None = None
+    precision: str = "float32"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    operators: Operators | None = None
+
+
+class Contestant(Protocol):
+    """A loaded model that can be run."""
+
+    @property
+    def precision(self) -> str:
+        """Arithmetic of float32 tensors."""
+        ...
+
+    @property
+    def about(self) -> str:
+        """What it is and where it runs, in a few words."""
+        ...
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
+        """Return the outputs by name."""
+        ...
+
+    def close(self) -> None:
+        """Give all memory back."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all contestants, whether they can run here or not."""
+    return (*backends.names(), ONNXRUNTIME, REFERENCE)
+
+
+def default_names() -> tuple[str, ...]:
+    """Return who takes part if nobody is named.
+
+    That is every backend that can run here, then onnxruntime or, without it, onnx.reference.
+    """
+    able = tuple(found.name for found in backends.available() if found)
+    return (*able, ONNXRUNTIME if find_spec(ONNXRUNTIME) else REFERENCE)
+
+
+def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
+    """Raise UsageError for a name that nobody has, or that is given twice.
+
+    Args:
+        wanted: the names.
+        files: whether files and folders of saved outputs may take part.
+    """
+    known = names()
+    for i, name in enumerate(wanted):
+        if name not in known and not (files and is_saved(name)):
+            hint = did_you_mean(name, known)
+            raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
+        if name in wanted[:i]:
+            raise UsageError(f"'{name}' is to be compared with itself")
+
+
+def open_contestant(name: str, source: Loadable, settings: Settings) -> Contestant:
+    """Load a model for one contestant.
+
+    Raises:
+        BackendUnavailable: it cannot run on this machine.
+        UnsupportedError: it does not run this model.
+        ModelError: the model cannot be read.
+    """
+    if name == ONNXRUNTIME:
+        return _OnnxRuntime(source, settings.outputs)
+    if name == REFERENCE:
+        return _Reference(source, settings.outputs)
+    return _Tercet(name, source, settings)
+
+
+class _Tercet:
+    def __init__(self, name: str, source: Loadable, settings: Settings) -> None:
+        # A backend is its own fallback already, so it goes without.
+        fallback = settings.fallback if settings.fallback != name else None
+        chosen: dict[str, Any] = {"precision": settings.precision, **settings.options}
+        chosen["operators"] = settings.operators
+        self.model = load(source, name, fallback=fallback, **chosen)
+        self._outputs = settings.outputs or None
+        self.precision = self.model.precision
+        device = self.model.backends[0].device.name
+        threads = f", {threads_text(blas.threads())}" if device == "cpu" else ""
+        behind = f", fallback {fallback}" if fallback is not None else ""
+        self.about = f"tercet {__version__} on {device}{threads}{behind}"
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
+        return self.model.run(feeds, self._outputs)
+
+    def close(self) -> None:
+        self.model.close()
+
+
+class _OnnxRuntime:
+    """onnxruntime's CPU kernels, all its graph optimisations on."""
+
+    precision = "float32"
+
+    def __init__(self, source: Loadable, outputs: Sequence[str]) -> None:
+        try:
+            ort: Any = import_module("onnxruntime")
+            state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        except ImportError as error:
+            raise BackendUnavailable(
+                ONNXRUNTIME, f"it cannot be imported ({error})", "pip install onnxruntime"
+            ) from error
+        self._failures = (
+            state.Fail,
+            state.EPFail,
+            state.InvalidArgument,
+            state.InvalidGraph,
+            state.InvalidProtobuf,
+            state.NotImplemented,
+            state.RuntimeException,
+            RuntimeError,
+        )
+        threads = blas.threads() or usable_cpus()
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Its threads go to sleep after a run instead of keeping the CPUs from the next contestant.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if (folder := external_data_dir()) is not None:
+            options.add_session_config_entry(_DATA_FOLDER, str(folder))
+        self._outputs = list(outputs) or None
+        try:
+            self._session: Any = ort.InferenceSession(
+                _for_onnxruntime(source, outputs), options, providers=["CPUExecutionProvider"]
+            )
+        except self._failures as error:
+            raise UnsupportedError(f"onnxruntime does not load this model: {error}") from error
+        self._names = [output.name for output in self._session.get_outputs()]
+        self.about = f"{ort.__version__} on cpu, {threads_text(threads)}"
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
+        wanted = self._outputs or self._names
+        try:
+            return dict(zip(wanted, self._session.run(wanted, dict(feeds)), strict=True))
+        except self._failures as error:
+            raise UnsupportedError(f"onnxruntime does not run this model: {error}") from error
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
+    """Return what a session is made of; tensors that are no outputs must be made so first."""
+    if outputs:
+        model = self_contained(source)
+        have = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            helper.make_empty_tensor_value_info(name) for name in outputs if name not in have
+        )
+        return model.SerializeToString()
+    if isinstance(source, ModelProto):
+        return source.SerializeToString()
+    if isinstance(source, bytes) and format_of(source) is None:
+        return source
+    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() not in FORMATS:
+        return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
+    return self_contained(source).SerializeToString()
+
+
+class _Reference:
+    """The evaluator that comes with the onnx package: readable, complete and slow."""
+
+    precision = "float32"
+    # It lets escape whatever numpy and its own code raise.
+    _failures = (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        NotImplementedError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    )
+
+    def __init__(self, source: Loadable, outputs: Sequence[str]) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            self._evaluator: Any = ReferenceEvaluator(self_contained(source))
+        except self._failures as error:
+            raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
+        self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]
+        threads = blas.threads()
+        self.about = f"onnx {onnx.__version__} on cpu, {threads_text(threads)}"
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, HostValue]:
+        try:
+            found = self._evaluator.run(self._names, dict(feeds))
+        except self._failures as error:
+            said = str(error) or type(error).__name__
+            raise UnsupportedError(f"onnx.reference does not run this model: {said}") from error
+        return dict(zip(self._names, found, strict=True))
+
+    def close(self) -> None:
+        self._evaluator = None
+
+
+def threads_text(threads: int | None) -> str:
+    """Return a number of threads in words."""
+    if threads is None:
+        return "as many threads as its BLAS takes"
+    return counted(threads, "thread")

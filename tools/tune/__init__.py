@@ -1,0 +1,1 @@
+"""`tercet tune`, and the algorithms that `tercet inspect` lists."""

@@ -1,0 +1,92 @@
+"""Menus and measured choices in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..common.console import bytes_text, counted, grid
+from .algorithms import Algorithms, NodeRow
+from .tuning import Tuned
+
+
+def show_algorithms(console: Console, found: Algorithms) -> None:
+    """Print the menu of every node; nodes with the same task share one."""
+    console.print(f"for {found.target}")
+    tasks: dict[str, list[NodeRow]] = {}
+    for row in found.nodes:
+        tasks.setdefault(row.task, []).append(row)
+    for task, rows in tasks.items():
+        console.print()
+        console.print(Text(", ".join(row.node for row in rows), style="bold"))
+        forms = f"; {counted(rows[0].forms, 'form')} to measure" if rows[0].forms else ""
+        console.print(Text(f"{task}{forms}", style="dim"))
+        console.print(_table(rows[0]))
+
+
+def _table(row: NodeRow) -> Table:
+    """Return a menu; what was measured has a column only where something was."""
+    measured = any(way.measured is not None for way in row.ways)
+    titles = ["", "way", "estimate us", *(["measured us"] if measured else []), "workspace"]
+    table = grid(*titles, left=2)
+    table.add_column("why not", overflow="fold")
+    table.columns[1].no_wrap = True
+    for way in row.ways:
+        cells = [
+            "*" if way.chosen else "",
+            f"{way.way} {way.form}".strip(),
+            "" if way.estimate is None else f"{way.estimate:.1f}",
+        ]
+        if measured:
+            cells.append("" if way.measured is None else f"{way.measured:.1f}")
+        workspace = bytes_text(way.workspace) if way.workspace else ""
+        table.add_row(*cells, workspace, way.reason)
+    return table
+
+
+def show_tuned(console: Console, found: Tuned) -> None:
+    """Print the fastest way of every task, beside the one that is taken without measuring."""
+    table = grid("task", "nodes", "fastest", "us", "heuristic", "us", "regret", left=1)
+    for place in (2, 4):
+        table.columns[place].justify, table.columns[place].overflow = "left", "fold"
+    for row in found.rows:
+        best = row.result.best
+        chosen = row.heuristic
+        table.add_row(
+            row.result.task,
+            str(row.nodes),
+            best.title,
+            f"{best.microseconds:.1f}",
+            chosen.way,
+            f"{chosen.microseconds:.1f}",
+            f"{100 * row.result.regret:.1f} %",
+        )
+    console.print(table)
+    console.print(
+        f"{counted(len(found.rows), 'task')}, {found.measured} of them measured now in "
+        f"{found.seconds:.1f} s; all nodes together {found.best:.1f} us, "
+        f"by the heuristic {found.heuristic:.1f} us (regret {100 * found.regret:.1f} %)"
+    )
+
+
+def show_report(console: Console, found: Tuned) -> None:
+    """Print everything that was measured of every task."""
+    for row in found.rows:
+        console.print()
+        console.print(Text(row.result.task, style="bold"))
+        table = grid("way", "us", "estimate us", "workspace", "error", left=1)
+        table.add_column("why not", overflow="fold")
+        for timing in row.result.timings:
+            measured = not timing.reason
+            table.add_row(
+                timing.title,
+                f"{timing.microseconds:.1f}" if measured else "",
+                f"{timing.estimate:.1f}" if timing.estimate < 1e12 else "",
+                bytes_text(timing.workspace) if timing.workspace else "",
+                f"{timing.error:.1e}" if measured else "",
+                timing.reason,
+            )
+        console.print(table)
+    console.print()
+    show_tuned(console, found)

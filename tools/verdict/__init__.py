@@ -1,0 +1,1 @@
+"""How far results are apart, and whether rounding explains it."""

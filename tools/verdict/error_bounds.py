@@ -1,0 +1,350 @@
+"""Is a difference rounding, or is it an error? ``ok``, ``MISMATCH`` or ``inconclusive``.
+
+What decides is measured on the very inputs that the contestants get: the same graph runs in
+float64, once as it is and some times with noise in every step (`shaken`). From these runs comes
+what rounding may cost, element by element (`rounding`). A difference is *ok* if it is within that,
+and so small besides that it would be agreement whatever the graph does. It is *inconclusive* if
+rounding may explain it but it is as large as an error would be. All else is a *MISMATCH*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...runtime.errors import TercetError, TimeLimitError
+from ...runtime.ir.dtypes import COMPLEX, FLOATS
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.infer import specialise
+from ...runtime.ir.types import Array, HostValue, type_of
+from ..common.nested import flat
+from .accuracy import distance_of
+from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
+from .amplifiers import Amplifier, first_amplifier
+from .float64_reference import Oracle
+from .rounding import CAP, Evidence, Ruling, caps, distance, rule_decisions, rule_floats
+from .shaken import FAIR, ROUGH, Shaken, coarsest, decides
+
+#: Where such a bound comes from; see `Tolerance.origin`.
+MEASURED = "float64"
+#: Samples that are looked at, until one more changes nothing.
+COUNTS = (4, 12)
+WORDS: tuple[Word, ...] = ("ok", "inconclusive", "MISMATCH")
+#: What the command line ends with.
+MISMATCH_CODE, INCONCLUSIVE_CODE = 1, 8
+
+Arrays = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One tensor of a contestant against the reference's.
+
+    Attributes:
+        agreement: by how much they differ, how much is allowed, and the verdict.
+        excess: the difference by what is allowed; infinite where nothing is, or where types differ.
+    """
+
+    agreement: Agreement
+    excess: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the difference is no more than rounding."""
+        return self.agreement.ok
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``within rounding``, ``inconclusive`` or ``wrong``."""
+        if not self.ok:
+            return "inconclusive" if self.agreement.verdict == "inconclusive" else "wrong"
+        return "equal" if self.agreement.max_abs == 0 else "within rounding"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {**self.agreement.to_dict(), "verdict": self.verdict, "excess": self.excess}
+
+
+def overall(words: Sequence[Word]) -> Word:
+    """Return the worst of several verdicts; ``ok`` where there is none."""
+    return WORDS[max((WORDS.index(word) for word in words), default=0)]
+
+
+def exit_code(word: Word, stopped: str = "", *, allow_inconclusive: bool = False) -> int:
+    """Return what the command line ends with.
+
+    Args:
+        word: the verdict.
+        stopped: why the work is not complete; empty if it is.
+        allow_inconclusive: whether what is inconclusive may pass.
+    """
+    if word == "MISMATCH":
+        return MISMATCH_CODE
+    if stopped:
+        return TimeLimitError.exit_code
+    return INCONCLUSIVE_CODE if word == "inconclusive" and not allow_inconclusive else 0
+
+
+class Judge:
+    """Knows what a graph's results may be on some inputs; runs it in float64 when it has to.
+
+    Args:
+        graph: unoptimised, or as both contestants run it; stays as it is.
+        feeds: a value for every input.
+        precision: arithmetic of float32 tensors; the coarser one of the contestants'.
+        most: the greatest number of samples; fewer take less memory where there are many outputs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        feeds: Mapping[str, HostValue],
+        precision: str = "float32",
+        most: int = COUNTS[-1],
+    ) -> None:
+        self._graph, self._feeds, self._precision = graph, feeds, precision
+        self._counts = tuple(count for count in COUNTS if count <= most) or (most,)
+        self._jumps = decides(graph)
+        self._exact: Arrays | None = None
+        self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}
+        self._amplifier: Amplifier | None = None
+        self._bound: Graph | None = None
+
+    @property
+    def exact(self) -> Arrays:
+        """What the graph gives in float64, by name; empty where it does not run so."""
+        if self._exact is None:
+            self._exact = _attempt(partial(_in_float64, self._graph, self._feeds))
+        return self._exact
+
+    def samples(self, name: str, kind: str, count: int) -> list[Array]:
+        """Return an output in float64 with noise.
+
+        Args:
+            name: the output.
+            kind: `shaken.ROUGH` or `shaken.FAIR`.
+            count: how many; there are fewer where the graph does not run so.
+        """
+        return [found[name] for found in self._some(kind, count) if name in found]
+
+    def _some(self, kind: str, count: int) -> list[Arrays]:
+        """Return so many samples, as far as they can be had."""
+        found = self._samples[kind]
+        while len(found) < count and self.exact:
+            shaken = Shaken(self._specialised(), self._precision, kind, len(found))
+            found.append(_attempt(lambda run=shaken: flat(run.run(self._feeds))))
+        return found[:count]
+
+    def _specialised(self) -> Graph:
+        """Return the graph with the shapes that these inputs give it, where that can be told."""
+        if self._bound is None:
+            inputs = self._graph.inputs
+            try:
+                types = {v.name: type_of(self._feeds[v.name], v.type) for v in inputs}
+                self._bound = specialise(self._graph, types)
+            except TercetError:
+                self._bound = self._graph
+        return self._bound
+
+    def error(self, name: str, found: Array) -> float | None:
+        """Return the relative L2 distance of an output from float64; None where it is not known."""
+        exact = self.exact.get(name)
+        if exact is None or exact.shape != found.shape or exact.dtype == object:
+            return None
+        return distance_of(found, exact)
+
+    def outputs(
+        self, reference: Mapping[str, HostValue], found: Mapping[str, HostValue]
+    ) -> list[Agreement]:
+        """Compare all outputs; lists and dictionaries element by element."""
+        return [finding.agreement for finding in self.findings(reference, found)]
+
+    def findings(
+        self, reference: Mapping[str, HostValue], found: Mapping[str, HostValue]
+    ) -> list[Finding]:
+        """Compare all outputs; lists and dictionaries element by element."""
+        ours, theirs = flat(reference), flat(found)
+        names = list(dict.fromkeys([*ours, *theirs]))
+        return [self._finding(name, ours.get(name), theirs.get(name)) for name in names]
+
+    def _finding(self, name: str, reference: Array | None, found: Array | None) -> Finding:
+        if reference is None or found is None:
+            side = "the reference" if reference is None else "the contestant"
+            present = reference if reference is not None else found
+            return Finding(missing(name, present, side), float("inf"))
+        result = self.agreement(name, reference, found)
+        return Finding(result, result.excess)
+
+    def agreement(
+        self, name: str, reference: Array, found: Array, *, detailed: bool = False
+    ) -> Agreement:
+        """Compare one output.
+
+        Args:
+            name: the output.
+            reference: what it is held against; it may be the wrong one just as well.
+            found: the contestant's.
+            detailed: whether to tell how the differences are spread.
+        """
+        nothing = Tolerance(0.0, 0.0, MEASURED)
+        plain = agreement(name, reference, found, nothing, detailed=detailed)
+        if plain.ok or reference.dtype != found.dtype:
+            return plain
+        ruling = self._ruling(name, reference, found, plain)
+        reason = ruling.reason
+        if ruling.word != "ok":
+            reason = "; ".join(part for part in (reason, self._who(name, reference, found)) if part)
+        if ruling.word == "inconclusive" and self.exact:
+            reason = f"{reason}{self._where_from()}"
+        return replace(
+            plain,
+            verdict=ruling.word,
+            reason=reason,
+            tolerance=Tolerance(0.0, ruling.allowed, MEASURED),
+            excess=ruling.excess,
+        )
+
+    # ── rulings ──────────────────────────────────────────────────────────────────────────────
+
+    def _ruling(self, name: str, a: Array, b: Array, plain: Agreement) -> Ruling:
+        """Judge two arrays that differ, with ever more samples until one more changes nothing."""
+        if name not in self.exact:
+            return _without_float64(a, b, plain)
+        ruling = Ruling("MISMATCH", plain.reason, excess=float("inf"))
+        for count in self._counts:
+            ruling = self._with_samples(name, a, b, plain, count)
+            if ruling.word == "ok" or ruling.final:
+                break
+        return ruling
+
+    def _with_samples(self, name: str, a: Array, b: Array, plain: Agreement, count: int) -> Ruling:
+        rough = self.samples(name, ROUGH, count)
+        if a.shape != b.shape:
+            return self._of_two_shapes(name, a, b, plain, rough)
+        alike = [data for data in (self.exact[name], *rough) if data.shape == a.shape]
+        if not alike:
+            return replace(_without_float64(a, b, plain), final=False)
+        exact, *rough = alike
+        if plain.misplaced:
+            return _misplaced(a, b, plain, alike, jumps=self._jumps)
+        measures = a.dtype in FLOATS | COMPLEX
+        evidence = Evidence(
+            exact, rough, (), self._cap, tolerance_for(a.dtype).absolute, self._jumps
+        )
+        if measures:
+            wide = np.complex128 if a.dtype in COMPLEX else np.float64
+            rule = partial(rule_floats, a.astype(wide), b.astype(wide))
+        else:
+            rule = partial(rule_decisions, a, b)
+        ruling = rule(evidence)
+        if ruling.word != "inconclusive":
+            return ruling
+        fair = self.samples(name, FAIR, count)
+        return rule(replace(evidence, fair=[data for data in fair if data.shape == a.shape]))
+
+    @property
+    def _cap(self) -> float:
+        return CAP.get(coarsest(self._graph, self._precision), CAP["float32"])
+
+    def _of_two_shapes(
+        self, name: str, a: Array, b: Array, plain: Agreement, rough: Sequence[Array]
+    ) -> Ruling:
+        """Judge shapes that differ: how many results there are may hinge on rounding, too."""
+        shapes = {data.shape for data in (self.exact[name], *rough)}
+        if {a.shape, b.shape} <= shapes:
+            said = f"{plain.reason}; how many there are hinges on rounding"
+            return Ruling("inconclusive", said, excess=float("inf"))
+        final = not self._jumps or len(rough) >= self._counts[-1]
+        return Ruling("MISMATCH", plain.reason, excess=float("inf"), final=final)
+
+    def _who(self, name: str, reference: Array, found: Array) -> str:
+        """Say whether one of both is far nearer to float64."""
+        errors = self.error(name, reference), self.error(name, found)
+        if errors[0] is None or errors[1] is None or reference.dtype not in FLOATS:
+            return ""
+        near, far = min(errors[0], errors[1]), max(errors[0], errors[1])
+        if far < 100 * near or not far > 0:
+            return ""
+        nearer, other = (
+            ("reference", "contestant") if near == errors[0] else ("contestant", "reference")
+        )
+        times = f"{far / near:.0e} times as far" if near else "far"
+        return f"the {other} is {times} from float64 ({far:.1e}) as the {nearer} ({near:.1e})"
+
+    def _where_from(self) -> str:
+        """Name the first node that makes noise grow."""
+        if self._amplifier is None:
+            self._amplifier = _attempt_amplifier(self._specialised(), self._feeds, self._precision)
+        return f"; {self._amplifier}--layers compares node by node"
+
+
+def _attempt(run: Callable[[], Arrays]) -> Arrays:
+    try:
+        return run()
+    except TercetError:
+        return {}
+
+
+def _attempt_amplifier(graph: Graph, feeds: Mapping[str, HostValue], precision: str) -> Amplifier:
+    try:
+        return first_amplifier(graph, feeds, precision)
+    except TercetError:
+        return Amplifier()
+
+
+def _in_float64(graph: Graph, feeds: Mapping[str, HostValue]) -> Arrays:
+    oracle = Oracle(graph)
+    try:
+        return flat(oracle.run(dict(feeds)))
+    finally:
+        oracle.close()
+
+
+def _misplaced(
+    a: Array, b: Array, plain: Agreement, samples: Sequence[Array], *, jumps: bool
+) -> Ruling:
+    """Judge NaN and infinities of one side only: do some samples have them, and some not?"""
+    at = (np.isfinite(a) != np.isfinite(b)) | (~np.isfinite(a) & ~np.isfinite(b) & (a != b))
+    at &= ~(np.isnan(a) & np.isnan(b))
+    finite = np.stack([np.isfinite(sample[at]) for sample in samples])
+    if (finite.any(0) & ~finite.all(0)).all():
+        said = f"{plain.reason}; whether it is finite hinges on rounding"
+        return Ruling("inconclusive", said, excess=float("inf"))
+    return Ruling("MISMATCH", plain.reason, excess=float("inf"), final=not jumps)
+
+
+def unmeasured(
+    name: str, reference: Array, found: Array, precisions: tuple[str, ...] = ()
+) -> Agreement:
+    """Compare one output where there is no time to run the model in float64."""
+    tolerance = tolerance_for(reference.dtype, precisions)
+    plain = agreement(
+        name, reference, found, replace(tolerance, relative=0, absolute=0), detailed=True
+    )
+    if plain.ok or reference.dtype != found.dtype:
+        return plain
+    ruling = _without_float64(reference, found, plain, precisions)
+    bound = Tolerance(0.0, ruling.allowed)
+    word, reason, excess = ruling.word, ruling.reason, ruling.excess
+    return replace(plain, verdict=word, reason=reason, tolerance=bound, excess=excess)
+
+
+def _without_float64(
+    a: Array, b: Array, plain: Agreement, precisions: tuple[str, ...] = ()
+) -> Ruling:
+    """Judge where nothing was measured: what differs by hardly more than a unit is ok."""
+    if a.shape != b.shape or a.dtype not in FLOATS | COMPLEX or plain.misplaced:
+        return Ruling("MISMATCH", plain.reason, excess=float("inf"))
+    usual = tolerance_for(a.dtype, precisions)
+    apart = distance(a, b)
+    near = caps(a, a, usual.relative / 16) + usual.absolute
+    if (apart <= near).all():
+        return Ruling("ok", "", float(near.max()), float((apart / near).max()))
+    allowed = usual.bound(plain.scale)
+    word: Word = "inconclusive" if plain.max_abs <= allowed else "MISMATCH"
+    said = "what rounding costs is not known: the model did not run in float64"
+    return Ruling(word, f"{plain.reason}; {said}", allowed, plain.max_abs / allowed)

@@ -1,0 +1,145 @@
+"""The same model in float64: what the results would be with next to no rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...backends.numpy import NumpyBackend, evaluate
+from ...runtime.ir.constraints import float64_for_float32
+from ...runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.infer import infer
+from ...runtime.ir.op import Op, TensorAttribute, attributes, with_attributes
+from ...runtime.ir.types import (
+    Array,
+    HostValue,
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    ValueType,
+)
+from ...runtime.ops.elementwise import Cast
+from ...runtime.options import Options
+from ...runtime.session.model import Model
+
+NARROW = frozenset({float16, bfloat16, float32})
+
+#: Changes the elements of a tensor on their way to float64.
+Change = Callable[[Array], Array]
+
+
+class Oracle:
+    """Runs a graph in float64 on the numpy backend, unoptimised.
+
+    Args:
+        graph: an imported graph (`Model.imported`); stays as it is.
+        change: applied to every constant and input of a narrower floating-point type.
+    """
+
+    def __init__(self, graph: Graph, change: Change | None = None) -> None:
+        self._change = change
+        wide, options = in_float64(graph, change), Options(stop_at=0, max_plans=1)
+        with float64_for_float32():
+            self._model = Model(wide, [NumpyBackend()], options, evaluate)
+
+    def run(self, inputs: Mapping[str, Any], outputs: list[str] | None = None) -> dict[str, Any]:
+        """Run on the model's own inputs.
+
+        Floats are widened, whether in arrays or lists of them; results that would be narrower are
+        float64, too.
+        """
+        feeds = {name: self._wide(value) for name, value in inputs.items()}
+        with float64_for_float32():
+            return self._model.run(feeds, outputs)
+
+    def _wide(self, value: HostValue) -> HostValue:
+        if isinstance(value, list):
+            return [self._wide(item) for item in value]
+        if isinstance(value, dict) or value is None:
+            return value
+        return _widened(np.asarray(value), self._change)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._model.close()
+
+
+def in_float64(graph: Graph, change: Change | None = None) -> Graph:
+    """Return a copy of a graph in which every narrower float tensor is float64."""
+    copy = graph.clone()
+    for each in _with_bodies(copy):
+        for value in each.values.values():
+            value.type, value.declared = _wide_type(value.type), _wide_type(value.declared)
+            if value.data is not None and value.data.dtype in NARROW:
+                each.set_data(value, _widened(value.data, change))
+        for node in each.nodes:
+            changes = _wide_attributes(node.op)
+            if changes:
+                each.set_op(node, with_attributes(node.op, **changes))
+        _widen_results(each)
+    with float64_for_float32():
+        infer(copy)
+    return copy
+
+
+def _widen_results(graph: Graph) -> None:
+    """Cast what comes out of operators that give float32 whatever they read."""
+    for node in list(graph.nodes):
+        if node.kind != "DynamicQuantizeLinear" and node.op.domain != "ai.onnx.ml":
+            continue
+        after = graph.nodes.index(node) + 1
+        follower = graph.nodes[after] if after < len(graph.nodes) else None
+        for value in node.outputs:
+            if isinstance(value.type, TensorType) and value.type.dtype == float64:
+                cast = graph.insert(Cast(to=float64), [value], before=follower)
+                value.declared = None
+                graph.redirect(value, cast.output)
+                graph.set_inputs(cast, [value])
+
+
+def _with_bodies(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.walk():
+        yield from node.op.graphs()
+
+
+def _wide_attributes(op: Op) -> dict[str, object]:
+    """Return the attributes that have to change: element types, and tensors of such."""
+    changes: dict[str, object] = {}
+    for name in attributes(type(op)):
+        value = getattr(op, name)
+        if isinstance(value, TensorAttribute) and value.array.dtype in NARROW:
+            changes[name] = TensorAttribute(value.array.astype(float64))
+        elif isinstance(value, np.dtype) and _is_narrow(value):
+            changes[name] = float64
+    return changes
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype in NARROW
+
+
+def _wide_type(type_: ValueType | None) -> ValueType | None:
+    match type_:
+        case TensorType() if type_.dtype in NARROW:
+            return replace(type_, dtype=float64, value=None)
+        case SequenceType() | OptionalType() | MapType():
+            return replace(type_, element=_wide_type(type_.element))
+        case _:
+            return type_
+
+
+def _widened(data: Array, change: Change | None = None) -> Array:
+    """Return narrow floats as float64, repeated elements still repeated, other data as it is."""
+    if data.dtype not in NARROW:
+        return data
+    if change is not None:
+        return change(data)
+    if data.size and not any(data.strides):
+        return np.broadcast_to(data.reshape(-1)[:1].astype(float64).reshape(()), data.shape)
+    return data.astype(float64)

@@ -1,0 +1,330 @@
+"""Can rounding explain that two results differ? The rule, on arrays alone.
+
+There is the result in float64, and there are *samples*: results of the same graph in float64, every
+step of which was moved at random, many times as far as rounding does it (`shaken`). What is allowed
+is decided element by element, and for every slice of the tensor: where the samples hardly move,
+neither may a contestant, however large the numbers beside it are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...runtime.ir.types import Array
+from .agreement import Word
+
+#: What is allowed, by the farthest that a sample has moved.
+SLACK = 3.0
+#: The same for the differences of a slice taken together, by the average of the samples.
+_TOGETHER = 2.0
+#: A difference may be this share of the greatest magnitude of an output, and of each slice of it,
+#: and still count as agreement. Beyond, rounding may explain it, but nothing proves it right.
+CAP = {"float32": 2.0**-11, "tf32": 2.0**-5, "float16": 2.0**-5, "bfloat16": 2.0**-5}
+_LOCAL = 8.0
+#: Steps that no sample shows at their place may be so many, by those that a sample has.
+_RARE = 0.1
+#: The share of differing decisions that fair samples have to show, where rough ones show all.
+_SEEN = 0.9
+#: Slices of fewer elements have no magnitude of their own.
+_SLICE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What is to be said of two arrays.
+
+    Attributes:
+        word: the verdict.
+        reason: why, in a sentence; empty where it is ok.
+        allowed: the most that any element may differ by.
+        excess: the greatest difference of an element as a share of what it may differ by.
+        at: the flat index of that element.
+        final: whether more samples could not change it.
+    """
+
+    word: Word
+    reason: str = ""
+    allowed: float = 0.0
+    excess: float = 0.0
+    at: int | None = None
+    final: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of an output from runs in float64; arrays of the output's shape.
+
+    Attributes:
+        exact: without noise.
+        rough: with far more noise than rounding has.
+        fair: with about as much as it has.
+        cap: what counts as agreement at most; see `CAP`.
+        tiny: the smallest normal number of the output's dtype.
+        jumps: whether the graph rounds, compares or selects, so that a step may hinge on noise.
+    """
+
+    exact: Array
+    rough: Sequence[Array]
+    fair: Sequence[Array]
+    cap: float
+    tiny: float
+    jumps: bool
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
+    """Judge floats of one shape; NaN and infinities stand at the same places.
+
+    Args:
+        a: the reference's, float64 or complex128.
+        b: the contestant's.
+        evidence: of the same shape.
+    """
+    apart = distance(a, b)
+    spread = Spread(evidence.exact, evidence.rough, evidence.tiny)
+    excess = np.divide(apart, spread.allowed, where=apart > 0, out=np.zeros(apart.shape))
+    at = int(excess.argmax()) if excess.size else 0
+    most = float(excess.max(initial=0.0))
+    known = Ruling("ok", "", float(spread.allowed.max(initial=0.0)), most, at)
+    if most > 1:
+        count = int((excess > 1).sum())
+        if evidence.jumps and _are_few(apart, excess > 1, evidence):
+            said = f"{_elements(count)} as rounding may make others differ, though not seen there"
+            return _but(known, "inconclusive", said, final=False)
+        share = f"{count} of {apart.size} elements" if apart.size > 1 else "it"
+        verb = "differ" if count > 1 else "differs"
+        return _but(
+            known,
+            "MISMATCH",
+            f"{share} {verb} by more than rounding explains, at most {most:.3g} times",
+            final=not evidence.jumps and (most > 30 or count > 0.02 * apart.size),
+        )
+    if whole := spread.excess_of_slices(apart, whole=evidence.jumps):
+        return _but(known, "MISMATCH", whole, final=not evidence.jumps)
+    if flipped := _top_flipped(a, b, spread):
+        return _but(known, "MISMATCH", flipped, final=False)
+    over = apart > caps(evidence.exact, a, evidence.cap)
+    if not over.any():
+        return known
+    return _over_cap(known, a, b, over, evidence)
+
+
+def _are_few(apart: Array, at: Array, evidence: Evidence) -> bool:
+    """Whether some differences are no larger than steps that noise makes elsewhere, and far rarer.
+
+    A decision that falls the other way early in a graph has consequences at places that differ from
+    one combination of such decisions to the next; no number of samples has all of them.
+    """
+    steps = [distance(evidence.exact, sample) for sample in evidence.rough]
+    bound = caps(evidence.exact, evidence.exact, evidence.cap)
+    usual = float(np.mean([np.count_nonzero(step > bound) for step in steps])) if steps else 0.0
+    largest = max((float(step.max(initial=0.0)) for step in steps), default=0.0)
+    return bool(np.count_nonzero(at) <= _RARE * usual and float(apart[at].max()) <= largest)
+
+
+def _but(ruling: Ruling, word: Word, reason: str, *, final: bool) -> Ruling:
+    return Ruling(word, reason, ruling.allowed, ruling.excess, ruling.at, final)
+
+
+class Spread:
+    """How far the samples of an output move, by element and by slice.
+
+    Args:
+        exact: the result in float64.
+        samples: others of its shape.
+        tiny: what any number may move by.
+    """
+
+    def __init__(self, exact: Array, samples: Sequence[Array], tiny: float) -> None:
+        self._exact, self._samples = exact, samples
+        self.most = np.zeros(exact.shape)
+        self.square = np.zeros(exact.shape)
+        for sample in samples:
+            away = distance(exact, sample)
+            np.maximum(self.most, away, out=self.most)
+            self.square += away * away / len(samples)
+        level = np.full(exact.shape, np.sqrt(_mean(self.square)))
+        for axes in slices(exact.shape, 4):
+            np.minimum(level, np.sqrt(_mean(self.square, axes)), out=level)
+        self.allowed = SLACK * np.maximum(self.most, level) + tiny
+        self._tiny = tiny
+
+    def excess_of_slices(self, apart: Array, *, whole: bool) -> str:
+        """Name a slice whose differences, taken together, are more than rough rounding has.
+
+        Args:
+            apart: the differences.
+            whole: whether only the tensor as a whole is looked at.
+        """
+        square = apart * apart
+        for axes in [None] if whole else [None, *slices(apart.shape, 4)]:
+            found = np.sqrt(_mean(square, axes))
+            usual = np.sqrt(_mean(self.square, axes)) + self._tiny
+            over = found / usual
+            if float(np.max(over, initial=0.0)) > _TOGETHER:
+                where = "the tensor" if axes is None else _slice_text(axes, over)
+                return f"{where} is off by more than rounding explains, taken as a whole"
+        return ""
+
+    def has_top(self, row: int, at: int) -> bool:
+        """Whether the greatest element of a row along the last axis is ever there in a sample."""
+        width = self._exact.shape[-1]
+        return any(
+            int(sample.reshape(-1, width)[row].argmax()) == at
+            for sample in (self._exact, *self._samples)
+        )
+
+
+def _top_flipped(a: Array, b: Array, spread: Spread) -> str:
+    """Name a row whose greatest element is elsewhere although rounding does not move it so far."""
+    if a.ndim == 0 or a.shape[-1] < 2 or np.iscomplexobj(a):
+        return ""
+    rows, others = a.reshape(-1, a.shape[-1]), b.reshape(-1, a.shape[-1])
+    tops, found = rows.argmax(1), others.argmax(1)
+    allowed = spread.allowed.reshape(rows.shape)
+    for row in map(int, np.flatnonzero(tops != found)):
+        i, j = int(tops[row]), int(found[row])
+        margin = float(rows[row, i] - rows[row, j])
+        rounding = (allowed[row, i] + allowed[row, j]) * 2 / 3
+        if margin > rounding and not (spread.has_top(row, i) and spread.has_top(row, j)):
+            return (
+                f"the greatest element of row {row} is {j}, not {i}, by a margin of {margin:.2g} "
+                f"that rounding ({rounding:.2g}) does not turn"
+            )
+    return ""
+
+
+def caps(exact: Array, reference: Array, cap: float) -> Array:
+    """Return by how much each element may differ and still count as agreement.
+
+    That is a share of the greatest magnitude of the tensor, and no more than a larger share of that
+    of any slice through the element.
+    """
+    size = np.where(np.isfinite(exact), np.abs(exact), np.abs(np.nan_to_num(reference)))
+    bound = np.full(size.shape, cap * float(size.max(initial=0.0)))
+    for axes in slices(size.shape, _SLICE):
+        np.minimum(bound, _LOCAL * cap * size.max(axes, keepdims=True), out=bound)
+    return bound
+
+
+def _over_cap(known: Ruling, a: Array, b: Array, over: Array, evidence: Evidence) -> Ruling:
+    """Judge differences that rough rounding explains, but that are too large to be agreement."""
+    apart = distance(a, b)
+    bound = caps(evidence.exact, a, evidence.cap)
+    if evidence.jumps and _are_decisions(a, b, over, bound / 4, evidence):
+        return known
+    fair = Spread(evidence.exact, evidence.fair, evidence.tiny)
+    unlikely = apart[over] > 3 * fair.allowed[over]
+    worst = float((apart / np.maximum(bound, evidence.tiny)).max() * evidence.cap)
+    if evidence.fair and unlikely.any():
+        times = float((apart[over] / fair.allowed[over]).max()) * SLACK
+        return _but(
+            known,
+            "MISMATCH",
+            f"differs by {times:.3g} times what runs with ordinary rounding differ by",
+            final=False,
+        )
+    said = f"rounding alone may cost this output {worst:.1e} of its magnitude, so nothing is proved"
+    return _but(known, "inconclusive", said, final=bool(evidence.fair) and not evidence.jumps)
+
+
+def _are_decisions(a: Array, b: Array, over: Array, near: Array, evidence: Evidence) -> bool:
+    """Whether every element is one of two values that samples have, too, and hardly any other.
+
+    So it is where a comparison hinges on rounding: a box is kept or not, two rows change places. A
+    result that merely amplifies noise has another value in every sample.
+    """
+    samples = [evidence.exact, *evidence.rough, *evidence.fair]
+    first, second, limit = a[over], b[over], near[over]
+    like_a = np.zeros(first.shape)
+    like_b = np.zeros(first.shape)
+    for sample in samples:
+        like_a += distance(sample[over], first) <= limit
+        like_b += distance(sample[over], second) <= limit
+    both = (like_a > 0) & (like_b > 0)
+    return bool((both & (like_a + like_b >= 0.9 * len(samples))).all())
+
+
+# ── decisions ────────────────────────────────────────────────────────────────────────────────────
+
+
+def rule_decisions(a: Array, b: Array, evidence: Evidence) -> Ruling:
+    """Judge integers, booleans, strings and floats of eight bits: all that is no measurement.
+
+    An element may differ only where the samples show both values at that very place: then the
+    decision behind it is within rounding.
+    """
+    differs = np.asarray(a != b, bool)
+    count, first = int(differs.sum()), int(differs.argmax())
+    fair = _shown(a, b, differs, [evidence.exact, *evidence.fair])
+    rough = fair | _shown(a, b, differs, [evidence.exact, *evidence.rough, *evidence.fair])
+    if rough.all() and fair.mean() >= _SEEN and len(evidence.fair) > 0:
+        values = _values_at(differs, evidence.fair)
+        if values <= 2:
+            return Ruling("ok", "", 0.0, 1.0, first, final=False)
+        said = f"{_elements(count)}, of which rounding makes up to {values} different values"
+        return Ruling("inconclusive", said, 0.0, 1.0, first, final=False)
+    if rough.all():
+        said = f"{_elements(count)}; far rougher rounding would explain it"
+        return Ruling("inconclusive", said, 0.0, 1.0, first, final=False)
+    steps = [np.count_nonzero(sample != evidence.exact) for sample in evidence.rough]
+    if steps and np.count_nonzero(~rough) <= _RARE * float(np.mean(steps)):
+        said = f"{_elements(count)} as rounding may make others differ, though not seen there"
+        return Ruling("inconclusive", said, 0.0, 1.0, first, final=False)
+    where = int(np.flatnonzero(differs.ravel())[~rough][0])
+    said = f"{_elements(int((~rough).sum()))} though rounding does not decide there"
+    return Ruling("MISMATCH", said, 0.0, float("inf"), where, final=not evidence.jumps)
+
+
+def _elements(count: int) -> str:
+    return "1 element differs" if count == 1 else f"{count} elements differ"
+
+
+def _shown(a: Array, b: Array, at: Array, samples: Sequence[Array]) -> Array:
+    """Return for each of some elements whether samples have both values there."""
+    first, second = a[at], b[at]
+    has = [np.zeros(first.shape, bool), np.zeros(first.shape, bool)]
+    for sample in samples:
+        has[0] |= sample[at] == first
+        has[1] |= sample[at] == second
+    return has[0] & has[1]
+
+
+def _values_at(at: Array, samples: Sequence[Array]) -> int:
+    """Return the greatest number of different values that samples have at one place."""
+    found = np.sort(np.stack([sample[at] for sample in samples]), 0)
+    return int(np.max((found[1:] != found[:-1]).sum(0), initial=0)) + 1
+
+
+# ── slices ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def distance(a: Array, b: Array) -> Array:
+    """Return the differences; 0 where either is not finite."""
+    with np.errstate(all="ignore"):
+        away = np.abs(np.subtract(a, b, dtype=np.result_type(a, b, np.float64)))
+    return np.where(np.isfinite(away), away, 0.0)
+
+
+def slices(shape: tuple[int, ...], least: int) -> list[tuple[int, ...]]:
+    """Return, for every axis whose slices have elements enough, all other axes."""
+    found: list[tuple[int, ...]] = []
+    for axis, length in enumerate(shape):
+        others = tuple(i for i in range(len(shape)) if i != axis)
+        if length > 1 and int(np.prod([shape[i] for i in others])) >= least:
+            found.append(others)
+    return found
+
+
+def _mean(data: Array, axes: tuple[int, ...] | None = None) -> Array:
+    return np.asarray(np.mean(data, axes, keepdims=axes is not None)) if data.size else np.zeros(())
+
+
+def _slice_text(axes: tuple[int, ...], over: Array) -> str:
+    axis = next(i for i in range(over.ndim) if i not in axes)
+    return f"slice {int(over.argmax())} along axis {axis}"

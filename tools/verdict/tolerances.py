@@ -1,0 +1,145 @@
+"""By how much contestants may differ: measured in float64, or as a user says for each output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...runtime.errors import InputError, UsageError, did_you_mean
+from ...runtime.ir.dtypes import BY_ONNX, name_of
+from ...runtime.ir.graph import Graph
+from ...runtime.ir.types import Array, HostValue
+from ..common.console import Say, silent
+from ..common.tensors import tensor
+from .agreement import RELATIVE, Agreement, agreement, tolerance_for
+from .error_bounds import Judge, unmeasured
+
+#: Tolerances by name of an output or a dtype; "" for all that are not named.
+ByName = Mapping[str, float]
+
+_EVERYTHING = ""
+
+
+def parse_tolerances(option: str, texts: Sequence[str] | None) -> ByName | None:
+    """Return what a user gave: ``1e-3`` for all, ``scores=1e-3``, ``float16=1e-2``."""
+    if texts is None:
+        return None
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError as error:
+            raise UsageError(
+                f"{option} {text} cannot be understood; it looks like {option} 1e-3, "
+                f"or {option} NAME=1e-3 for an output or a dtype"
+            ) from error
+        if not value >= 0:
+            raise UsageError(f"{option} {text}: a tolerance is 0 or more")
+        found[name] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a user gave for all outputs, for those of a dtype, or for one of them.
+
+    Attributes:
+        relative: shares of max |reference|.
+        absolute: what is allowed besides.
+    """
+
+    relative: ByName = field(default_factory=dict[str, float])
+    absolute: ByName = field(default_factory=dict[str, float])
+
+    @classmethod
+    def of(cls, rtol: float | ByName | None, atol: float | ByName | None) -> Chosen:
+        """Take numbers for all outputs, or numbers by name."""
+        pairs = ({_EVERYTHING: v} if isinstance(v, int | float) else v or {} for v in (rtol, atol))
+        return cls(*pairs)
+
+    def check(self, outputs: Iterable[str]) -> None:
+        """Raise InputError for a name that is neither a dtype nor an output."""
+        known = [*outputs, *(name_of(dtype) for dtype in BY_ONNX.values())]
+        for name in (*self.relative, *self.absolute):
+            if name and name not in known:
+                hint = did_you_mean(name, known)
+                raise InputError(f"a tolerance for '{name}': no output or dtype is called so{hint}")
+
+    def pick(self, output: str, data: Array) -> tuple[float | None, float | None]:
+        """Return both tolerances of an output, None for what nobody gave."""
+        names = (output, name_of(data.dtype), _EVERYTHING)
+        relative, absolute = (
+            next((given[name] for name in names if name in given), None)
+            for given in (self.relative, self.absolute)
+        )
+        return relative, absolute
+
+
+class Bounds:
+    """Knows by how much outputs may differ; runs the graph in float64 when it first has to.
+
+    Args:
+        graph: as the file has it.
+        feeds: a value for every input.
+        chosen: what a user gave, which comes first.
+        outputs: tensors that are compared, intermediate ones too; the graph's outputs where empty.
+        say: told of each stage.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        feeds: Mapping[str, HostValue],
+        chosen: Chosen,
+        outputs: Sequence[str] = (),
+        say: Say = silent,
+    ) -> None:
+        self._graph, self._feeds = graph, feeds
+        self._chosen, self._say = chosen, say
+        if outputs:
+            self._graph = graph.clone()
+            self._graph.set_outputs({name: tensor(self._graph, name) for name in outputs})
+        self._judges: dict[str, Judge] = {}
+        chosen.check(self._graph.outputs)
+
+    def compare(
+        self,
+        output: str,
+        reference: Array,
+        found: Array,
+        precisions: tuple[str, str],
+        *,
+        measured: bool = True,
+    ) -> Agreement:
+        """Compare an output of two contestants.
+
+        Args:
+            output: its name.
+            reference: what the first one computed.
+            found: what the other one did.
+            precisions: arithmetic of their float32 tensors.
+            measured: whether the graph may run in float64; without, next to nothing may differ.
+        """
+        given = self._chosen.pick(output, reference)
+        if given != (None, None):
+            tolerance = tolerance_for(reference.dtype, precisions, *given)
+            return agreement(output, reference, found, tolerance, detailed=True)
+        if not measured:
+            return unmeasured(output, reference, found, precisions)
+        coarsest = max(precisions, key=lambda name: RELATIVE.get(name, 0.0))
+        return self._judge(coarsest).agreement(output, reference, found, detailed=True)
+
+    def error(self, outputs: Mapping[str, Array]) -> float | None:
+        """Return the greatest relative L2 distance from float64; None if that was not run."""
+        judge = next(iter(self._judges.values()), None)
+        if judge is None:
+            return None
+        errors = [judge.error(name, data) for name, data in outputs.items()]
+        return max((error for error in errors if error is not None), default=None)
+
+    def _judge(self, precision: str) -> Judge:
+        if precision not in self._judges:
+            self._say("running the model in float64")
+            self._judges[precision] = Judge(self._graph, self._feeds, precision)
+        return self._judges[precision]

@@ -1,0 +1,1 @@
+"""What only developers run, from a checkout: peers, sweeps, studies, sanitizer, fuzzing."""

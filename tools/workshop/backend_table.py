@@ -1,0 +1,232 @@
+"""What each backend costs besides its latency: how long it builds, and what a new shape takes.
+
+    python -m tercet.tools.workshop.backend_table
+    python -m tercet.tools.workshop.backend_table resnet50_v15 --backend numpy --output docs/results
+
+A backend that is fast once it is built may still be the wrong one for somebody whose shapes change
+with every call. So besides the latency this measures, for every backend that can run here: the time
+from the model to its first result, with nothing in the cache and with what the first time has left
+there, and the same for a batch that the model has not met yet. Libraries are loaded before.
+
+A row is printed and written when it is measured; those of earlier calls stay in the files if they
+are of the same commit and the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from ...api import load, run_op
+from ...backends import available, open_backends
+from ...runtime.errors import TercetError
+from ...runtime.options import Options
+from ..common.console import Say, grid, open_console, progress
+from ..common.environment import PACKAGES, device_environment
+from ..common.measure import Repeat, interleave, timed
+from ..common.results import earlier, to_json, write
+from ..run.run import share_of_backends
+from ..verdict.accuracy import distance, exact_outputs
+from .bench_models import bench_inputs, bench_model
+
+#: With a symbolic batch, and of more than one kind of layer.
+MODELS = ("resnet50_v15", "mobilenet_v2", "vit_base")
+#: The first batch, and one that the model has not met when it comes.
+FIRST, NEW = 1, 3
+FILE = "backends.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One model on one backend; times in milliseconds.
+
+    Attributes:
+        model: its name.
+        backend: who runs it.
+        cold: from the model to its first result, with nothing in the cache.
+        warm: the same with what the first time has left there.
+        latency: median of later calls, arrays in to arrays out.
+        new_shape: the first call with a batch of another size.
+        latency_new: median of later calls with that batch.
+        error: relative L2 distance from float64, the worst output's.
+        nodes: how many run where.
+    """
+
+    model: str
+    backend: str
+    cold: float
+    warm: float
+    latency: float
+    new_shape: float
+    latency_new: float
+    error: float
+    nodes: Mapping[str, int]
+
+    @property
+    def calls(self) -> float:
+        """How many calls of the new shape take as long as the first one did."""
+        return self.new_shape / self.latency_new
+
+
+def measure(
+    name: str, source: ModelProto, backend: str, say: Say, *, seconds: float = 0.5
+) -> OperatorRow:
+    """Return what one backend costs for one model.
+
+    Args:
+        name: the model's.
+        source: with a symbolic batch.
+        backend: who runs it.
+        say: told of each stage.
+        seconds: for the later calls of each batch.
+
+    Raises:
+        TercetError: it does not run the model.
+    """
+    small, large = (bench_inputs(source, batch=batch) for batch in (FIRST, NEW))
+    with TemporaryDirectory(prefix="tercet-") as folder:
+        say(f"{name}: {backend}, nothing in the cache")
+        begin = perf_counter()
+        with load(source, backend, cache=folder) as model:
+            model.run(small)
+            cold = perf_counter() - begin
+        say(f"{name}: {backend}, again")
+        begin = perf_counter()
+        with load(source, backend, cache=folder) as model:
+            found = model.run(small)
+            warm = perf_counter() - begin
+            latency = _latency(lambda: model.run(small), seconds)
+            new_shape = timed(lambda: model.run(large))
+            latency_new = _latency(lambda: model.run(large), seconds)
+            placement = model.placement({n: data.shape for n, data in small.items()})
+    return OperatorRow(
+        model=name,
+        backend=backend,
+        cold=1e3 * cold,
+        warm=1e3 * warm,
+        latency=1e3 * latency,
+        new_shape=1e3 * new_shape,
+        latency_new=1e3 * latency_new,
+        error=distance(found, exact_outputs(source, small)),
+        nodes=share_of_backends(placement),
+    )
+
+
+def _latency(call: Callable[[], object], seconds: float) -> float:
+    repeat = Repeat(seconds=seconds, least=3, most=100)
+    return interleave({"call": call}, repeat)["call"].median
+
+
+# ── reports ──────────────────────────────────────────────────────────────────────────────────────
+
+TITLES = (
+    "model", "backend", "build ms", "again", "latency ms", "new shape ms", "then", "calls", "error",
+    "nodes on",
+)  # fmt: skip
+
+
+def cells(row: OperatorRow) -> tuple[str, ...]:
+    """Return a row of the table."""
+    return (
+        *(row.model, row.backend),
+        *(f"{ms:.0f}" for ms in (row.cold, row.warm)),
+        f"{row.latency:.2f}",
+        f"{row.new_shape:.0f}",
+        f"{row.latency_new:.2f}",
+        *(f"{row.calls:.0f}", f"{row.error:.1e}"),
+        ", ".join(f"{name} {count}" for name, count in row.nodes.items()),
+    )
+
+
+def markdown(rows: Sequence[OperatorRow], about: Mapping[str, str]) -> str:
+    """Return the report as a Markdown page."""
+    lines = [
+        "# What each backend costs",
+        "",
+        "Written by `python -m tercet.tools.workshop.backend_table --output docs/results`. *Build* "
+        "is from "
+        "the model in memory to its first result, with an empty cache; *again* with what that has "
+        f"left there. *Latency* is of `Model.run` with batch {FIRST}, copies included; *new shape* "
+        f"the first call with batch {NEW}, *then* later ones, and *calls* how many of those take "
+        "as long as it: a backend whose shapes change oftener than that is the wrong one. Errors "
+        "are relative L2 distances from float64.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        f"| {' | '.join(TITLES)} |",
+        f"|---|---|{'---:|' * (len(TITLES) - 3)}---|",
+        *(f"| {' | '.join(cells(row))} |" for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def save(rows: Sequence[OperatorRow], about: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write JSON and Markdown; return their paths."""
+    results = [{**asdict(row), "calls": row.calls} for row in rows]
+    texts = {FILE: to_json(about, results=results), "backends.md": markdown(rows, about)}
+    return write(folder, texts)
+
+
+def _row(entry: dict[str, Any]) -> OperatorRow:
+    """Return what `save` has written."""
+    return OperatorRow(**{name: data for name, data in entry.items() if name != "calls"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write if asked; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tercet.tools.workshop.backend_table",
+        description="Measure what each backend costs: to build, to call, and for a new shape.",
+    )
+    parser.add_argument("models", nargs="*", default=list(MODELS), help=f"{', '.join(MODELS)}, ...")
+    parser.add_argument("--backend", action="append", help="all that can run here if not given")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
+    chosen = parser.parse_args(arguments)
+    console = open_console()
+    names = chosen.backend or [found.name for found in available() if found]
+    rows: dict[tuple[str, str], OperatorRow] = {}
+    try:
+        device = open_backends(names[-1], Options())[0].device
+        about = device_environment(device, PACKAGES, chosen.commit)
+        if chosen.output:
+            known = earlier(chosen.output / FILE, about, _row)
+            rows = {(row.model, row.backend): row for row in known}
+        with progress() as say:
+            _load_libraries(names)
+            for name in chosen.models:
+                source = bench_model(name)
+                for backend in names:
+                    row = measure(name, source, backend, say)
+                    rows[name, backend] = row
+                    print(*cells(row), sep="  ", flush=True)
+                    if chosen.output:
+                        save(list(rows.values()), about, chosen.output)
+    except TercetError as error:
+        console.print(f"backend_table: {error}")
+        return error.exit_code
+    table = grid(*TITLES, left=2)
+    for row in rows.values():
+        table.add_row(*cells(row))
+    console.print(table)
+    return 0
+
+
+def _load_libraries(names: Sequence[str]) -> None:
+    """Run something on each backend, so that its libraries are there; raises BackendUnavailable."""
+    image, kernel = np.ones((1, 1, 8, 8), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    for name in names:
+        run_op("Conv", image, kernel, backend=name)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,162 @@
+"""How fast the openvino backend is, beside numpy and onnxruntime, on a folder of models.
+
+    python -m tercet.tools.workshop.openvino_bench FOLDER
+    python -m tercet.tools.workshop.openvino_bench FOLDER yolox-nano --output docs/results
+
+Each model has a folder of its own with ``model.onnx`` and ``inputs.npz`` (or ``real_inputs.npz``).
+Everybody has the same number of threads and runs in turn in one process; medians count. A busy
+machine spoils times, and ratios less.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...runtime.errors import TercetError
+from ...runtime.ir.types import Array
+from ..common.console import grid, open_console, progress
+from ..common.environment import environment
+from ..common.measure import Repeat, interleave
+from ..common.results import to_json, write
+from ..runners.runners import ONNXRUNTIME, Contestant, Settings, open_contestant
+from .model_table import read_index
+
+#: Contestants: who runs the model, with which options. *finite* leaves NaN to luck, as others do.
+WHO: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "onnxruntime": (ONNXRUNTIME, {}),
+    "numpy": ("numpy", {}),
+    "openvino": ("openvino", {}),
+    "finite": ("openvino", {"finite": True}),
+}
+_TITLES = ("model", "on openvino", *WHO, "by numpy", "by onnxruntime")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTiming:
+    """One model.
+
+    Attributes:
+        model: its folder.
+        steps: computing rows of the plans that OpenVINO runs, and all of them.
+        milliseconds: medians by contestant.
+    """
+
+    model: str
+    steps: tuple[int, int]
+    milliseconds: Mapping[str, float]
+
+    def cells(self) -> list[str]:
+        """Return the row of a table."""
+        times = self.milliseconds
+        shares = [times["openvino"] / times[who] for who in ("numpy", "onnxruntime")]
+        taken, everything = self.steps
+        return [
+            self.model,
+            f"{taken} of {everything}",
+            *(f"{times[who]:.2f}" for who in WHO),
+            *(f"{share:.2f}" for share in shares),
+        ]
+
+
+def measure(folder: Path, repeat: Repeat) -> ModelTiming:
+    """Run one model on everybody in turn.
+
+    Args:
+        folder: the model's own.
+        repeat: how often.
+
+    Raises:
+        TercetError: somebody cannot run it.
+    """
+    files = (folder / f"{name}.npz" for name in ("inputs", "real_inputs"))
+    feeds: dict[str, Array] = dict(np.load(next(file for file in files if file.exists())))
+    contestants: dict[str, Contestant] = {}
+    with progress() as say:
+        try:
+            for who, (name, options) in WHO.items():
+                say(f"{folder.name}: loading on {who}")
+                settings = Settings(options=options)
+                contestants[who] = open_contestant(name, folder / "model.onnx", settings)
+            calls = {who: _call(each, feeds) for who, each in contestants.items()}
+            times = interleave(calls, repeat, say)
+            steps = _steps(contestants["openvino"])
+        finally:
+            for each in contestants.values():
+                each.close()
+    medians = {who: timing.median * 1e3 for who, timing in times.items()}
+    return ModelTiming(folder.name, steps, medians)
+
+
+def _call(contestant: Contestant, feeds: Mapping[str, Array]) -> Any:
+    return lambda: contestant.run(feeds)
+
+
+def _steps(contestant: Any) -> tuple[int, int]:
+    """Return of how many nodes OpenVINO computes how many; views count for nobody."""
+    rows = [row for row in contestant.model.placement() if row.kind in ("step", "host")]
+    by = [(row.backend, row.operators.count(" + ") + 1) for row in rows]
+    return sum(n for who, n in by if who == "openvino"), sum(n for _, n in by)
+
+
+def markdown(rows: Sequence[ModelTiming], about: Mapping[str, str]) -> str:
+    """Return the report as a Markdown page."""
+    lines = [
+        "# The openvino backend beside numpy and onnxruntime",
+        "",
+        "Written by `python -m tercet.tools.workshop.openvino_bench FOLDER --output docs/results`. "
+        "Float32, "
+        "everybody on the same number of threads, in turn in one process. Milliseconds of one run, "
+        "medians. *On openvino*: nodes that OpenVINO computes, of all. *finite*: the openvino "
+        "backend with `finite=True`, where NaN and infinities need not come through. The last "
+        "columns are openvino's time by that of numpy and of onnxruntime. Other work on the "
+        "machine adds to all times; what they are by each other means more.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        f"| {' | '.join(_TITLES)} |",
+        f"|---|{'---:|' * (len(_TITLES) - 1)}",
+        *(f"| {' | '.join(row.cells())} |" for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _measured(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[ModelTiming]:
+    for name in names:
+        try:
+            yield measure(arguments.folder / name, Repeat(seconds=arguments.seconds))
+        except (TercetError, StopIteration) as error:
+            print(f"{name}: {str(error).splitlines()[0] if str(error) else 'no inputs'}")
+
+
+def main() -> int:
+    """Measure, print, and write if asked."""
+    parser = argparse.ArgumentParser(prog="python -m tercet.tools.workshop.openvino_bench")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each contestant; default 1")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
+    arguments = parser.parse_intermixed_args()
+    about = environment(("numpy", "openvino", "onnxruntime", "onnx"), arguments.commit)
+    rows: list[ModelTiming] = []
+    table = grid(*_TITLES)
+    for row in _measured(arguments.models or list(read_index(arguments.folder)), arguments):
+        rows.append(row)
+        table.add_row(*row.cells())
+        if arguments.output:
+            data = [asdict(each) for each in rows]
+            texts = {"openvino_bench.json": to_json(about, results=data)}
+            write(arguments.output, {**texts, "openvino_bench.md": markdown(rows, about)})
+    open_console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

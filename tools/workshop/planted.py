@@ -1,0 +1,153 @@
+"""Wrong outputs, made of right ones: what a referee must never call ok."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...runtime.ir.dtypes import FLOATS
+from ...runtime.ir.types import Array
+
+Plant = Callable[[Array, np.random.Generator], Array | None]
+
+
+def planted(data: Array, other: Array | None = None, seed: int = 0) -> Iterator[tuple[str, Array]]:
+    """Yield wrong outputs with their names.
+
+    Args:
+        data: a right output, of any dtype.
+        other: the same output for another input, where there is one.
+        seed: of what is random.
+    """
+    kinds = {**ANY, **(FLOATING if data.dtype in FLOATS else DISCRETE)}
+    if not data.size or data.dtype == object:
+        kinds = {}
+    for name, plant in kinds.items():
+        wrong = plant(data.copy(), np.random.default_rng(seed))
+        if wrong is not None:
+            yield name, wrong.astype(data.dtype, copy=False)
+    if other is not None and other.shape == data.shape and other.dtype == data.dtype:
+        yield "outputs of another input", other.copy()
+
+
+def _scale(x: Array) -> float:
+    return float(np.max(np.abs(x.astype(np.float64)), where=np.isfinite(x), initial=0.0))
+
+
+def _rows(x: Array) -> Array | None:
+    """Permute along the first axis that has two elements."""
+    axis = next((i for i, size in enumerate(x.shape) if size > 1), None)
+    return None if axis is None else np.roll(x, 1, axis)
+
+
+def _shifted(x: Array) -> Array | None:
+    return np.roll(x, 1, -1) if x.ndim and x.shape[-1] > 1 else None
+
+
+def _transposed(x: Array) -> Array | None:
+    if x.ndim < 2 or min(x.shape[-2:]) < 2:
+        return None
+    return x.swapaxes(-1, -2).reshape(x.shape)
+
+
+def _along_channels(x: Array) -> int | None:
+    axis = 1 if x.ndim > 2 else x.ndim - 1
+    return axis if x.ndim and x.shape[axis] > 1 else None
+
+
+def _channel(change: Callable[[Array], Array]) -> Plant:
+    def plant(x: Array, rng: np.random.Generator) -> Array | None:
+        axis = _along_channels(x)
+        if axis is None:
+            return None
+        view = np.moveaxis(x, axis, 0)
+        at = int(rng.integers(view.shape[0]))
+        view[at] = change(view[at])
+        return x
+
+    return plant
+
+
+def _swapped_channels(x: Array) -> Array | None:
+    axis = _along_channels(x)
+    if axis is None:
+        return None
+    view = np.moveaxis(x, axis, 0)
+    view[[0, -1]] = view[[-1, 0]]
+    return x
+
+
+def _copied_row(x: Array) -> Array | None:
+    axis = next((i for i, size in enumerate(x.shape) if size > 1), None)
+    if axis is None:
+        return None
+    view = np.moveaxis(x, axis, 0)
+    view[-1] = view[0]
+    return x
+
+
+def _some(share: float, change: Callable[[Array, float], Array]) -> Plant:
+    def plant(x: Array, rng: np.random.Generator) -> Array:
+        flat = x.reshape(-1)
+        at = rng.choice(flat.size, max(1, int(flat.size * share)), replace=False)
+        flat[at] = change(flat[at], _scale(x))
+        return flat.reshape(x.shape)
+
+    return plant
+
+
+def _tail(x: Array) -> Array:
+    flat = x.reshape(-1)
+    flat[-max(1, flat.size // 8) :] = 0
+    return flat.reshape(x.shape)
+
+
+def _clipped(x: Array) -> Array:
+    most = np.quantile(x.astype(np.float64), 0.9)
+    return np.minimum(x, most.astype(x.dtype))
+
+
+def _replaced(value: float) -> Plant:
+    return _some(1e-9, lambda part, _: np.full_like(part, value))
+
+
+def _noise(x: Array, rng: np.random.Generator) -> Array:
+    return x + 0.01 * _scale(x) * rng.uniform(-1, 1, x.shape)
+
+
+def _mean(x: Array) -> Array:
+    return np.full_like(x, x.astype(np.float64).mean())
+
+
+ANY: dict[str, Plant] = {
+    "zeros": lambda x, _: np.zeros_like(x),
+    "classes shifted": lambda x, _: _shifted(x),
+    "rows permuted": lambda x, _: _rows(x),
+    "transposed": lambda x, _: _transposed(x),
+    "channels swapped": lambda x, _: _swapped_channels(x),
+    "a row copied": lambda x, _: _copied_row(x),
+    "reversed": lambda x, _: x[..., ::-1].copy() if x.ndim else None,
+    "tail of zeros": lambda x, _: _tail(x),
+    "one pixel off": lambda x, _: np.roll(x, 1, -2) if x.ndim > 2 and x.shape[-2] > 1 else None,
+}
+FLOATING: dict[str, Plant] = {
+    "negated": lambda x, _: -x,
+    "times 1.05": lambda x, _: x * x.dtype.type(1.05),
+    "sign of a channel": _channel(np.negative),
+    "a channel times 1.02": _channel(lambda part: part * part.dtype.type(1.02)),
+    "1 in 1000 off by 1 %": _some(1e-3, lambda part, scale: part + 0.01 * scale),
+    "1 element off by 1 %": _some(1e-9, lambda part, scale: part + 0.01 * scale),
+    "1 in 100000 off by 10 %": _some(1e-5, lambda part, scale: part - 0.1 * scale),
+    "NaN": _replaced(float("nan")),
+    "infinite": _replaced(float("inf")),
+    "bias of 0.1 %": lambda x, _: x + 1e-3 * _scale(x),
+    "noise of 1 %": _noise,
+    "constant": lambda x, _: _mean(x),
+    "clipped": lambda x, _: _clipped(x),
+    "absolute": lambda x, _: np.abs(x),
+}
+DISCRETE: dict[str, Plant] = {
+    "plus 1": lambda x, _: ~x if x.dtype == bool else x + x.dtype.type(1),
+    "1 element plus 1": _some(1e-9, lambda x, _: ~x if x.dtype == bool else x + x.dtype.type(1)),
+}

@@ -1,0 +1,256 @@
+"""Kernels under NVIDIA's compute-sanitizer: bad accesses and races, and a bug to prove it looks.
+
+    python -m tercet.tools.workshop.sanitize                           # make gpu-sanitize
+    python -m tercet.tools.workshop.sanitize --output docs/results
+
+``memcheck`` looks for accesses outside of what was allocated, ``racecheck`` for threads of a block
+that read or write shared memory in no order. Both run every kernel over the samples of
+``tests/kernels/samples.py``, and at sizes beside those of warps (0, 1, 31, 32, 33, primes). Then
+``tests/gpu/planted.py`` has a kernel write behind the end of a tensor, and another one without its
+barrier, on purpose: both have to be found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from ...backends import open_backends
+from ...runtime.errors import BackendUnavailable, TercetError
+from ...runtime.options import Options
+from ..common.console import grid, open_console, progress
+from ..common.environment import device_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = "tests/gpu/test_cuda_samples.py"
+#: Where the CUDA toolkit puts it, if it is not on the path.
+USUAL = "/usr/local/cuda/bin/compute-sanitizer"
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu")
+_PASSED, _FAILED = re.compile(r"^(\d+) passed", re.M), re.compile(r"^(\d+) failed", re.M)
+_SUMMARY = re.compile(
+    r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+ (?:errors?|hazards?).*)$", re.M
+)
+_COUNT = re.compile(r"\d+")
+_MARK = "========="
+_REPORT = re.compile(r"Invalid|Race|Error|Potential")
+#: Frames of the stack that are none of Python's functions.
+_FOREIGN = re.compile(r"Host Frame: .*(\.so|python3|\[0x)")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One run of the sanitizer.
+
+    Attributes:
+        tool: ``memcheck`` or ``racecheck``.
+        what: what it looks at, for the report.
+        command: the program, with its arguments.
+        planted: whether it has to find something.
+    """
+
+    tool: str
+    what: str
+    command: tuple[str, ...]
+    planted: bool = False
+
+
+_PLANTED = (sys.executable, "tests/gpu/planted.py")
+CHECKS = (
+    Check("memcheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
+    Check("memcheck", "sizes beside those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
+    Check("memcheck", "a planted access behind the end", (*_PLANTED, "near"), planted=True),
+    Check("racecheck", "every kernel", (*_PYTEST, SAMPLES, "-k", "test_kernels")),
+    Check("racecheck", "sizes beside those of warps", (*_PYTEST, SAMPLES, "-k", "test_edges")),
+    Check("racecheck", "a planted race", (*_PLANTED, "race"), planted=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SanitizerFinding:
+    """What one run found.
+
+    Attributes:
+        check: the run.
+        tests: how many tests passed under it.
+        failed: how many did not.
+        summary: the sanitizer's last line.
+        seconds: how long it took.
+        first: the first thing that it reported, a few lines.
+    """
+
+    check: Check
+    tests: int
+    failed: int
+    summary: str
+    seconds: float
+    first: str
+
+    @property
+    def reported(self) -> int:
+        """Errors or hazards that the sanitizer counted; -1 where it did not come to an end."""
+        found = _COUNT.search(self.summary)
+        return int(found[0]) if found else -1
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is as it must be: nothing is found but what was planted."""
+        if self.check.planted:
+            return self.reported > 0
+        return self.reported == 0 and not self.failed and self.tests > 0
+
+
+def sanitizer() -> str:
+    """Return the path of compute-sanitizer.
+
+    Raises:
+        BackendUnavailable: it is not installed.
+    """
+    found = shutil.which("compute-sanitizer") or shutil.which(USUAL)
+    if found is None:
+        raise BackendUnavailable(
+            "cuda",
+            "compute-sanitizer is not on the path",
+            "it is part of the CUDA toolkit (https://developer.nvidia.com/cuda-downloads)",
+        )
+    return found
+
+
+def run(program: str, check: Check, limit: float) -> SanitizerFinding:
+    """Run one check.
+
+    Args:
+        program: compute-sanitizer.
+        check: what to run.
+        limit: seconds after which it is ended.
+    """
+    start = perf_counter()
+    command = [program, "--tool", check.tool, "--print-limit", "20", *check.command]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
+        text = done.stdout + done.stderr
+    except subprocess.TimeoutExpired:
+        text = ""
+    seconds = perf_counter() - start
+    summary = _SUMMARY.findall(text)
+    return SanitizerFinding(
+        check,
+        tests=sum(map(int, _PASSED.findall(text))),
+        failed=sum(map(int, _FAILED.findall(text))),
+        summary=summary[0] if summary else f"not finished after {seconds:.0f} s",
+        seconds=seconds,
+        first=_first(text),
+    )
+
+
+def _first(text: str) -> str:
+    """Return the first report of the sanitizer with the frames of this project."""
+    lines = [
+        line.removeprefix("=========").strip() for line in text.splitlines() if "=====" in line
+    ]
+    begin = next((i for i, line in enumerate(lines) if re.match(r"Invalid|Error|Race", line)), None)
+    if begin is None:
+        return ""
+    end = next((i for i in range(begin + 1, len(lines)) if not lines[i]), len(lines))
+    report = lines[begin:end]
+    foreign = re.compile(r"Host Frame: .*(\.so|python|libc|\[0x)")
+    return "\n".join(line for line in report if not foreign.search(line))
+
+
+_TITLES = ("tool", "over", "tests", "sanitizer", "seconds", "verdict")
+
+
+def _rows(findings: Sequence[SanitizerFinding]) -> list[list[str]]:
+    return [
+        [
+            finding.check.tool,
+            finding.check.what,
+            str(finding.tests or "") + (f", {finding.failed} failed" if finding.failed else ""),
+            finding.summary,
+            f"{finding.seconds:.0f}",
+            ("found" if finding.check.planted else "clean") if finding.ok else "WRONG",
+        ]
+        for finding in findings
+    ]
+
+
+def markdown(findings: Sequence[SanitizerFinding], about: dict[str, str]) -> str:
+    """Return the report as a Markdown page."""
+    lines = [
+        "# The kernels under compute-sanitizer",
+        "",
+        "Written by `make gpu-sanitize`. Every kernel runs over the samples of "
+        "`tests/kernels/samples.py`, and at sizes beside those of warps: 0, 1, 31, 32, 33 and "
+        "primes. Two bugs are planted on purpose, and have to be found.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        f"| {' | '.join(_TITLES)} |",
+        f"|{'---|' * len(_TITLES)}",
+        *(f"| {' | '.join(row)} |" for row in _rows(findings)),
+        "",
+    ]
+    for finding in findings:
+        if finding.first:
+            lines += [
+                f"{finding.check.tool}, {finding.check.what}:",
+                "",
+                "```",
+                finding.first,
+                "```",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run all checks, print, and write if asked; return 1 where something is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tercet.tools.workshop.sanitize",
+        description="Run every kernel under compute-sanitizer's memcheck and racecheck.",
+    )
+    parser.add_argument("--tool", choices=("memcheck", "racecheck"), help="one of them alone")
+    parser.add_argument("--limit", type=float, default=150, help="seconds for each run")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser.add_argument("--output", type=Path, help="folder for a Markdown page")
+    arguments = parser.parse_args()
+    try:
+        program = sanitizer()
+    except TercetError as error:
+        parser.error(str(error))
+    findings: list[SanitizerFinding] = []
+    with progress() as say:
+        for check in CHECKS:
+            if arguments.tool in (None, check.tool):
+                say(f"{check.tool}: {check.what}")
+                findings.append(run(program, check, arguments.limit))
+    table = grid(*_TITLES)
+    for row in _rows(findings):
+        table.add_row(*row)
+    console = open_console()
+    console.print(table)
+    for finding in findings:
+        if finding.first and not finding.check.planted:
+            console.print(finding.first)
+    if arguments.output:
+        version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+        device = open_backends("cuda", Options())[0].device
+        packages = ("cuda-core", "nvidia-cuda-nvrtc", "numpy")
+        about = {
+            "compute-sanitizer": (re.findall(r"Version (\S+)", version) or ["?"])[0],
+            **device_environment(device, packages, arguments.commit),
+        }
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        file = arguments.output / "sanitizer.md"
+        file.write_text(markdown(findings, about), encoding="utf-8")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

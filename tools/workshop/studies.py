@@ -1,0 +1,136 @@
+"""Measured tables about kernels, each by one call, for those who teach them or write them.
+
+    python -m tercet.tools.workshop.studies                            # all of them, on a GPU
+    python -m tercet.tools.workshop.studies ladder fft --output docs/results
+    python -m tercet.tools.workshop.studies --list
+
+``docs/results/studies.md`` holds what came out last, with date, versions and GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from ...runtime.errors import TercetError, UsageError, did_you_mean
+from ..common.console import Say, grid, open_console, progress
+from ..common.environment import device_environment
+from .studies_convolution import algorithms, fft, sweep, winograd
+from .studies_lab import Lab
+from .studies_layouts import folding, layouts, padding
+from .studies_mobilenet import mobilenet
+from .studies_networks import branches, chains, kernels, pooling, transfers, vgg
+from .studies_products import ladder, regret
+from .studies_report import Study, StudyReport, markdown, picture
+from .studies_sums import sums
+
+#: In the order of the report.
+STUDIES: Mapping[str, Callable[[Lab], Study]] = {
+    study.__name__: study
+    for study in (
+        *(ladder, algorithms, winograd, fft, sweep),
+        *(layouts, padding, folding),
+        *(chains, pooling, branches, transfers, vgg, mobilenet, sums, kernels, regret),
+    )
+}
+_PACKAGES = ("numpy", "onnx", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "torch")
+
+
+def run(names: Sequence[str], say: Say, commit: str = "") -> StudyReport:
+    """Run studies; one that fails leaves its reason in the report.
+
+    Args:
+        names: of `STUDIES`; all where empty.
+        say: told of each stage.
+        commit: what to record where there is no git.
+
+    Raises:
+        UsageError: there is no such study.
+        BackendUnavailable: there is no GPU.
+    """
+    for name in names:
+        if name not in STUDIES:
+            hint = did_you_mean(name, list(STUDIES))
+            raise UsageError(f"there is no study '{name}'{hint}; there are {', '.join(STUDIES)}")
+    lab = Lab(say)
+    report = StudyReport(device_environment(lab.device, _PACKAGES, commit))
+    for name in names or STUDIES:
+        begin = perf_counter()
+        try:
+            report.studies.append(STUDIES[name](lab))
+        except TercetError as error:
+            report.failed[name] = str(error)
+        report.seconds[name] = perf_counter() - begin
+    return report
+
+
+def show(console: Console, report: StudyReport) -> None:
+    """Print every table and what follows from it."""
+    for study in report.studies:
+        console.print()
+        console.print(f"{study.name}, {report.seconds[study.name]:.1f} s", style="bold")
+        for table in study.tables:
+            console.print()
+            console.print(f"{table.title}")
+            shown = grid(*(column.title for column in table.columns))
+            for cells in table.cells():
+                shown.add_row(*cells)
+            console.print(shown)
+        for finding in study.findings:
+            console.print(f"- {finding}")
+    for name, reason in report.failed.items():
+        console.print()
+        console.print(f"{name} failed: {reason}")
+
+
+def save(report: StudyReport, folder: Path) -> list[Path]:
+    """Write JSON, Markdown and the pictures; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "studies.json": json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n",
+        "studies.md": markdown(report),
+        **{f"studies_{c.name}.svg": picture(c) for study in report.studies for c in study.curves},
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, and write if asked; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tercet.tools.workshop.studies",
+        description=(__doc__ or "").partition("\n")[0],
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(STUDIES)}")
+    parser.add_argument("--list", action="store_true", help="say what each is, and end")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to write the report")
+    chosen = parser.parse_args(arguments)
+    console = open_console()
+    if chosen.list:
+        table = grid("study", "what it does", left=2)
+        for name, study in STUDIES.items():
+            table.add_row(name, (study.__doc__ or "").partition("\n")[0])
+        console.print(table)
+        return 0
+    try:
+        with progress() as say:
+            report = run(chosen.names, say, chosen.commit)
+    except TercetError as error:
+        open_console(stderr=True).print(f"studies: {error}")
+        return error.exit_code
+    show(console, report)
+    if chosen.output:
+        for path in save(report, chosen.output):
+            console.print(f"written: {path}")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,390 @@
+"""What studies share: small models, how they are run and timed on a GPU, and what is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from ...api import load
+from ...backends import open_backends
+from ...runtime.control.program import Program
+from ...runtime.errors import UnsupportedError
+from ...runtime.ir.dtypes import float32
+from ...runtime.ir.graph import Value
+from ...runtime.ir.types import Array, TensorType
+from ...runtime.ops.matmul import MatMul
+from ...runtime.options import Options
+from ...runtime.plan.layout import Row
+from ...runtime.session.model import Model
+from ..common.console import Say, silent
+from ..profile.device_time import device_times
+
+if TYPE_CHECKING:
+    from ...backends.cuda.driver.device import CudaStream
+
+Dims = tuple[int, ...]
+
+#: What the data sheet of an H200 promises: operations in a second by unit, and bytes.
+PEAKS = {"float32": 67e12, "3xTF32": 494e12 / 3, "tf32": 494e12, "float16": 989e12}
+BYTES = 4.8e12
+#: Pixels whose results are compared with float64.
+SAMPLED = 256
+
+
+def floor_seconds(flops: float, nbytes: float, unit: str = "float32") -> float:
+    """Return the least time that so much arithmetic and traffic can take by the data sheet."""
+    return max(flops / PEAKS[unit], nbytes / BYTES)
+
+
+def apart_by(found: Array | None, other: Array | None) -> float:
+    """Return the greatest difference of two results, as a share of the greatest element."""
+    if found is None or other is None:
+        return float("nan")
+    a, b = found.astype(np.float64), other.astype(np.float64)
+    return float(np.abs(a - b).max() / np.abs(a).max())
+
+
+def is_same(found: Array | None, other: Array | None) -> bool:
+    """Return whether two results are there, and equal element by element."""
+    return found is not None and other is not None and np.array_equal(found, other)
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def normal(*dims: int, seed: int = 0) -> Array:
+    """Return normal numbers; of large arrays a million of them over and over."""
+    count = prod(dims)
+    numbers = np.random.default_rng(seed).standard_normal(min(count, 1_000_003), np.float32)
+    return np.resize(numbers, count).reshape(dims)
+
+
+def node_of(kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:
+    """Return a node with the name of its result."""
+    return helper.make_node(kind, inputs, [output], output, **attributes)
+
+
+def model_of(
+    nodes: Iterable[NodeProto],
+    inputs: Mapping[str, Array],
+    outputs: Iterable[str],
+    constants: Mapping[str, Array],
+) -> ModelProto:
+    """Return a model that takes arrays like `inputs`."""
+    kind = {name: helper.np_dtype_to_tensor_dtype(data.dtype) for name, data in inputs.items()}
+    given = [
+        helper.make_tensor_value_info(name, kind[name], data.shape) for name, data in inputs.items()
+    ]
+    found = [helper.make_tensor_value_info(name, kind[next(iter(kind))], None) for name in outputs]
+    stored = [numpy_helper.from_array(data, name) for name, data in constants.items()]
+    graph = helper.make_graph(list(nodes), "study", given, found, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """A convolution of random numbers, without a bias.
+
+    Attributes:
+        x: the image, [n, c, h, w].
+        filters: how many.
+        kernel: side of the window.
+        stride: along both axes.
+        dtype: float32 or float16.
+        last: whether image and result lie channels last, at the ends of the model too.
+    """
+
+    x: Dims
+    filters: int
+    kernel: int
+    stride: int = 1
+    dtype: type = np.float32
+    last: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its sizes: ``128x128x128, 3x3``: height, width and channels, filters behind an arrow."""
+        n, c, h, w = self.x
+        batch = f"{n} x " if n > 1 else ""
+        stride = f"/{self.stride}" if self.stride > 1 else ""
+        return f"{batch}{h}x{w}x{c} → {self.filters}, {self.kernel}x{self.kernel}{stride}"
+
+    @property
+    def y(self) -> Dims:
+        """The result's shape."""
+        n, _, h, w = self.x
+        return n, self.filters, *((size - 1) // self.stride + 1 for size in (h, w))
+
+    @property
+    def flops(self) -> int:
+        """Two for each multiplication of the definition."""
+        return 2 * prod(self.y) * self.x[1] * self.kernel**2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of image, filters and result."""
+        elements = prod(self.x) + prod(self.y) + self.filters * self.x[1] * self.kernel**2
+        return elements * np.dtype(self.dtype).itemsize
+
+    @property
+    def image(self) -> Array:
+        """The numbers that are convolved."""
+        return normal(*self.x).astype(self.dtype)
+
+    @property
+    def weights(self) -> Array:
+        """The filters; results are about as large as what is read."""
+        dims = (self.filters, self.x[1], self.kernel, self.kernel)
+        scale = np.float32(prod(dims[1:]) ** -0.5)
+        return (normal(*dims, seed=1) * scale).astype(self.dtype)
+
+    @property
+    def feeds(self) -> dict[str, Array]:
+        """The input of its model."""
+        image = self.image
+        return {"x": np.ascontiguousarray(image.transpose(0, 2, 3, 1)) if self.last else image}
+
+    def model(self, feeds: Mapping[str, Array]) -> ModelProto:
+        """Return the model that takes `feeds`, arrays as its property gives them."""
+        pad = self.kernel // 2
+        how = {"pads": [pad] * 4, "strides": [self.stride] * 2}
+        if not self.last:
+            nodes = [node_of("Conv", ["x", "w"], "y", **how)]
+        else:
+            nodes = [
+                node_of("Transpose", ["x"], "first", perm=[0, 3, 1, 2]),
+                node_of("Conv", ["first", "w"], "then", **how),
+                node_of("Transpose", ["then"], "y", perm=[0, 2, 3, 1]),
+            ]
+        return model_of(nodes, feeds, ["y"], {"w": self.weights})
+
+    def error(self, found: Array | None) -> float | None:
+        """Return the greatest difference from float64 at some pixels, of the greatest result.
+
+        Corners are among them. None where there is no result.
+        """
+        if found is None:
+            return None
+        n, _, height, width = self.y
+        rng = np.random.default_rng(2)
+        places = rng.integers((n, height, width), size=(SAMPLED, 3))
+        places[:4, 1:] = [
+            (0, 0),
+            (0, width - 1),
+            (height - 1, 0),
+            (height - 1, width - 1),
+        ]
+        pad, size = self.kernel // 2, self.kernel
+        image = np.pad(self.image, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+        corners = places * (1, self.stride, self.stride)
+        windows = [image[i, :, r : r + size, c : c + size] for i, r, c in corners]
+        weights = self.weights.astype(np.float64)
+        exact = np.stack(windows).reshape(SAMPLED, -1) @ weights.reshape(self.filters, -1).T
+        if self.last:
+            found = found.transpose(0, 3, 1, 2)
+        got = found[places[:, 0], :, places[:, 1], places[:, 2]].astype(np.float64)
+        return float(np.abs(got - exact).max() / np.abs(exact).max())
+
+
+# ── the GPU ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How a model ran.
+
+    Attributes:
+        seconds: of the rows that were asked for, called over and over.
+        whole: the same of all rows.
+        workspace: bytes of scratch memory of the step that wants most.
+        kernels: what ran for the rows that were asked for.
+        formats: in which their first input and their first result lie: ``NCHW`` or ``NHWC``.
+        nbytes: bytes that all steps read and write, constants left out.
+        steps: how many there are, without reformats.
+        result: what came out, if it was wanted; else None.
+    """
+
+    seconds: float
+    whole: float
+    workspace: int
+    kernels: str
+    formats: tuple[str, str]
+    nbytes: int
+    steps: int
+    result: Array | None = field(repr=False)
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds of the rows that were asked for."""
+        return 1e3 * self.seconds
+
+    @property
+    def us(self) -> float:
+        """Microseconds of the rows that were asked for."""
+        return 1e6 * self.seconds
+
+
+class Lab:
+    """A GPU on which models are run and timed.
+
+    Args:
+        say: told of each stage.
+
+    Raises:
+        BackendUnavailable: there is no GPU, or no packages for it.
+    """
+
+    def __init__(self, say: Say = silent) -> None:
+        (backend,) = open_backends("cuda", Options())
+        from ...backends.cuda.backend import CudaBackend
+
+        if not isinstance(backend, CudaBackend):
+            raise TypeError(f"{backend.name} is not the cuda backend")
+        self.device = backend.device
+        self.stream = self.device.stream()
+        self.say = say
+
+    def take(
+        self,
+        model: ModelProto,
+        feeds: Mapping[str, Array],
+        of: str = "",
+        *,
+        fetch: bool = True,
+        between: tuple[str, ...] = (),
+        **options: Any,
+    ) -> Taken:
+        """Run a model with inputs and results on the device, and time it.
+
+        Args:
+            model: what runs.
+            feeds: its inputs.
+            of: the operator whose rows count; all steps where empty.
+            fetch: whether the result is wanted on the host.
+            between: tensors that have to be there behind a run, so that nothing is fused with them.
+            **options: fields of `Options`.
+
+        Raises:
+            UnsupportedError: a way that was asked for cannot be used.
+        """
+        with load(model, "cuda", **options) as loaded:
+            shapes = {name: data.shape for name, data in feeds.items()}
+            (last,) = (info.name for info in loaded.outputs)
+            outputs = (*between, last)
+            with loaded.bind(shapes, outputs) as bound:
+                found = bound.run(feeds)[last]
+                result = found.numpy() if fetch else None
+            program = loaded.prepare(shapes, outputs, to="device")
+            return self._taken(program, of, result)
+
+    def _taken(self, program: Program, of: str, result: Array | None) -> Taken:
+        rows = [row for row in program.rows if row.run is not None]
+        steps = [row for row in rows if row.kind == "step"]
+        own = [row for row in steps if not of or any(node.kind == of for node in row.nodes)]
+        return Taken(
+            seconds=self.seconds(own),
+            whole=self.seconds(rows),
+            workspace=max((row.step.scratch for row in steps if row.step is not None), default=0),
+            kernels=", ".join(dict.fromkeys(row.kernel for row in own)),
+            formats=(_order(own[0].inputs[0].format), _order(own[-1].outputs[0].format)),
+            nbytes=sum(s.nbytes for row in steps for s in (*row.inputs, *row.outputs)),
+            steps=len(steps),
+            result=result,
+        )
+
+    def seconds(self, rows: Iterable[Row]) -> float:
+        """Return what rows of a program take, one after the other, called over and over."""
+        from ...backends.cuda.driver.clock import microseconds
+
+        runs: list[Callable[[Any], None]] = [row.run for row in rows if row.run is not None]
+
+        def run(stream: CudaStream) -> None:
+            for one in runs:
+                one(stream)
+
+        return microseconds(self.device, run, self.stream) / 1e6
+
+    def ways(
+        self, model: ModelProto, feeds: Mapping[str, Array], ways: Iterable[str], **options: Any
+    ) -> dict[str, Taken | str]:
+        """Return how a convolution runs in several ways, or why it does not."""
+        found: dict[str, Taken | str] = {}
+        for way in ways:
+            try:
+                found[way] = self.take(model, feeds, "Conv", conv=way, **options)
+            except UnsupportedError as error:
+                found[way] = str(error).rpartition("cannot be used: ")[2].splitlines()[0]
+        return found
+
+    def tiles(self, side: int) -> Iterator[tuple[str, float]]:
+        """Yield every tile of gemm with the microseconds of a product of square matrices."""
+        from ...backends.cuda.algorithms.registry import RecipeContext, Setting
+        from ...backends.cuda.gemm.tables.simt import SIMT
+        from ...backends.cuda.ops.matmul import MATMUL
+        from ...backends.cuda.recipe.operands import Tensor
+        from ...backends.cuda.tuning.judge import DeviceJudge
+
+        square = TensorType(float32, (side, side))
+        y, a, b = (Tensor(Value(name, square)) for name in "yab")
+        setting = Setting(self.device.compiler.target, Options())
+        task = MATMUL.task(RecipeContext(MatMul(), y, (a, b), setting))
+        way = MATMUL.named("gemm")
+        if isinstance(task, str) or isinstance(way, str):
+            raise UnsupportedError(f"{task}, {way}")
+        offers = [MATMUL.offer(task, way, str(tile)) for tile in SIMT]
+        judge = DeviceJudge(self.device)
+        try:
+            judge.prepare(offers)
+            judge.begin(task, offers[0])
+            for offer in offers:
+                yield offer.variant, judge.judge(offer, inf)[0]
+        finally:
+            judge.end()
+
+    def kernels(self, program: Program) -> list[dict[str, Any]]:
+        """Return what the compiler made of every kernel of a program, each form of it once."""
+        from ...backends.cuda.driver.step import KernelStep
+        from ...backends.cuda.recipe.launch import MOST_THREADS
+
+        steps = [row.step for row in program.rows if isinstance(row.step, KernelStep)]
+        launches = [launch for step in steps for launch in step.launches]
+        found: dict[Any, dict[str, Any]] = {}
+        for launch in launches:
+            key = launch.source, launch.block, launch.shared
+            if key in found:
+                found[key]["times"] += 1
+                continue
+            code = self.device.compiler.submit(launch.source).result()
+            kernel = self.device.load(code, launch.entry, launch.shared)
+            about = kernel.attributes
+            blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(
+                launch.block, launch.shared
+            )
+            found[key] = {
+                "kernel": launch.title,
+                "times": 1,
+                "threads": launch.block,
+                "registers": about.num_regs,
+                "shared": about.shared_size_bytes + launch.shared,
+                "spilled": about.local_size_bytes,
+                "blocks": blocks,
+                "occupancy": blocks * launch.block / MOST_THREADS,
+            }
+        return list(found.values())
+
+    def network(self, model: Model, feeds: Mapping[str, Array]) -> float:
+        """Return the median seconds of a whole model on the device, as one graph."""
+        shapes = {name: data.shape for name, data in feeds.items()}
+        with model.bind(shapes) as bound:
+            bound.run(feeds)
+        times = device_times(model, model.prepare(shapes, to="device"))
+        return float("nan") if times is None else times.median
+
+
+def _order(format: Any) -> str:
+    return "NHWC" if format.value.startswith("channels") else "NCHW"

@@ -1,0 +1,334 @@
+"""Studies of kernels beside each other: the steps to a fast product, and how well one is chosen."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import pairwise, product
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ...runtime.ir.types import Array
+from ..tune.tuning import Tuned, tune
+from .bench_models import bench_model
+from .studies_lab import PEAKS, Conv, Lab, apart_by, model_of, node_of, normal
+from .studies_report import Column, Curves, Study, Table
+
+# ── ladders ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a ladder.
+
+    Attributes:
+        title: what it is.
+        way: its name in the menu; empty for the planner's own.
+        unit: the arithmetic whose peak it is compared with.
+        precision: of `Options`; float16 takes arrays of that type.
+    """
+
+    title: str
+    way: str
+    unit: str = "float32"
+    precision: str = "float32"
+
+
+PRODUCT_STEPS = (
+    Step("one thread per result", "gemm_naive"),
+    Step("tiles in shared memory", "gemm_blocked"),
+    Step("sums in registers", "gemm_registers"),
+    Step("loads of four", "gemm_vectors"),
+    Step("copies beside arithmetic", "gemm"),
+    Step("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
+    Step("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
+    Step("tensor cores, float16", "tensor_cores", "float16", "float16"),
+)
+CONVOLUTION_STEPS = (
+    Step("a block a pixel, NHWC", "naive_nhwc"),
+    Step("one thread per result", "naive"),
+    Step("direct: tiles of the image", "direct"),
+    Step("implicit GEMM", "implicit_gemm"),
+    Step("with a table, copies beside", "implicit_precomp_gemm"),
+    Step("Winograd F4 in steps", "winograd_f4_nonfused"),
+    Step("tensor cores, 3xTF32", "tensor_cores", "3xTF32"),
+    Step("tensor cores, TF32", "tensor_cores", "tf32", "tf32"),
+    Step("tensor cores, float16", "tensor_cores", "float16", "float16"),
+)
+SIDES = (512, 1024, 2048, 4096)
+EXTENTS = (16, 32, 64, 128)
+
+
+def ladder(lab: Lab) -> Study:
+    """Climb from one thread a result to tensor cores, for products and convolutions."""
+    flops = {side: 2 * side**3 for side in SIDES}
+    products = [_climb(step, _multiplied(lab, step), flops) for step in PRODUCT_STEPS]
+    vendor = [
+        {"step": name} | {str(side): flops[side] / s / 1e12 for side, s in found.items()}
+        for name, found in _vendor(lab)
+    ]
+    cases = {extent: Conv((1, 128, extent, extent), 128, 3) for extent in EXTENTS}
+    work = {extent: case.flops for extent, case in cases.items()}
+    convolutions = [_climb(step, _convolved(lab, step, cases), work) for step in CONVOLUTION_STEPS]
+    tiles = list(_tiles(lab))
+    curve = Curves(
+        "ladder",
+        "Steps to a fast product of matrices",
+        "side of the matrices",
+        "TFLOP/s",
+        {row["step"]: [(side, row[str(side)]) for side in SIDES] for row in products[:6]},
+    )
+    return Study(
+        "ladder",
+        "TFLOP/s of the same work, each step with one idea more; "
+        "`backends/cuda/kernels/gemm/ladder.cu` "
+        "has the first four for products, to be read one after the other. *Of peak* is the share "
+        "of the data sheet's rate for the unit at the largest size.",
+        (
+            Table("products of square matrices, TFLOP/s by side", _ladder_columns(SIDES),
+                  (*products, *vendor)),
+            Table("3x3 convolutions, 128 channels and filters, TFLOP/s by height and width",
+                  _ladder_columns(EXTENTS), tuple(convolutions)),
+            Table("tiles of gemm, microseconds", _TILE_COLUMNS, tuple(tiles)),
+        ),
+        (*_verdicts(products, vendor, tiles), _loops(lab)),
+        (curve,),
+    )  # fmt: skip
+
+
+def _ladder_columns(sizes: tuple[int, ...]) -> tuple[Column, ...]:
+    numbers = (Column(str(size), str(size), ".2f") for size in sizes)
+    return (Column("step", "step"), *numbers, Column("share", "of peak", ".0%"))
+
+
+def _climb(step: Step, found: dict[int, float], flops: dict[int, int]) -> dict[str, Any]:
+    rates = {str(size): flops[size] / seconds / 1e12 for size, seconds in found.items()}
+    last = str(max(flops))
+    share = 1e12 * rates[last] / PEAKS[step.unit] if last in rates else None
+    return {"step": step.title, "way": step.way, "share": share, **rates}
+
+
+def _multiplied(lab: Lab, step: Step) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for side in SIDES:
+        lab.say(f"products, {step.title}, {side}")
+        dtype = np.float16 if step.precision == "float16" else np.float32
+        feeds = {"a": normal(side, side).astype(dtype), "b": normal(side, side).astype(dtype)}
+        model = model_of([node_of("MatMul", ["a", "b"], "y")], feeds, ["y"], {})
+        precision = "tf32" if step.precision == "tf32" else "float32"
+        how = {"algorithms": {"MatMul": step.way}, "precision": precision}
+        found[side] = lab.take(model, feeds, "MatMul", fetch=False, **how).seconds
+    return found
+
+
+def _convolved(lab: Lab, step: Step, cases: dict[int, Conv]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for extent, case in cases.items():
+        lab.say(f"convolutions, {step.title}, {extent}")
+        if step.precision == "float16":
+            case = Conv(case.x, case.filters, case.kernel, dtype=np.float16)
+        feeds = case.feeds
+        precision = "tf32" if step.precision == "tf32" else "float32"
+        taken = lab.take(
+            case.model(feeds), feeds, "Conv", fetch=False, conv=step.way, precision=precision
+        )
+        found[extent] = taken.seconds
+    return found
+
+
+def _verdicts(
+    products: list[dict[str, Any]], vendor: list[dict[str, Any]], tiles: list[dict[str, Any]]
+) -> Iterator[str]:
+    last = str(SIDES[-1])
+    rising = all(b[last] > a[last] for a, b in pairwise(products[:6]))
+    yield f"in float32 every step is faster than the one before at {last}: {_word(rising)}"
+    for side in map(str, _TILE_SIDES):
+        best = min(tiles, key=lambda row: row[side])
+        yield f"the fastest tile of gemm at {side}: {best['tile']}"
+    for row, places in zip(vendor, ((4, 5), (6,), (7,)), strict=False):
+        for step in (products[place] for place in places):
+            yield f"{step['step']} by {row['step']} at {last}: {step[last] / row[last]:.2f}"
+
+
+def _word(yes: bool) -> str:
+    return "yes" if yes else "no"
+
+
+# ── tiles ────────────────────────────────────────────────────────────────────────────────────────
+
+_TILE_SIDES = (512, 1024, 2048)
+_TILE_COLUMNS = (
+    Column("tile", "tile"),
+    *(Column(str(side), str(side), ".1f") for side in _TILE_SIDES),
+)
+
+
+def _tiles(lab: Lab) -> Iterator[dict[str, Any]]:
+    """Yield what every tile of `gemm` takes: a larger one is not always better."""
+    found: dict[str, dict[str, Any]] = {}
+    for side in _TILE_SIDES:
+        lab.say(f"tiles, {side}")
+        for title, microseconds in lab.tiles(side):
+            found.setdefault(title, {"tile": title})[str(side)] = microseconds
+    yield from found.values()
+
+
+# ── beside ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _vendor(lab: Lab) -> Iterator[tuple[str, dict[int, float]]]:
+    """Yield what cuBLAS takes, where PyTorch is installed, which brings it."""
+    if find_spec("torch") is None:
+        return
+    lab.say("cuBLAS, by PyTorch")
+    torch: Any = import_module("torch")
+    for title, dtype, tf32 in (
+        ("cuBLAS, float32", torch.float32, False),
+        ("cuBLAS, TF32", torch.float32, True),
+        ("cuBLAS, float16", torch.float16, False),
+    ):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        found: dict[int, float] = {}
+        for side in SIDES:
+            a, b = (torch.randn(side, side, device="cuda").to(dtype) for _ in range(2))
+            found[side] = _torch_seconds(torch, lambda a=a, b=b: torch.matmul(a, b))
+        yield f"{title} (torch {torch.__version__})", found
+
+
+def _torch_seconds(torch: Any, call: Callable[[], object], calls: int = 20) -> float:
+    for _ in range(3):
+        call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    graph.replay()
+    found: list[float] = []
+    for _ in range(5):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3 / calls)
+    return median(found)
+
+
+def _loops(lab: Lab) -> str:
+    """Compare seven loops of Python with one thread per result."""
+    case = Conv((1, 8, 16, 16), 8, 3)
+    feeds = case.feeds
+    begin = perf_counter()
+    slow = seven_loops(case.image, case.weights)
+    seconds = perf_counter() - begin
+    taken = lab.take(case.model(feeds), feeds, "Conv", conv="naive")
+    apart = apart_by(slow, taken.result)
+    return (
+        f"seven loops of Python on the host ({case.title}): {1e3 * seconds:.0f} ms, one thread "
+        f"per result {taken.us:.1f} us, {seconds / taken.seconds:.0f} times faster; results apart "
+        f"by {apart:.1e} of the greatest"
+    )
+
+
+def seven_loops(x: Array, w: Array) -> Array:
+    """Return the convolution that keeps the extents, by the loops of the definition."""
+    images, channels, height, width = x.shape
+    filters, _, rows, columns = w.shape
+    y = np.zeros((images, filters, height, width), np.float32)
+    for n, m, r, c in np.ndindex(y.shape):
+        total = 0.0
+        for k, i, j in product(range(channels), range(rows), range(columns)):
+            u, v = r + i - rows // 2, c + j - columns // 2
+            if 0 <= u < height and 0 <= v < width:
+                total += float(x[n, k, u, v]) * float(w[m, k, i, j])
+        y[n, m, r, c] = total
+    return y
+
+
+# ── choices ──────────────────────────────────────────────────────────────────────────────────────
+
+NETWORKS = ("resnet50_v15", "googlenet", "mobilenet_v2")
+
+
+def regret(lab: Lab) -> Study:
+    """Measure every way and form for the layers of three networks: how good are the estimates?"""
+    rows: list[dict[str, Any]] = []
+    worst: list[dict[str, Any]] = []
+    for name in NETWORKS:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{name}.onnx"
+            onnx.save(bench_model(name), file)
+            found = tune(file, again=True, say=lab.say)
+        rows.append(
+            {
+                "network": name,
+                "layers": sum(row.nodes for row in found.rows),
+                "tasks": len(found.rows),
+                "estimate": found.heuristic,
+                "best": found.best,
+                "regret": found.regret,
+                "right": sum(row.result.regret <= 0.05 for row in found.rows),
+                "seconds": found.seconds,
+            }
+        )
+        worst += _worst(name, found)
+    columns = (
+        Column("network", "network"),
+        Column("layers", "layers", "d"),
+        Column("tasks", "distinct", "d"),
+        Column("estimate", "estimates us", ".1f"),
+        Column("best", "best us", ".1f"),
+        Column("regret", "regret", ".1%"),
+        Column("right", "within 5 %", "d"),
+        Column("seconds", "tuning s", ".1f"),
+    )
+    layers = (
+        Column("task", "layer"),
+        Column("chosen", "by estimates"),
+        Column("estimate", "us", ".1f"),
+        Column("taken", "best measured"),
+        Column("best", "us", ".1f"),
+    )
+    return Study(
+        "regret",
+        "Convolutions and products of batch 1, float32: the way that estimates choose without a "
+        "GPU, against the fastest correct way and form that `tercet tune` measures, summed over "
+        "all layers.",
+        (
+            Table("networks", columns, tuple(rows)),
+            Table("where estimates lose most, microseconds", layers, tuple(worst)),
+        ),
+    )
+
+
+def _worst(network: str, found: Tuned, most: int = 3) -> list[dict[str, Any]]:
+    """Return the layers whose choice costs most time, all nodes of a task together."""
+
+    def lost(row: Any) -> float:
+        return row.nodes * (row.heuristic.microseconds - row.result.best.microseconds)
+
+    return [
+        {
+            "task": _short(row.result.task),
+            "network": network,
+            "chosen": row.heuristic.title,
+            "estimate": row.heuristic.microseconds,
+            "taken": row.result.best.title,
+            "best": row.result.best.microseconds,
+        }
+        for row in sorted(found.rows, key=lost, reverse=True)[:most]
+    ]
+
+
+def _short(task: str) -> str:
+    """Return the sizes of a task without what is the same in all."""
+    words = task.split()
+    return " ".join(words[2:4]) if words[0] == "Conv" else " ".join((words[0], *words[2:4]))

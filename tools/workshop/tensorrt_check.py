@@ -1,0 +1,153 @@
+"""Everything that there is to check of the tensorrt backend, on a GPU that the library serves.
+
+    python -m tercet.tools.workshop.tensorrt_check
+    python -m tercet.tools.workshop.tensorrt_check --models FOLDER
+
+Runs, one after the other, what is run for the other backends, and writes what came of it to
+build/tensorrt/tensorrt.md, which git ignores: the library's licence lets nobody publish its speed.
+The exit code is 0 if everything passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from ...backends import available
+from ...backends.tensorrt import LEAST_VARIABLE
+from ..common.console import open_console
+from ..common.environment import PACKAGES, ROOT, environment
+
+BACKEND = "tensorrt"
+#: Where the page and the tables go if nothing else is said.
+OUTPUT = ROOT / "build" / "tensorrt"
+#: Lines of a command's output that are kept.
+KEPT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command.
+
+    Attributes:
+        title: what it proves.
+        arguments: behind the interpreter.
+        settings: variables of its environment.
+    """
+
+    title: str
+    arguments: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a command: exit code, seconds, and the end of what it printed."""
+
+    part: Part
+    code: int
+    seconds: float
+    output: str
+
+
+def parts(models: Path | None, output: Path) -> list[Part]:
+    """Return the commands.
+
+    Args:
+        models: folder of real models with inputs and expected outputs, or None.
+        output: folder for the tables that they write.
+    """
+    tool, single = ("-m", "tercet"), {LEAST_VARIABLE: "1"}  # most cases have a single node
+    found = [
+        Part("what is installed", (*tool, "doctor", "--require", BACKEND)),
+        Part("the demo", (*tool, "demo", "--backend", BACKEND)),
+        Part("ONNX's own suite", (*tool, "conformance", "--backend", BACKEND), single),
+        Part("operators and models of the tests", ("-m", "pytest", "-q", "-k", BACKEND, "tests")),
+        Part(
+            "speed",
+            (
+                "-m",
+                "tercet.tools.workshop.peer_bench",
+                "--backend",
+                BACKEND,
+                "--output",
+                str(output),
+            ),
+        ),
+    ]
+    if models is not None:
+        names = sorted(p.name for p in models.iterdir() if (p / "model.onnx").is_file())
+        table = (
+            "-m",
+            "tercet.tools.workshop.model_table",
+            str(models),
+            *names,
+            "--backend",
+            BACKEND,
+        )
+        found.append(Part("real models", (*table, "--output", str(output))))
+    return found
+
+
+def run(part: Part) -> Outcome:
+    """Run one command in a process of its own."""
+    start = perf_counter()
+    answer = subprocess.run(
+        (sys.executable, *part.arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "TERCET_TEST_TENSORRT": "1", **part.settings},
+    )
+    said = (answer.stdout + answer.stderr).splitlines()[-KEPT:]
+    return Outcome(part, answer.returncode, perf_counter() - start, "\n".join(said))
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """Return the report as a Markdown page."""
+    lines = ["# TensorRT", "", "Written by `python -m tercet.tools.workshop.tensorrt_check`.", ""]
+    lines += [f"- {name}: {text}" for name, text in environment((*PACKAGES, BACKEND)).items()]
+    for each in outcomes:
+        settings = [f"{name}={value}" for name, value in each.part.settings.items()]
+        command = " ".join(each.part.arguments)
+        said = " ".join((*settings, "python", command))
+        verdict = "passed" if each.code == 0 else f"exit code {each.code}"
+        lines += ["", f"## {each.part.title}: {verdict}, {each.seconds:.0f} s", ""]
+        lines += [f"`{said}`", "", "```", each.output, "```"]
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run everything, print and save it; return the exit code."""
+    parser = argparse.ArgumentParser(prog="tensorrt_check", description=__doc__)
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="real models, see above")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "tensorrt", metavar="FOLDER"
+    )
+    chosen = parser.parse_args(arguments)
+    console = open_console()
+    (found,) = [each for each in available() if each.name == BACKEND]
+    if not found:
+        console.print(f"tensorrt cannot run here: {found.missing}\n{found.remedy}")
+        return 5
+    outcomes: list[Outcome] = []
+    for part in parts(chosen.models, chosen.output):
+        console.print(f"{part.title} ...")
+        outcomes.append(run(part))
+        console.print(f"  exit code {outcomes[-1].code}, {outcomes[-1].seconds:.0f} s")
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    page = chosen.output / "tensorrt.md"
+    page.write_text(markdown(outcomes), encoding="utf-8")
+    console.print(f"written: {page}")
+    return int(any(each.code for each in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,153 @@
+"""The support table of the tensorrt backend as a page: operator × dtype × opset."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .tensorrt_survey import Asked
+
+if TYPE_CHECKING:
+    from .tensorrt_support import Found
+
+#: Refusals of the backend's own of what the library may take, with their reasons.
+CHOICES: Mapping[str, str] = {
+    r"has dtype float64$": "the library computes float64 in float32",
+    r"has dtype int8$": "the library does not say what becomes of sums beyond 8 bits",
+    r"has dtype uint8$": "the library has hardly an operator for unsigned bytes",
+    r"has no elements$": "there is nothing to compute, and no address to read it from",
+    r"is no constant$": "engines have shapes and axes fixed",
+    r"loses its last axis here": "alone it is taken, with two recurrences it is not",
+    r"cannot be tensor\(|^regions are written": "its form is newer than the regions' opset",
+}
+_LONGEST = 160
+
+
+def choice(asked: Asked) -> str:
+    """Return why the backend leaves what the library takes; empty where it has no reason."""
+    found = (why for pattern, why in CHOICES.items() if re.search(pattern, asked.refusal))
+    return next(found, "")
+
+
+def is_wrong_claim(asked: Asked) -> bool:
+    """Whether the backend claims what the library refuses."""
+    return not asked.refusal and not asked.verdict
+
+
+def is_wrong_refusal(asked: Asked) -> bool:
+    """Whether the backend refuses what the library takes, for no reason of its own."""
+    return bool(asked.refusal and asked.verdict) and not choice(asked)
+
+
+def page(found: Found) -> tuple[str, int]:
+    """Return the page, and how many claims and refusals on it are wrong."""
+    nodes, regions = found.nodes, found.regions
+    wrong = [each for each in nodes if is_wrong_claim(each)]
+    missed = [each for each in nodes if is_wrong_refusal(each)]
+    broken = [each for each in regions if not each.verdict]
+    lines = [
+        "# What TensorRT takes",
+        "",
+        "Written by `python -m tercet.tools.workshop.tensorrt_support`: every kind of node, and "
+        "every "
+        "region that the tensorrt backend forms, through the real parser and builder. Nothing was "
+        "run.",
+        "",
+        *(f"- {name}: {text}" for name, text in found.about.items()),
+        "",
+        "| | nodes | regions |",
+        "|---|---|---|",
+        *_counts(nodes, regions),
+        f"| **claimed here, refused there** | {len(wrong)} | {len(broken)} |",
+        f"| **refused here without a reason, taken there** | {len(missed)} | |",
+    ]
+    for title, rows in (("Wrong claims", wrong), ("Wrong refusals", missed), ("Regions", broken)):
+        if rows:
+            lines += ["", f"## {title}", "", *map(_told, rows)]
+    lines += ["", "## Operators", "", *_operators(nodes)]
+    lines += ["", "## Refused by the library, with its words", "", *_refused(nodes)]
+    lines += ["", "## Taken by the library, left to other kernels", "", *_left(nodes)]
+    if found.failed:
+        lines += ["", "## Models that do not run", ""]
+        lines += [f"- {name}: {_short(why)}" for name, why in found.failed.items()]
+    return "\n".join([*lines, ""]), len(wrong) + len(missed) + len(broken)
+
+
+def _counts(nodes: Sequence[Asked], regions: Sequence[Asked]) -> list[str]:
+    small = sum(bool(each.refusal) for each in regions)
+    built, asked = sum(map(_built, nodes)), sum(each.verdict is not None for each in nodes)
+    claimed = sum(not each.refusal for each in nodes)
+    largest = max((int(each.operator) for each in regions), default=0)
+    parts, whole = len(regions), sum(map(_built, regions))
+    return [
+        f"| asked about, each kind once: alone, or in a region that was built | {asked} "
+        f"| {parts} (the largest of {largest} nodes) |",
+        f"| built by the library | {built} | {whole} |",
+        f"| refused by the library | {asked - built} | {parts - whole} |",
+        f"| not to be written in any opset it reads | {len(nodes) - asked} | |",
+        f"| claimed by the backend | {claimed} | {parts - small}, {small} too small |",
+    ]
+
+
+def _built(asked: Asked) -> bool:
+    return bool(asked.verdict)
+
+
+def _told(asked: Asked) -> str:
+    why = asked.refusal or (asked.verdict.reason if asked.verdict is not None else "")
+    return f"- {asked.operator} ({asked.types}), {asked.source}: {_short(why)}"
+
+
+def _operators(nodes: Sequence[Asked]) -> list[str]:
+    """Return a row per operator, dtypes and opset: how many kinds were taken and refused."""
+    kinds: dict[tuple[str, str, str], Counter[str]] = {}
+    for each in nodes:
+        counts = kinds.setdefault((each.operator, each.types, each.written), Counter())
+        counts["taken" if each.verdict else "refused"] += 1
+        counts["claimed"] += not each.refusal
+    return [
+        "| operator | dtypes | opset | taken | refused | claimed |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {operator} | {types} | {written} | {n['taken'] or ''} | {n['refused'] or ''} "
+            f"| {n['claimed'] or ''} |"
+            for (operator, types, written), n in sorted(kinds.items())
+        ),
+    ]
+
+
+def _refused(nodes: Sequence[Asked]) -> list[str]:
+    words: dict[tuple[str, str, str], Counter[str]] = {}
+    for each in nodes:
+        if not each.verdict:
+            said = each.verdict.reason if each.verdict is not None else "cannot be written for it"
+            stage = each.verdict.stage if each.verdict is not None else "-"
+            words.setdefault((each.operator, stage, _short(said)), Counter())[each.types] += 1
+    return [
+        "| operator | where | its words | dtypes |",
+        "|---|---|---|---|",
+        *(
+            f"| {operator} | {stage} | {said} | {'; '.join(sorted(types))} |"
+            for (operator, stage, said), types in sorted(words.items())
+        ),
+    ]
+
+
+def _left(nodes: Sequence[Asked]) -> list[str]:
+    found: dict[str, Counter[str]] = {}
+    for each in nodes:
+        if each.verdict and each.refusal:
+            found.setdefault(choice(each) or each.refusal, Counter())[each.operator] += 1
+    return [
+        f"- {why}: " + ", ".join(f"{name} ({n})" for name, n in sorted(names.items()))
+        for why, names in sorted(found.items())
+    ]
+
+
+def _short(text: str) -> str:
+    """Return the library's words on one line: without its places in source files, and not all."""
+    text = re.sub(r"\(?In \w+ at /?[\w/.]+:\d+\)?|/_src[\w/.]+:\d+", "", text)
+    text = " ".join(text.replace("|", "\\|").split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

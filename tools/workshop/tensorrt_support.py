@@ -1,0 +1,211 @@
+r"""What the real parser and builder take of what the tensorrt backend claims; needs no GPU.
+
+    python -m tercet.tools.workshop.tensorrt_support
+    python -m tercet.tools.workshop.tensorrt_support --models FOLDER --networks FOLDER \\
+        --output docs/results
+
+Every region that the backend forms of ONNX's own suite, of the nine light models, of real models
+(--models, as for tercet.tools.workshop.model_table) and of exported networks (--networks,
+``NAME.onnx`` files) goes through the parser and the builder of TensorRT-RTX; so does every kind of
+node alone, of the suite, of what the backend refuses, and of regions that cannot be built. A crash
+of the library ends a process, and is a refusal. The exit code is 1 where the backend claims what
+the library refuses, or refuses what it takes without a reason of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ...backends.tensorrt.build import Builder
+from ...backends.tensorrt.vendor import load
+from ...importers import onnx as importer
+from ...runtime.errors import BackendUnavailable, UsageError
+from ...runtime.ir.graph import Graph
+from ..common.console import open_console
+from ..common.environment import environment
+from .light_models import NAMES, light_model
+from .tensorrt_page import page
+from .tensorrt_survey import Asked, Survey, look_at
+from .tensorrt_worker import SectionBuilder
+
+#: What engines are built for where nothing else is asked for.
+CAPABILITY = "8.9"
+
+Feeds = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model to look at: its name, how it is read, and what it is run on or planned for."""
+
+    name: str
+    graph: Graph
+    feeds: Feeds | None
+    shapes: Mapping[str, tuple[int, ...]] | None = None
+
+
+def suite(pattern: str) -> Iterator[Source]:
+    """Yield the cases of ONNX's suite whose name has a pattern, but for the light models."""
+    from ..conformance.suite import all_cases
+
+    wanted = re.compile(pattern)
+    for case in all_cases():
+        if case.category != "light" and wanted.search(case.id):
+            model, sets = case.content.read()
+            constants = {tensor.name for tensor in model.graph.initializer}
+            names = [v.name for v in model.graph.input if v.name not in constants]
+            for inputs, _ in sets[:1]:
+                feeds = dict(zip(names, inputs, strict=False))
+                yield Source(case.id, importer.load(model).graph, feeds)
+
+
+def light() -> Iterator[Source]:
+    """Yield the nine light models with random weights."""
+    for name in NAMES:
+        yield Source(f"light/{name}", importer.load(light_model(name)).graph, None)
+
+
+def real(folder: Path) -> Iterator[Source]:
+    """Yield the models of a folder, with their inputs."""
+    for file in sorted(folder.glob("*/model.onnx")):
+        beside = (file.with_name(name) for name in ("inputs.npz", "real_inputs.npz"))
+        feeds: dict[str, Any] | None = None
+        for inputs in [each for each in beside if each.is_file()][:1]:
+            with np.load(inputs) as data:
+                feeds = {name: data[name] for name in data.files}
+        yield Source(f"real/{file.parent.name}", importer.load(file).graph, feeds)
+
+
+def exported(folder: Path) -> Iterator[Source]:
+    """Yield the networks of a folder, the smaller files first, with the shapes of their inputs."""
+    files = sorted(folder.glob("*.onnx"), key=_size)
+    for file in files:
+        graph = importer.load(file).graph
+        beside = (file.with_suffix(end) for end in (".npz", ".peer.npz"))
+        shapes = None
+        for inputs in [each for each in beside if each.is_file()][:1]:
+            with np.load(inputs) as data:
+                sizes = [data[f"in{i}"].shape for i in range(len(graph.inputs))]
+            shapes = dict(zip((v.name for v in graph.inputs), sizes, strict=True))
+        yield Source(f"exported/{file.stem}", graph, None, shapes)
+
+
+def _size(file: Path) -> int:
+    beside = file.with_name(f"{file.name}.data")
+    return file.stat().st_size + (beside.stat().st_size if beside.is_file() else 0)
+
+
+def sources(chosen: argparse.Namespace) -> Iterator[Source]:
+    """Yield everything that is asked for."""
+    yield from suite(chosen.k)
+    if not chosen.k:
+        yield from light()
+        if chosen.models is not None:
+            yield from real(chosen.models)
+        if chosen.networks is not None:
+            yield from exported(chosen.networks)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The whole table.
+
+    Attributes:
+        about: versions, machine, command, and what was looked at.
+        nodes: every kind of node, once.
+        regions: every region, once.
+        failed: models that do not run here, with the reason.
+    """
+
+    about: Mapping[str, str]
+    nodes: Sequence[Asked]
+    regions: Sequence[Asked]
+    failed: Mapping[str, str]
+
+
+def gather(chosen: argparse.Namespace, say: Any) -> Found:
+    """Ask about everything.
+
+    Raises:
+        BackendUnavailable: the library is not installed.
+    """
+    vendor = load()
+    if not vendor.product.for_rtx:
+        remedy = "TERCET_TENSORRT=tensorrt_rtx, and pip install 'tercet[tensorrt-rtx]'"
+        raise BackendUnavailable("tensorrt", f"{vendor} builds for the GPU here alone", remedy)
+    builder, start = Builder(vendor, chosen.capability), perf_counter()
+    known: dict[str, bool] = {}
+
+    def takes(operator: str) -> bool:
+        if operator not in known:
+            known[operator] = builder.takes(operator)
+        return known[operator]
+
+    failed: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    with SectionBuilder(chosen.capability) as worker:
+        survey = Survey(takes, worker.build, str(vendor))
+        for source in sources(chosen):
+            kind = source.name.split("/")[0]
+            counts[kind] = counts.get(kind, 0) + 1
+            before = perf_counter()
+            survey.alone = kind not in ("light", "real", "exported")
+            if reason := look_at(survey, source.name, source.graph, source.feeds, source.shapes):
+                failed[source.name] = reason
+            if not survey.alone:
+                say(f"{source.name}: {perf_counter() - before:.1f} s")
+        about = {
+            **environment(("numpy", "onnx"), chosen.commit),
+            "library": str(vendor),
+            "built for": f"compute capability {chosen.capability}",
+            "models": ", ".join(f"{n} {kind}" for kind, n in counts.items()),
+            "crashes of the library": str(worker.crashes),
+            "took": f"{perf_counter() - start:.0f} s, one process of the library",
+            "command": f"python -m tercet.tools.workshop.tensorrt_support {chosen.said}".strip(),
+        }
+    return Found(about, [*survey.nodes.values()], [*survey.parts.values()], failed)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Ask, print and write; return the exit code."""
+    parser = argparse.ArgumentParser(prog="tensorrt_support", description=__doc__)
+    parser.add_argument(
+        "-k", default="", metavar="PATTERN", help="cases of the suite, and no models"
+    )
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="real models")
+    parser.add_argument("--networks", type=Path, metavar="FOLDER", help="exported networks")
+    parser.add_argument("--capability", default=CAPABILITY, metavar="8.9", help="what to build for")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where to write the table")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    chosen = parser.parse_args(arguments)
+    named = {"models": chosen.models, "networks": chosen.networks}
+    said = [f"-k '{chosen.k}'"] if chosen.k else []
+    chosen.said = " ".join((*said, *(f"--{name} FOLDER" for name, value in named.items() if value)))
+    console = open_console()
+    for value in named.values():
+        if value is not None and not value.is_dir():
+            raise UsageError(f"there is no folder {value}")
+    try:
+        found = gather(chosen, console.print)
+    except BackendUnavailable as error:
+        console.print(f"{error.missing}\n{error.remedy}")
+        return 5
+    text, wrong = page(found)
+    console.print(text.split("\n## ")[0], markup=False)
+    if chosen.output is not None:
+        chosen.output.mkdir(parents=True, exist_ok=True)
+        (chosen.output / "tensorrt_support.md").write_text(text, encoding="utf-8")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
