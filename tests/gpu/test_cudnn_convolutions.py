@@ -224,7 +224,8 @@ def test_what_cudnn_does_not_fuse_a_kernel_does(case: ConvolutionCase, cache: Pa
 )
 @pytest.mark.parametrize("tune", [False, True])
 def test_what_was_wrong_once(case: ConvolutionCase, tune: bool, cache: Path) -> None:
-    with opened(case.graph(), cache, tune=tune, conv="cudnn") as model:
+    stays = ("lower_conv",)  # or one number a picture would be a product of matrices
+    with opened(case.graph(), cache, tune=tune, conv="cudnn", skip=stays) as model:
         (got,) = model.run(case.feeds()).values()
         row = model.placement()["conv"]
     assert row.backend == "cudnn"

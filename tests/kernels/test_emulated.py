@@ -9,6 +9,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.schedules import simt
+from tercet.backends.cuda.ops import norm
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64
 from tercet.runtime.ir.graph import Graph
@@ -92,3 +93,30 @@ def test_products_too_wide_for_a_grid(
         assert "gemm" in str(model.placement())
         (y,) = model(*given)
     np.testing.assert_allclose(y, given[0] @ given[1], 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [float16, float32, float64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("shape", [(7, 24), (9, 6), (1, 5)], ids=str)
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_pixels_of_a_thread_that_scales(
+    shape: tuple[int, int],
+    is_fixed: bool,
+    dtype: DType,
+    emulated: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several pixels a thread, of which the last one has fewer."""
+    monkeypatch.setattr(norm, "BUSY", 0)
+    graph = Graph("scaled")
+    statistics = [(np.abs(normal(shape[1])) + np.float32(0.5)).astype(dtype) for _ in range(4)]
+    feeds = {"x": normal(*shape).astype(dtype)}
+    values = [graph.add_input("x", TensorType(dtype, shape))]
+    for i, data in enumerate(statistics):
+        if is_fixed:
+            values.append(graph.constant(data, f"s{i}"))
+        else:
+            values.append(graph.add_input(f"s{i}", TensorType(dtype, data.shape)))
+            feeds[f"s{i}"] = data
+    graph.set_outputs({"y": graph.insert(BatchNormalization(), values).output})
+    infer(graph)
+    compare(Sample(graph, feeds), emulated)

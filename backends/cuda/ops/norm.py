@@ -37,6 +37,10 @@ from ..recipe.source import arithmetic
 from ..recipe.targets import Target
 
 THREADS = 128
+#: Pixels of a thread that scales channels which are innermost, where that leaves every
+#: multiprocessor so many threads.
+PIXELS = 4
+BUSY = 1024
 
 
 @kernel(BatchNormalization, follows=True, outputs=3)
@@ -65,6 +69,10 @@ def batch_normalization(
     channels = x.dims[1] if x.rank > 1 else 1
     inner = 1 if x.is_channels_last else prod(x.dims[2:])
     vector = gcd(16 // x.dtype.itemsize, channels if inner == 1 else inner)
+    innermost, busy = inner == 1, setting.target.processors * BUSY
+    pixels = PIXELS if innermost and y.size // (vector * PIXELS) >= busy else 1
+    lines = ceil_div(y.size // max(1, channels), pixels) * (channels // vector)
+    threads = lines if innermost else ceil_div(y.size, vector)
     statistics = (scale, b, mean, var)
     values = tuple(operand.value for operand in statistics)
     pack = partial(pack_batch_norm, epsilon=op.epsilon, dtype=compute)
@@ -74,7 +82,7 @@ def batch_normalization(
     return Launch(
         "norm/scale.cu",
         "scale" if fixed else "normalize",
-        grid=(ceil_div(y.size, THREADS * vector), 1, 1),
+        grid=(ceil_div(threads, THREADS), 1, 1),
         block=THREADS,
         args={
             **({"pairs": packed} if fixed else given),
@@ -85,7 +93,7 @@ def batch_normalization(
             *(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
             ("Index", index_type(y.size)),
         ),
-        constants=(("VECTOR", vector), ("CHANNELS_LAST", inner == 1)),
+        constants=(("VECTOR", vector), ("CHANNELS_LAST", innermost), ("PIXELS", pixels)),
         code=tail.code,
         note=tail.title,
         pitched=(x, y),

@@ -1,6 +1,7 @@
 // y = finish(x * factor + shift), with a pair (factor, shift) for each channel: a batch
 // normalization that no convolution could take over. VECTOR neighbours a thread; `inner` elements
-// of a channel lie together, or channels are innermost (CHANNELS_LAST). T is the type of the
+// of a channel lie together, or channels are innermost (CHANNELS_LAST) and a thread computes those of
+// PIXELS pixels. T is the type of the
 // elements, S that of scale and shift, M that of mean and variance, A the arithmetic, Index counts
 // elements. Pixels of x and y lie row_x and row_y elements apart, more than they have channels where
 // they are slices.
@@ -13,30 +14,64 @@ struct Pair {
     A factor, shift;
 };
 
+struct alignas(VECTOR * sizeof(Pair) < 16 ? VECTOR * sizeof(Pair) : 16) Pairs {
+    Pair at[VECTOR];
+};
+
+__device__ __forceinline__ void store(Words words, const Pairs& by, T* y, Index i, int channel,
+                                      const T* z0, const T* z1)
+{
+#pragma unroll
+    for (int q = 0; q < VECTOR; ++q) {
+        const A value = A(words.at[q]) * by.at[q].factor + by.at[q].shift;
+        words.at[q] = finish(value, i + q, 0, channel + (CHANNELS_LAST ? q : 0), z0, z1);
+    }
+    *(Words*)y = words;
+}
+
+// `find` returns the pairs of VECTOR channels, or VECTOR times that of one.
 template <typename Find>
-__device__ __forceinline__ void apply(const T* x, T* y, Find pair, const T* z0, const T* z1,
+__device__ __forceinline__ void apply(const T* x, T* y, Find find, const T* z0, const T* z1,
                                       Index count, int channels, int inner, int row_x,
                                       int row_y)
 {
-    const Index i = (blockIdx.x * (Index)128 + threadIdx.x) * VECTOR;
-    if (i >= count) return;
-    const Index pixel = i / (CHANNELS_LAST ? channels : inner);
-    const int channel = CHANNELS_LAST ? i - pixel * channels : pixel % channels;
-    Words words = *(const Words*)(x + (CHANNELS_LAST ? (long long)pixel * row_x + channel : i));
+    const Index thread = blockIdx.x * (Index)128 + threadIdx.x;
+    if constexpr (CHANNELS_LAST) {
+        const int per_pixel = channels / VECTOR;
+        const Index group = thread / per_pixel, pixels = count / channels;
+        const int channel = (thread - group * per_pixel) * VECTOR;
+        const Index pixel = group * PIXELS;
+        if (pixel >= pixels) return;
+        const Pairs by = find(channel);
+        Words words[PIXELS];
 #pragma unroll
-    for (int q = 0; q < VECTOR; ++q) {
-        const int own = channel + (CHANNELS_LAST ? q : 0);
-        const Pair by = pair(own);
-        words.at[q] = finish(A(words.at[q]) * by.factor + by.shift, i + q, 0, own, z0, z1);
+        for (int p = 0; p < PIXELS; ++p)
+            if (pixel + p < pixels)
+                words[p] = *(const Words*)(x + (long long)(pixel + p) * row_x + channel);
+#pragma unroll
+        for (int p = 0; p < PIXELS; ++p)
+            if (pixel + p < pixels)
+                store(words[p], by, y + (long long)(pixel + p) * row_y + channel,
+                      (pixel + p) * channels + channel, channel, z0, z1);
+    } else {
+        const Index i = thread * VECTOR;
+        if (i >= count) return;
+        const int channel = i / inner % channels;
+        store(*(const Words*)(x + i), find(channel), y + i, i, channel, z0, z1);
     }
-    *(Words*)(y + (CHANNELS_LAST ? (long long)pixel * row_y + channel : i)) = words;
 }
 
 extern "C" __global__ void __launch_bounds__(128)
 scale(const T* x, T* y, const Pair* pairs, const T* z0, const T* z1, Index count,
       int channels, int inner, int row_x, int row_y)
 {
-    apply(x, y, [=](int c) { return pairs[c]; }, z0, z1, count, channels, inner, row_x, row_y);
+    const auto find = [=](int channel) {
+        if constexpr (CHANNELS_LAST) return *(const Pairs*)(pairs + channel);
+        Pairs same;
+        for (Pair& by : same.at) by = pairs[channel];
+        return same;
+    };
+    apply(x, y, find, z0, z1, count, channels, inner, row_x, row_y);
 }
 
 // The same with statistics that are only known at run time.
@@ -45,9 +80,15 @@ normalize(const T* x, T* y, const S* scale, const S* b, const M* mean, const M* 
           const T* z1, Index count, int channels, int inner, int row_x, int row_y,
           double epsilon)
 {
-    const auto pair = [=](int c) {
-        const A factor = A(scale[c]) / sqrt(A(var[c]) + A(epsilon));
-        return Pair{factor, A(b[c]) - A(mean[c]) * factor};
+    const auto find = [=](int channel) {
+        Pairs found;
+#pragma unroll
+        for (int q = 0; q < VECTOR; ++q) {
+            const int c = channel + (CHANNELS_LAST ? q : 0);
+            const A factor = A(scale[c]) / sqrt(A(var[c]) + A(epsilon));
+            found.at[q] = Pair{factor, A(b[c]) - A(mean[c]) * factor};
+        }
+        return found;
     };
-    apply(x, y, pair, z0, z1, count, channels, inner, row_x, row_y);
+    apply(x, y, find, z0, z1, count, channels, inner, row_x, row_y);
 }
