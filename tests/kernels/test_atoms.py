@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.driver import compile as compiling
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.atoms import ATOMS, F16_SUMS, Atom, atom_of
+from tercet.backends.cuda.recipe import source as kernel_source
 from tercet.backends.cuda.recipe.source import Source
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import bfloat16, float8e4m3fn, float16, float32, int8, uint8
@@ -41,7 +41,7 @@ def kernel(atom: Atom, n: int = 0, *, a_in_registers: bool = False) -> str:
 def test_instructions_compile(
     atom: Atom, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "KERNELS", tmp_path)
+    monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
     cases = [(0, False)]
     if atom.sums != "half":
         cases += [(n, registers) for n in WIDTHS for registers in (False, True)]

@@ -110,7 +110,7 @@ def test_what_begins_early_waits() -> None:
                 early |= set(re.findall(r'"([\w/]+\.cu)"', head))
     assert len(early) > 10
     for name in early:
-        assert "begin_early();" in (KERNELS / name).read_text("utf-8"), name
+        assert "grid_dependency_sync();" in (KERNELS / name).read_text("utf-8"), name
 
 
 def test_blocks_of_a_cluster_have_one_item_each() -> None:

@@ -29,7 +29,7 @@ from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
 from ...runtime.options import Options
 from ...runtime.session.model import Model, TensorInfo
 from ..common.console import Say, silent
-from ..common.deadline import OutOfTime, time_limit
+from ..common.deadline import OutOfTime, settle, time_limit
 from ..common.environment import PACKAGES, device_environment
 from ..common.inputs import (
     Asked,
@@ -361,6 +361,7 @@ class _Series:
         try:
             interleave(calls, often, self.say, dict.fromkeys(calls, 1.0), samples)
         except OutOfTime:
+            settle()
             self._late = True
         return {
             name: (Timing(tuple(found)), _batch(feeds) / float(np.mean(found)))

@@ -93,6 +93,9 @@ class _Watch:
         raise OutOfTime
 
 
+_WATCHES: list[_Watch] = []
+
+
 @contextmanager
 def time_limit(
     seconds: float | None,
@@ -118,6 +121,7 @@ def time_limit(
     spent = 0.0 if since is None else monotonic() - since
     left = None if seconds is None else max(1e-3, seconds - spent)
     watch = _Watch(limit, say, left)
+    _WATCHES.append(watch)
     able = hasattr(signal, "SIGALRM") and current_thread() is main_thread()
     ends = able and WATCHDOG.owns_process
     try:
@@ -130,6 +134,13 @@ def time_limit(
     except OutOfTime:
         limit.passed = True
     finally:
+        watch.active = False
+        _WATCHES.remove(watch)
+
+
+def settle() -> None:
+    """Let no limit interrupt what follows: `OutOfTime` was caught to show what there is."""
+    for watch in _WATCHES:
         watch.active = False
 
 
