@@ -20,6 +20,8 @@ RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
 _COPIES = (Transpose, Slice, Split, Concat, Gather)
 #: Fewest elements of a row for which an index of eight bytes is little.
 _WIDTH = 8
+#: Most rows, each of which is followed through a move by itself.
+_COUNT = 1 << 22
 #: Most nodes of one move.
 _REACH = 32
 
@@ -33,8 +35,8 @@ class Rows:
 
     @property
     def is_worth(self) -> bool:
-        """Whether an index a row is little beside the rows themselves, and there are some."""
-        return self.count > 0 and self.width >= _WIDTH
+        """Whether an index a row is little beside the rows themselves, and there are not too many."""
+        return 0 < self.count <= _COUNT and self.width >= _WIDTH
 
     @classmethod
     def of(cls, value: Value | None) -> Rows | None:
