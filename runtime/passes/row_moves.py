@@ -35,7 +35,7 @@ class Rows:
 
     @property
     def is_worth(self) -> bool:
-        """Whether an index a row is little beside the rows themselves, and there are not too many."""
+        """Whether an index for each row is little beside the rows, which are not too many."""
         return 0 < self.count <= _COUNT and self.width >= _WIDTH
 
     @classmethod
