@@ -172,9 +172,12 @@ def test_bisect_and_layers_say_how_far_they_came(folder: Path) -> None:
 
 
 def test_python_gives_what_there_is(folder: Path) -> None:
-    found = api.compare("adder.onnx", repeat=Repeat(10**9), timeout=1)
-    assert found.stopped.startswith("stopped after 1 s")
-    assert all(result.steady.samples for result in found.results[:1])
+    for seconds in (1, 4, 16, 64):  # loading alone may take the first of them on a busy machine
+        found = api.compare("adder.onnx", repeat=Repeat(10**9), timeout=seconds)
+        assert found.stopped.startswith(f"stopped after {seconds} s")
+        if found.results and found.results[0].steady.samples:
+            return
+    pytest.fail("nothing was measured")
 
 
 HANGS = """
