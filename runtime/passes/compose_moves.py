@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -73,13 +73,20 @@ class _Moves:
         last = move.last
         add = Builder(self.graph, last, last.name, tuple(move.nodes))
         top = moved(add, source, index, _sizes(move.top))
-        self.graph.redirect(move.top, top)
+        self._redirect(move.top, top)
         del self.known[move.top]
         if top.producer is not None and top is not source:
             nodes = _between(top, source)
             self.known[top] = Move(source, top, index, nodes)
         drop(self.graph, last)
         return top
+
+    def _redirect(self, old: Value, new: Value) -> None:
+        """Let all that reads a value read another one, the known moves of it too."""
+        self.graph.redirect(old, new)
+        for top, move in self.known.items():
+            if move.source is old:
+                self.known[top] = replace(move, source=new)
 
     # ── residuals ────────────────────────────────────────────────────────────────────────────
 
@@ -102,6 +109,8 @@ class _Moves:
     def _from(self, origin: Value, back: Move, sum_: Node) -> Move | None:
         """Return the move of the other operand, perhaps normalized, that another one undoes."""
         if self.graph.sole_consumer(back.top) is not sum_ or shape_of(origin) != shape_of(back.top):
+            return None
+        if not back.keeps_all:
             return None
         place = {node: i for i, node in enumerate(self.graph.nodes)}
         for move in self.known.values():
@@ -131,15 +140,15 @@ class _Moves:
         if norm is not None:
             again = Builder(self.graph, last, norm.name, (norm,))
             result = again(with_attributes(norm.op, axis=-1), rows, *norm.inputs[1:])
-            self.graph.redirect(there.top, result)
+            self._redirect(there.top, result)
         else:
-            self.graph.redirect(there.top, rows)
+            self._redirect(there.top, rows)
         drop(self.graph, last)
         before = Builder(self.graph, node, node.name, (node,))
         total = before(Add(), back.source, as_shape(before, rows, _sizes(back.source)))
         behind = Builder(self.graph, node, back.last.name, tuple(back.nodes))
         top = moved(behind, total, back.index, _sizes(node.output))
-        self.graph.redirect(node.output, top)
+        self._redirect(node.output, top)
         del self.known[back.top]
         self.known[top] = Move(total, top, back.index, _between(top, total))
         name = node.name
@@ -242,8 +251,8 @@ class _Region:
 
     @classmethod
     def behind(cls, graph: Graph, move: Move) -> _Region | None:
-        """Return what follows a move, if it moves each row of its source once."""
-        if len(np.unique(move.index)) != len(move.index):
+        """Return what follows a move, if it keeps each row of its source once."""
+        if not move.keeps_all:
             return None
         values, nodes = {move.top: None}, list[Node]()
         place = {node: i for i, node in enumerate(graph.nodes)}

@@ -72,6 +72,13 @@ class Move:
         return cuts + others if others else 0
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether each row of the source is one row of the result."""
+        rows = Rows.of(self.source)
+        counts = np.bincount(self.index, minlength=0 if rows is None else rows.count)
+        return bool((counts == 1).all())
+
+    @property
     def last(self) -> Node:
         """The node that gives the result."""
         node = self.top.producer

@@ -201,3 +201,36 @@ def test_a_sum_of_a_value_and_itself_is_no_residual() -> None:
     graph = make(lambda g, x: apply(g, Add(), *[apply(g, Relu(), cut(g, x))] * 2), SHAPE)
     after, _ = optimised(graph)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_blocks_that_read_one_another(is_normalized: bool) -> None:
+    """What a block adds is moved by the next one at once."""
+
+    def build(g: Graph, x: Value) -> Value:
+        for shift in (1, 2, 1):
+            y = norm(g, x) if is_normalized else x
+            y = apply(g, Relu(), cut(g, roll(g, roll(g, y, -shift, 1), -shift, 2)))
+            y = roll(g, roll(g, join(g, mix(g, y)), shift, 1), shift, 2)
+            x = apply(g, Add(), x, y)
+        return x
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert count(after) == 4
+    assert_same(graph, after)
+
+
+def test_a_residual_beside_part_of_a_larger_tensor_stays() -> None:
+    """There are more rows where the sum's other operand comes from than it has."""
+
+    def build(g: Graph, x: Value) -> Value:
+        there = mix(g, cut(g, roll(g, x, 1, 1)))
+        both = apply(g, Relu(), apply(g, Concat(axis=1), x, apply(g, Gelu(), x)))
+        part = apply(g, Slice(), both, *(np.array([n]) for n in (5, 11, 1)))
+        turned = roll(g, part, 1, 1)
+        return apply(g, Mul(), join(g, there), apply(g, Add(), turned, x))
+
+    graph = make(build, SHAPE)
+    after, _ = optimised(graph)
+    assert_same(graph, after)
