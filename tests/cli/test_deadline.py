@@ -258,7 +258,10 @@ def slow_model(reads: bool) -> str:
     """
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no signals to be deaf to")
+@pytest.mark.skipif(
+    not hasattr(signal, "pthread_sigmask"),
+    reason="this system has no pthread_sigmask, with which the operators here block the alarm",
+)
 def test_every_command_ends_promptly(folder: Path) -> None:
     """What no alarm interrupts ends with the process, soon after the time is up."""
     (folder / "never.py").write_text(NEVER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from onnx import ModelProto, TensorProto, parser
 
@@ -24,5 +25,6 @@ def changed(change: Callable[[ModelProto], object]) -> ModelProto:
     return model
 
 
-def tensor(**fields: object) -> TensorProto:
-    return TensorProto(**{"name": "w", "data_type": 1, "dims": [4, 2], **fields})  # type: ignore[arg-type]
+def tensor(**fields: Any) -> TensorProto:
+    given: dict[str, Any] = {"name": "w", "data_type": 1, "dims": [4, 2], **fields}
+    return TensorProto(**given)

@@ -57,7 +57,7 @@ def left_out(core: str) -> list[str]:
 @pytest.mark.parametrize("core", ["Haswell", "Zen", "Nehalem"])
 def test_memory_and_threads_change_no_bit(core: str) -> None:
     if blas.threads() is None:
-        pytest.skip("numpy's BLAS is not OpenBLAS, which can be told what it runs on")
+        pytest.skip("numpy's BLAS is not OpenBLAS: OPENBLAS_CORETYPE chooses no other kernels")
     without = " ".join(left_out(core))
     environment = {"OPENBLAS_CORETYPE": core, "NPY_DISABLE_CPU_FEATURES": without}
     child = subprocess.run(
