@@ -69,7 +69,8 @@ ROOMS: dict[str, dict[str, str]] = {
     "importers/onnx": {
         "source": "",
         "upgrading": "source",
-        "reading": "source upgrading",
+        "contrib": "source upgrading",
+        "reading": "source upgrading contrib",
         "writing": "source upgrading reading",
     },
     "tools": {

@@ -196,6 +196,12 @@ class Graph:
         node.name = _fresh(name, self._node_names)
         self._node_names.add(node.name)
 
+    def relabel(self, value: Value, name: str) -> None:
+        """Give a computed value this name, or one with a number behind it where another has it."""
+        del self._names[value.name]
+        value.name = _fresh(name, self._names)
+        self._names[value.name] = value
+
     def redirect(self, old: Value, new: Value) -> None:
         """Let everybody who reads `old`, callers included, read `new`."""
         if old is new:

@@ -14,11 +14,11 @@ MODEL = """
     <ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1, "my.domain": 1]>
     g (float[n, 4] x, bool c) => (float[n, 4] y)
     <float[4, 4] w = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}> {
-        a = com.microsoft.FusedMatMul <alpha = 1.0> (x, w)
+        a = com.microsoft.MatMulWorn <alpha = 1.0> (x, w)
         b = Relux (a)
         p = PRelu (a, w)
-        d = com.microsoft.QuickGelu (b)
-        e = com.microsoft.QuickGelu (d)
+        d = com.microsoft.QuickerGelu (b)
+        e = com.microsoft.QuickerGelu (d)
         f = If (c) <
             then_branch = t () => (float[n, 4] u) {
                 u = my.domain.Foo <body = g (float[2] q) => (float[2] r) { r = Neg (q) }> (e)
@@ -28,7 +28,7 @@ MODEL = """
         s = Softmax (f)
         y = Add (s, x)
     }"""
-UNKNOWN = {"com.microsoft::FusedMatMul": 1, "Relux": 1, "com.microsoft::QuickGelu": 2}
+UNKNOWN = {"com.microsoft::MatMulWorn": 1, "Relux": 1, "com.microsoft::QuickerGelu": 2}
 UNKNOWN |= {"my.domain::Foo": 1}
 
 
@@ -46,8 +46,8 @@ def test_all_of_them_are_named_at_once(model: ModelProto) -> None:
     text = str(caught.value)
     assert all(kind in text for kind in UNKNOWN)
     assert "Relux (opset 17), node 'b'; did you mean 'Relu'?" in text
-    assert "com.microsoft::QuickGelu (opset 1), 2 nodes 'd', 'e'; onnxruntime's" in text
-    assert "operators={('com.microsoft', 'FusedMatMul'): function}" in text
+    assert "com.microsoft::QuickerGelu (opset 1), 2 nodes 'd', 'e'; onnxruntime's" in text
+    assert "operators={('com.microsoft', 'MatMulWorn'): function}" in text
 
 
 def test_an_unknown_operator_comes_before_what_follows_from_it() -> None:
@@ -79,7 +79,7 @@ def test_inspect_works_all_the_same(model: ModelProto, tmp_path: Path, asked: di
     onnx.save(model, file)
     found = tercet.inspect(file, **asked)
     assert {each.kind for each in found.strange} == set(UNKNOWN)
-    assert {row.operator: row.nodes for row in found.operators}["com.microsoft::QuickGelu"] == 2
+    assert {row.operator: row.nodes for row in found.operators}["com.microsoft::QuickerGelu"] == 2
     assert "did you mean 'Relu'?" in str(found)
     assert len(found.to_dict()["unknown_operators"]) == len(UNKNOWN)
     for row in found.capabilities or ():

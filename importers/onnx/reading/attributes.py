@@ -48,6 +48,15 @@ def make(operator: type[Op], values: Mapping[str, Any]) -> Op:
     return operator(**given)
 
 
+def convert(hint: Any, name: str, value: Any) -> Any:
+    """Return an attribute of the file as a value of the type `hint`.
+
+    Raises:
+        Mismatch: it is of another type.
+    """
+    return _converter(hint)(name, value)
+
+
 def _members(hint: Any) -> list[Any]:
     """Return the members of a union, without None."""
     if get_origin(hint) in (Union, types.UnionType):

@@ -21,10 +21,13 @@ from ....runtime.ir.infer import infer_node
 from ....runtime.ir.op import Op, arity, input_kinds
 from ....runtime.ir.types import Array, ValueType
 from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
+from ..contrib.catalogue import find
+from ..contrib.declaration import Contrib
 from ..source.raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from ..source.source import FileSource
 from ..upgrading.upgrade import upgrade
 from .attributes import Mismatch, make
+from .expansion import expand
 from .functions import check_functions, key_of
 from .order import Names
 from .scope import NameSpace, Scope
@@ -195,9 +198,26 @@ class _Binder:
             raise self._source.error(reason, node.where)
         else:
             origin = scope.prefix + (node.name or node.result or node.op)
-            for each in upgrade(node, _Site(self, scope)):
+            site = _Site(self, scope, origin)
+            if (declared := self._contrib(node)) is not None:
+                self._expand(declared, node, site)
+                return
+            for each in upgrade(node, site):
                 label = origin if each.name == node.name else each.name
-                self._insert(each, scope, label, origin)
+                self.insert(each, scope, label, origin)
+
+    def _contrib(self, node: RawNode) -> Contrib | None:
+        """Return what states an operator of onnxruntime; the caller's own comes first."""
+        if (node.domain, node.op) in self._operators or node.overload:
+            return None
+        return find(node.domain, node.op)
+
+    def _expand(self, declared: Contrib, node: RawNode, site: _Site) -> None:
+        """Put what an operator of onnxruntime means in its place, with its outputs' names."""
+        results = expand(declared, node, site)
+        for name, result in zip(node.outputs, results, strict=False):
+            if name and result:
+                site.define(name, result)
 
     def _trimmed(self, node: RawNode, function: RawFunction | None) -> RawNode:
         """Return the node without outputs at its end that are left out and need not be there."""
@@ -254,7 +274,7 @@ class _Binder:
         )
         return near or _ORIGINS.get(domain, "")
 
-    def _insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> None:
+    def insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> tuple[Value, ...]:
         """Add a node of the newest opset, called `label`, that the file's `origin` has become."""
         operator = self._operator(node)
         captured: dict[Graph, list[Value]] = {}
@@ -284,6 +304,7 @@ class _Binder:
             # The owner of a body infers it again, and knows whether it has to make sense.
             if not scope.space.is_body:
                 raise
+        return made.outputs
 
     def _op(
         self, operator: type[Op], node: RawNode, scope: Scope, captured: dict[Graph, list[Value]]
@@ -337,9 +358,11 @@ class _Binder:
 class _Site:
     """The place of one node, for `upgrade`."""
 
-    def __init__(self, binder: _Binder, scope: Scope) -> None:
+    def __init__(self, binder: _Binder, scope: Scope, origin: str) -> None:
         self._binder = binder
         self._scope = scope
+        self._origin = origin
+        self._own: set[Value] = set()
 
     def type_of(self, name: str) -> ValueType | None:
         return self._binder.type_of(name, self._scope)
@@ -354,6 +377,23 @@ class _Site:
         name = self.fresh(hint)
         self._scope.define(name, self._scope.graph.constant(data, name))
         return name
+
+    def add(self, node: RawNode) -> None:
+        label = self._origin if not self._own else f"{self._origin}/{node.op}"
+        self._own.update(self._binder.insert(node, self._scope, label, self._origin))
+
+    def define(self, name: str, result: str) -> None:
+        """Let the file's `name` stand for a result, which takes the name if it has no other."""
+        scope = self._scope
+        value = scope.find(result)
+        if value not in self._own:
+            self.add(RawNode("Identity", (result,), (name,)))
+            return
+        self._own.discard(value)
+        scope.graph.relabel(value, scope.value_name(name))
+        value.declared = scope.declared.get(name)
+        value.type = value.type or without_shapes(value.declared)
+        scope.define(name, value)
 
     def error(self, reason: str, node: RawNode) -> ModelError:
         return self._binder.source.error(reason, node.where)

@@ -1,0 +1,229 @@
+"""What functions over ONNX's operators are written with: nodes are typed as they are added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ....runtime.errors import ModelError, UnsupportedError
+from ....runtime.ir import dtypes
+from ....runtime.ir.dtypes import TO_ONNX, DType
+from ....runtime.ir.types import Array, Dim, Shape, TensorType
+from ..source.raw import RawNode
+from ..upgrading.rewrite import NEWEST, NodeSite
+
+
+class GrowingSite(NodeSite, Protocol):
+    """The place of a node in its graph, where others can be added in its stead."""
+
+    def add(self, node: RawNode) -> None:
+        """Add a node of the newest opset and infer the types of its outputs."""
+        ...
+
+
+class Builder:
+    """Adds what stands for one node of the file; see the text of this package.
+
+    ``builder.Name(x, y, attribute=…)`` adds a node of the operator Name and returns the name of its
+    output; None and "" stand for inputs that are left out, None for attributes that are not given.
+
+    Args:
+        node: the file's.
+        site: where it stands.
+    """
+
+    def __init__(self, node: RawNode, site: GrowingSite) -> None:
+        self.node = node
+        self._site = site
+        self._constants: dict[tuple[DType, tuple[int, ...], bytes], str] = {}
+
+    # ── nodes and constants ──────────────────────────────────────────────────────────────────
+
+    def __getattr__(self, op: str) -> Callable[..., str]:
+        if not op[0].isupper():
+            raise AttributeError(op)
+
+        def add(*inputs: str | None, **attributes: Any) -> str:
+            return self.several(op, 1, *inputs, **attributes)[0]
+
+        return add
+
+    def several(
+        self, op: str, outputs: int, *inputs: str | None, **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node with several outputs, and return their names."""
+        names = tuple(self._site.fresh(f"{self._prefix}/{op}") for _ in range(outputs))
+        self._add(op, inputs, names, attributes)
+        return names
+
+    def chosen(
+        self, op: str, wanted: Sequence[bool], *inputs: str | None, **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node of whose outputs only some are wanted; the others are ""."""
+        names = tuple(self._site.fresh(f"{self._prefix}/{op}") if w else "" for w in wanted)
+        while names and not names[-1]:
+            names = names[:-1]
+        self._add(op, inputs, names, attributes)
+        return names + ("",) * (len(wanted) - len(names))
+
+    def _add(
+        self, op: str, inputs: Sequence[str | None], names: tuple[str, ...], given: dict[str, Any]
+    ) -> None:
+        given = {name: _attribute(value) for name, value in given.items() if value is not None}
+        reads = tuple(each or "" for each in inputs)
+        self._site.add(RawNode(op, reads, names, given, name=self._prefix, opset=NEWEST[""]))
+
+    @property
+    def _prefix(self) -> str:
+        return self.node.name or self.node.result
+
+    def constant(self, data: Array) -> str:
+        """Return the name of a constant; equal ones are made once."""
+        key = data.dtype, data.shape, data.tobytes()
+        if key not in self._constants:
+            self._constants[key] = self._site.constant(data, f"{self._prefix}/constant")
+        return self._constants[key]
+
+    def number(self, value: float, like: str) -> str:
+        """Return a scalar of the dtype of `like`."""
+        return self.constant(np.array(value, self.dtype(like)))
+
+    def ints(self, *values: int) -> str:
+        """Return a vector of int64."""
+        return self.constant(np.array(values, np.int64))
+
+    def cast(self, x: str, dtype: DType) -> str:
+        """Return `x` in another dtype; itself where it is of that."""
+        return x if self.known_dtype(x) == dtype else self.Cast(x, to=TO_ONNX[dtype])
+
+    # ── what is known of a value ─────────────────────────────────────────────────────────────
+
+    def type(self, x: str) -> TensorType | None:
+        """Return what is known of a tensor."""
+        found = self._site.type_of(x)
+        return found if isinstance(found, TensorType) else None
+
+    def known_dtype(self, x: str) -> DType | None:
+        """Return the element type, where it is known."""
+        found = self.type(x)
+        return found.dtype if found else None
+
+    def dtype(self, x: str) -> DType:
+        """Return the element type; float32 where nobody knows, as in the body of a loop."""
+        return self.known_dtype(x) or dtypes.float32
+
+    def value(self, x: str) -> Array | None:
+        """Return the elements of a constant, where they are known."""
+        found = self.type(x)
+        return found.value if found is not None and found.value is not None else None
+
+    def dims(self, x: str) -> Shape | None:
+        """Return the shape as far as it is known; None where not even the rank is."""
+        found = self.type(x)
+        return found.shape if found else None
+
+    def rank(self, x: str, *allowed: int) -> int:
+        """Return the number of axes; one that is unknown is taken to be the first of `allowed`.
+
+        Raises:
+            ModelError: it is none of `allowed`.
+        """
+        shape = self.dims(x)
+        if shape is None:
+            if not allowed:
+                raise self.unsupported(
+                    f"'{x}' has no known rank", "declare the shapes of the model's inputs"
+                )
+            return allowed[0]
+        if allowed and len(shape) not in allowed:
+            wanted = " or ".join(map(str, allowed))
+            raise self.error(f"'{x}' is {self.type(x)}; expected {wanted} axes")
+        return len(shape)
+
+    def dim(self, x: str, axis: int) -> Dim:
+        """Return a dimension: an integer, a symbol, or None where it is unknown."""
+        shape = self.dims(x)
+        return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+
+    def extent(self, x: str, axis: int) -> int | None:
+        """Return a dimension where it is an integer."""
+        found = self.dim(x, axis)
+        return found if isinstance(found, int) else None
+
+    def need_extent(self, x: str, axis: int) -> int:
+        """Return a dimension that has to be known, such as a hidden size."""
+        found = self.extent(x, axis)
+        if found is None:
+            where = f"axis {axis} of '{x}' ({self.type(x) or 'of unknown type'})"
+            raise self.unsupported(
+                f"{where} has no known size", "declare it in the model's inputs, or give a weight"
+            )
+        return found
+
+    # ── sizes as tensors ─────────────────────────────────────────────────────────────────────
+
+    def size(self, x: str, axis: int) -> str:
+        """Return a dimension as a vector of one int64: a constant where it is an integer."""
+        known = self.extent(x, axis)
+        if known is not None:
+            return self.ints(known)
+        whole = self.rank(x) if axis < 0 else 0
+        at = axis + whole
+        return self.Shape(x, start=at, end=at + 1)
+
+    def shape(self, *sizes: int | str) -> str:
+        """Return a shape of integers and of vectors such as `size` returns."""
+        if all(isinstance(each, int) for each in sizes):
+            return self.ints(*(each for each in sizes if isinstance(each, int)))
+        parts = [self.ints(each) if isinstance(each, int) else each for each in sizes]
+        return parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
+
+    def reshape(self, x: str, *sizes: int | str) -> str:
+        """Return `x` in another shape; 0 keeps the dimension at this place, -1 is what is left."""
+        return self.Reshape(x, self.shape(*sizes))
+
+    def transpose(self, x: str, *order: int) -> str:
+        """Return `x` with its axes in another order."""
+        return self.Transpose(x, perm=order)
+
+    def slice(self, x: str, axis: int, start: int | str, end: int | str) -> str:
+        """Return the part of `x` from `start` to `end` along an axis."""
+        return self.Slice(x, self.shape(start), self.shape(end), self.ints(axis))
+
+    # ── the node ─────────────────────────────────────────────────────────────────────────────
+
+    def wants(self, output: int) -> bool:
+        """Whether the file asks for an output."""
+        return output < len(self.node.outputs) and bool(self.node.outputs[output])
+
+    def error(self, reason: str) -> ModelError:
+        """Return the error for a node that contradicts its operator's definition."""
+        return self._site.error(reason, self.node)
+
+    def unsupported(self, reason: str, recipe: str) -> UnsupportedError:
+        """Return the error for what the operator may mean, and what to do instead."""
+        return self._site.unsupported(f"{reason}; {recipe}", self.node)
+
+    def need_shape(self, x: str, name: str, *sizes: Dim) -> None:
+        """Refuse a tensor of another rank than `sizes`, or of other sizes than its integers."""
+        shape = self.dims(x)
+        if shape is None:
+            return
+        fits = len(shape) == len(sizes) and all(
+            a == b or not (isinstance(a, int) and isinstance(b, int))
+            for a, b in zip(shape, sizes, strict=True)
+        )
+        if not fits:
+            wanted = ",".join("?" if each is None else str(each) for each in sizes)
+            raise self.error(f"{name} is {self.type(x)}; expected [{wanted}]")
+
+
+def _attribute(value: Any) -> Any:
+    """Return an attribute as the importer holds it: dtypes by number, lists as tuples."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_attribute, value))
+    return value

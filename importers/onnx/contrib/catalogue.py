@@ -1,0 +1,33 @@
+"""Which module states which operator, and what is refused with which recipe; imports no module."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .declaration import CONTRIB, DOMAIN, Contrib
+
+#: Operators of the domain com.microsoft, by the module here that states them.
+MODULES: dict[str, str] = {
+    "activations": "BiasGelu FastGelu Gelu QuickGelu",
+    "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
+    "SkipSimplifiedLayerNormalization",
+}
+#: Operators that onnxruntime registers in the domain of ONNX itself.
+DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})
+_MODULE_OF = {name: module for module, names in MODULES.items() for name in names.split()}
+
+
+def find(domain: str, name: str) -> Contrib | None:
+    """Return what is declared of an operator, or None; imports the module that states it."""
+    if domain != DOMAIN and (domain or name not in DEFAULT_DOMAIN):
+        return None
+    if (module := _MODULE_OF.get(name)) is None:
+        return None
+    import_module(f".{module}", __package__)
+    return CONTRIB.get((domain, name))
+
+
+def names() -> list[tuple[str, str]]:
+    """Return domain and name of every operator that is stated here, without importing it."""
+    found = [(DOMAIN, name) for name in _MODULE_OF]
+    return sorted([*found, *(("", name) for name in DEFAULT_DOMAIN)])

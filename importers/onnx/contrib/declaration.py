@@ -1,0 +1,155 @@
+"""How an operator of onnxruntime is declared: by the signature of the function that states it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from ....runtime.ir import dtypes
+from ....runtime.ir.dtypes import DType, name_of
+
+DOMAIN = "com.microsoft"
+#: The name of the result, or of every one; None where an output that is left out is not computed.
+Results = str | tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The dtypes of an input; inputs whose kinds have one letter are of one dtype."""
+
+    letter: str
+    dtypes: frozenset[DType]
+
+
+T = Annotated[str, Kind("T", dtypes.FLOATS)]
+Float32 = Annotated[str, Kind("F", frozenset({dtypes.float32}))]
+Int32 = Annotated[str, Kind("M", frozenset({dtypes.int32}))]
+Int64 = Annotated[str, Kind("L", frozenset({dtypes.int64}))]
+#: Indices: all of one node are of one dtype.
+Index = Annotated[str, Kind("I", frozenset({dtypes.int32, dtypes.int64}))]
+#: Whatever there is.
+Anything = Annotated[str, Kind("V", frozenset(dtypes.TO_ONNX))]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input: its name, its dtypes, and whether it may be left out or stands for any number."""
+
+    name: str
+    kind: Kind
+    optional: bool
+    variadic: bool
+
+
+@dataclass(frozen=True)
+class Contrib:
+    """An operator and the function that states it.
+
+    Attributes:
+        domain: "" for ai.onnx.
+        name: the operator's.
+        function: takes a `Builder`, the inputs and the attributes.
+        outputs: least and greatest number of outputs.
+    """
+
+    domain: str
+    name: str
+    function: Callable[..., Results]
+    outputs: tuple[int, int]
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.function, include_extras=True)
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """The inputs, in order."""
+        found = list(inspect.signature(self.function).parameters.values())[1:]
+        return tuple(
+            Input(
+                p.name,
+                _kind(self._hints[p.name]),
+                p.default is None,
+                p.kind is p.VAR_POSITIONAL,
+            )
+            for p in found
+            if p.kind is not p.KEYWORD_ONLY
+        )
+
+    @cached_property
+    def attributes(self) -> Mapping[str, tuple[Any, Any]]:
+        """The type and the default of every attribute; `inspect.Parameter.empty` if required.
+
+        Defaults are rounded to float32, as every float attribute in a file is.
+        """
+        parameters = inspect.signature(self.function).parameters.values()
+        return {
+            p.name: (self._hints[p.name], _rounded(p.default))
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY
+        }
+
+    def complaint(self, found: Sequence[DType | None], given: Sequence[bool]) -> str:
+        """Return what is wrong with inputs of these dtypes (None: unknown), or ""."""
+        inputs = self.inputs
+        least = sum(not (each.optional or each.variadic) for each in inputs)
+        most = None if inputs and inputs[-1].variadic else len(inputs)
+        if most is not None and len(given) > most:
+            bounds = f"{least}" if least == most else f"{least} to {most}"
+            return f"has {len(given)} inputs; the operator takes {bounds}"
+        for i, each in enumerate(inputs):
+            if not (each.optional or each.variadic) and not (i < len(given) and given[i]):
+                return f"leaves out input {i} ({each.name}), which the operator needs"
+        return self._dtype_complaint(found)
+
+    def _dtype_complaint(self, found: Sequence[DType | None]) -> str:
+        bound: dict[str, tuple[str, DType]] = {}
+        for i, dtype in enumerate(found):
+            each = self.inputs[min(i, len(self.inputs) - 1)]
+            if dtype is None:
+                continue
+            if dtype not in each.kind.dtypes:
+                allowed = " or ".join(sorted(map(name_of, each.kind.dtypes)))
+                return f"input {i} ({each.name}) is of {name_of(dtype)}; expected {allowed}"
+            first, wanted = bound.setdefault(each.kind.letter, (each.name, dtype))
+            if dtype != wanted and each.kind.letter != _FREE:
+                return (
+                    f"input {i} ({each.name}) is of {name_of(dtype)}; "
+                    f"expected {name_of(wanted)}, as {first} is"
+                )
+        return ""
+
+
+_FREE = "V"
+#: What has been declared, by domain and name.
+CONTRIB: dict[tuple[str, str], Contrib] = {}
+Function = Callable[..., Results]
+
+
+def contrib(
+    *names: str, outputs: tuple[int, int] = (1, 1), domain: str = DOMAIN
+) -> Callable[[Function], Function]:
+    """Declare operators that a function states; see the text of this package."""
+
+    def declare(function: Function) -> Function:
+        for name in names:
+            CONTRIB[domain, name] = Contrib(domain, name, function, outputs)
+        return function
+
+    return declare
+
+
+def _kind(hint: Any) -> Kind:
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (member for member in get_args(hint) if member is not NoneType)
+    return next(each for each in get_args(hint)[1:] if isinstance(each, Kind))
+
+
+def _rounded(value: Any) -> Any:
+    return float(np.float32(value)) if isinstance(value, float) else value

@@ -1,0 +1,43 @@
+"""Declarations of onnxruntime's operators, held against its schemas."""
+
+import inspect
+
+import pytest
+from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+from tercet.importers.onnx.contrib.catalogue import find, names
+from tercet.runtime.ir.dtypes import name_of
+
+SCHEMAS = {(s.domain, s.name): s for s in get_all_operator_schema()}
+#: ONNX's names of dtypes that numpy calls otherwise.
+WORDS = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn"}
+
+
+@pytest.mark.parametrize("key", names(), ids=lambda key: "::".join(key))
+def test_a_declaration_is_onnxruntimes(key: tuple[str, str]) -> None:
+    """Attributes, which are required, their defaults; inputs, which are optional; outputs; dtypes.
+
+    A schema that gives no default leaves it to the text, which no program reads.
+    """
+    declared = find(*key)
+    schema = SCHEMAS.get(key) or SCHEMAS["", key[1]]  # exporters write the one in both domains
+    assert declared is not None
+    assert set(declared.attributes) == set(schema.attributes)
+    for name, attribute in schema.attributes.items():
+        default = declared.attributes[name][1]
+        assert (default is inspect.Parameter.empty) == attribute.required, name
+        if attribute._default_value:
+            proto = type(helper.make_attribute("a", 1)).FromString(attribute._default_value)
+            value = helper.get_attribute_value(proto)
+            value = value.decode() if isinstance(value, bytes) else value
+            assert default == (tuple(value) if isinstance(value, list) else value), name
+    options = [str(i.option).rpartition(".")[2] for i in schema.inputs]
+    assert [i.optional for i in declared.inputs] == [option == "Optional" for option in options]
+    assert [i.variadic for i in declared.inputs] == [option == "Variadic" for option in options]
+    assert declared.outputs == (schema.min_output, schema.max_output)
+    for mine, theirs in zip(declared.inputs, schema.inputs, strict=True):
+        allowed = {each.removeprefix("tensor(").rstrip(")") for each in theirs.types}
+        allowed = {WORDS.get(each, each) for each in allowed}
+        found = set(map(name_of, mine.kind.dtypes))
+        assert allowed <= found or found <= allowed, (mine.name, allowed, found)
