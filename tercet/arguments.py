@@ -30,7 +30,7 @@ def _backends(name: str, value: Any) -> str | tuple[str, ...]:
     return tuple(_BACKEND(name, each) for each in cast("list[Any]", value))
 
 
-def _contestants(name: str, value: Any) -> tuple[Any, ...]:
+def _runners(name: str, value: Any) -> tuple[Any, ...]:
     """Take names of backends, runtimes and files of outputs."""
     expected = "names of backends, such as ['numpy', 'onnxruntime']"
     given = (value,) if isinstance(value, str) else rules.items(name, value, expected)
@@ -105,7 +105,7 @@ RULES: Mapping[str, Rule] = {
     "fallback": rules.optional(_backends),
     "operators": rules.optional(_operators),
     "freeze": rules.optional(_ARRAYS),
-    "contestants": rules.optional(_contestants),
+    "runners": rules.optional(_runners),
     "inputs": rules.optional(_inputs),
     "seed": rules.whole(0),
     "shapes": rules.shapes,
@@ -158,15 +158,16 @@ RULES: Mapping[str, Rule] = {
 #: Other names of arguments: those of the command line, and those that come to mind.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "algorithm": ("algorithms",),
-    "backend": ("contestants",),
-    "backends": ("contestants", "backend"),
+    "backend": ("runners",),
+    "backends": ("runners", "backend"),
+    "contestants": ("runners",),
     "dim": ("dims",),
     "fallbacks": ("fallback",),
     "freeze_input": ("freeze",),
     "freeze_inputs": ("freeze",),
     "inputs_from": ("inputs",),
     "optimize": ("optimise",),
-    "providers": ("backend", "contestants"),
+    "providers": ("backend", "runners"),
     "shape": ("shapes",),
 }
 

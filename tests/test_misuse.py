@@ -150,7 +150,7 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (call("pinned", 5), "shape"),
     (call("pinned", (1,), "no such dtype"), "dtype"),
     # tools
-    (call("compare", DIGITS, 5), "contestants"),
+    (call("compare", DIGITS, 5), "runners"),
     (call("compare", DIGITS, ["numpy"]), "two"),
     (call("compare", DIGITS, ["numpy", "onnxrutime"]), "did you mean 'onnxruntime'"),
     (call("compare", DIGITS, ["numpy", "gone.npz"]), "gone.npz"),
@@ -232,10 +232,10 @@ VALUES: list[Any] = [
 LASTING = ("duration", "warm_up", "patience", "peaks")
 BRIEF = {"duration": 0.001, "warm_up": 0.0, "accuracy": False}
 FIRST: dict[str, dict[str, Any]] = {
-    "bench": {"sources": DIGITS, "contestants": ["numpy"], **BRIEF},
-    "bisect": {"source": DIGITS, "contestants": ["numpy"]},
-    "compare": {"source": DIGITS, "contestants": PAIR, "repeat": 0},
-    "compare_layers": {"source": DIGITS, "contestants": PAIR},
+    "bench": {"sources": DIGITS, "runners": ["numpy"], **BRIEF},
+    "bisect": {"source": DIGITS, "runners": ["numpy"]},
+    "compare": {"source": DIGITS, "runners": PAIR, "repeat": 0},
+    "compare_layers": {"source": DIGITS, "runners": PAIR},
     "diagnose": {"patience": 0.1},
     "export": {"source": DIGITS},
     "extract": {"source": DIGITS},

@@ -44,7 +44,7 @@ def case(**changes: Any) -> Case:
     """A case that was never measured."""
     given: dict[str, Any] = {
         "model": "m",
-        "contestant": "numpy",
+        "runner": "numpy",
         "about": "",
         "batch": 1,
         "precision": "float32",
@@ -80,7 +80,7 @@ def test_json_has_everything(tercet: Tercet) -> None:
     chosen = ("-b", "numpy", "-b", "onnxruntime", "--batch", 2)
     found = tercet("bench", "classifier.onnx", "adder.onnx", *chosen, *QUICK, "--json").json
     assert found["ok"] is True
-    keys = [(c["model"], c["contestant"], c["batch"]) for c in found["cases"]]
+    keys = [(c["model"], c["runner"], c["batch"]) for c in found["cases"]]
     assert keys == [
         (model, name, 2)
         for model in ("classifier.onnx", "adder.onnx")
@@ -132,7 +132,7 @@ def test_who_cannot_run(tercet: Tercet, folder: Path) -> None:
     chosen = ("bench", "preview.onnx", "-b", "numpy", "-b", "onnxruntime", *QUICK)
     done = tercet(*chosen, "--skip-unavailable", "--json")
     assert done.code == 0
-    assert [case["contestant"] for case in done.json["cases"]] == ["numpy"]
+    assert [case["runner"] for case in done.json["cases"]] == ["numpy"]
     assert any("onnxruntime" in what for what in done.json["skipped"])
     assert tercet(*chosen).code == 3
 
@@ -178,7 +178,7 @@ def test_limits_decide_on_the_exit_code(tercet: Tercet) -> None:
 
 
 def test_limits_are_of_ones_own_backends() -> None:
-    cases = [case(), case(contestant="onnxruntime", steps=None)]
+    cases = [case(), case(runner="onnxruntime", steps=None)]
     assert len(complaints(cases, Limits({"": 0.005}))) == 1
     assert len(complaints(cases, Limits({"": 0.005, "onnxruntime": 0.005}))) == 2
     assert not complaints(cases, Limits({"": 0.005, "numpy": 0.02}))
@@ -324,7 +324,7 @@ def test_a_gpu_is_named_with_its_clocks(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_stream_of_batches(tercet: Tercet) -> None:
     chosen = "-b", "numpy", "-b", "onnxruntime", "--pipeline", "--duration", 0.1, "--warm-up", 0
     found = tercet("bench", "classifier.onnx", *chosen, "--batch", 4, "--json").json["cases"]
-    assert [case["contestant"] for case in found] == ["numpy", "onnxruntime", "numpy, pipelined"]
+    assert [case["runner"] for case in found] == ["numpy", "onnxruntime", "numpy, pipelined"]
     piped = found[2]
     assert piped["batch"] == 4
     assert piped["steady_ms"]["runs"] >= 5
@@ -344,19 +344,19 @@ def test_a_wrong_result_is_a_complaint(
 
     right = measured()
     assert ([each.verdict for each in right.cases], right.ok) == (["ok"], True)
-    opened = runners.open_contestant
+    opened = runners.open_runner
 
-    def planted(*arguments: Any) -> runners.Contestant:
-        contestant = opened(*arguments)
-        run = contestant.run
+    def planted(*arguments: Any) -> runners.Runner:
+        runner = opened(*arguments)
+        run = runner.run
 
         def shifted(feeds: Any) -> Any:
             return {name: np.roll(np.asarray(data), 1, -1) for name, data in run(feeds).items()}
 
-        monkeypatch.setattr(contestant, "run", shifted)
-        return contestant
+        monkeypatch.setattr(runner, "run", shifted)
+        return runner
 
-    monkeypatch.setattr("tercet.tools.bench.bench.open_contestant", planted)
+    monkeypatch.setattr("tercet.tools.bench.bench.open_runner", planted)
     found = measured()
     assert ([each.verdict for each in found.cases], found.ok) == (["MISMATCH"], False)
     assert f"on numpy, batch 1, {precision}: output 'scores'" in found.complaints[0]

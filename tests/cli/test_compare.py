@@ -33,7 +33,7 @@ def test_json_has_everything(tercet: Tercet) -> None:
     assert found["ok"] is True
     assert found["reference"] == "numpy"
     assert [entry["name"] for entry in found["inputs"]] == ["a", "b"]
-    reference, other = found["contestants"]
+    reference, other = found["runners"]
     assert reference["outputs"] == []
     assert [entry["output"] for entry in other["outputs"]] == ["sum", "positive"]
     assert other["steady_ms"]["runs"] == 4
@@ -54,14 +54,14 @@ def test_intermediate_tensors(tercet: Tercet) -> None:
     chosen = (*NUMPY_AND_ORT, "-b", "onnx.reference", "--outputs", "n,scores", "--json")
     found = tercet("compare", "classifier.onnx", *chosen).json
     assert found["ok"]
-    assert [e["output"] for e in found["contestants"][2]["outputs"]] == ["n", "scores"]
+    assert [e["output"] for e in found["runners"][2]["outputs"]] == ["n", "scores"]
 
 
 def test_without_names_all_that_can_run_take_part(tercet: Tercet) -> None:
     done = tercet("compare", "classifier.onnx", "--repeat", 1, "--json")
     assert done.code == 0
     able = [found.name for found in api.available() if found]
-    assert [c["name"] for c in done.json["contestants"]] == [*able, "onnxruntime"]
+    assert [c["name"] for c in done.json["runners"]] == [*able, "onnxruntime"]
 
 
 def test_skipping(tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_python_interface(folder: Path) -> None:
     assert found.ok
     assert found["onnxruntime"].outputs["scores"].shape == (2, 10)
     (row,) = found.table()
-    assert row["contestant"] == "onnxruntime"
+    assert row["runner"] == "onnxruntime"
     assert row["max_rel"] < 1e-5
     assert "onnxruntime agrees with numpy" in str(found)
     with pytest.raises(KeyError):
@@ -108,16 +108,16 @@ def test_python_interface(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contestants", "words"),
+    ("runners", "words"),
     [
         (["numpy"], "takes two"),
         (["numpy", "numpy"], "with itself"),
         (["numpy", "onnxrutime"], "did you mean 'onnxruntime'"),
     ],
 )
-def test_contestants_that_make_no_sense(folder: Path, contestants: list[str], words: str) -> None:
+def test_runners_that_make_no_sense(folder: Path, runners: list[str], words: str) -> None:
     with pytest.raises(api.UsageError, match=words):
-        api.compare("adder.onnx", contestants)
+        api.compare("adder.onnx", runners)
 
 
 # ── agreement ────────────────────────────────────────────────────────────────────────────────────

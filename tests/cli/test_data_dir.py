@@ -48,10 +48,10 @@ def test_weights_in_another_folder(tercet: Tercet, apart: Path, words: str) -> N
 PAIR = ["numpy", "onnxruntime"]
 #: Public functions that read a model, each with what it needs besides.
 CALLS = {
-    "bench": {"contestants": ["numpy"], "duration": 0.01, "warm_up": 0.0},
-    "bisect": {"contestants": ["numpy", "numpy"]},
-    "compare": {"contestants": PAIR, "repeat": 0},
-    "compare_layers": {"contestants": PAIR},
+    "bench": {"runners": ["numpy"], "duration": 0.01, "warm_up": 0.0},
+    "bisect": {"runners": ["numpy", "numpy"]},
+    "compare": {"runners": PAIR, "repeat": 0},
+    "compare_layers": {"runners": PAIR},
     "export": {},
     "extract": {"outputs": ["r"]},
     "inspect": {},

@@ -281,7 +281,7 @@ def test_inconclusive_says_why_everywhere(folder: Path, tercet: Tercet) -> None:
     assert "--layers" in text
     assert tercet("compare", *chosen, "--allow-inconclusive").code == 0
     found = tercet("compare", *chosen, "--json").json
-    (output,) = found["contestants"][1]["outputs"]
+    (output,) = found["runners"][1]["outputs"]
     assert (found["ok"], found["verdict"], output["verdict"]) == (False, *["inconclusive"] * 2)
     assert "rounding" in output["reason"]
     assert 'class="unsure"' in report([found]).html
@@ -296,7 +296,7 @@ def test_inconclusive_says_why_everywhere(folder: Path, tercet: Tercet) -> None:
 def test_it_says_who_is_nearer_to_float64() -> None:
     found = judged(picture(), lambda y: y * np.float32(1.001))
     assert found.verdict == "MISMATCH"
-    assert "the contestant is" in found.reason
+    assert "the runner is" in found.reason
     assert "from float64" in found.reason
 
 

@@ -214,7 +214,7 @@ def test_dimensions_that_were_assumed_are_named(tercet: Tercet, folder: Path) ->
         (["run", "classifier.onnx", "--bakend", "numpy"], "--bakend"),
         (["frobnicate"], "No such command"),
         (["run", "classifier.onnx", "--seed", "x"], "--seed"),
-        (["compare", "adder.onnx", "-b", "numpy"], "two contestants"),
+        (["compare", "adder.onnx", "-b", "numpy"], "two runners"),
         (["doctor", "--require", "nunpy"], "did you mean 'numpy'"),
     ],
 )

@@ -228,7 +228,7 @@ def test_a_picture_too_large_to_be_true(picture: Path, monkeypatch: pytest.Monke
 # ── measuring ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_contestants_take_turns_after_a_warm_up() -> None:
+def test_runners_take_turns_after_a_warm_up() -> None:
     called: list[str] = []
     calls = {name: (lambda name=name: called.append(name)) for name in "ab"}
     found = interleave(calls, Repeat(3))

@@ -74,25 +74,25 @@ def test_options_of_layers(tercet: Tercet, option: str) -> None:
     assert "belong to --layers" in done.err
 
 
-def test_layers_of_several_contestants(tercet: Tercet, faulty: str) -> None:
+def test_layers_of_several_runners(tercet: Tercet, faulty: str) -> None:
     three = "-b", "numpy", "-b", "onnxruntime", "-b", faulty
     done = tercet("compare", "classifier.onnx", "--layers", *three)
     assert done.code == 1
     assert "no mismatch found on onnxruntime" in done.out
     assert "first diverging step: conv" in done.out
     found = tercet("compare", "classifier.onnx", "--layers", *three, "--json").json
-    assert found["contestant"] == "onnxruntime"
+    assert found["runner"] == "onnxruntime"
     assert found["first"] is None
     (other,) = found["others"]
-    assert other["contestant"] == faulty
+    assert other["runner"] == faulty
     assert other["layers"][other["first"] - 1]["nodes"][0] == "conv"
     assert found["ok"] is False
 
 
-def test_layers_take_two_contestants(tercet: Tercet) -> None:
+def test_layers_take_two_runners(tercet: Tercet) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy")
     assert done.code == 2
-    assert "between two contestants, not 1" in done.err
+    assert "between two runners, not 1" in done.err
 
 
 def test_bisect_without_a_fault(tercet: Tercet) -> None:

@@ -1,4 +1,4 @@
-"""Outputs in files as contestants, and comparisons that are saved and taken up again."""
+"""Outputs in files as runners, and comparisons that are saved and taken up again."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_save_and_load(tercet: Tercet) -> None:
     pair = "-b", "numpy", "-b", "onnxruntime", "--repeat", 0
     assert tercet("compare", "adder.onnx", *pair, "--seed", 5, "--save", "all.npz").code == 0
     done = tercet("compare", "adder.onnx", "-b", "numpy", "--load", "all.npz", "--json").json
-    assert [c["name"] for c in done["contestants"]] == [
+    assert [c["name"] for c in done["runners"]] == [
         "numpy",
         "numpy (saved)",
         "onnxruntime (saved)",
     ]
     assert done["ok"]
     assert done["inputs"][0]["origin"] == "all.npz"
-    assert all(output["max_abs"] == 0 for output in done["contestants"][1]["outputs"])
+    assert all(output["max_abs"] == 0 for output in done["runners"][1]["outputs"])
 
 
 def test_python_saves_and_loads(folder: Path) -> None:

@@ -24,7 +24,7 @@ def test_bounds_are_measured(tercet: Tercet) -> None:
     assert "measured in float64" in done.out
     assert "from float64" in done.out
     found = tercet("compare", "classifier.onnx", *PAIR, "--json").json
-    reference, other = found["contestants"]
+    reference, other = found["runners"]
     assert 0 < reference["error"] < 1e-6
     (output,) = other["outputs"]
     assert output["bound"] == "float64"
@@ -45,7 +45,7 @@ def test_whoever_is_wrong_is_found(folder: Path) -> None:
 def test_half_precision_may_cost_what_it_costs(tercet: Tercet) -> None:
     done = tercet("compare", "classifier.onnx", *PAIR, "--precision", "float16", "--json")
     assert done.code == 0
-    assert done.json["contestants"][1]["outputs"][0]["atol"] > 1e-4
+    assert done.json["runners"][1]["outputs"][0]["atol"] > 1e-4
 
 
 def test_integers_may_differ_where_rounding_decides(folder: Path) -> None:

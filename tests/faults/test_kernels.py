@@ -71,9 +71,9 @@ def player(nodes: Set[str], damage: Damage) -> BackendPlayer:
 
 @pytest.mark.parametrize("planted", PLANTED, ids=str)
 def test_found_by_layer(planted: Planted) -> None:
-    contestants = ["numpy", player({planted.node}, planted.damage)]
+    runners = ["numpy", player({planted.node}, planted.damage)]
     feeds = inputs_of(planted.network)
-    found = compare_layers(network(planted.network), contestants, feeds)
+    found = compare_layers(network(planted.network), runners, feeds)
     wrong = [layer for layer in found.layers if layer.verdict == "wrong"]
     assert len(wrong) == 1, found
     assert planted.node in wrong[0].nodes
@@ -89,8 +89,8 @@ def steps_of(planted: Planted) -> list[set[str]]:
 
 @pytest.mark.parametrize("planted", PLANTED, ids=str)
 def test_found_by_halving(planted: Planted) -> None:
-    contestants = ["numpy", player({planted.node}, planted.damage)]
-    found = bisect(network(planted.network), contestants, inputs_of(planted.network))
+    runners = ["numpy", player({planted.node}, planted.damage)]
+    found = bisect(network(planted.network), runners, inputs_of(planted.network))
     assert found.fault == "nodes", found
     step = next(nodes for nodes in steps_of(planted) if planted.node in nodes)
     assert set(found.nodes) <= step
@@ -102,8 +102,8 @@ def test_found_by_halving(planted: Planted) -> None:
 
 def test_several_are_found() -> None:
     names = {"conv1", "depthwise", "dense"}
-    contestants = ["numpy", player(names, one_percent)]
-    found = bisect(network("classifier"), contestants, inputs_of("classifier"))
+    runners = ["numpy", player(names, one_percent)]
+    found = bisect(network("classifier"), runners, inputs_of("classifier"))
     assert names <= set(found.nodes) <= names | {"norm1", "relu1", "leaky"}
 
 
@@ -114,19 +114,17 @@ def test_what_differs_from_run_to_run_is_told() -> None:
     def race(data: Array) -> None:
         data.reshape(-1)[0] += next(turns) % 2 * np.spacing(data.reshape(-1)[0])
 
-    contestants = ["numpy", player({"conv2"}, race)]
-    found = compare_layers(network("classifier"), contestants, inputs_of("classifier"), twice=True)
+    runners = ["numpy", player({"conv2"}, race)]
+    found = compare_layers(network("classifier"), runners, inputs_of("classifier"), twice=True)
     assert [layer.nodes[0] for layer in found.layers if layer.repeatable is False] == ["conv2"]
     assert found.first is None
     assert not found.ok
 
 
 def test_cumulative_mode_shows_where_a_fault_begins() -> None:
-    contestants = ["numpy", player({"conv2"}, one_percent)]
+    runners = ["numpy", player({"conv2"}, one_percent)]
     feeds = inputs_of("classifier")
-    found = compare_layers(
-        network("classifier"), contestants, feeds, cumulative=True, optimise=False
-    )
+    found = compare_layers(network("classifier"), runners, feeds, cumulative=True, optimise=False)
     assert found.first is not None
     assert found.first.nodes == ("conv2",)
     verdicts = [layer.verdict for layer in found.layers]
@@ -138,9 +136,9 @@ def test_a_fault_on_a_device_is_found() -> None:
     """As `tests/gpu` plants them: the result is fetched, damaged, and put back."""
     device = FaultyBackend({"gelu_add"}, one_percent, FakeBackend(FakeDevice()))
     planted = BackendPlayer("faulty", (device, NumpyBackend()), Options())
-    contestants = ["numpy", planted]
+    runners = ["numpy", planted]
     feeds = inputs_of("transformer")
-    found = compare_layers(network("transformer"), contestants, feeds, optimise=False)
+    found = compare_layers(network("transformer"), runners, feeds, optimise=False)
     assert [layer.nodes for layer in found.layers if layer.verdict == "wrong"] == [("gelu_add",)]
-    halved = bisect(network("transformer"), contestants, feeds, reduce=False)
+    halved = bisect(network("transformer"), runners, feeds, reduce=False)
     assert halved.nodes == ("gelu_add",)

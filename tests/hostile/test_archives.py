@@ -192,11 +192,11 @@ def test_a_script_holds_names_as_texts() -> None:
     name = 'x"""\nimport os; os.abort()\n"""'
     text = SCRIPT.format(
         reference=name,
-        contestant=name,
+        runner=name,
         model=name,
         version="1",
         stem="reduced",
-        contestants=[name],
+        runners=[name],
         options={},
     )
     assert not [line for line in text.splitlines() if line.startswith("import os")]

@@ -124,14 +124,14 @@ def test_what_torch_returns(model: ModelProto, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["a text", "a program"])
-def test_every_contestant_and_list_takes_them(model: ModelProto, form: str) -> None:
+def test_every_runner_and_list_takes_them(model: ModelProto, form: str) -> None:
     source = TEXT if form == "a text" else Program(model)
     runs: dict[str, Any] = {"duration": 0.01, "warm_up": 0.0}
     everybody = ["numpy", "onnxruntime", "onnx.reference"]
     for given in (source, [source, source]):
         found = tercet.bench(given, everybody, {"x": X}, **runs)
         assert {case.model for case in found.cases} == {"model"}
-        assert {case.contestant for case in found.cases} == set(everybody)
+        assert {case.runner for case in found.cases} == set(everybody)
     layers = tercet.compare_layers(source, ["numpy", "onnxruntime"], {"x": X}, other=source)
     assert (layers.model, layers.other) == ("model", "model")
     assert tercet.inspect(source).nbytes == parser.parse_model(TEXT).ByteSize()

@@ -1,9 +1,9 @@
-"""How fast, and how exact: models on several contestants, batches, precisions and streams.
+"""How fast, and how exact: models on several runners, batches, precisions and streams.
 
 Four phases are told apart. *Load*: from the file to a model that is ready. *Cold*: the first run,
 which compiles kernels and packs weights. *Warm*: the second one. *Steady*: all runs after the
-warm-up. With one stream the contestants take turns, run by run, so that a change of the machine's
-pace meets them all, and a figure is a latency. With more, each contestant has the machine to itself
+warm-up. With one stream the runners take turns, run by run, so that a change of the machine's
+pace meets them all, and a figure is a latency. With more, each runner has the machine to itself
 while so many threads run the model at once, each on a plan and a stream of its own, and what counts
 is the throughput.
 """
@@ -49,11 +49,11 @@ from ..profile.device_time import device_times
 from ..runners.runners import (
     ONNXRUNTIME,
     REFERENCE,
-    Contestant,
+    Runner,
     Settings,
     check_names,
     default_names,
-    open_contestant,
+    open_runner,
 )
 from ..verdict.error_bounds import Judge
 from .bench_arguments import (
@@ -83,7 +83,7 @@ class Schedule:
         streams: callers at a time; 1 measures latency, more measure throughput.
         pipeline: whether to measure a stream of batches as well, whose copies and work overlap
             (`Model.map`), on tercet's backends.
-        duration: seconds of steady runs of each contestant.
+        duration: seconds of steady runs of each runner.
         warm_up: seconds of runs before that do not count.
         accuracy: whether to run every model in float64, too.
     """
@@ -121,7 +121,7 @@ class Schedule:
 @in_data_dir
 def bench(
     sources: Loadable | Sequence[Loadable],
-    contestants: Sequence[str] | None = None,
+    runners: Sequence[str] | None = None,
     inputs: Given = None,
     *,
     batch: int | Sequence[int] = (),
@@ -151,20 +151,20 @@ def bench(
     say: Say = silent,
     **options: Any,
 ) -> Bench:
-    """Measure models on several contestants.
+    """Measure models on several runners.
 
     The arguments are called as the options of ``tercet bench``, which docs/cli.md describes.
 
     Args:
         sources: one or several of paths, bytes of files, and `ModelProto`.
-        contestants: names of backends, ``onnxruntime`` or ``onnx.reference``; every backend that
+        runners: names of backends, ``onnxruntime`` or ``onnx.reference``; every backend that
             can run here, and onnxruntime, where None.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones where None.
         batch: sizes of the batch; what the model says, and 1 where it is symbolic, where empty.
         precision: arithmetic of float32 tensors, one or several.
         streams: callers at a time; 1 measures latency, more measure throughput.
-        duration: seconds of steady runs of each contestant.
+        duration: seconds of steady runs of each runner.
         warm_up: seconds of runs before that do not count.
         accuracy: whether to run every model in float64, too, and to judge the results: a wrong
             one is a complaint.
@@ -172,7 +172,7 @@ def bench(
         compare: an earlier benchmark to compare with: a file that ``tercet bench --json`` wrote, or
             `Bench.to_dict`.
         assert_p50: maximum median latency: ``"5ms"``, ``["cudnn=300us"]``, or seconds by
-            contestant.
+            runner.
         assert_ops: maximum number of steps.
         assert_error: maximum error of tercet's backends.
         assert_ratio: with `compare`: maximum ratio of a median to the earlier one.
@@ -193,14 +193,14 @@ def bench(
         **options: further fields of `Options`.
 
     Raises:
-        BackendUnavailable: a contestant cannot run here.
-        UnsupportedError: a contestant does not run a model.
+        BackendUnavailable: a runner cannot run here.
+        UnsupportedError: a runner does not run a model.
         InputError: inputs that do not fit.
         ModelError: a model cannot be read.
-        UsageError: an unknown contestant, or a batch that a model does not take.
+        UsageError: an unknown runner, or a batch that a model does not take.
         TimeLimitError: the time was up before the first case was measured.
     """
-    names = tuple(contestants) if contestants is not None else default_names()
+    names = tuple(runners) if runners is not None else default_names()
     check_names(names)
     given = asked(inputs, seed, shapes, dims)
     parts = several(batch) or (None,), several(precision), several(streams)
@@ -226,11 +226,11 @@ def bench(
 
 
 @dataclass(slots=True)
-class _Runner:
-    """A contestant that has run twice."""
+class _Entry:
+    """A runner that has run twice."""
 
     name: str
-    contestant: Contestant
+    runner: Runner
     load: float
     cold: float
     warm: float
@@ -239,7 +239,7 @@ class _Runner:
     @property
     def model(self) -> Model | None:
         """The loaded model of one of tercet's own."""
-        found = getattr(self.contestant, "model", None)
+        found = getattr(self.runner, "model", None)
         return found if isinstance(found, Model) else None
 
 
@@ -274,28 +274,28 @@ class _Series:
         self, source: Loadable, feeds: Inputs, precision: str, judge: Judge | None
     ) -> Iterator[Case]:
         with ExitStack() as stack:
-            runners: list[_Runner] = []
+            entries: list[_Entry] = []
             for name in self._names:
                 if precision != "float32" and name in (ONNXRUNTIME, REFERENCE):
                     continue
-                runner = self._entered(name, source, feeds, precision, judge)
-                if runner is not None:
-                    stack.callback(runner.contestant.close)
-                    runners.append(runner)
-            self._note_environment(runners)
+                entry = self._entered(name, source, feeds, precision, judge)
+                if entry is not None:
+                    stack.callback(entry.runner.close)
+                    entries.append(entry)
+            self._note_environment(entries)
             for streams in self._schedule.streams:
-                times = self._latency(runners, feeds) if streams == 1 else {}
-                for runner in runners:
-                    if self._late and runner.name not in times:
+                times = self._latency(entries, feeds) if streams == 1 else {}
+                for entry in entries:
+                    if self._late and entry.name not in times:
                         raise OutOfTime
-                    steady, rate = times.get(runner.name) or self._crowd(runner, feeds, streams)
-                    yield _case(model_title(source), runner, feeds, streams, steady, rate)
+                    steady, rate = times.get(entry.name) or self._crowd(entry, feeds, streams)
+                    yield _case(model_title(source), entry, feeds, streams, steady, rate)
                 if self._late:
                     raise OutOfTime
-            for runner in runners if self._schedule.pipeline else ():
-                if runner.model is not None:
-                    steady, rate = self._piped(runner.name, runner.model, feeds)
-                    named = replace(runner, name=f"{runner.name}, pipelined")
+            for entry in entries if self._schedule.pipeline else ():
+                if entry.model is not None:
+                    steady, rate = self._piped(entry.name, entry.model, feeds)
+                    named = replace(entry, name=f"{entry.name}, pipelined")
                     yield _case(model_title(source), named, feeds, 1, steady, rate)
 
     def _entered(
@@ -305,7 +305,7 @@ class _Series:
         feeds: Inputs,
         precision: str,
         judge: Judge | None,
-    ) -> _Runner | None:
+    ) -> _Entry | None:
         try:
             return self._enter(name, source, feeds, precision, judge)
         except (BackendUnavailable, UnsupportedError) as error:
@@ -322,37 +322,35 @@ class _Series:
         feeds: Inputs,
         precision: str,
         judge: Judge | None,
-    ) -> _Runner:
+    ) -> _Entry:
         self.say(f"{name}: loading {model_title(source)}")
         begin = perf_counter()
-        contestant = open_contestant(name, source, replace(self._settings, precision=precision))
+        runner = open_runner(name, source, replace(self._settings, precision=precision))
         loaded = perf_counter() - begin
         found: dict[str, Any] = {}
         try:
             self.say(f"{name}: first run")
             with feeds.explained():
-                cold = timed(lambda: found.update(contestant.run(feeds.arrays)))
-            warm = timed(lambda: contestant.run(feeds.arrays))
+                cold = timed(lambda: found.update(runner.run(feeds.arrays)))
+            warm = timed(lambda: runner.run(feeds.arrays))
             quality = Quality() if judge is None else judged(judge, found)
         except BaseException:
-            contestant.close()
+            runner.close()
             raise
-        return _Runner(name, contestant, loaded, cold, warm, quality)
+        return _Entry(name, runner, loaded, cold, warm, quality)
 
-    def _note_environment(self, runners: Sequence[_Runner]) -> None:
-        for runner in runners:
-            if runner.model is not None and "GPU" not in self._about:
-                device = runner.model.backends[0].device
+    def _note_environment(self, entries: Sequence[_Entry]) -> None:
+        for entry in entries:
+            if entry.model is not None and "GPU" not in self._about:
+                device = entry.model.backends[0].device
                 self._about = device_environment(device, PACKAGES)
 
-    def _latency(
-        self, runners: Sequence[_Runner], feeds: Inputs
-    ) -> dict[str, tuple[Timing, float]]:
+    def _latency(self, entries: Sequence[_Entry], feeds: Inputs) -> dict[str, tuple[Timing, float]]:
         """Measure all in turn; return their times and the items in a second.
 
         If the time is up meanwhile, what has been measured counts.
         """
-        calls = {runner.name: _call(runner, feeds) for runner in runners}
+        calls = {entry.name: _call(entry, feeds) for entry in entries}
         for name, call in calls.items():
             self.say(f"{name}: warming up")
             _warm_up(call, self._schedule.warm_up)
@@ -369,10 +367,10 @@ class _Series:
             if found
         }
 
-    def _crowd(self, runner: _Runner, feeds: Inputs, streams: int) -> tuple[Timing, float]:
+    def _crowd(self, entry: _Entry, feeds: Inputs, streams: int) -> tuple[Timing, float]:
         """Let several threads run the model at once; return times and the items in a second."""
-        call = _call(runner, feeds)
-        self.say(f"{runner.name}: {streams} streams")
+        call = _call(entry, feeds)
+        self.say(f"{entry.name}: {streams} streams")
         with ThreadPoolExecutor(streams) as pool:
             for work in [
                 pool.submit(_warm_up, call, self._schedule.warm_up) for _ in range(streams)
@@ -398,8 +396,8 @@ class _Series:
         return Timing(tuple(samples)), _batch(feeds) / float(np.mean(samples))
 
 
-def _call(runner: _Runner, feeds: Inputs) -> Callable[[], object]:
-    return lambda: runner.contestant.run(feeds.arrays)
+def _call(entry: _Entry, feeds: Inputs) -> Callable[[], object]:
+    return lambda: entry.runner.run(feeds.arrays)
 
 
 def _warm_up(call: Callable[[], object], seconds: float) -> None:
@@ -416,35 +414,35 @@ def _loop(call: Callable[[], object], until: float) -> list[float]:
 
 
 def _case(
-    title: str, runner: _Runner, feeds: Inputs, streams: int, steady: Timing, rate: float
+    title: str, entry: _Entry, feeds: Inputs, streams: int, steady: Timing, rate: float
 ) -> Case:
     device, steps = None, None
-    if runner.model is not None:
+    if entry.model is not None:
         shapes = {n: a.shape for n, a in feeds.arrays.items() if isinstance(a, np.ndarray)}
-        program = runner.model.prepare(shapes)
+        program = entry.model.prepare(shapes)
         rows = [row for part in program.walk() for row in part.rows if row.kind == "step"]
         stages = [(part, stage) for part in program.walk() for stage in part.stages]
         alone = [n for part, stage in stages for n in stage.nodes if part.plan_of(n) is None]
         steps = len(rows) + len(alone)
         if all(array.dtype.kind == "f" for array in feeds.arrays.values()):
-            device = device_times(runner.model, program)
+            device = device_times(entry.model, program)
     return Case(
         model=title,
-        contestant=runner.name,
-        about=runner.contestant.about,
+        runner=entry.name,
+        about=entry.runner.about,
         batch=_batch(feeds),
-        precision=runner.contestant.precision,
+        precision=entry.runner.precision,
         streams=streams,
-        load=runner.load,
-        cold=runner.cold,
-        warm=runner.warm,
+        load=entry.load,
+        cold=entry.cold,
+        warm=entry.warm,
         steady=steady,
         rate=rate,
         device=device,
-        error=runner.quality.error,
+        error=entry.quality.error,
         steps=steps,
-        verdict=runner.quality.verdict,
-        reason=runner.quality.reason,
+        verdict=entry.quality.verdict,
+        reason=entry.quality.reason,
     )
 
 

@@ -42,14 +42,14 @@ def saved_rule(name: str, value: Any) -> Any:
 
 
 def latencies_rule(name: str, value: Any) -> Any:
-    """Take latencies as texts, or seconds by contestant."""
+    """Take latencies as texts, or seconds by runner."""
     if isinstance(value, Mapping):
-        return mapping("seconds by contestant", value=number(above=0))(name, value)
+        return mapping("seconds by runner", value=number(above=0))(name, value)
     return words("latencies, such as '5ms' or 'cudnn=300us'")(name, value)
 
 
 def limits_of(given: str | Sequence[str] | Mapping[str, float] | None) -> Mapping[str, float]:
-    """Return seconds by contestant, "" for all of tercet's backends."""
+    """Return seconds by runner, "" for all of tercet's backends."""
     if given is None or isinstance(given, Mapping):
         return given or {}
     return latency_limits((given,) if isinstance(given, str) else given)

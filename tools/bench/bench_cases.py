@@ -1,4 +1,4 @@
-"""What a benchmark found: cases, each one contestant on one model in one way."""
+"""What a benchmark found: cases, each one runner on one model in one way."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .bench_check import Against
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One contestant on one model with one batch, precision and number of streams.
+    """One runner on one model with one batch, precision and number of streams.
 
     Attributes:
         model: the file's name.
-        contestant: who ran it.
+        runner: who ran it.
         about: what that is and where it runs.
         batch: size of the first axis of the first input.
         precision: arithmetic of float32 tensors.
@@ -37,7 +37,7 @@ class Case:
     """
 
     model: str
-    contestant: str
+    runner: str
     about: str
     batch: int
     precision: str
@@ -56,13 +56,13 @@ class Case:
     @property
     def key(self) -> tuple[str, str, int, str, int]:
         """What it is told by in another benchmark."""
-        return self.model, self.contestant, self.batch, self.precision, self.streams
+        return self.model, self.runner, self.batch, self.precision, self.streams
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, times in milliseconds, for JSON."""
         return {
             "model": self.model,
-            "contestant": self.contestant,
+            "runner": self.runner,
             "about": self.about,
             "batch": self.batch,
             "precision": self.precision,
@@ -92,7 +92,7 @@ class Bench(Shown):
 
     Attributes:
         cases: everything that was measured.
-        skipped: why a contestant has no case, by contestant and what was wanted.
+        skipped: why a runner has no case, by runner and what was wanted.
         environment: machine and versions.
         complaints: limits that were not kept, and wrong results.
         against: the cases that an older benchmark has, too.

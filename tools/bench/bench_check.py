@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import InputError, UsageError, did_you_mean
+from ..common.results import with_new_names
 from ..runners.runners import ONNXRUNTIME, REFERENCE, names
 
 if TYPE_CHECKING:
     from .bench_cases import Case
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-_KEY = ("model", "contestant", "batch", "precision", "streams")
+_KEY = ("model", "runner", "batch", "precision", "streams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Limits:
     """What the cases of tercet's backends have to keep; those of others only where they are named.
 
     Attributes:
-        p50: median latency in seconds by contestant; the empty name is everybody.
+        p50: median latency in seconds by runner; the empty name is everybody.
         ops: steps of a plan.
         error: relative L2 distance from float64.
         ratio: median latency by that of an older benchmark.
@@ -38,10 +39,10 @@ class Limits:
 
 
 def latency_limits(texts: Iterable[str]) -> dict[str, float]:
-    """Return seconds by contestant from texts like ``5ms`` and ``cudnn=300us``.
+    """Return seconds by runner from texts like ``5ms`` and ``cudnn=300us``.
 
     Raises:
-        UsageError: a text that is no time, or an unknown contestant.
+        UsageError: a text that is no time, or an unknown runner.
     """
     found: dict[str, float] = {}
     for text in texts:
@@ -59,11 +60,11 @@ def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
     """Return a sentence for each limit that a case does not keep, and for each wrong result."""
     found: list[str] = []
     for case in cases:
-        what = f"{case.model} on {case.contestant}, batch {case.batch}, {case.precision}"
+        what = f"{case.model} on {case.runner}, batch {case.batch}, {case.precision}"
         if case.verdict == "MISMATCH":
             found.append(f"{what}: {case.reason}")
-        own = case.contestant not in (ONNXRUNTIME, REFERENCE)
-        most = limits.p50.get(case.contestant, limits.p50.get("") if own else None)
+        own = case.runner not in (ONNXRUNTIME, REFERENCE)
+        most = limits.p50.get(case.runner, limits.p50.get("") if own else None)
         if most is not None and case.steady.median > most:
             times = f"{case.steady.median * 1e3:.3g} ms, over {most * 1e3:.3g} ms"
             found.append(f"{what}, streams {case.streams}: p50 is {times}")
@@ -83,7 +84,7 @@ class Against:
     """One case in two benchmarks.
 
     Attributes:
-        model, contestant, batch, precision, streams: which one.
+        model, runner, batch, precision, streams: which one.
         before: median latency in milliseconds.
         after: likewise.
         verdict: ``faster`` or ``slower`` where the stretches from the 10th to the 90th percentile
@@ -93,7 +94,7 @@ class Against:
     """
 
     model: str
-    contestant: str
+    runner: str
     batch: int
     precision: str
     streams: int
@@ -133,7 +134,7 @@ def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
 
 
 def _common(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:
-    before = {tuple(case[part] for part in _KEY): case for case in old["cases"]}
+    before = {tuple(case[part] for part in _KEY): case for case in with_new_names(old["cases"])}
     pairs = [(before[case.key], case.to_dict()) for case in new if case.key in before]
     if not pairs:
         known = "; ".join(", ".join(map(str, key)) for key in before) or "none"
@@ -183,7 +184,7 @@ def slower(found: Iterable[Against], limits: Limits) -> list[str]:
     """Return a sentence for each case that is slower than it was by more than `limits.ratio`."""
     most = float("inf") if limits.ratio is None else limits.ratio
     return [
-        f"{each.model} on {each.contestant}, batch {each.batch}, {each.precision}: "
+        f"{each.model} on {each.runner}, batch {each.batch}, {each.precision}: "
         f"p50 is {each.ratio:.2f} of what it was, over {most:.2f}"
         for each in found
         if each.ratio > most

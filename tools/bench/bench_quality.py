@@ -1,4 +1,4 @@
-"""Whether what a contestant computes is right, and how far from float64 it is."""
+"""Whether what a runner computes is right, and how far from float64 it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..verdict.error_bounds import Judge, overall
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The results of one contestant.
+    """The results of one runner.
 
     Attributes:
         error: greatest relative L2 distance of an output from float64; None where that is unknown.
@@ -32,7 +32,7 @@ def judged(judge: Judge, found: Mapping[str, HostValue]) -> Quality:
     """Hold results against those in float64, rounded to the dtypes that they have.
 
     Args:
-        judge: knows the model, its inputs, and the precision of the contestant.
+        judge: knows the model, its inputs, and the precision of the runner.
         found: the results, by name.
     """
     exact, ours = judge.exact, flat(found)

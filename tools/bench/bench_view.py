@@ -39,8 +39,8 @@ def show_bench(console: Console, found: Bench) -> None:
 
 def _show_model(console: Console, model: str, cases: Sequence[Case]) -> None:
     console.print(Text(model, "bold"))
-    table = grid("contestant", "batch", "load", "cold", "warm", "steps", "error", "verdict")
-    for case in {(c.contestant, c.precision, c.batch): c for c in cases}.values():
+    table = grid("runner", "batch", "load", "cold", "warm", "steps", "error", "verdict")
+    for case in {(c.runner, c.precision, c.batch): c for c in cases}.values():
         phases = (ms_text(seconds) for seconds in (case.load, case.cold, case.warm))
         error = "-" if case.error is None else f"{case.error:.0e}"
         steps = "-" if case.steps is None else str(case.steps)
@@ -59,7 +59,7 @@ def _show_model(console: Console, model: str, cases: Sequence[Case]) -> None:
 
 def _who(case: Case) -> Text:
     exact = case.precision == "float32"
-    return Text(case.contestant if exact else f"{case.contestant}, {case.precision}")
+    return Text(case.runner if exact else f"{case.runner}, {case.precision}")
 
 
 def _times(timing: Timing) -> list[str]:
@@ -75,7 +75,7 @@ def _show_against(console: Console, found: Sequence[Against]) -> None:
     table = grid("p50 of", "before", "now", "ratio", "error", "now", "")
     styles = {"slower": "bold red", "faster": "green"}
     for each in found:
-        details = [each.model, each.contestant, f"batch {each.batch}", each.precision]
+        details = [each.model, each.runner, f"batch {each.batch}", each.precision]
         if each.streams != 1:
             details.append(f"{each.streams} streams")
         errors = ("-" if e is None else f"{e:.0e}" for e in (each.error_before, each.error_after))

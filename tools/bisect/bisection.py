@@ -3,9 +3,9 @@
 The module is not called ``bisect``: Python would take it for its own when a script of this folder
 is started by its path.
 
-The contestant runs the file as it is, then the optimised graph. Where the reference, too, is wrong
+The runner runs the file as it is, then the optimised graph. Where the reference, too, is wrong
 on the optimised graph, the rewrites are bisected by their number (`Options.stop_at`). Otherwise
-steps are, of the graph that is wrong: each half of them runs on the contestant, the rest on the
+steps are, of the graph that is wrong: each half of them runs on the runner, the rest on the
 reference. What is found is cut out of the model, with the reference's tensors as inputs, as long as
 it stays wrong.
 """
@@ -56,7 +56,7 @@ class Bisection(Shown):
     Attributes:
         model: the file.
         reference: who computes what is right.
-        contestant: who is held against it.
+        runner: who is held against it.
         inputs: what both were fed.
         fault: ``none``, ``rewrite``, ``nodes``, ``together`` where only the whole graph is wrong,
             or ``unknown`` where the time was up.
@@ -64,7 +64,7 @@ class Bisection(Shown):
         rewrite: the first one that makes the result wrong.
         nodes: the file's names of the nodes that do.
         findings: the outputs as they are with the fault.
-        runs: how many times the contestant ran.
+        runs: how many times the runner ran.
         reduced: the smallest part that is wrong; None if nothing is.
         stopped: why the search is not complete; empty if it is.
         allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
@@ -72,7 +72,7 @@ class Bisection(Shown):
 
     model: str
     reference: str
-    contestant: str
+    runner: str
     inputs: Inputs
     fault: str
     rewrites: tuple[Rewrite, ...] = ()
@@ -85,7 +85,7 @@ class Bisection(Shown):
     allow_inconclusive: bool = False
 
     def _about(self) -> str:
-        return f"{self.model}: fault {self.fault}; {self.contestant} against {self.reference}"
+        return f"{self.model}: fault {self.fault}; {self.runner} against {self.reference}"
 
     @property
     def ok(self) -> bool:
@@ -118,7 +118,7 @@ class Bisection(Shown):
             "ok": self.ok,
             "verdict": self.verdict,
             "reference": self.reference,
-            "contestant": self.contestant,
+            "runner": self.runner,
             "inputs": self.inputs.to_dict(),
             "fault": self.fault,
             "rewrites": len(self.rewrites),
@@ -137,7 +137,7 @@ class Bisection(Shown):
 @in_data_dir
 def bisect(
     source: Loadable,
-    contestants: Sequence[str | Player] | None = None,
+    runners: Sequence[str | Player] | None = None,
     inputs: Given = None,
     *,
     seed: int = 0,
@@ -155,11 +155,11 @@ def bisect(
     say: Say = silent,
     **options: Any,
 ) -> Bisection:
-    """Find the rewrite or the nodes that make a contestant's results wrong.
+    """Find the rewrite or the nodes that make a runner's results wrong.
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        contestants: reference and contestant, by name; the same backend twice looks at the passes
+        runners: reference and runner, by name; the same backend twice looks at the passes
             alone. Where None, numpy against itself.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones where None.
@@ -167,7 +167,7 @@ def bisect(
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
         fallback: backend for nodes that one of tercet's backends does not run.
-        precision: arithmetic of float32 tensors on the contestant; the bounds are what it costs.
+        precision: arithmetic of float32 tensors on the runner; the bounds are what it costs.
         passes: others than the usual ones.
         reduce: whether to look for the smallest part of the model that is wrong.
         operators: custom operators; see `tercet.load`.
@@ -180,20 +180,20 @@ def bisect(
         **options: further fields of `Options`.
 
     Raises:
-        UsageError: contestants that are not two.
-        BackendUnavailable, UnsupportedError: a contestant cannot run here, or not the model.
+        UsageError: runners that are not two.
+        BackendUnavailable, UnsupportedError: a runner cannot run here, or not the model.
         InputError: inputs that do not fit.
         ModelError: the model cannot be read.
     """
     settings = Settings((), fallback, precision, options, operators)
     given = asked(inputs, seed, shapes, dims)
-    chosen = contestants or ("numpy",)
+    chosen = runners or ("numpy",)
     if len(chosen) > 2:
-        raise UsageError(f"two contestants are bisected, not {len(chosen)}")
-    reference, contestant = open_players(chosen, settings, same=True)
+        raise UsageError(f"two runners are bisected, not {len(chosen)}")
+    reference, runner = open_players(chosen, settings, same=True)
     wanted = Options(**{"precision": precision, **options})
     feeds = Inputs({}, {})
-    trial = _Trial(reference, contestant, wanted, passes or PassList())
+    trial = _Trial(reference, runner, wanted, passes or PassList())
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, trial.say),
@@ -220,12 +220,12 @@ class _Trial:
     """Runs variants of one model, and says of each whether it is wrong."""
 
     def __init__(
-        self, reference: Player, contestant: Player, options: Options, passes: PassList
+        self, reference: Player, runner: Player, options: Options, passes: PassList
     ) -> None:
-        self._reference, self._contestant = reference, contestant
+        self._reference, self._runner = reference, runner
         self._options, self._passes = options, passes
         self.say: Say = silent
-        names = reference.name, contestant.name
+        names = reference.name, runner.name
         self.found = Bisection("", *names, Inputs({}, {}), "unknown")
         self.runs = 0
 
@@ -236,20 +236,20 @@ class _Trial:
         values = run_all(self._reference, plain, feeds)
         wanted = {name: _result(plain, name, values) for name in plain.outputs}
         self.say("running the file in float64")
-        judge = Judge(plain, feeds, self._contestant.precision)
+        judge = Judge(plain, feeds, self._runner.precision)
         log = Rewrites()
         best = prepared(imported, feeds, self._options, self._passes, log)
         self._note(rewrites=tuple(log))
 
         def findings(graph: Graph, player: Player | None = None) -> list[Finding]:
             self.runs += 1
-            return judge.findings(wanted, (player or self._contestant).run(graph, feeds))
+            return judge.findings(wanted, (player or self._runner).run(graph, feeds))
 
-        self.say(f"{self._contestant.name}: the file as it is")
+        self.say(f"{self._runner.name}: the file as it is")
         outputs = findings(plain)
         graph, by_rewrites = plain, False
         if not _wrong(outputs):
-            self.say(f"{self._contestant.name}: the optimised graph")
+            self.say(f"{self._runner.name}: the optimised graph")
             graph, optimised = best, findings(best)
             if not _wrong(optimised):
                 self._note(fault="none", findings=tuple(_worse(outputs, optimised)))
@@ -299,27 +299,27 @@ class _Trial:
         values: Values,
         findings: Callable[..., list[Finding]],
     ) -> None:
-        """Find every node that makes the result wrong when it alone is the contestant's.
+        """Find every node that makes the result wrong when it alone is the runner's.
 
-        Where a contestant is no backend, its nodes cannot be mixed with others: it replays each
+        Where a runner is no backend, its nodes cannot be mixed with others: it replays each
         one by itself on what the reference has computed.
         """
-        reference, contestant = self._reference, self._contestant
-        if isinstance(reference, BackendPlayer) and isinstance(contestant, BackendPlayer):
-            first, second = reference, contestant
+        reference, runner = self._reference, self._runner
+        if isinstance(reference, BackendPlayer) and isinstance(runner, BackendPlayer):
+            first, second = reference, runner
 
             def is_wrong(steps: Sequence[Step]) -> bool:
                 self.say(f"{len(steps)} of {len(units)} steps on {second.name}")
                 own = frozenset(node.name for nodes in steps for node in nodes)
                 return _wrong(findings(graph, mixed(first, second, own)))
 
-            units = contestant.units(graph)
+            units = runner.units(graph)
             found = guilty(units, is_wrong)
             found = [] if len(found) == len(units) > 1 else found
             names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
         else:
-            match = Match(contestant, graph, values, say=self.say)
-            layers = match.alone(graph, contestant.units(graph))
+            match = Match(runner, graph, values, say=self.say)
+            layers = match.alone(graph, runner.units(graph))
             wrong = (layer for layer in layers if layer.verdict == "wrong")
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
         self._note(fault="nodes" if names else "together", nodes=tuple(names))
@@ -335,10 +335,10 @@ class _Trial:
             chosen = self._options if by_rewrites else replace(self._options, stop_at=0)
             try:
                 wanted = self._reference.run(part, feeds)
-                theirs = self._contestant.run(prepared(part, feeds, chosen, self._passes), feeds)
+                theirs = self._runner.run(prepared(part, feeds, chosen, self._passes), feeds)
             except TercetError:
                 return False
-            return _wrong(Judge(part, feeds, self._contestant.precision).findings(wanted, theirs))
+            return _wrong(Judge(part, feeds, self._runner.precision).findings(wanted, theirs))
 
         names = set(self.found.nodes)
         suspects = [node for node in graph.nodes if names.intersection(node.origin)]
@@ -380,12 +380,10 @@ def guilty(steps: Sequence[Step], is_wrong: Callable[[Sequence[Step]], bool]) ->
     return [step for half in wrong for step in guilty(half, is_wrong)]
 
 
-def mixed(reference: BackendPlayer, contestant: BackendPlayer, names: Set[str]) -> BackendPlayer:
-    """Return who runs the named nodes on the contestant's backends, and all others on the other."""
-    own = tuple(
-        _Limited(each, frozenset(names), contestant.options) for each in contestant.backends
-    )
-    return BackendPlayer(contestant.name, (*own, *reference.backends), reference.options)
+def mixed(reference: BackendPlayer, runner: BackendPlayer, names: Set[str]) -> BackendPlayer:
+    """Return who runs the named nodes on the runner's backends, and all others on the other."""
+    own = tuple(_Limited(each, frozenset(names), runner.options) for each in runner.backends)
+    return BackendPlayer(runner.name, (*own, *reference.backends), reference.options)
 
 
 class _Limited:

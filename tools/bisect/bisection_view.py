@@ -17,7 +17,7 @@ def show_bisection(console: Console, found: Bisection) -> None:
             "model": found.model,
             "inputs": str(found.inputs),
             "reference": f"{found.reference}, the file as it is",
-            "contestant": found.contestant,
+            "runner": found.runner,
             "rewrites": str(len(found.rewrites)),
             "runs": str(found.runs),
         },
@@ -40,13 +40,13 @@ def _verdict(found: Bisection) -> tuple[str, str]:
     if found.fault == "unknown":
         return "what is wrong is not known yet", "bold yellow"
     if found.ok:
-        return f"no mismatch found on {found.contestant}", "bold green"
+        return f"no mismatch found on {found.runner}", "bold green"
     if found.verdict == "inconclusive":
-        return f"inconclusive: no mismatch found on {found.contestant}", "bold yellow"
+        return f"inconclusive: no mismatch found on {found.runner}", "bold yellow"
     if found.rewrite is not None:
         number, total = found.rewrite.number, len(found.rewrites)
         said = f"rewrite {number} of {total} ({found.rewrite.name}): {found.rewrite.text}"
         return f"first diverging step: {said}", "bold red"
     if found.nodes:
-        return f"WRONG on {found.contestant}: {', '.join(found.nodes)}", "bold red"
-    return f"WRONG on {found.contestant}, but only as a whole", "bold red"
+        return f"WRONG on {found.runner}: {', '.join(found.nodes)}", "bold red"
+    return f"WRONG on {found.runner}, but only as a whole", "bold red"

@@ -126,7 +126,7 @@ def thinned(items: list[T], attempt: Callable[[Sequence[T]], bool]) -> list[T]:
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 
-SCRIPT = """# A part of {model!a} that is right on {reference!a}, and wrong on {contestant!a}.
+SCRIPT = """# A part of {model!a} that is right on {reference!a}, and wrong on {runner!a}.
 # Written by tercet {version}. Ends with 1 as long as it is.
 
 import sys
@@ -139,7 +139,7 @@ FOLDER = Path(__file__).resolve().parent
 
 found = bisect(
     FOLDER / "{stem}.onnx",
-    {contestants},
+    {runners},
     Wanted(folder=FOLDER / "{stem}.npz"),
     reduce=False,
     **{options},
@@ -154,7 +154,7 @@ def write_reduced(
     folder: Path,
     *,
     model: str,
-    contestants: Sequence[str],
+    runners: Sequence[str],
     options: dict[str, Any] | None = None,
 ) -> tuple[Path, Path, Path]:
     """Write ``reduced.onnx``, ``reduced.npz`` and ``reproduce.py`` to a folder.
@@ -163,7 +163,7 @@ def write_reduced(
         reduced: what is to be shown.
         folder: where; it is made where it is not there.
         model: what the part was cut out of.
-        contestants: names of the reference and the contestant.
+        runners: names of the reference and the runner.
         options: what else they were opened with.
 
     Raises:
@@ -177,16 +177,16 @@ def write_reduced(
     about = About(version=__version__, metadata={"part of": model})
     save(reduced.graph, files[0], at_least={"": _OPSET}, about=about)
     write_archive(files[1], arrays)
-    reference, contestant = contestants
+    reference, runner = runners
     write_text(
         files[2],
         SCRIPT.format(
             reference=reference,
-            contestant=contestant,
+            runner=runner,
             model=model,
             version=__version__,
             stem=stem,
-            contestants=list(contestants),
+            runners=list(runners),
             options=dict(options or {}),
         ),
     )

@@ -358,8 +358,8 @@ def bisect(
             model, backends, wanted, allow_inconclusive=allow, timeout=timeout, say=say, **chosen
         )
     if reduce is not None and found.reduced is not None:
-        names = found.reference, found.contestant
+        names = found.reference, found.runner
         given = {name: value for name, value in chosen.items() if value}
-        write_reduced(found.reduced, reduce, model=str(model), contestants=names, options=given)
+        write_reduced(found.reduced, reduce, model=str(model), runners=names, options=given)
     show(found, show_bisection, json=json)
     raise typer.Exit(found.exit_code)

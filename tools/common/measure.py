@@ -56,7 +56,7 @@ class Repeat:
 
     Attributes:
         exactly: number of measured runs; None to let the other three decide.
-        seconds: time for the runs of one contestant, once it has had `least`.
+        seconds: time for the runs of one runner, once it has had `least`.
         least: runs that even a slow one gets.
         most: runs after which even a fast one is done.
     """

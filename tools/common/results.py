@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ...runtime.base.files import write_text
 
@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 #: What may differ between two calls whose results belong together.
 VARYING = ("date", "GPU now")
+
+#: Fields of results by their names in older files.
+_FORMER = {"contestant": "runner", "contestants": "runners"}
 
 
 def earlier(
@@ -45,6 +48,16 @@ def earlier(
 
 def _lasting(about: Mapping[str, str], varying: Collection[str]) -> dict[str, str]:
     return {name: text for name, text in about.items() if name not in varying}
+
+
+def with_new_names(found: Any) -> Any:
+    """Return JSON that an older version may have written with the names of its fields today."""
+    if isinstance(found, Mapping):
+        fields = cast("Mapping[str, Any]", found)
+        return {_FORMER.get(key, key): with_new_names(value) for key, value in fields.items()}
+    if isinstance(found, list):
+        return [with_new_names(each) for each in cast("list[Any]", found)]
+    return found
 
 
 def to_json(about: Mapping[str, str], **parts: Sequence[Mapping[str, Any]]) -> str:

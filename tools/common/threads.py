@@ -1,4 +1,4 @@
-"""The CPU threads that every contestant has: those of numpy's matrix products."""
+"""The CPU threads that every runner has: those of numpy's matrix products."""
 
 from __future__ import annotations
 

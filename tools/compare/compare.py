@@ -32,15 +32,15 @@ from .run_all import Entry, Race
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """What one contestant did.
+    """What one runner did.
 
     Attributes:
-        name: the contestant.
+        name: the runner.
         about: what it is and where it runs.
         precision: arithmetic of its float32 tensors.
         load: seconds from the source to a model that is ready to run; NaN for saved outputs.
         cold: seconds of the first run, arrays in to arrays out; likewise.
-        steady: later runs, arrays in to arrays out, the contestants taking turns.
+        steady: later runs, arrays in to arrays out, the runners taking turns.
         outputs: what it computed.
         agreements: each output against the reference's; empty for the reference.
         error: relative L2 distance of the worst output from the same model in float64; None where
@@ -90,9 +90,9 @@ class Comparison(Shown):
     Attributes:
         model: the file's name, or ``model`` for one that was given in memory.
         inputs: what all were fed.
-        threads: of each contestant on the CPU, None if numpy's BLAS does not say.
-        results: one a contestant; the first one is the reference.
-        skipped: why a contestant did not take part, by name.
+        threads: of each runner on the CPU, None if numpy's BLAS does not say.
+        results: one a runner; the first one is the reference.
+        skipped: why a runner did not take part, by name.
         stopped: why it is not complete; empty if it is.
         allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
     """
@@ -110,7 +110,7 @@ class Comparison(Shown):
 
     @property
     def reference(self) -> ComparisonResult:
-        """The contestant that the others are held against."""
+        """The runner that the others are held against."""
         return self.results[0]
 
     @property
@@ -130,7 +130,7 @@ class Comparison(Shown):
         return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __getitem__(self, name: str) -> ComparisonResult:
-        """Return the result of a contestant; raises KeyError if it took no part."""
+        """Return the result of a runner; raises KeyError if it took no part."""
         for result in self.results:
             if result.name == name:
                 return result
@@ -142,10 +142,10 @@ class Comparison(Shown):
         return text_of(show_comparison, self)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one flat row a contestant and output, as `pandas.DataFrame` takes them."""
+        """Return one flat row a runner and output, as `pandas.DataFrame` takes them."""
         return [
             {
-                "contestant": result.name,
+                "runner": result.name,
                 "output": found.output,
                 "verdict": found.verdict,
                 "reason": found.reason,
@@ -178,7 +178,7 @@ class Comparison(Shown):
             "reference": self.reference.name,
             "threads": self.threads,
             "inputs": self.inputs.to_dict(),
-            "contestants": [result.to_dict() for result in self.results],
+            "runners": [result.to_dict() for result in self.results],
             "skipped": dict(self.skipped),
             "stopped": self.stopped,
         }
@@ -188,7 +188,7 @@ class Comparison(Shown):
 @in_data_dir
 def compare(
     source: Loadable,
-    contestants: Sequence[str] | None = None,
+    runners: Sequence[str] | None = None,
     inputs: Given = None,
     *,
     seed: int = 0,
@@ -218,7 +218,7 @@ def compare(
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        contestants: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs,
+        runners: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs,
             or folders of ONNX test data; the first one is the reference. Every backend that can run
             here, and onnxruntime, where None.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
@@ -230,11 +230,11 @@ def compare(
         rtol: difference that is allowed, as a share of max |reference|, in place of what is
             measured: one for all outputs, or by name of an output or dtype.
         atol: difference that is allowed besides, likewise.
-        repeat: measured runs of each contestant; about a second's where None.
+        repeat: measured runs of each runner; about a second's where None.
         fallback: backend for nodes that one of tercet's backends does not run.
         precision: arithmetic of float32 tensors on tercet's backends.
         skip_unavailable: leave out who cannot run here or does not run the model.
-        load: what `Comparison.save` wrote; its contestants take part.
+        load: what `Comparison.save` wrote; its runners take part.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             folder where None.
@@ -245,18 +245,18 @@ def compare(
         **options: further fields of `Options`.
 
     Raises:
-        UsageError: fewer than two contestants, or an unknown one.
-        BackendUnavailable: a contestant cannot run here.
-        UnsupportedError: a contestant does not run the model.
+        UsageError: fewer than two runners, or an unknown one.
+        BackendUnavailable: a runner cannot run here.
+        UnsupportedError: a runner does not run the model.
         InputError: inputs that do not fit, or files of outputs that do not.
         ModelError: the model cannot be read.
-        TimeLimitError: the time was up before two contestants had run.
+        TimeLimitError: the time was up before two runners had run.
     """
-    chosen = tuple(contestants) if contestants is not None else default_names()
+    chosen = tuple(runners) if runners is not None else default_names()
     check_names(chosen, files=True)
     if len(chosen) < 2 and load is None:
         raise UsageError(
-            f"a comparison takes two contestants, not {len(chosen)} (such as numpy and onnxruntime)"
+            f"a comparison takes two runners, not {len(chosen)} (such as numpy and onnxruntime)"
         )
     settings = Settings(tuple(outputs), fallback, precision, options, operators)
     race, tolerances = None, Chosen.of(rtol, atol)
@@ -289,11 +289,11 @@ def compare(
 
 
 def _result(name: str, entry: Entry) -> ComparisonResult:
-    contestant = entry.contestant
+    runner = entry.runner
     return ComparisonResult(
         name,
-        contestant.about,
-        contestant.precision,
+        runner.about,
+        runner.precision,
         entry.load,
         entry.cold,
         Timing(tuple(entry.samples)),

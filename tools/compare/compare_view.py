@@ -14,7 +14,7 @@ from ..verdict.error_bounds import WORDS
 from .compare import Comparison, ComparisonResult
 
 DETAILED_OUTPUTS = 20
-#: Contestants beside each other in a table of statistics.
+#: Runners beside each other in a table of statistics.
 ABREAST = 4
 
 
@@ -46,7 +46,7 @@ def _show_head(console: Console, comparison: Comparison) -> None:
         {
             "model": comparison.model,
             "inputs": str(comparison.inputs),
-            "contestants": "\n".join(map(_about, comparison.results)),
+            "runners": "\n".join(map(_about, comparison.results)),
             "reference": comparison.reference.name,
             "precision": ", ".join(precisions),
         },
@@ -122,7 +122,7 @@ _STATISTICS: dict[str, Callable[[Differences], str]] = {
 
 
 def _show_statistics(console: Console, comparison: Comparison, *, everything: bool) -> None:
-    """Print a table for each output, with a column a contestant."""
+    """Print a table for each output, with a column a runner."""
     outputs = dict.fromkeys(f.output for r in comparison.results for f in r.agreements)
     for output in outputs:
         columns = {

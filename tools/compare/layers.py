@@ -1,8 +1,8 @@
-"""Contestants node by node: which one is the first that computes something wrong?
+"""Runners node by node: which one is the first that computes something wrong?
 
-*Alone*, every step of the contestant is replayed by itself on what the reference has computed, so
-that neither the steps before it nor the memory plan touch it; nodes that the contestant fuses are
-one step. *Cumulative*, the contestant runs the whole graph, and its tensors are compared as they
+*Alone*, every step of the runner is replayed by itself on what the reference has computed, so
+that neither the steps before it nor the memory plan touch it; nodes that the runner fuses are
+one step. *Cumulative*, the runner runs the whole graph, and its tensors are compared as they
 come. What is wrong and what is rounding is decided by `verdict`.
 """
 
@@ -49,14 +49,14 @@ _WORST_FIRST = ("wrong", "inconclusive", "within rounding", "equal")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One step of the contestant.
+    """One step of the runner.
 
     Attributes:
         number: its place in the order of execution, from 1.
         nodes: the file's names of the nodes in it.
         operators: their operators, joined by ``+``.
         findings: each tensor that leaves it.
-        refused: why the contestant does not run it; empty if it does.
+        refused: why the runner does not run it; empty if it does.
         repeatable: whether a second run gave the same bits; None if there was none.
     """
 
@@ -112,13 +112,13 @@ class Layers(Shown):
 
     Attributes:
         model: the reference's file.
-        other: the contestant's file, where it is not the same.
+        other: the runner's file, where it is not the same.
         reference: who computed what is right.
-        contestant: who is held against it.
-        cumulative: whether the contestant ran the whole graph, or each step alone.
+        runner: who is held against it.
+        cumulative: whether the runner ran the whole graph, or each step alone.
         inputs: what the model was fed.
         layers: every step.
-        others: the same for the third contestant and those behind it.
+        others: the same for the third runner and those behind it.
         stopped: why it is not complete; empty if it is.
         allow_inconclusive: whether `exit_code` lets pass what is inconclusive.
     """
@@ -126,7 +126,7 @@ class Layers(Shown):
     model: str
     other: str
     reference: str
-    contestant: str
+    runner: str
     cumulative: bool
     inputs: Inputs
     layers: tuple[Layer, ...]
@@ -135,7 +135,7 @@ class Layers(Shown):
     allow_inconclusive: bool = False
 
     def _about(self) -> str:
-        return f"{self.model}: {self.verdict}; {self.contestant} against {self.reference}"
+        return f"{self.model}: {self.verdict}; {self.runner} against {self.reference}"
 
     @property
     def first(self) -> Layer | None:
@@ -182,7 +182,7 @@ class Layers(Shown):
         """Return one flat row a tensor, as `pandas.DataFrame` takes them."""
         return [
             {
-                "contestant": each.contestant,
+                "runner": each.runner,
                 "number": layer.number,
                 "nodes": layer.name,
                 "operators": layer.operators,
@@ -205,7 +205,7 @@ class Layers(Shown):
             "ok": self.ok,
             "verdict": self.verdict,
             "reference": self.reference,
-            "contestant": self.contestant,
+            "runner": self.runner,
             "mode": "cumulative" if self.cumulative else "alone",
             "inputs": self.inputs.to_dict(),
             "first": None if self.first is None else self.first.number,
@@ -219,7 +219,7 @@ class Layers(Shown):
 @in_data_dir
 def compare_layers(
     source: Loadable,
-    contestants: Sequence[str | Player] | None = None,
+    runners: Sequence[str | Player] | None = None,
     inputs: Given = None,
     *,
     other: Loadable | None = None,
@@ -239,26 +239,26 @@ def compare_layers(
     say: Say = silent,
     **options: Any,
 ) -> Layers:
-    """Compare contestants with a reference, node by node.
+    """Compare runners with a reference, node by node.
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.
-        contestants: names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
+        runners: names of backends, ``onnxruntime`` or ``onnx.reference``, the first one of
             which is the reference; one alone is both where `other` is given. With `cumulative` an
             .npz file of tensors may be among the others. Where None, all that can run here.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones where None.
-        other: a model that the contestant runs instead, with tensors of the same names: what was
+        other: a model that the runner runs instead, with tensors of the same names: what was
             edited in it is found.
         seed: of random inputs.
         shapes: of random inputs, by name: ``{"image": (1, 3, 224, 224)}``.
         dims: sizes of symbolic dimensions of random inputs: ``{"batch": 4}``; 1 where not given.
-        cumulative: let the contestant run the whole graph, instead of each step alone.
-        twice: let the contestant run everything twice, and compare the bits.
+        cumulative: let the runner run the whole graph, instead of each step alone.
+        twice: let the runner run everything twice, and compare the bits.
         optimise: compare the graph after the passes; without, as the file has it. With `other` it
             is always the file's.
         fallback: backend for nodes that one of tercet's backends does not run.
-        precision: arithmetic of float32 tensors on the contestants.
+        precision: arithmetic of float32 tensors on the runners.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             folder where None.
@@ -269,19 +269,19 @@ def compare_layers(
         **options: further fields of `Options`, such as `stop_at`.
 
     Returns:
-        What is to be said of the first contestant; the others are in `others`.
+        What is to be said of the first runner; the others are in `others`.
 
     Raises:
-        UsageError: too few contestants.
-        BackendUnavailable, UnsupportedError: a contestant cannot run here, or not the model.
+        UsageError: too few runners.
+        BackendUnavailable, UnsupportedError: a runner cannot run here, or not the model.
         InputError: inputs that do not fit, or models whose tensors have no names in common.
         ModelError: the model cannot be read.
     """
     chosen = Settings((), fallback, precision, options, operators)
     given = asked(inputs, seed, shapes, dims)
-    if contestants is None and other is not None:
-        contestants = ("numpy",)
-    players = open_players(contestants, chosen, same=other is not None, files=cumulative)
+    if runners is None and other is not None:
+        runners = ("numpy",)
+    players = open_players(runners, chosen, same=other is not None, files=cumulative)
     wanted = Options(**{"precision": precision, **options})
     if other is not None or not optimise:
         wanted = replace(wanted, stop_at=0)
@@ -324,37 +324,37 @@ def compare_layers(
 
 
 class Match:
-    """Holds one contestant against what the reference computed.
+    """Holds one runner against what the reference computed.
 
     Args:
-        contestant: who is held against it.
+        runner: who is held against it.
         graph: what the reference ran.
         values: everything that the reference computed, and the model's inputs, by name.
-        twice: whether the contestant runs everything twice.
+        twice: whether the runner runs everything twice.
         say: told of each stage.
     """
 
     def __init__(
         self,
-        contestant: Player,
+        runner: Player,
         graph: Graph,
         values: Mapping[str, HostValue],
         *,
         twice: bool = False,
         say: Say = silent,
     ) -> None:
-        self._contestant, self._graph = contestant, graph
+        self._runner, self._graph = runner, graph
         self._values, self._twice, self._say = values, twice, say
 
     def alone(self, graph: Graph, units: Sequence[tuple[Node, ...]]) -> Iterator[Layer]:
         """Replay every step by itself, one after the other.
 
         Args:
-            graph: what the contestant runs.
+            graph: what the runner runs.
             units: the nodes of each step.
         """
         for number, nodes in enumerate(units, 1):
-            self._say(f"{self._contestant.name}: step {number} of {len(units)}")
+            self._say(f"{self._runner.name}: step {number} of {len(units)}")
             yield self._replayed(graph, nodes, number)
 
     def _replayed(self, graph: Graph, nodes: Sequence[Node], number: int) -> Layer:
@@ -368,8 +368,8 @@ class Match:
             return _layer(number, nodes)
         feeds = feeds_of(part, self._values)
         try:
-            found = self._contestant.run(part, feeds)
-            again = self._contestant.run(part, feeds) if self._twice else None
+            found = self._runner.run(part, feeds)
+            again = self._runner.run(part, feeds) if self._twice else None
         except TercetError as error:
             return _layer(number, nodes, refused=str(error))
         wanted = {name: self._values[name] for name in part.outputs}
@@ -384,17 +384,17 @@ class Match:
             nodes = [n for n in known if any(v.name in part.outputs for v in n.outputs)]
             part = part_of(self._graph, nodes)
             feeds = feeds_of(part, self._values)
-        return Judge(part, feeds, self._contestant.precision)
+        return Judge(part, feeds, self._runner.precision)
 
     def cumulative(self, graph: Graph, feeds: Mapping[str, HostValue]) -> Iterator[Layer]:
-        """Let the contestant run the whole graph."""
-        self._say(f"{self._contestant.name}: running everything")
-        found = run_all(self._contestant, graph, feeds)
-        again = run_all(self._contestant, graph, feeds) if self._twice else None
+        """Let the runner run the whole graph."""
+        self._say(f"{self._runner.name}: running everything")
+        found = run_all(self._runner, graph, feeds)
+        again = run_all(self._runner, graph, feeds) if self._twice else None
         self._say("running everything in float64")
         every = self._graph.clone()
         every.set_outputs({value.name: value for value in live_values(every)})
-        judge = Judge(every, feeds, self._contestant.precision, most=_SAMPLES)
+        judge = Judge(every, feeds, self._runner.precision, most=_SAMPLES)
         for number, node in enumerate(graph.nodes, 1):
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}

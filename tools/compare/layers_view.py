@@ -35,14 +35,14 @@ def show_layers(console: Console, found: Layers) -> None:
     )
     for each in (found, *found.others):
         console.print()
-        _show_contestant(console, each)
+        _show_runner(console, each)
     if found.stopped:
         console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
 
 
-def _show_contestant(console: Console, found: Layers) -> None:
+def _show_runner(console: Console, found: Layers) -> None:
     mode = "the whole graph, tensor by tensor" if found.cumulative else "each step by itself"
-    facts(console, {"contestant": f"{found.contestant}, {mode}"})
+    facts(console, {"runner": f"{found.runner}, {mode}"})
     console.print()
     refused = [layer for layer in found.layers if layer.refused]
     rows = found.worst[:SHOWN]
@@ -98,7 +98,7 @@ def _show_verdict(console: Console, found: Layers) -> None:
     first = found.first
     if first is None:
         whole = replace(found, others=()).ok
-        agree = f"no mismatch found on {found.contestant}"
+        agree = f"no mismatch found on {found.runner}"
         console.print(Text(agree, "bold green" if whole else "bold yellow"))
         return
     console.print(Text(f"first diverging step: {first.name} ({first.operators})", "bold red"))

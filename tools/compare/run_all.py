@@ -1,4 +1,4 @@
-"""Contestants on one model: each loads it, runs, is held against the first one, and measured."""
+"""Runners on one model: each loads it, runs, is held against the first one, and measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..common.console import Say
 from ..common.inputs import Asked, Inputs, Wanted, given_inputs, make_inputs
 from ..common.measure import Repeat, interleave, timed
 from ..common.nested import flat
-from ..runners.runners import Contestant, Settings, open_contestant
+from ..runners.runners import Runner, Settings, open_runner
 from ..runners.saved import Saved, inputs_beside, is_saved, open_saved, read_comparison
 from ..verdict.agreement import Agreement, missing
 from ..verdict.tolerances import Bounds, Chosen
@@ -24,10 +24,10 @@ from ..verdict.tolerances import Bounds, Chosen
 
 @dataclass(slots=True)
 class Entry:
-    """A contestant that has run once.
+    """A runner that has run once.
 
     Attributes:
-        contestant: who.
+        runner: who.
         load: seconds until it was ready; NaN for saved outputs.
         cold: seconds of its first run; likewise.
         outputs: what it computed.
@@ -36,7 +36,7 @@ class Entry:
         samples: seconds of later runs.
     """
 
-    contestant: Contestant
+    runner: Runner
     load: float
     cold: float
     outputs: dict[str, Array]
@@ -46,12 +46,12 @@ class Entry:
 
 
 class Race:
-    """All contestants on one model.
+    """All runners on one model.
 
     Args:
-        source: the model, as every contestant loads it for itself.
+        source: the model, as every runner loads it for itself.
         model: the same, loaded without any pass.
-        settings: what the contestants have in common.
+        settings: what the runners have in common.
         say: told of each stage.
 
     Attributes:
@@ -77,8 +77,8 @@ class Race:
 
         Args:
             given: arrays by name or position, or what the command line's options say.
-            names: of the contestants; a folder of test data among them may have inputs.
-            load: a saved comparison, which has inputs and contestants.
+            names: of the runners; a folder of test data among them may have inputs.
+            load: a saved comparison, which has inputs and runners.
         """
         if not isinstance(given, Wanted):
             self.inputs = given_inputs(self._model.inputs, given)
@@ -92,7 +92,7 @@ class Race:
             self.inputs = make_inputs(self._model.inputs, inputs_beside(names, given))
 
     def enter(self, names: Sequence[str], skip: bool) -> None:
-        """Load everybody and run each once; saved contestants come last.
+        """Load everybody and run each once; saved runners come last.
 
         Args:
             names: who takes part.
@@ -108,7 +108,7 @@ class Race:
         if len(self.entries) < 2:
             able = ", ".join(self.entries) or "none"
             reasons = "".join(f"\n{name}: {why}" for name, why in self.skipped.items())
-            raise UsageError(f"two contestants are needed; able to run: {able}{reasons}")
+            raise UsageError(f"two runners are needed; able to run: {able}{reasons}")
 
     def _enter(self, name: str) -> None:
         saved = self._saved_under(name)
@@ -117,16 +117,16 @@ class Race:
             return
         self._say(f"{name}: loading")
         start = perf_counter()
-        contestant = open_contestant(name, self._source, self._settings)
+        runner = open_runner(name, self._source, self._settings)
         loaded = perf_counter() - start
         self._say(f"{name}: first run")
         outputs: dict[str, HostValue] = {}
         try:
             with self.inputs.explained():
-                cold = timed(lambda: outputs.update(contestant.run(self.inputs.arrays)))
-            self.entries[name] = Entry(contestant, loaded, cold, flat(outputs))
+                cold = timed(lambda: outputs.update(runner.run(self.inputs.arrays)))
+            self.entries[name] = Entry(runner, loaded, cold, flat(outputs))
         except BaseException:
-            contestant.close()
+            runner.close()
             raise
 
     def _saved_under(self, name: str) -> Saved | None:
@@ -149,7 +149,7 @@ class Race:
         for name, entry in others:
             if entry.agreements:
                 continue
-            precisions = first.contestant.precision, entry.contestant.precision
+            precisions = first.runner.precision, entry.runner.precision
             entry.agreements = [
                 bounds.compare(output, data, entry.outputs[output], precisions, measured=measured)
                 if output in entry.outputs
@@ -164,7 +164,7 @@ class Race:
 
     def measure(self, repeat: Repeat) -> None:
         """Measure everybody who can run, in turns."""
-        live = {n: e for n, e in self.entries.items() if not isinstance(e.contestant, Saved)}
+        live = {n: e for n, e in self.entries.items() if not isinstance(e.runner, Saved)}
         samples: dict[str, list[float]] = {}
         try:
             calls = {name: self._runner(entry) for name, entry in live.items()}
@@ -175,9 +175,9 @@ class Race:
                 live[name].samples = found
 
     def _runner(self, entry: Entry) -> Callable[[], object]:
-        return lambda: entry.contestant.run(self.inputs.arrays)
+        return lambda: entry.runner.run(self.inputs.arrays)
 
     def close(self) -> None:
         """Give all memory back."""
         for entry in self.entries.values():
-            entry.contestant.close()
+            entry.runner.close()

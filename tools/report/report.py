@@ -24,6 +24,7 @@ from ...runtime.base.files import write_text
 from ...runtime.base.notebook import one_line
 from ...runtime.errors import InputError, UsageError
 from ..common.console import bytes_text
+from ..common.results import with_new_names
 from .report_markup import Markup, element, page
 from .report_sections import bench_section, compare_section, layers_section, profile_section
 from .report_style import STYLE
@@ -51,7 +52,7 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("compare", frozenset({"contestants", "reference"}), compare_section),
+    _Kind("compare", frozenset({"runners", "reference"}), compare_section),
     _Kind("layers", frozenset({"layers", "mode"}), layers_section),
     _Kind("profile", frozenset({"rows", "phases_ms"}), profile_section),
     _Kind("bench", frozenset({"cases", "complaints"}), bench_section),
@@ -144,6 +145,7 @@ def _read(source: Path | Found) -> tuple[_Kind, Found]:
             found = json.loads(source.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{source} is no JSON: {error}") from error
+    found = with_new_names(found)
     for kind in _KINDS:
         if isinstance(found, Mapping) and kind.fields <= set(found):
             return kind, found

@@ -38,25 +38,25 @@ def _inputs(found: Found) -> str:
 
 
 def compare_section(found: Sequence[Found]) -> Markup:
-    """Return what contestants took and by how much their outputs differ."""
-    return _section("compare", "Contestants", [_comparison(one) for one in found])
+    """Return what runners took and by how much their outputs differ."""
+    return _section("compare", "Runners", [_comparison(one) for one in found])
 
 
 def _comparison(found: Found) -> list[Markup]:
-    runs = [c for c in found["contestants"] if c["steady_ms"]["median"] is not None]
+    runs = [c for c in found["runners"] if c["steady_ms"]["median"] is not None]
     latencies = [_bar(c["name"], c["steady_ms"]) for c in runs]
     rows = [
         (
             output["output"],
-            contestant["name"],
+            runner["name"],
             _number(output["max_abs"], ".1e"),
             _number(output["max_rel"], ".1e"),
             _number(output["rel_l2"], ".1e"),
             *_spread(output.get("differences") or {}),
             _verdict(output["verdict"], output.get("reason", "")),
         )
-        for contestant in found["contestants"]
-        for output in contestant["outputs"]
+        for runner in found["runners"]
+        for output in runner["outputs"]
     ]
     phases = [
         (
@@ -65,7 +65,7 @@ def _comparison(found: Found) -> list[Markup]:
             *(_ms(c[name]) for name in ("load_ms", "cold_ms")),
             _number(c.get("error"), ".1e"),
         )
-        for c in found["contestants"]
+        for c in found["runners"]
     ]
     titles = ("output", "against", "max abs", "max rel", "rel L2", *_SPREAD, "verdict")
     note = "Median, with a whisker from the 10th to the 90th percentile."
@@ -73,8 +73,8 @@ def _comparison(found: Found) -> list[Markup]:
         element("h3", found["model"]),
         facts([("reference", found["reference"]), ("inputs", _inputs(found))]),
         element("p", "verdict: ", _verdict(found["verdict"])),
-        figure("latency", "Latency of a run", bars(latencies, "latency by contestant"), note),
-        table(("contestant", "what it is", "load ms", "cold ms", "from float64"), phases, left=2),
+        figure("latency", "Latency of a run", bars(latencies, "latency by runner"), note),
+        table(("runner", "what it is", "load ms", "cold ms", "from float64"), phases, left=2),
         table(titles, rows, left=2),
     ]
 
@@ -112,9 +112,7 @@ def _bar(label: str, times: Found, note: str = "", kind: str = "") -> Bar:
 def layers_section(found: Sequence[Found]) -> Markup:
     """Return a heat map of the errors by layer, and the worst layers of each comparison."""
     found = [each for one in found for each in (one, *one.get("others", ()))]
-    lines = {
-        f"{i + 1}. {one['contestant']}, {one['mode']}": _cells(one) for i, one in enumerate(found)
-    }
+    lines = {f"{i + 1}. {one['runner']}, {one['mode']}": _cells(one) for i, one in enumerate(found)}
     note = (
         "Relative L2 distance from the reference, one column a step in the order of execution; "
         "framed where it is more than rounding. Hover for the step."
@@ -144,7 +142,7 @@ def _layers(found: Found) -> list[Markup]:
     rows = [_layer_row(layer) for layer in shown]
     titles = ("step", "nodes", "operators", "verdict", "rel L2", "max abs", "of rounding")
     return [
-        element("h3", f"{found['contestant']} against {found['reference']}, {found['mode']}"),
+        element("h3", f"{found['runner']} against {found['reference']}, {found['mode']}"),
         element("p", "verdict: ", _verdict(found["verdict"]), _first(found)),
         table(titles, rows, left=4),
     ]
@@ -318,7 +316,7 @@ def _bench(found: Found) -> list[Content]:
 
 def _bench_model(model: str, cases: Sequence[Found]) -> list[Markup]:
     latencies = [
-        _bar(_who(case), case["steady_ms"], _error_text(case), case["contestant"]) for case in cases
+        _bar(_who(case), case["steady_ms"], _error_text(case), case["runner"]) for case in cases
     ]
     rows = [
         (
@@ -336,7 +334,7 @@ def _bench_model(model: str, cases: Sequence[Found]) -> list[Markup]:
     return [
         element("h3", model),
         figure("latency", "Latency", bars(latencies, f"latency of {model}"), note),
-        table(("contestant", *titles), rows),
+        table(("runner", *titles), rows),
     ]
 
 
@@ -349,7 +347,7 @@ def _rate(rate: float) -> str:
 
 
 def _who(case: Found) -> str:
-    parts = [case["contestant"], f"batch {case['batch']}"]
+    parts = [case["runner"], f"batch {case['batch']}"]
     if case["precision"] != "float32":
         parts.append(case["precision"])
     if case["streams"] != 1:

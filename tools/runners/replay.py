@@ -27,7 +27,7 @@ from .runners import (
     Settings,
     check_names,
     default_names,
-    open_contestant,
+    open_runner,
 )
 
 Values = Mapping[str, HostValue]
@@ -106,12 +106,12 @@ class FilePlayer:
         if any(node.op.graphs() for node in graph.nodes):
             graph = _without_sizes(graph)
         model = export(graph, at_least=_OLDEST[self.name])
-        contestant = open_contestant(self.name, model, Settings(tuple(graph.outputs)))
+        runner = open_runner(self.name, model, Settings(tuple(graph.outputs)))
         try:
             wanted: dict[str, Any] = {value.name: feeds[value.name] for value in graph.inputs}
-            return dict(contestant.run(wanted))
+            return dict(runner.run(wanted))
         finally:
-            contestant.close()
+            runner.close()
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
         return [(node,) for node in graph.nodes]
@@ -155,13 +155,13 @@ def open_players(
     same: bool,
     files: bool = False,
 ) -> list[Player]:
-    """Return a reference and contestants; the reference computes in float32 whatever is asked for.
+    """Return a reference and runners; the reference computes in float32 whatever is asked for.
 
     Args:
         names: at least two of them, or one where it may be both; who can run here where None.
-        settings: the contestants'.
-        same: whether the reference may be the contestant, too.
-        files: whether .npz files of tensors may be contestants.
+        settings: the runners'.
+        same: whether the reference may be the runner, too.
+        files: whether .npz files of tensors may be runners.
 
     Raises:
         UsageError: they are too few.
@@ -171,7 +171,7 @@ def open_players(
     if len(chosen) == 1 and same:
         chosen *= 2
     if len(chosen) < 2:
-        raise UsageError(f"layers are compared between two contestants, not {len(chosen)}")
+        raise UsageError(f"layers are compared between two runners, not {len(chosen)}")
     exact = Settings(settings.outputs, settings.fallback, "float32", settings.options)
     return [
         name

@@ -32,7 +32,7 @@ _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all contestants have in common.
+    """What all runners have in common.
 
     Attributes:
         outputs: names of the tensors to compare; the model's outputs where empty.
@@ -49,7 +49,7 @@ class Settings:
     operators: Operators | None = None
 
 
-class Contestant(Protocol):
+class Runner(Protocol):
     """A loaded model that can be run."""
 
     @property
@@ -72,7 +72,7 @@ class Contestant(Protocol):
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all contestants, whether they can run here or not."""
+    """Return the names of all runners, whether they can run here or not."""
     return (*backends.names(), ONNXRUNTIME, REFERENCE)
 
 
@@ -101,8 +101,8 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
             raise UsageError(f"'{name}' is to be compared with itself")
 
 
-def open_contestant(name: str, source: Loadable, settings: Settings) -> Contestant:
-    """Load a model for one contestant.
+def open_runner(name: str, source: Loadable, settings: Settings) -> Runner:
+    """Load a model for one runner.
 
     Raises:
         BackendUnavailable: it cannot run on this machine.
@@ -165,7 +165,7 @@ class _OnnxRuntime:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # Its threads go to sleep after a run instead of keeping the CPUs from the next contestant.
+        # Its threads go to sleep after a run instead of keeping the CPUs from the next runner.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if (folder := external_data_dir()) is not None:
             options.add_session_config_entry(_DATA_FOLDER, str(folder))

@@ -1,4 +1,4 @@
-"""Outputs in files as contestants: an .npz file, a folder of ONNX test data, a saved comparison."""
+"""Outputs in files as runners: an .npz file, a folder of ONNX test data, a saved comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INDEX = "tercet.json"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A contestant that has run already; see `runners.Contestant`.
+    """A runner that has run already; see `runners.Runner`.
 
     Attributes:
         about: where its outputs come from.
@@ -41,7 +41,7 @@ class Saved:
 
 
 def is_saved(name: str) -> bool:
-    """Whether a contestant's name is a file or a folder of outputs."""
+    """Whether a runner's name is a file or a folder of outputs."""
     return name.lower().endswith(".npz") or Path(name).is_dir()
 
 
@@ -96,15 +96,13 @@ def inputs_beside(names: Sequence[str], wanted: Wanted) -> Wanted:
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────
 
 
-def write_comparison(
-    file: Path, inputs: Mapping[str, Array], contestants: Mapping[str, Saved]
-) -> None:
+def write_comparison(file: Path, inputs: Mapping[str, Array], runners: Mapping[str, Saved]) -> None:
     """Write inputs and everybody's outputs to an .npz file, which `read_comparison` reads."""
     if file.suffix.lower() != ".npz":
         raise UsageError(f"--save {file}: a comparison is saved in an .npz file")
     arrays = {f"inputs/{name}": data for name, data in inputs.items()}
     index: list[dict[str, Any]] = []
-    for i, (name, saved) in enumerate(contestants.items()):
+    for i, (name, saved) in enumerate(runners.items()):
         arrays |= {f"{i}/{output}": data for output, data in saved.outputs.items()}
         index.append({"name": name, "about": saved.about, "precision": saved.precision})
     write_archive(file, arrays, {INDEX: index})
@@ -113,7 +111,7 @@ def write_comparison(
 def read_comparison(
     file: Path, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> tuple[dict[str, Array], dict[str, Saved]]:
-    """Return inputs and contestants of a comparison that was saved.
+    """Return inputs and runners of a comparison that was saved.
 
     Args:
         file: its path.

@@ -109,7 +109,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One output of a contestant against the reference's.
+    """One output of a runner against the reference's.
 
     Attributes:
         output: its name.

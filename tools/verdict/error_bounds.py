@@ -1,6 +1,6 @@
 """Is a difference rounding, or is it an error? ``ok``, ``MISMATCH`` or ``inconclusive``.
 
-What decides is measured on the very inputs that the contestants get: the same graph runs in
+What decides is measured on the very inputs that the runners get: the same graph runs in
 float64, once as it is and some times with noise in every step (`shaken`). From these runs comes
 what rounding may cost, element by element (`rounding`). A difference is *ok* if it is within that,
 and so small besides that it would be agreement whatever the graph does. It is *inconclusive* if
@@ -42,7 +42,7 @@ Arrays = dict[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One tensor of a contestant against the reference's.
+    """One tensor of a runner against the reference's.
 
     Attributes:
         agreement: by how much they differ, how much is allowed, and the verdict.
@@ -93,9 +93,9 @@ class Judge:
     """Knows what a graph's results may be on some inputs; runs it in float64 when it has to.
 
     Args:
-        graph: unoptimised, or as both contestants run it; stays as it is.
+        graph: unoptimised, or as both runners run it; stays as it is.
         feeds: a value for every input.
-        precision: arithmetic of float32 tensors; the coarser one of the contestants'.
+        precision: arithmetic of float32 tensors; the coarser one of the runners'.
         most: the greatest number of samples; fewer take less memory where there are many outputs.
     """
 
@@ -173,7 +173,7 @@ class Judge:
 
     def _finding(self, name: str, reference: Array | None, found: Array | None) -> Finding:
         if reference is None or found is None:
-            side = "the reference" if reference is None else "the contestant"
+            side = "the reference" if reference is None else "the runner"
             present = reference if reference is not None else found
             return Finding(missing(name, present, side), float("inf"))
         result = self.agreement(name, reference, found)
@@ -187,7 +187,7 @@ class Judge:
         Args:
             name: the output.
             reference: what it is held against; it may be the wrong one just as well.
-            found: the contestant's.
+            found: the runner's.
             detailed: whether to tell how the differences are spread.
         """
         nothing = Tolerance(0.0, 0.0, MEASURED)
@@ -269,9 +269,7 @@ class Judge:
         near, far = min(errors[0], errors[1]), max(errors[0], errors[1])
         if far < 100 * near or not far > 0:
             return ""
-        nearer, other = (
-            ("reference", "contestant") if near == errors[0] else ("contestant", "reference")
-        )
+        nearer, other = ("reference", "runner") if near == errors[0] else ("runner", "reference")
         times = f"{far / near:.0e} times as far" if near else "far"
         return f"the {other} is {times} from float64 ({far:.1e}) as the {nearer} ({near:.1e})"
 

@@ -3,7 +3,7 @@
 There is the result in float64, and there are *samples*: results of the same graph in float64, every
 step of which was moved at random, many times as far as rounding does it (`shaken`). What is allowed
 is decided element by element, and for every slice of the tensor: where the samples hardly move,
-neither may a contestant, however large the numbers beside it are.
+neither may a runner, however large the numbers beside it are.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
 
     Args:
         a: the reference's, float64 or complex128.
-        b: the contestant's.
+        b: the runner's.
         evidence: of the same shape.
     """
     apart = distance(a, b)

@@ -1,4 +1,4 @@
-"""By how much contestants may differ: measured in float64, or as a user says for each output."""
+"""By how much runners may differ: measured in float64, or as a user says for each output."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Bounds:
         *,
         measured: bool = True,
     ) -> Agreement:
-        """Compare an output of two contestants.
+        """Compare an output of two runners.
 
         Args:
             output: its name.

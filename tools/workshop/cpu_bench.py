@@ -28,7 +28,7 @@ from ..common.console import grid, open_console, progress
 from ..common.environment import environment
 from ..common.measure import Repeat, Timing, interleave, timed
 from ..common.threads import use_threads
-from ..runners.runners import ONNXRUNTIME, REFERENCE, Contestant, Settings, open_contestant
+from ..runners.runners import ONNXRUNTIME, REFERENCE, Runner, Settings, open_runner
 from ..verdict.accuracy import distance, exact_outputs
 from ..verdict.agreement import RELATIVE
 from .bench_models import NAMES, bench_inputs, bench_model
@@ -42,8 +42,8 @@ class CpuTiming:
 
     Attributes:
         name: the model.
-        times: latencies by contestant.
-        errors: by contestant the difference from the result in float64, by that (Euclidean norms).
+        times: latencies by runner.
+        errors: by runner the difference from the result in float64, by that (Euclidean norms).
     """
 
     name: str
@@ -51,7 +51,7 @@ class CpuTiming:
     errors: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def milliseconds(self, who: str) -> float:
-        """Return the median of one contestant."""
+        """Return the median of one runner."""
         return self.times[who].median * 1e3
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,17 +68,17 @@ def measure(name: str, repeat: Repeat, *, reference: bool = False) -> CpuTiming:
         say(f"{name}: in float64")
         exact = _exact(model, feeds)
         say(f"{name}: loading")
-        contestants = {who: open_contestant(who, model, Settings()) for who in (OWN, ONNXRUNTIME)}
+        runners = {who: open_runner(who, model, Settings()) for who in (OWN, ONNXRUNTIME)}
         try:
-            calls = {who: _call(contestant, feeds) for who, contestant in contestants.items()}
+            calls = {who: _call(runner, feeds) for who, runner in runners.items()}
             errors = {who: distance(call(), exact) for who, call in calls.items()}
             times = interleave(calls, repeat, say)
         finally:
-            for contestant in contestants.values():
-                contestant.close()
+            for runner in runners.values():
+                runner.close()
         if reference:
             say(f"{REFERENCE}: run 1")
-            slow = open_contestant(REFERENCE, model, Settings())
+            slow = open_runner(REFERENCE, model, Settings())
             times[REFERENCE] = Timing((timed(_call(slow, feeds)),))
     return CpuTiming(name, times, errors)
 
@@ -88,8 +88,8 @@ def _exact(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return dict(islice(exact_outputs(model, feeds).items(), 1))
 
 
-def _call(contestant: Contestant, feeds: Mapping[str, Array]) -> Callable[[], dict[str, HostValue]]:
-    return partial(contestant.run, feeds)
+def _call(runner: Runner, feeds: Mapping[str, Array]) -> Callable[[], dict[str, HostValue]]:
+    return partial(runner.run, feeds)
 
 
 def _titles(reference: bool) -> list[str]:

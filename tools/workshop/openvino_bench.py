@@ -24,10 +24,10 @@ from ..common.console import grid, open_console, progress
 from ..common.environment import environment
 from ..common.measure import Repeat, interleave
 from ..common.results import to_json, write
-from ..runners.runners import ONNXRUNTIME, Contestant, Settings, open_contestant
+from ..runners.runners import ONNXRUNTIME, Runner, Settings, open_runner
 from .model_table import read_index
 
-#: Contestants: who runs the model, with which options. *finite* leaves NaN to luck, as others do.
+#: Runners: who runs the model, with which options. *finite* leaves NaN to luck, as others do.
 WHO: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "onnxruntime": (ONNXRUNTIME, {}),
     "numpy": ("numpy", {}),
@@ -44,7 +44,7 @@ class ModelTiming:
     Attributes:
         model: its folder.
         steps: computing rows of the plans that OpenVINO runs, and all of them.
-        milliseconds: medians by contestant.
+        milliseconds: medians by runner.
     """
 
     model: str
@@ -76,30 +76,30 @@ def measure(folder: Path, repeat: Repeat) -> ModelTiming:
     """
     files = (folder / f"{name}.npz" for name in ("inputs", "real_inputs"))
     feeds: dict[str, Array] = dict(np.load(next(file for file in files if file.exists())))
-    contestants: dict[str, Contestant] = {}
+    runners: dict[str, Runner] = {}
     with progress() as say:
         try:
             for who, (name, options) in WHO.items():
                 say(f"{folder.name}: loading on {who}")
                 settings = Settings(options=options)
-                contestants[who] = open_contestant(name, folder / "model.onnx", settings)
-            calls = {who: _call(each, feeds) for who, each in contestants.items()}
+                runners[who] = open_runner(name, folder / "model.onnx", settings)
+            calls = {who: _call(each, feeds) for who, each in runners.items()}
             times = interleave(calls, repeat, say)
-            steps = _steps(contestants["openvino"])
+            steps = _steps(runners["openvino"])
         finally:
-            for each in contestants.values():
+            for each in runners.values():
                 each.close()
     medians = {who: timing.median * 1e3 for who, timing in times.items()}
     return ModelTiming(folder.name, steps, medians)
 
 
-def _call(contestant: Contestant, feeds: Mapping[str, Array]) -> Any:
-    return lambda: contestant.run(feeds)
+def _call(runner: Runner, feeds: Mapping[str, Array]) -> Any:
+    return lambda: runner.run(feeds)
 
 
-def _steps(contestant: Any) -> tuple[int, int]:
+def _steps(runner: Any) -> tuple[int, int]:
     """Return of how many nodes OpenVINO computes how many; views count for nobody."""
-    rows = [row for row in contestant.model.placement() if row.kind in ("step", "host")]
+    rows = [row for row in runner.model.placement() if row.kind in ("step", "host")]
     by = [(row.backend, row.operators.count(" + ") + 1) for row in rows]
     return sum(n for who, n in by if who == "openvino"), sum(n for _, n in by)
 
@@ -140,7 +140,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tercet.tools.workshop.openvino_bench")
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each contestant; default 1")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each runner; default 1")
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
     arguments = parser.parse_intermixed_args()
