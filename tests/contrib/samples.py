@@ -35,6 +35,7 @@ class Sample:
         outputs: which outputs are asked for.
         constants: names of the inputs that are initializers.
         domain: the operator's.
+        typed: dtypes of outputs that onnxruntime wants to be told.
         wide: whether onnxruntime's CPU has the operator in float32 only.
         loose: factor of the tolerance.
     """
@@ -46,6 +47,7 @@ class Sample:
     constants: tuple[str, ...] = ()
     domain: str = DOMAIN
     wide: bool = False
+    typed: dict[int, str] = field(default_factory=dict)
     loose: float = 1.0
 
     def __str__(self) -> str:
@@ -86,7 +88,13 @@ def model_of(sample: Sample, *, symbolic: bool = False) -> onnx.ModelProto:
         for n, x in sample.inputs.items()
         if x is not None and n in sample.constants
     ]
-    results = [onnx.ValueInfoProto(name=n) for n in outputs if n]
+    results = [
+        helper.make_tensor_value_info(n, TO_ONNX[np.dtype(sample.typed[i])], None)
+        if i in sample.typed
+        else onnx.ValueInfoProto(name=n)
+        for i, n in enumerate(outputs)
+        if n
+    ]
     graph = helper.make_graph([node], "g", infos, results, weights)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
@@ -103,7 +111,8 @@ def expected(sample: Sample) -> list[Array]:
     wider = sample
     if sample.wide:
         inputs = {n: None if x is None else _wide(x) for n, x in sample.inputs.items()}
-        wider = replace(sample, inputs=inputs)
+        typed = dict.fromkeys(sample.typed, "float32")
+        wider = replace(sample, inputs=inputs, typed=typed)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
@@ -154,4 +163,8 @@ def close(mine: Array, theirs: Array, sample: Sample, i: int) -> None:
 def unclaimed(sample: Sample) -> list[str]:
     """Return what the cuda backend would not run of a sample, planned without a GPU."""
     found = tercet.inspect(model_of(sample), placement="cuda", target="sm_90a")
-    return [str(row) for row in found.placement or () if not row.backend.startswith("cuda")]
+    return [
+        str(row)
+        for row in found.placement or ()
+        if row.backend != "plan" and not row.backend.startswith("cuda")
+    ]

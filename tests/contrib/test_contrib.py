@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from .draws_attention import DRAWS as ATTENTION
 from .draws_simple import DRAWS as SIMPLE
 from .samples import Draw, check, unclaimed
 
-DRAWS: dict[str, Draw] = {**SIMPLE}
+DRAWS: dict[str, Draw] = {**SIMPLE, **ATTENTION}
 SAMPLES = 32
 
 

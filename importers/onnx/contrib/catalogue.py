@@ -9,8 +9,11 @@ from .declaration import CONTRIB, DOMAIN, Contrib
 #: Operators of the domain com.microsoft, by the module here that states them.
 MODULES: dict[str, str] = {
     "activations": "BiasGelu FastGelu Gelu QuickGelu",
+    "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",
+    "rotary": "RotaryEmbedding",
+    "self_attention": "Attention",
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})

@@ -1,0 +1,162 @@
+"""MultiHeadAttention: queries, keys and values that have been projected."""
+
+from __future__ import annotations
+
+from .builder import Builder
+from .declaration import Int32, Results, T, contrib
+from .heads import (
+    FILTER,
+    join_heads,
+    need_heads,
+    padding,
+    penalty,
+    split_heads,
+)
+
+
+@contrib("MultiHeadAttention", outputs=(1, 4))
+def multi_head_attention(
+    b: Builder,
+    query: T,
+    key: T | None = None,
+    value: T | None = None,
+    bias: T | None = None,
+    key_padding_mask: Int32 | None = None,
+    attention_bias: T | None = None,
+    past_key: T | None = None,
+    past_value: T | None = None,
+    past_sequence_length: Int32 | None = None,
+    cache_indirection: Int32 | None = None,
+    *,
+    mask_filter_value: float = FILTER,
+    num_heads: int,
+    scale: float = 0.0,
+    unidirectional: int = 0,
+) -> Results:
+    """Attention of rows of heads, packed or not, with biases, a mask and a past."""
+    if past_sequence_length is not None or cache_indirection is not None:
+        raise b.unsupported(
+            "keeps past and present in one buffer (past_sequence_length, cache_indirection)",
+            "export the decoder without --use_decoder_masked_mha",
+        )
+    heads = need_heads(b, num_heads)
+    query, key, value = _unpacked(b, query, key, value, heads)
+    apart = b.rank(key, 3, 4) == 4
+    query, key, value = _biased(b, bias, query, key, value, apart)
+    if apart:
+        query = split_heads(b, query, heads, b.need_extent(query, 2) // heads)
+    return scored(
+        b,
+        (query, key, value),
+        heads,
+        (past_key, past_value),
+        key_padding_mask,
+        attention_bias,
+        mask_filter_value,
+        scale,
+        bool(unidirectional),
+    )
+
+
+def scored(
+    b: Builder,
+    qkv: tuple[str, str, str],
+    heads: int,
+    past: tuple[str | None, str | None],
+    mask: str | None,
+    attention_bias: str | None,
+    mask_filter_value: float,
+    scale: float,
+    unidirectional: bool,
+    states: bool | None = None,
+) -> tuple[str, str, str, str]:
+    """Return the result, the keys and values with the past, and the scores before the softmax.
+
+    Args:
+        b: adds the nodes.
+        qkv: [batch, length, hidden] each, or [batch, heads, length, size] each.
+        heads: how many there are of each.
+        past: keys and values [batch, heads, length, size], or None.
+        mask: in one of the forms of `padding`.
+        attention_bias: added to the scores.
+        mask_filter_value: added to what is masked.
+        scale: of the products; 0 for 1 / sqrt(size).
+        unidirectional: whether a query sees no keys behind its own position.
+        states: whether keys and values are wanted; as the node's outputs are where None.
+    """
+    query, key, value = qkv
+    split = b.rank(query, 3, 4) == 4
+    length = 2 if split else 1
+    added = attention_bias
+    if mask is not None:
+        rows, new = b.size(query, length), b.size(key, length)
+        total = b.Add(b.size(past[0], 2), new) if past[0] is not None else new
+        seen = padding(b, mask, query, rows, total)
+        added = penalty(b, seen, query, mask_filter_value)
+        if attention_bias is not None:
+            added = b.Add(added, attention_bias)
+    each = None if split else heads
+    y, k, v, scores = b.chosen(
+        "Attention",
+        (True, *((b.wants(1), b.wants(2)) if states is None else (states, states)), b.wants(3)),
+        query,
+        key,
+        value,
+        added,
+        *past,
+        is_causal=int(unidirectional),
+        q_num_heads=each,
+        kv_num_heads=each,
+        scale=scale or None,
+        qk_matmul_output_mode=2,
+    )
+    if split:
+        y = join_heads(b, y, heads, b.need_extent(value, 3))
+    return y, k, v, scores
+
+
+def _unpacked(
+    b: Builder, query: str, key: str | None, value: str | None, heads: int
+) -> tuple[str, str, str]:
+    """Return queries, keys and values apart, each [batch, length, hidden] or by head."""
+    rank = b.rank(query, 3, 5)
+    if rank == 5:
+        if key is not None or value is not None:
+            raise b.error("has a packed query [batch, length, heads, 3, size] and a key or value")
+        q, k, v = _parts(b, query, "query", heads, 3)
+        return q, k, v
+    if key is None:
+        raise b.error("leaves out the key, which a query that is not packed needs")
+    if value is None:
+        b.rank(key, 5)
+        k, v = _parts(b, key, "key", heads, 2)
+        return query, k, v
+    if b.rank(value, b.rank(key, 3, 4)) == 4:
+        for name, each in (("key", key), ("value", value)):
+            b.need_shape(each, name, b.dim(query, 0), heads, b.dim(key, 2), b.dim(each, 3))
+    return query, key, value
+
+
+def _parts(b: Builder, x: str, name: str, heads: int, count: int) -> tuple[str, ...]:
+    """Return the parts of [batch, length, heads, count, size] as [batch, length, heads * size]."""
+    size = b.need_extent(x, 4)
+    b.need_shape(x, name, b.dim(x, 0), b.dim(x, 1), heads, count, size)
+    parts = b.several("Split", count, x, axis=3, num_outputs=count)
+    return tuple(b.reshape(each, 0, 0, heads * size) for each in parts)
+
+
+def _biased(
+    b: Builder, bias: str | None, query: str, key: str, value: str, apart: bool
+) -> tuple[str, str, str]:
+    """Return queries, keys and values with their part of the bias; keys by head have theirs."""
+    if bias is None:
+        return query, key, value
+    hidden = b.need_extent(query, 2)
+    if apart:
+        return b.Add(query, b.slice(bias, 0, 0, hidden)), key, value
+    inner = b.need_extent(value, 2)
+    b.need_shape(bias, "bias", 2 * hidden + inner)
+    sizes = b.ints(hidden, hidden, inner)
+    parts = b.several("Split", 3, bias, sizes, axis=0, num_outputs=3)
+    q, k, v = (b.Add(x, part) for x, part in zip((query, key, value), parts, strict=True))
+    return q, k, v

@@ -1,0 +1,146 @@
+"""Samples of attention and of rotary embeddings."""
+
+from typing import Any
+
+import numpy as np
+
+from .draws_simple import DTYPES, Rng, floats, perhaps
+from .samples import Draw, Sample
+
+Inputs = dict[str, np.ndarray | None]
+
+
+def ints(*values: Any) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def rotary(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, s, n, pairs = (int(rng.integers(1, 5)) for _ in range(4))
+    partial = rng.random() < 0.4
+    size = 2 * pairs + (2 * int(rng.integers(1, 3)) if partial else 0)
+    shape = (b, n, s, size) if rng.random() < 0.4 else (b, s, n * size)
+    where = (
+        np.array([int(rng.integers(0, 8))]) if rng.random() < 0.5 else rng.integers(0, 12, (b, s))
+    )
+    inputs: Inputs = {
+        "x": floats(rng, *shape, dtype=dtype),
+        "position_ids": where.astype(np.int64),
+        "cos_cache": floats(rng, 12, pairs, dtype=dtype),
+        "sin_cache": floats(rng, 12, pairs, dtype=dtype),
+    }
+    attributes = {"interleaved": int(rng.integers(2))}
+    if partial:
+        attributes |= {"num_heads": n, "rotary_embedding_dim": 2 * pairs}
+    elif rng.random() < 0.3:
+        attributes |= {"num_heads": n}
+    return Sample("RotaryEmbedding", inputs, attributes)
+
+
+def masks(rng: Rng, b: int, s: int, total: int, *, forms: str) -> np.ndarray | None:
+    form = str(rng.choice(forms.split()))
+    ends = rng.integers(1, total + 1, b)
+    match form:
+        case "none":
+            return None
+        case "ends":
+            return ints(*ends)
+        case "both":
+            return ints(*ends, *(rng.integers(0, end) for end in ends))
+        case "sums":
+            sums = np.arange(b + 1)
+            return ints(*ends, *(sums * s), *(sums * total))
+        case "dummy":
+            return np.ones((rng.choice([1, b]), 1), np.int32)
+        case "rows":
+            return rng.integers(0, 2, (b, s, total)).astype(np.int32)
+        case _:
+            return rng.integers(0, 2, (b, total)).astype(np.int32)
+
+
+def scores(rng: Rng, b: int, n: int, s: int, total: int, dtype: str) -> np.ndarray | None:
+    shape = (int(rng.choice([1, b])), int(rng.choice([1, n])), s, total)
+    return perhaps(rng, floats(rng, *shape, dtype=dtype), 0.3)
+
+
+def multi_head(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, s, n, size, inner = (int(rng.integers(1, 5)) for _ in range(5))
+    kind = str(rng.choice(["self", "self", "cross", "split", "past"]))
+    new = s if kind == "self" else int(rng.integers(1, 6))
+    if kind in ("split", "past"):
+        inner = size
+    past = int(rng.integers(0, 4)) if kind == "past" else 0
+    keys = [(b, new, n * size), (b, new, n * inner)]
+    if kind == "split":
+        keys = [(b, n, new, size)] * 2
+    total = past + new
+    state = (b, n, past, size) if kind == "past" else None
+    inputs: Inputs = {
+        "query": floats(rng, b, s, n * size, dtype=dtype),
+        "key": floats(rng, *keys[0], dtype=dtype),
+        "value": floats(rng, *keys[1], dtype=dtype),
+        "bias": perhaps(rng, floats(rng, n * (2 * size + inner), dtype=dtype)),
+        "mask": masks(rng, b, s, total, forms="none none ends sums flat rows"),
+        "attention_bias": scores(rng, b, n, s, total, dtype),
+        "past_key": floats(rng, *state, dtype=dtype) if state else None,
+        "past_value": floats(rng, *state, dtype=dtype) if state else None,
+    }
+    attributes: dict[str, Any] = {"num_heads": n}
+    if rng.random() < 0.3:
+        attributes["scale"] = 0.3
+    if rng.random() < 0.3:
+        attributes["mask_filter_value"] = -5.0
+    if rng.random() < 0.4 and new <= s:
+        attributes["unidirectional"] = 1
+    choices = [(True,), (True, True, True), (True, False, False, True), (True, False, True)]
+    # Without both states as outputs, onnxruntime reads memory that nobody has written.
+    outputs = choices[rng.integers(4) if kind != "past" else 1]
+    return Sample(
+        "MultiHeadAttention",
+        inputs,
+        attributes,
+        outputs,
+        wide=dtype == "float16",
+        typed={3: dtype},
+    )
+
+
+def self_attention(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, s, n, size, inner, width = (int(rng.integers(1, 5)) for _ in range(6))
+    past = int(rng.integers(0, 4)) if rng.random() < 0.4 else None
+    if past is not None or rng.random() < 0.6:
+        inner = size
+    total = s + (past or 0)
+    columns = n * (2 * size + inner)
+    state = None if past is None else floats(rng, 2, b, n, past, size, dtype=dtype)
+    forms = "none ends both sums flat flat rows dummy"
+    inputs: Inputs = {
+        "x": floats(rng, b, s, width, dtype=dtype),
+        "weights": floats(rng, width, columns, dtype=dtype),
+        "bias": floats(rng, columns, dtype=dtype),
+        "mask_index": masks(rng, b, s, total, forms=forms),
+        "past": state,
+        "attention_bias": None if state is not None else scores(rng, b, n, s, total, dtype),
+    }
+    attributes: dict[str, Any] = {"num_heads": n, "unidirectional": int(rng.integers(2))}
+    if inner != size or rng.random() < 0.2:
+        attributes["qkv_hidden_sizes"] = [n * size, n * size, n * inner]
+    if rng.random() < 0.3:
+        attributes["scale"] = 0.3
+    if rng.random() < 0.3:
+        attributes["mask_filter_value"] = -5.0
+    two = past is not None or (inner == size and rng.random() < 0.4)
+    outputs = (True, True) if two else (True,)
+    constants = ("weights", "bias") if rng.random() < 0.7 else ()
+    return Sample(
+        "Attention", inputs, attributes, outputs, constants, wide=dtype == "float16", loose=2
+    )
+
+
+DRAWS: dict[str, Draw] = {
+    "RotaryEmbedding": rotary,
+    "MultiHeadAttention": multi_head,
+    "Attention": self_attention,
+}
