@@ -29,6 +29,8 @@ from .numerics.elementwise import ELEMENTWISE
 
 #: Elements of a tensor that may decide on the shape of a result.
 KNOWN = 1 << 16
+#: For nodes that run by themselves.
+_DEFAULTS = Options()
 
 
 class NumpyBackend:
@@ -194,7 +196,7 @@ def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> 
     if not any(data.size for data in results):
         return results
     site = BuildContext((alone,), tuple(feeds), alone.outputs, {}, weights)
-    step = _build(BUILDERS[type(node.op)].function, Chain(alone), Options(), site)
+    step = _build(BUILDERS[type(node.op)].function, Chain(alone), _DEFAULTS, site)
     if isinstance(step, Decline):
         raise UnsupportedError(f"numpy declines {node.kind} {alone.signature()}: {step.reason}")
     scratch = HOST.upload(np.empty(step.scratch, np.uint8)) if step.scratch else None

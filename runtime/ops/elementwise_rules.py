@@ -10,6 +10,7 @@ from ..ir.dtypes import (
     bool_,
     name_of,
 )
+from ..ir.grown import combined
 from ..ir.op import Op
 from ..ir.types import Array, TensorType
 from .propagate import ArrayFunction, SymbolRule, compute, unknown
@@ -115,17 +116,17 @@ def keep(a: Any) -> Any:
 
 
 def add_symbol(a: Any, b: Any) -> Any:
-    """What 0 leaves of a size when it is added."""
+    """What 0 leaves of a size when it is added, and sums of sizes that grow together."""
     if b == 0:
         return a
-    return b if a == 0 else None
+    return b if a == 0 else combined(a, b, 1)
 
 
 def subtract_symbol(a: Any, b: Any) -> Any:
-    """What a size less 0, or less itself, is."""
+    """What a size less 0, or less itself, is, and differences of sizes that grow together."""
     if b == 0:
         return a
-    return 0 if a is not None and a == b else None
+    return 0 if a is not None and a == b else combined(a, b, -1)
 
 
 def multiply_symbol(a: Any, b: Any) -> Any:

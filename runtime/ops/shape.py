@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ShapeError
 from ..ir.dtypes import FLOATS, INTEGERS, DType, float32, int64, string
+from ..ir.grown import combined
 from ..ir.op import Op, TensorAttribute, op
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, dims_type
 from ..ir.types import Shape as Dims
@@ -290,11 +291,19 @@ class Range(Op):
             return TensorType(dtype, checked([_count(*exact) if len(exact) == 3 else None]))
         first, last, by = int_of(start, "start"), int_of(limit, "limit"), int_of(delta, "delta")
         if not (isinstance(first, int) and isinstance(last, int) and isinstance(by, int)):
-            return TensorType(dtype, (last if first == 0 and by == 1 else None,))
+            return TensorType(dtype, (_distance(first, last) if by == 1 else None,))
         result = TensorType(dtype, checked([_count(first, last, by)]))
         if not is_small(result):
             return result
         return with_value(result, np.arange(result.size, dtype=object) * by + first)
+
+
+def _distance(first: Dim, last: Dim) -> Dim:
+    """Return how far it is from one size, not all of them numbers, to another; None if unknown."""
+    if first == 0:
+        return last
+    found = combined(last, first, -1)
+    return max(0, found) if isinstance(found, int) else found
 
 
 def _scalar(x: TensorType) -> Any:

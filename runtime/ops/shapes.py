@@ -7,6 +7,7 @@ from functools import reduce
 
 from ..errors import ShapeError
 from ..ir.dtypes import INTEGERS, DType, name_of
+from ..ir.grown import combined
 from ..ir.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 #: numpy's limit on the number of axes.
@@ -118,7 +119,7 @@ def add(a: Dim, b: Dim) -> Dim:
         return a + b
     if a == 0 or b == 0:
         return b if a == 0 else a
-    return None
+    return combined(a, b, 1)
 
 
 def need_rank(type_: TensorType | None, ranks: int | tuple[int, ...], name: str) -> None:

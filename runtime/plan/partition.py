@@ -10,6 +10,7 @@ from ..base.guard import check_time
 from ..errors import Refusal, UnsupportedError
 from ..ir.dtypes import string
 from ..ir.graph import Graph, Node, Value
+from ..ir.grown import Grown
 from ..ir.types import TensorType
 from ..options import Options
 from .backend import Backend, Claim, Decline
@@ -131,6 +132,8 @@ def misfit(node: Node) -> str:
             return f"'{value.name}' is {what}; plans hold tensors alone"
         if value.type.dtype == string:
             return f"'{value.name}' holds strings, which live on the host"
+        if any(isinstance(size, Grown) for size in value.type.shape or ()):
+            return f"'{value.name}' grows from run to run: {value.type}, one program for every k"
         if not value.type.is_static:
             return f"the shape of '{value.name}' depends on the data: {value.type}"
     return ""

@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from ..control.program import Program
-from ..control.resources import Keys, Resources, is_deciding
+from ..control.resources import Keys, Resources, Types, is_deciding
 from ..errors import InputError, ModelError, ModelWarning, UnsupportedError
 from ..ir.graph import Graph
 from ..ir.infer import specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import TensorType, ValueType, type_of
 from ..passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
-from ..plan.backend import Format, Stream
+from ..plan.backend import Format, Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.weights import arrays_of
+from .growth import Growth
 from .io_boundary import Border
 from .program_pool import Shelf, Shelves
 from .slow import SlowPaths
@@ -54,6 +55,13 @@ class Lookup:
         self._graphs: OrderedDict[_Wanted, Graph] = OrderedDict()
         self._warned: set[str] = set()
         self._keys = Keys()
+        self._growth = Growth()
+        # Between plans, single nodes of any size run where there is nothing but the host.
+        self._may_grow = (
+            resources.on_host
+            and any(isinstance(each, Interpreter) for each in resources.backends)
+            and not any(node.op.graphs() for node in graph.nodes)
+        )
         self._on_closed = closed
         self._slow = SlowPaths(resources.options, file)
         self.shelves = Shelves(resources.options.max_plans, self._close, self._slow.dropped)
@@ -192,6 +200,9 @@ class Lookup:
         shelf, program = self.shelves.take((wanted, found, ends))
         if program is not None:
             return shelf, program
+        if known and found is types and ends is HOST_IO and self._may_grow:
+            if lent := self._spanning(wanted, types, feeds):
+                return lent
         try:
             with self._resources.lock:
                 program = self._build(wanted, dict(zip(feeds, full, strict=True)), ends)
@@ -200,6 +211,25 @@ class Lookup:
                 raise
             there = {"on_device": on_device, "all_there": all_there}
             return self.take(wanted, feeds, work, **there)
+        self.shelves.add(program)
+        return shelf, program
+
+    def _spanning(
+        self, wanted: tuple[str, ...], types: Types, feeds: Mapping[str, Feed]
+    ) -> tuple[Shelf, Program] | None:
+        """Return a program for all sizes that growth leads to; None where these get their own."""
+        general = self._growth.spanning(wanted, types)
+        if general is None:
+            return None
+        shelf, program = self.shelves.take((wanted, general, HOST_IO))
+        if program is not None:
+            return shelf, program
+        try:
+            with self._resources.lock:
+                program = self._build(wanted, dict(zip(feeds, general, strict=True)), HOST_IO)
+        except (UnsupportedError, ModelError):
+            self._growth.refuse(wanted, types)
+            return None
         self.shelves.add(program)
         return shelf, program
 

@@ -1,0 +1,122 @@
+"""Sizes that grow from run to run, such as a decoder's past: one program for all of them.
+
+A program for fixed sizes computes faster than one for any size, but takes long to make. So the
+first few sizes get programs of their own; once it is seen that they grow in equal steps, one
+program is made for all that are to come. A size that comes back again and again gets its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+
+from ..ir.grown import Grown
+from ..ir.types import TensorType, ValueType
+
+Types = tuple[ValueType | None, ...]
+#: The sizes of all axes of all inputs.
+_Sizes = tuple[int, ...]
+
+#: Equal steps of growth before it is believed.
+STEPS = 3
+#: Sizes that are remembered: several sequences may grow in turn.
+REMEMBERED = 32
+#: Runs with the same sizes, of as many as are remembered, that earn a program of their own.
+AGAIN = 16
+
+
+@dataclass(slots=True)
+class _Family:
+    """What is known of inputs of the same dtypes and ranks.
+
+    Attributes:
+        seen: sizes of the last programs that were made.
+        spans: the sizes of an earlier program, and the steps in which they grow.
+        runs: sizes of the last runs without a program of their own.
+        is_fixed: whether a program for all sizes cannot be made.
+    """
+
+    seen: deque[_Sizes] = field(default_factory=lambda: deque[_Sizes](maxlen=REMEMBERED))
+    spans: list[tuple[_Sizes, _Sizes]] = field(default_factory=list[tuple[_Sizes, _Sizes]])
+    runs: deque[_Sizes] = field(default_factory=lambda: deque[_Sizes](maxlen=REMEMBERED))
+    is_fixed: bool = False
+
+
+class Growth:
+    """Finds out which sizes grow."""
+
+    def __init__(self) -> None:
+        self._families: dict[Hashable, _Family] = {}
+        self._lock = Lock()
+
+    def spanning(self, group: Hashable, types: Types) -> Types | None:
+        """Return types that these are a case of, whose sizes have grown so far; None if none have.
+
+        Args:
+            group: what else programs are told apart by.
+            types: static types of the inputs, for which there is no program.
+        """
+        if not all(isinstance(t, TensorType) and t.is_static for t in types):
+            return None
+        tensors = [t for t in types if isinstance(t, TensorType)]
+        sizes = tuple(size for type_ in tensors for size in type_.dims)
+        key = group, tuple((type_.dtype, type_.rank) for type_ in tensors)
+        with self._lock:
+            family = self._families.setdefault(key, _Family())
+            span = _span_of(family, sizes)
+        return None if span is None else tuple(_grown(tensors, *span))
+
+    def refuse(self, group: Hashable, types: Types) -> None:
+        """Note that there is no program for all sizes of such inputs."""
+        tensors = [t for t in types if isinstance(t, TensorType)]
+        key = group, tuple((type_.dtype, type_.rank) for type_ in tensors)
+        with self._lock:
+            self._families[key].is_fixed = True
+
+
+def _span_of(family: _Family, sizes: _Sizes) -> tuple[_Sizes, _Sizes] | None:
+    """Return the sizes that growth began with, and its steps; None for a program of its own."""
+    if family.is_fixed:
+        return None
+    for span in family.spans:
+        if _is_within(sizes, *span):
+            family.runs.append(sizes)
+            return span if family.runs.count(sizes) < AGAIN else None
+    for before in family.seen:
+        step = tuple(a - b for a, b in zip(sizes, before, strict=True))
+        if not any(step) or min(step) < 0:
+            continue
+        first = _back(sizes, step, STEPS)
+        if all(_back(sizes, step, i) in family.seen for i in range(1, STEPS + 1)):
+            family.spans.append((first, step))
+            return first, step
+    family.seen.append(sizes)
+    return None
+
+
+def _back(sizes: _Sizes, step: _Sizes, count: int) -> _Sizes:
+    return tuple(size - count * by for size, by in zip(sizes, step, strict=True))
+
+
+def _is_within(sizes: _Sizes, first: _Sizes, step: _Sizes) -> bool:
+    """Whether these are sizes that growth leads to."""
+    counts: set[int] = set()
+    for size, begin, by in zip(sizes, first, step, strict=True):
+        if by == 0:
+            if size != begin:
+                return False
+            continue
+        count, rest = divmod(size - begin, by)
+        if rest or count < 0:
+            return False
+        counts.add(count)
+    return len(counts) == 1
+
+
+def _grown(types: list[TensorType], first: _Sizes, step: _Sizes) -> Iterator[TensorType]:
+    sizes = iter(zip(first, step, strict=True))
+    for type_ in types:
+        shape = (next(sizes) for _ in type_.dims)
+        yield TensorType(type_.dtype, tuple(Grown(a, by) if by else a for a, by in shape))

@@ -1,0 +1,147 @@
+"""Sizes that grow from run to run cost no plan a run, and give what onnxruntime gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx.parser import parse_model
+
+import tercet
+from tercet.runtime.ir.grown import Grown, combined
+from tercet.runtime.session.growth import AGAIN
+from tercet.runtime.session.program_cache import Lookup
+
+#: A step of attention over a past: positions from its length, and a window of 12 keys.
+DECODER = parse_model("""
+<ir_version: 9, opset_import: ["" : 18]>
+g (float[b,s,8] x, float[b,p,8] past, int64[b,t] mask) => (float[b,s,8] y, float[b,t,8] present)
+<int64 zero = {0}, int64 one = {1}, int64 window = {12}, int64[1] first = {0}, int64[1] axis = {1},
+ float low = {-1000.0}, int64[1] end = {9223372036854775807}>
+{
+    present = Concat <axis = 1> (past, x)
+    ps = Shape <start = 1, end = 2> (past)
+    ts = Shape <start = 1, end = 2> (present)
+    from = Squeeze (ps)
+    to = Squeeze (ts)
+    at = Range (from, to, one)
+    turned = Cast <to = 1> (at)
+    angle = Unsqueeze (turned, axis)
+    wave = Cos (angle)
+    q = Mul (x, wave)
+    length = Min (to, window)
+    begin = Sub (to, length)
+    begins = Unsqueeze (begin, first)
+    keys = Slice (present, begins, end, axis)
+    seen = Slice (mask, begins, end, axis)
+    shown = Cast <to = 1> (seen)
+    hidden = Sub (shown, shown)
+    bias0 = Mul (hidden, low)
+    bias = Unsqueeze (bias0, axis)
+    turn = Transpose <perm = [0, 2, 1]> (keys)
+    s0 = MatMul (q, turn)
+    s1 = Add (s0, bias)
+    s2 = Softmax <axis = -1> (s1)
+    y = MatMul (s2, keys)
+}
+""")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """Every program that is made for a model."""
+    found: list[object] = []
+    build = Lookup._build
+
+    def noted(self: Lookup, *args: object) -> object:
+        found.append(build(self, *args))  # type: ignore[arg-type]
+        return found[-1]
+
+    monkeypatch.setattr(Lookup, "_build", noted)
+    yield found
+
+
+def feeds(past: int, new: int = 1, batch: int = 1, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng((past, new, seed))
+    return {
+        "x": rng.standard_normal((batch, new, 8)).astype(np.float32),
+        "past": rng.standard_normal((batch, past, 8)).astype(np.float32),
+        "mask": np.ones((batch, past + new), np.int64),
+    }
+
+
+def right(model: tercet.Model, oracle: ort.InferenceSession, given: dict[str, np.ndarray]) -> None:
+    found = model.run(given)
+    for name, wanted in zip(("y", "present"), oracle.run(None, given), strict=True):
+        np.testing.assert_allclose(found[name], wanted, rtol=2e-5, atol=2e-6)
+
+
+#: Sizes (past, new, batch) of every run, and the most programs that they may take.
+SEQUENCES = {
+    "one token a run": ([(0, 5, 1), *((n, 1, 1) for n in range(5, 60))], 5),
+    "two sequences in turn": ([(n, 1, 1) for k in range(30) for n in (3 + k, 50 + k)], 12),
+    "three tokens a run": ([(n, 3, 2) for n in range(0, 90, 3)], 5),
+    "again from the start": ([(n, 1, 1) for _ in range(4) for n in range(2, 30)], 4),
+    "at random": ([(int(n), 1, 1) for n in np.random.default_rng(1).permutation(10)], 10),
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_programs_for_all_sizes(name: str, made: list[object]) -> None:
+    sizes, most = SEQUENCES[name]
+    oracle = ort.InferenceSession(DECODER.SerializeToString(), providers=["CPUExecutionProvider"])
+    with tercet.load(DECODER) as model:
+        for past, new, batch in sizes:
+            right(model, oracle, feeds(past, new, batch))
+    assert len(made) <= most
+
+
+def test_sizes_that_do_not_grow_alike_have_programs_of_their_own(made: list[object]) -> None:
+    """A mask that is one longer than it was in all steps before fits no step of growth."""
+    with tercet.load(DECODER) as model:
+        for past in range(3, 12):
+            model.run(feeds(past))
+        count = len(made)
+        given = feeds(12)
+        given["mask"] = np.ones((1, 14), np.int64)
+        with pytest.raises(tercet.TercetError):
+            model.run(given)
+        model.run(feeds(12, 2))
+    assert len(made) == count + 1
+
+
+def test_a_size_that_comes_back_gets_a_plan(made: list[object]) -> None:
+    with tercet.load(DECODER) as model:
+        for past in range(3, 12):
+            model.run(feeds(past))
+        count = len(made)
+        texts = str(model.placement())
+        assert "grows from run to run" in texts and "+k" in texts
+        for _ in range(AGAIN):
+            model.run(feeds(11))
+        assert len(made) == count + 1
+        assert "grows from run to run" not in str(model.placement())
+
+
+def test_binding_and_preparing_know_their_sizes() -> None:
+    with tercet.load(DECODER) as model:
+        for past in range(3, 12):
+            model.run(feeds(past))
+        shapes = {name: data.shape for name, data in feeds(20).items()}
+        assert model.prepare(shapes).is_plan
+        with model.bind(shapes) as bound:
+            assert bound.inputs["past"].shape == (1, 20, 8)
+
+
+def test_arithmetic_is_that_of_every_case() -> None:
+    sizes = [0, 1, 7, Grown(0, 1), Grown(3, 1), Grown(2, 2), Grown(5, 2)]
+    for a, b, sign in product(sizes, sizes, (1, -1)):
+        found = combined(a, b, sign)
+        if found is None:
+            continue
+        for k in range(5):
+            x, y, z = (v.first + v.step * k if isinstance(v, Grown) else v for v in (a, b, found))
+            assert x + sign * y == z >= 0 or not isinstance(found, Grown)
