@@ -200,9 +200,9 @@ class Lookup:
         shelf, program = self.shelves.take((wanted, found, ends))
         if program is not None:
             return shelf, program
-        if known and found is types and ends is HOST_IO and self._may_grow:
-            if lent := self._spanning(wanted, types, feeds):
-                return lent
+        is_open = known and found is types and ends is HOST_IO and self._may_grow
+        if is_open and (lent := self._spanning(wanted, types, feeds)) is not None:
+            return lent
         try:
             with self._resources.lock:
                 program = self._build(wanted, dict(zip(feeds, full, strict=True)), ends)
