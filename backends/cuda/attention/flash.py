@@ -75,7 +75,6 @@ def _launch(
         code=code,
         shared=shared,
         scratch=sharing.scratch(task, padded) if split else 0,
-        early=True,
         note=f"{sharing.title}, {batch * heads} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )

@@ -128,7 +128,6 @@ def merge(task: AttentionTask, sharing: Sharing, size: int, steepness: float) ->
         types=(("T", task.y.tensor.dtype),),
         constants=(("SIZE", size), ("WARPS", warps)),
         scratch=sharing.scratch(task, size),
-        early=True,
         note=f"{sharing.parts} parts",
         pitched=(task.y.tensor,),
     )

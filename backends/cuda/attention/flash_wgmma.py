@@ -76,7 +76,6 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
         ),
         code=atom_of(dtype).code(keys, across=SIZE, a_in_registers=True),
         shared=shared,
-        early=True,
         note=f"{keys} keys, {batch * heads} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )
@@ -142,7 +141,6 @@ def _long(task: AttentionTask, target: Target) -> Launch:
         ),
         code=atom_of(dtype).code(keys, across=64, a_in_registers=True),
         shared=max(slabs_k, slabs_v) * rows * 128 + stages * (tile + 32) + 8,
-        early=True,
         note=f"{rows} rows, {keys} keys, {batch * heads} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )

@@ -97,7 +97,6 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
             *epilogue_flags(conv.b, tail),
         ),
         code=tail.code,
-        early=True,
         note=f"{times(plane.kernel)} {tail.title}".strip(),
         pitched=(x, y),
     )

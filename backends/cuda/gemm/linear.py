@@ -62,7 +62,6 @@ def multiply_rows(
             *(("BIAS", bias is not None), ("CONSTANT", constant)),
         ),
         code=tail.code,
-        early=True,
         note=f"{m} rows {tail.title}".strip(),
     )
 

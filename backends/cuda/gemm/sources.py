@@ -199,7 +199,6 @@ def packed_image(
         types=(("T", {1: uint8, 2: uint16, 4: uint32}[size]),),
         constants=(("PADDED", channels), ("PIXELS", pixels)),
         scratch=size * count * channels * pixels,
-        early=True,
     )
 
 

@@ -214,7 +214,6 @@ def _packed_matrices(b: Tensor, batch: Batch, n: int, k: int, form: Form, parts:
         },
         constants=(("PARTS", parts), ("ACROSS", not form[1])),
         scratch=4 * batch.count * steps * parts * rows * STEP,
-        early=True,
     )
 
 

@@ -72,7 +72,6 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
             ("UNROLL", 8 if kernel_h * kernel_w <= MOST_UNROLLED else 4),
         ),
         code=atom_of(x.dtype).code(),
-        early=True,
         note=f"{kernel_h}x{kernel_w}",
         pitched=(x, y),
     )
@@ -90,7 +89,6 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
         types=(("T", x.dtype),),
         constants=(("KIND_OF", kind), ("KH", 1), ("KW", 1), ("UNROLL", 1)),
         code=atom_of(x.dtype).code(),
-        early=True,
         note=f"of {pixels}",
         pitched=(x,),
     )
@@ -119,6 +117,5 @@ def half_lrn(
         },
         types=(("T", x.dtype),),
         constants=(("BEFORE", reach[0]), ("AFTER", reach[1])),
-        early=True,
         note=f"{sum(reach) + 1} channels",
     )

@@ -201,7 +201,6 @@ def _launches(
             ("RUNNING", how.running[0] is not None),
         ),
         scratch=3 * compute.itemsize * into.blocks if sums else 0,
-        early=True,
         note=f"{groups.number} x {groups.count}" + (f" in {into.parts}" if sums else ""),
     )
     if sums is None:

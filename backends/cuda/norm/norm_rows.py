@@ -69,6 +69,5 @@ def normalize_rows(
             *(("PER", ceil_div(count, 32 * warps * vector)), ("CENTRED", centred)),
             ("SHIFTED", shift is not None),
         ),
-        early=True,
         note=f"{rows} x {count}",
     )

@@ -302,7 +302,6 @@ def _softmax_rows(
         types=(("X", x.dtype), ("A", compute), ("I", index)),
         constants=(*into.constants, ("LOGARITHM", isinstance(op, LogSoftmax))),
         scratch=taken + (2 * compute.itemsize * into.blocks if sums else 0),
-        early=True,
         note=f"{rows} x {count}" + (f" in {into.parts}" if sums else ""),
     )
     return last if sums is None else (replace(last, entry="peaks", args=args), last)

@@ -16,6 +16,7 @@ from ....runtime.ir.graph import Value
 from .arguments import arranged
 from .bounds import check_grid
 from .operands import Argument, Arguments, Tensor, TensorMap
+from .signature import begins_early
 from .source import C_TYPES, Source
 from .targets import Target
 
@@ -37,7 +38,8 @@ class Launch:
         shared: bytes of dynamic shared memory.
         scratch: bytes of the workspace that the step needs because of it.
         cluster: blocks along x, y and z that reach each other's memory (Hopper and newer).
-        early: it calls `grid_dependency_sync`: it may begin while the kernel before it runs (PDL).
+        early: whether it may begin while the kernel before it runs (PDL): those that call
+            `grid_dependency_sync` do, unless they read before it what others have written.
         note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
         pitched: operands whose `Tensor.row` or `Tensor.strides` it goes by, so that they may be
             slices of tensors with more channels; it is a promise, that nothing else tells. Those
@@ -55,7 +57,7 @@ class Launch:
     shared: int = 0
     scratch: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
-    early: bool = False
+    early: bool = True
     note: str = ""
     pitched: tuple[Tensor, ...] = ()
 
@@ -63,6 +65,7 @@ class Launch:
         check_grid(self.entry, self.grid)
         made = arranged(self.file, self.entry, self.args, self.types, self.constants, self.code)
         object.__setattr__(self, "args", made)
+        object.__setattr__(self, "early", self.early and begins_early(self.file, self.entry))
 
     @property
     def arguments(self) -> Mapping[str, Argument]:

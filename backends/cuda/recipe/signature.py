@@ -22,6 +22,9 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^#line [^\n]*$", re.DOTALL | re.MULTI
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
 _MACRO = re.compile(r"\b(\w+)\((\w+)\)")
 _BLOCK = re.compile(r"[^;{}]*\{[^{}]*\}")
+_WORD = re.compile(r"\w+")
+_STRUCT = re.compile(r"\bstruct (?:alignas\([^)]*\) )?(\w+)")
+_FUNCTION = re.compile(r"\b(?!__launch_bounds__|alignas)(\w+)\s*\(")
 _MEMBER = re.compile(r"(\w+)\s*(?:\[(\w+)\])?\s*(?:=.*)?")
 #: The element types by all names that C++ has for them.
 DTYPES: Mapping[str, DType] = MappingProxyType(
@@ -88,6 +91,15 @@ class Signature:
         return f"{self.file}: {self.entry}"
 
 
+def begins_early(file: str, entry: str) -> bool:
+    """Whether a kernel waits for the one in front itself, so that it may begin while that runs.
+
+    Raises:
+        KernelError: there is no such file.
+    """
+    return _waits(kernel_source.KERNELS, file, entry)
+
+
 def signature_of(file: str, entry: str, code: str = "") -> Signature:
     """Return what a kernel takes.
 
@@ -121,6 +133,30 @@ def _declared(folder: Path, file: str, entry: str) -> str:
         if name is not None:
             return head[name.end() : head.rindex(")")]
     raise KernelError(f'{file}: no extern "C" kernel {entry!r}', file=file)
+
+
+@cache
+def _waits(folder: Path, file: str, entry: str) -> bool:
+    """Whether a kernel calls `grid_dependency_sync`, itself or in what it calls."""
+    blocks = list(_top_level(_text(folder, file)))
+    waiting = {"grid_dependency_sync"}
+    while True:
+        found = {name for name, body in blocks if waiting & set(_WORD.findall(body))}
+        if found <= waiting:
+            return entry in waiting
+        waiting |= found
+
+
+def _top_level(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the functions and structs of a file: their names and what stands in their braces."""
+    at = 0
+    while (opening := text.find("{", at)) >= 0:
+        body = _body(text, opening + 1)
+        head = text[at:opening].rpartition(";")[2]
+        name = _STRUCT.search(head) or _FUNCTION.search(head)
+        if name is not None:
+            yield name[1], body
+        at = opening + 1 + len(body) + 1
 
 
 def _repeated(macro: str, code: str, file: str, entry: str) -> int:

@@ -240,7 +240,6 @@ def _parts(
         code="\n".join((TF32.code(), tail.code)),
         shared=tile.stages * 128 * (tile.bm + parts * tile.bn),
         scratch=_scratch(gemm, config.splits, partial_sums),
-        early=True,
         note=parts_title(config, parts, tail),
         pitched=gemm.pitched(tail),
     )

@@ -339,7 +339,6 @@ def multiply(p: Convolution, tail: Tail, tile: Tile, staging: Staging, target: T
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), tail.code)),
         shared=shared(tile, stage, chunk),
-        early=True,
         note=f"{staging.layout.name.lower()} {tile} {tail.title}".strip(),
         pitched=pitched,
     )

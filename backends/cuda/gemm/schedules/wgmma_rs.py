@@ -70,7 +70,6 @@ def multiply(gemm: Gemm, tail: Tail, config: Config, parts: int, target: Target)
         code="\n".join((TF32.code(tile.bn, a_in_registers=True), tail.code)),
         shared=shared(tile, parts),
         cluster=(splits, 1, 1),
-        early=True,
         note=parts_title(config, parts, tail),
         pitched=gemm.pitched(tail),
     )

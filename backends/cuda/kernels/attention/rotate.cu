@@ -3,6 +3,7 @@
 // as many elements. T is the type of the elements, A the arithmetic, Index counts what threads do.
 
 #include "attention/steps.cuh"
+#include "ptx/pdl.cuh"
 
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
@@ -25,6 +26,7 @@ rotate(const T* x, const T* cosine, const T* sine, const long long* positions, T
     const int head = group - n * heads, pair = chunk * VECTOR;
     const T* from = x + (long long)n * by.batch + head * by.head + row * by.row;
     T* into = y + (long long)n * to.batch + head * to.head + row * to.row;
+    grid_dependency_sync();
     if (pair >= half) {
         *(Words*)(into + half + pair) = words(from + half + pair);
         return;

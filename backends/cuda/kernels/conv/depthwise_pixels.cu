@@ -3,6 +3,8 @@
 //
 // Compile-time: T; KH KW; STEP_H STEP_W, the stride; BIAS.
 
+#include "ptx/pdl.cuh"
+
 struct Plane {
     int channels, height, width, out_height, out_width;
     int dilation_h, dilation_w, pad_h, pad_w;
@@ -24,6 +26,7 @@ depthwise_pixels(const T* x, const T* w, T* y, const T* bias, const T* z0, const
     const int column = next(p.out_width), row = next(p.out_height), n = rest;
 
     const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
+    grid_dependency_sync();
     T sum = 0;
 #pragma unroll
     for (int r = 0; r < KH; ++r) {

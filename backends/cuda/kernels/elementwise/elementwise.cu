@@ -7,6 +7,8 @@
 // and INNER0, INNER1, ...: 1 where an operand's neighbours are those of the result, 0 where it is
 // repeated (or VECTOR is 1).
 
+#include "ptx/pdl.cuh"
+
 struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
@@ -50,6 +52,7 @@ elementwise(R* y, Ints strides, Index count, Ints sizes OPERANDS(PARAMETER))
         OPERANDS(MOVE)
         rest = next;
     }
+    grid_dependency_sync();
     OPERANDS(READ)
     Words<R> results;
 #pragma unroll

@@ -4,6 +4,8 @@
 // quotients are rounded to, P the type of differences and sums, A the arithmetic. Generated:
 // narrow(x, zero), the nearest number of type Y to x + zero within its range.
 
+#include "ptx/pdl.cuh"
+
 struct Spread {  // which parameter belongs to element (o, a, i) of [outer][size][inner]
     long long inner, size, block, of_outer, of_block, of_inner;
     __device__ __forceinline__ long long operator()(long long element) const
@@ -20,6 +22,7 @@ quantize(const X* x, const S* scale, const Z* zero, Y* y, long long count, Sprea
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
     if (i >= count) return;
+    grid_dependency_sync();
     const long long own = spread(i);
     const A ratio = A(Q(A(x[i]) / A(scale[own])));
     y[i] = narrow(ratio, zero ? A(zero[own]) : A(0));
@@ -30,6 +33,7 @@ dequantize(const X* x, const S* scale, const Z* zero, Y* y, long long count, Spr
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
     if (i >= count) return;
+    grid_dependency_sync();
     const long long own = spread(i);
     const P value = zero ? P(x[i]) - P(zero[own]) : P(x[i]);
     y[i] = Y(A(value) * A(scale[own]));
@@ -43,6 +47,7 @@ requantize(const X* x, const int* bias, const S* a_scale, const S* b_scale, cons
 {
     const long long i = blockIdx.x * 256LL + threadIdx.x;
     if (i >= count) return;
+    grid_dependency_sync();
     const P sum = bias ? P(P(x[i]) + P(bias[of_bias(i)])) : P(x[i]);
     const A factor = A(a_scale[of_a(i)]) * A(b_scale[of_b(i)]) / A(y_scale[of_y(i)]);
     y[i] = narrow(A(sum) * factor, A(zero[of_y(i)]));

@@ -5,6 +5,7 @@
 // GROUPS: whether a batch is a group of a convolution, with channels of its own.
 
 #include "gemm/epilogue.cuh"
+#include "ptx/pdl.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
 mma_reduce(const float* partial, T* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,
@@ -17,6 +18,7 @@ mma_reduce(const float* partial, T* c, const T* bias, const T* z0, const T* z1, 
     const long long plane = (long long)m * n;
     const float* from = partial + batch * splits * plane + (long long)row * n + column;
 
+    grid_dependency_sync();
     float sums[8] = {};
 #pragma unroll 4
     for (int split = 0; split < splits; ++split, from += plane) {

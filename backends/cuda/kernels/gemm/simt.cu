@@ -18,6 +18,7 @@
 // batch is one of several products, or a group of a convolution.
 
 #include "ptx/copy.cuh"
+#include "ptx/pdl.cuh"
 
 enum { MATRIX, PIXELS, WINDOWS };
 
@@ -224,6 +225,7 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
 
     LoaderA loader(a, m0, m, lda, image);
     loader.fetch(first * BK, k, table);
+    grid_dependency_sync();
     const auto load = [&](int step) {
         if (step < count) {
             T* tile = shared + step % STAGES * (TILE_A + TILE_B);

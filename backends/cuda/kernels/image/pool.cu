@@ -7,6 +7,8 @@
 // KW; UNROLL (windows that are not large); POSITIONS, whether MaxPool reports where it found the greatest
 // element (-1: in padding alone); COLUMN_MAJOR, whether it counts the spatial axes in Fortran order.
 
+#include "ptx/pdl.cuh"
+
 enum { MAX, AVERAGE, AVERAGE_PADDED, NORM };
 
 struct Geometry {  // three spatial axes; those that an operator lacks have size 1
@@ -57,6 +59,7 @@ pool(const X* x, X* y, long long* positions, I count, int channels, int row, dou
     for (int axis = 2; axis >= FIRST; --axis) at[axis] = next(g.out[axis]);
     if (!CHANNELS_LAST) channel = next(channels / VECTOR) * VECTOR;
 
+    grid_dependency_sync();
     const X* image = x + rest * from.image + channel * from.channel;
     A results[VECTOR];
 #pragma unroll

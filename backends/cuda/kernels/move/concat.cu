@@ -5,6 +5,8 @@
 // Generated: INPUTS(X), which is X(0) X(1) ... for all inputs. T is an unsigned integer of the
 // elements' size.
 
+#include "ptx/pdl.cuh"
+
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
@@ -24,6 +26,7 @@ concat(T* y, Index rows, Index pitch INPUTS(PARAMETER))
     const T* x = nullptr;
     Index width = 1, from = 1, start = 0;
     INPUTS(CHOICE)
+    grid_dependency_sync();
     const Index count = rows * width;
     const Index step = gridDim.x * (Index)256 * VECTOR;
     for (Index i = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR; i < count; i += step) {

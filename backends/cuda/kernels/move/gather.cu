@@ -2,6 +2,8 @@
 // integer of the elements' size, I the type of the indices, Index the type that counts elements.
 // Negative indices count from the end. What lies outside reads as 0 and is not written.
 
+#include "ptx/pdl.cuh"
+
 struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
@@ -20,6 +22,7 @@ gather(const T* x, const I* indices, T* y, Index count, Index size, Index places
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
     const Index row = i / inner, outer = row / places;
+    grid_dependency_sync();
     const Index at = place(indices[row - outer * places], size);
     y[i] = at < 0 ? T(0) : x[(outer * size + at) * inner + i - row * inner];
 }
@@ -31,6 +34,7 @@ gather_elements(const T* x, const I* indices, T* y, Index count, Index size, int
 {
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
+    grid_dependency_sync();
     const Index at = place(indices[i], size);
     Index rest = i, from = at * strides.at[axis];
 #pragma unroll
@@ -52,6 +56,7 @@ gather_nd(const T* x, const I* indices, T* y, Index count, Index places, Index i
     if (i >= count) return;
     const Index row = i / inner;
     Index from = row / places * of_batch + i - row * inner;
+    grid_dependency_sync();
     bool inside = true;
 #pragma unroll
     for (int a = 0; a < RANK; ++a) {
@@ -69,5 +74,6 @@ one_hot(const I* indices, const T* values, T* y, Index count, Index depth, Index
     const Index i = blockIdx.x * (Index)256 + threadIdx.x;
     if (i >= count) return;
     const Index row = i / inner, outer = row / depth;
+    grid_dependency_sync();
     y[i] = values[place(indices[outer * inner + i - row * inner], depth) == row - outer * depth];
 }

@@ -1,6 +1,8 @@
 // Results that depend on where they are. One thread a result; results are numbered as they lie in
 // memory. T is the type of the elements, or an unsigned integer of their size.
 
+#include "ptx/pdl.cuh"
+
 struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
@@ -37,6 +39,7 @@ pad(const T* x, const T* value, T* y, Index count, Index offset, Ints results, I
         to += place * places.at[axis];
         rest = next;
     }
+    grid_dependency_sync();
     y[to] = inside ? x[from] : value ? *value : T(0);
 }
 

@@ -1,6 +1,8 @@
 // Kernels that move elements and compute nothing. T is an unsigned integer of the elements' size:
 // only the number of bytes matters.
 
+#include "ptx/pdl.cuh"
+
 struct Ints {  // one number an axis, outermost first
     Index at[RANK];
 };
@@ -26,5 +28,6 @@ copy_strided(const T* x, T* y, Index count, Index offset, Ints sizes, Ints strid
         to += position * places.at[axis];
         rest = next;
     }
+    grid_dependency_sync();
     *(Words*)(y + (GAPS ? to : i)) = *(const Words*)(x + from);
 }

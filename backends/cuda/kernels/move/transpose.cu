@@ -3,6 +3,8 @@
 // images do, whose gaps belong to others, and as padded channels, which are part of the `width` of a
 // row of y and become zero. T is an unsigned integer of the elements' size.
 
+#include "ptx/pdl.cuh"
+
 constexpr int SIDE = 32, LANES = 8;
 
 extern "C" __global__ void __launch_bounds__(SIDE * LANES)
@@ -14,6 +16,7 @@ transpose(T* y, const T* x, int rows, int columns, int pitch_x, int pitch_y, int
     const int j0 = blockIdx.x % tiles * SIDE, i0 = blockIdx.x / tiles * SIDE;
     x += blockIdx.y * batch_x;
     y += blockIdx.y * batch_y;
+    grid_dependency_sync();
     for (int k = first; k < SIDE; k += LANES) {
         const int i = i0 + k, j = j0 + lane;
         tile[k][lane] = i < rows && j < columns ? x[(long long)i * pitch_x + j] : T(0);
@@ -33,5 +36,6 @@ repitch(T* y, const T* x, long long count, int columns, int width, int pitch_x, 
     if (i >= count) return;
     const long long row = i / width;
     const int column = i - row * width;
+    grid_dependency_sync();
     y[row * pitch_y + column] = column < columns ? x[row * pitch_x + column] : T(0);
 }

@@ -6,6 +6,8 @@
 // elements. Pixels of x and y lie row_x and row_y elements apart, more than they have channels where
 // they are slices.
 
+#include "ptx/pdl.cuh"
+
 struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
@@ -42,6 +44,7 @@ __device__ __forceinline__ void apply(const T* x, T* y, Find find, const T* z0, 
         const int channel = (thread - group * per_pixel) * VECTOR;
         const Index pixel = group * PIXELS;
         if (pixel >= pixels) return;
+        grid_dependency_sync();
         const Pairs by = find(channel);
         Words words[PIXELS];
 #pragma unroll
@@ -57,6 +60,7 @@ __device__ __forceinline__ void apply(const T* x, T* y, Find find, const T* z0, 
         const Index i = thread * VECTOR;
         if (i >= count) return;
         const int channel = i / inner % channels;
+        grid_dependency_sync();
         store(*(const Words*)(x + i), find(channel), y + i, i, channel, z0, z1);
     }
 }

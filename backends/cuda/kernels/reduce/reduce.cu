@@ -7,6 +7,7 @@
 // share a row; FIRST and LAST: whether this launch reads elements, and whether it gives results.
 
 #include "ptx/warp.cuh"
+#include "ptx/pdl.cuh"
 
 constexpr int ROWS = 8;      // warps of a block
 constexpr int COLUMNS = 32;  // lanes of a warp
@@ -40,6 +41,7 @@ reduce_rows(const From* x, To* y, long long results, int parts, int chunk, long 
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, share = warp % WARPS;
     const long long i = blockIdx.x * (long long)(ROWS / WARPS) + warp / WARPS;
+    grid_dependency_sync();
     State result = start();
     if (i < results) {
         const long long first = i % parts * chunk;
@@ -71,6 +73,7 @@ reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long 
     const long long first = blockIdx.x % parts * (long long)chunk;
     const From* from = x + (blockIdx.x / parts * count + first) * inner + column;
     const int length = min((long long)chunk, count - first);
+    grid_dependency_sync();
     State result = start();
     if (column < inner) {
 #pragma unroll 4
