@@ -139,7 +139,62 @@ def self_attention(rng: Rng) -> Sample:
     )
 
 
+def grouped(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, groups = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    heads, size = groups * int(rng.integers(1, 4)), int(rng.choice([8, 16, 32]))
+    kind = str(rng.choice(["prompt", "prompt with room", "step", "step with room", "chunk"]))
+    s = 1 if "step" in kind else int(rng.integers(1, 6))
+    before = 0 if "prompt" in kind else int(rng.integers(1, 6))
+    b = 1 if kind == "chunk" else b
+    total = before + s
+    room = total + 3 if "room" in kind else before
+    lens = rng.integers(max(1, s if before else 1), total + 1, b)
+    lens[0] = total
+    state = (b, groups, room, size) if room else None
+    packed = rng.random() < 0.4
+    inputs: Inputs = {
+        "query": floats(rng, b, s, (heads + 2 * groups * packed) * size, dtype=dtype),
+        "key": None if packed else floats(rng, b, s, groups * size, dtype=dtype),
+        "value": None if packed else floats(rng, b, s, groups * size, dtype=dtype),
+        "past_key": floats(rng, *state, dtype=dtype) if state else None,
+        "past_value": floats(rng, *state, dtype=dtype) if state else None,
+        "seqlens_k": (lens - 1).astype(np.int32),
+        "total_sequence_length": np.array(total, np.int32),
+        "cos_cache": None,
+        "sin_cache": None,
+        "position_ids": None,
+        "attention_bias": scores(rng, b, heads, s, total, dtype),
+        "head_sink": perhaps(rng, floats(rng, heads, dtype=dtype), 0.25),
+    }
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups}
+    if size > 8 and rng.random() < 0.7:
+        pairs = int(rng.choice([8, size // 2]))
+        attributes |= {"do_rotary": 1, "rotary_interleaved": int(rng.integers(2))}
+        for name in ("cos_cache", "sin_cache"):
+            inputs[name] = floats(rng, 16, pairs, dtype=dtype)
+        ids = np.clip(lens[:, np.newaxis] - s + np.arange(s), 0, None) + 1
+        inputs["position_ids"] = perhaps(rng, ids.astype(np.int64), 0.4)
+    choices = {"softcap": 2.0, "scale": 0.3, "smooth_softmax": 1}
+    attributes |= {n: v for n, v in choices.items() if rng.random() < 0.2}
+    if rng.random() < 0.4:
+        attributes["local_window_size"] = int(rng.integers(1, 5))
+    elif rng.random() < 0.2:
+        attributes["causal"] = 0
+    outputs = (True, True, True)
+    if rng.random() < 0.3:
+        attributes["qk_output"] = int(rng.integers(1, 3))
+        outputs = (True, True, True, True)
+    rows = lens - (lens - s if before else 0)
+    asked = np.arange(s) < rows[:, np.newaxis]
+    kept = (np.arange(max(room, total)) < lens[:, np.newaxis])[:, np.newaxis, :, np.newaxis]
+    shown = asked[:, np.newaxis, :, np.newaxis] & kept[:, :, :total].swapaxes(2, 3)
+    counts = {0: asked[:, :, np.newaxis], 1: kept, 2: kept, 3: shown}
+    return Sample("GroupQueryAttention", inputs, attributes, outputs, counts=counts)
+
+
 DRAWS: dict[str, Draw] = {
+    "GroupQueryAttention": grouped,
     "RotaryEmbedding": rotary,
     "MultiHeadAttention": multi_head,
     "Attention": self_attention,

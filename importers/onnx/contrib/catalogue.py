@@ -9,6 +9,7 @@ from .declaration import CONTRIB, DOMAIN, Contrib
 #: Operators of the domain com.microsoft, by the module here that states them.
 MODULES: dict[str, str] = {
     "activations": "BiasGelu FastGelu Gelu QuickGelu",
+    "grouped_query": "GroupQueryAttention",
     "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",

@@ -75,7 +75,7 @@ class Contrib:
             Input(
                 p.name,
                 _kind(self._hints[p.name]),
-                p.default is None,
+                _is_optional(self._hints[p.name]),
                 p.kind is p.VAR_POSITIONAL,
             )
             for p in found
@@ -149,6 +149,10 @@ def _kind(hint: Any) -> Kind:
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (member for member in get_args(hint) if member is not NoneType)
     return next(each for each in get_args(hint)[1:] if isinstance(each, Kind))
+
+
+def _is_optional(hint: Any) -> bool:
+    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
 
 
 def _rounded(value: Any) -> Any:

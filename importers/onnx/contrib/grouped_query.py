@@ -1,0 +1,218 @@
+"""GroupQueryAttention: what decoders run for every token, with keys and values in caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from ....runtime.ir import dtypes
+from .builder import Builder
+from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
+from .heads import head_size, join_heads, need_heads, positions, split_heads
+from .rotary import rotated
+from .sink import Scores, with_sink
+
+Cache = Annotated[str, Kind("C", dtypes.FLOATS | {dtypes.int8, dtypes.uint8, dtypes.float8e4m3fn})]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a call adds to the caches; vectors of int64.
+
+    Attributes:
+        length: [1], number of new positions.
+        total: [1], number of positions with the past, of the longest sequence.
+        past: [batch], number of positions in the cache before; None where there is no cache.
+        valid: [batch], number of positions with the past.
+        is_prompt: [1], bool: whether nothing lies before the new positions.
+    """
+
+    length: str
+    total: str
+    past: str | None
+    valid: str
+    is_prompt: str
+
+
+@contrib("GroupQueryAttention", outputs=(1, 4))
+def group_query_attention(
+    b: Builder,
+    query: T,
+    key: T | None,
+    value: T | None,
+    past_key: Cache | None,
+    past_value: Cache | None,
+    seqlens_k: Int32,
+    total_sequence_length: Int32,
+    cos_cache: T | None = None,
+    sin_cache: T | None = None,
+    position_ids: Int64 | None = None,
+    attention_bias: T | None = None,
+    head_sink: T | None = None,
+    k_scale: Float32 | None = None,
+    v_scale: Float32 | None = None,
+    q_norm_weight: T | None = None,
+    k_norm_weight: T | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-6,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float = 0.0,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = -1,
+    softcap: float = 0.0,
+    v_quant_type: str = "NONE",
+) -> Results:
+    """Attention of new positions to those in a cache, which they join.
+
+    A cache has room for the greatest length, or exactly what there was; the results have room for
+    what there is. Its rows behind a sequence's end stay as they are.
+    """
+    if sliding_window_cache:
+        raise b.unsupported(
+            "sliding_window_cache=1: a cache that forgets what leaves the window",
+            "export the model with caches of the whole length; local_window_size stays",
+        )
+    if k_scale or v_scale or not k_quant_type == v_quant_type == "NONE" or kv_cache_bit_width:
+        raise b.unsupported(
+            f"keys are cached as {k_quant_type}, values as {v_quant_type}",
+            "export the model with caches that are not quantized",
+        )
+    if causal not in (0, 1) or (not causal and local_window_size != -1):
+        raise b.error(f"causal={causal}, local_window_size={local_window_size} exclude each other")
+    if qk_output not in (0, 1, 2):
+        raise b.error(f"qk_output={qk_output}; expected 0, 1 or 2")
+    heads, groups = need_heads(b, num_heads), need_heads(b, kv_num_heads, "kv_num_heads")
+    if heads % groups:
+        raise b.error(f"num_heads={heads} is no multiple of kv_num_heads={groups}")
+    q, k, v, size = _heads(b, query, key, value, heads, groups)
+    if q_norm_weight is not None or k_norm_weight is not None:
+        q, k = _normalized(b, q, k, (q_norm_weight, k_norm_weight), size, qk_norm_epsilon)
+    step = _step(b, query, past_key, seqlens_k, total_sequence_length)
+    if do_rotary:
+        if cos_cache is None or sin_cache is None:
+            raise b.error("do_rotary=1 needs cos_cache and sin_cache")
+        ids = _ids(b, query, step, position_ids)
+        q, k = (rotated(b, x, cos_cache, sin_cache, ids, size, rotary_interleaved) for x in (q, k))
+    keys = _grown(b, past_key, k, step, "past_key", groups, size)
+    values = _grown(b, past_value, v, step, "past_value", groups, size)
+    sink = head_sink
+    if sink is None and smooth_softmax > 0:
+        sink = b.constant(np.zeros(heads, b.dtype(query)))
+    scale = scale or size**-0.5
+    window = local_window_size - 1 if local_window_size > 0 else -1
+    seen = b.Add(step.past, step.length) if causal and step.past is not None else step.valid
+    if step.past is None and causal:
+        seen = b.Expand(step.length, b.size(query, 0))
+    if sink is None:
+        y, _, _, scores = b.chosen(
+            "Attention",
+            (True, False, False, b.wants(3)),
+            q,
+            keys,
+            values,
+            attention_bias,
+            None,
+            None,
+            seen,
+            is_causal=causal,
+            left_window_size=window,
+            scale=scale,
+            softcap=softcap,
+            qk_matmul_output_mode=3 if qk_output == 2 else 2,
+        )
+    else:
+        b.need_shape(sink, "head_sink", heads)
+        how = Scores(heads, groups, size, scale, softcap, window, bool(causal), qk_output)
+        y, scores = with_sink(b, (q, keys, values), seen, attention_bias, sink, how)
+    qk = _visible(b, scores, step) if b.wants(3) else None
+    return join_heads(b, y, heads, size), keys, values, qk
+
+
+def _heads(
+    b: Builder, query: str, key: str | None, value: str | None, heads: int, groups: int
+) -> tuple[str, str, str, int]:
+    """Return queries, keys and values [batch, heads, length, size], and the size."""
+    b.rank(query, 3)
+    hidden = b.need_extent(query, 2)
+    if key is None or value is None:
+        if key is not None or value is not None:
+            raise b.error("key and value come together, or not at all in a packed query")
+        size = head_size(b, hidden, heads + 2 * groups, "the packed query")
+        sizes = b.ints(heads * size, groups * size, groups * size)
+        query, key, value = b.several("Split", 3, query, sizes, axis=2, num_outputs=3)
+    else:
+        size = head_size(b, hidden, heads, "the query")
+        for name, each in (("key", key), ("value", value)):
+            b.need_shape(each, name, b.dim(query, 0), b.dim(query, 1), groups * size)
+    q = split_heads(b, query, heads, size)
+    k, v = (split_heads(b, x, groups, size) for x in (key, value))
+    return q, k, v, size
+
+
+def _normalized(
+    b: Builder, q: str, k: str, weights: tuple[str | None, str | None], size: int, epsilon: float
+) -> tuple[str, str]:
+    """Return queries and keys with an RMSNormalization of every head."""
+    if weights[0] is None or weights[1] is None:
+        raise b.error("q_norm_weight and k_norm_weight come together, or not at all")
+    for name, weight in zip(("q_norm_weight", "k_norm_weight"), weights, strict=True):
+        b.need_shape(weight or "", name, size)
+    normal = (
+        b.RMSNormalization(x, w, epsilon=epsilon) for x, w in zip((q, k), weights, strict=True)
+    )
+    first, second = normal
+    return first, second
+
+
+def _step(b: Builder, query: str, past: str | None, seqlens_k: str, total: str) -> Step:
+    one = b.ints(1)
+    length = b.size(query, 1)
+    total = b.Reshape(b.cast(total, dtypes.int64), one)
+    valid = b.Add(b.Reshape(b.cast(seqlens_k, dtypes.int64), b.ints(-1)), one)
+    is_prompt = b.Equal(length, total)
+    before = None
+    if past is not None:
+        before = b.Where(is_prompt, b.ints(0), b.Sub(valid, length))
+    return Step(length, total, before, valid, is_prompt)
+
+
+def _ids(b: Builder, query: str, step: Step, given: str | None) -> str:
+    """Return the positions [batch, length]; those of a prompt count from the first one given."""
+    row = b.Unsqueeze(positions(b, step.length), b.ints(0))
+    shape = b.shape(b.size(query, 0), step.length)
+    if given is not None:
+        b.rank(given, 2)
+        first = b.slice(b.slice(given, 0, 0, 1), 1, 0, 1)
+        return b.Where(step.is_prompt, b.Add(row, first), given)
+    if step.past is None:
+        return b.Expand(row, shape)
+    return b.Expand(b.Add(row, b.Unsqueeze(step.past, b.ints(1))), shape)
+
+
+def _grown(
+    b: Builder, past: str | None, new: str, step: Step, name: str, groups: int, size: int
+) -> str:
+    """Return a cache [batch, heads, length, size] with the new rows in it."""
+    if past is None or step.past is None:
+        return new
+    b.need_shape(past, name, b.dim(new, 0), groups, b.dim(past, 2), size)
+    room = b.size(past, 2)
+    missing = b.Sub(b.Max(room, step.total), room)
+    widths = b.shape(b.ints(0, 0, 0, 0, 0, 0), missing, b.ints(0))
+    return b.TensorScatter(b.Pad(past, widths), new, step.past, axis=2)
+
+
+def _visible(b: Builder, scores: str, step: Step) -> str:
+    """Return scores of the keys that there are, with 0 where a query does not see one."""
+    scores = b.slice(scores, 3, 0, step.total)
+    return b.Where(b.IsInf(scores), b.number(0.0, scores), scores)

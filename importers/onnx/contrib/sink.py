@@ -1,0 +1,87 @@
+"""Attention with a sink: a term of each head's own in the denominator of the softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....runtime.ir import dtypes
+from .builder import Builder
+from .heads import positions
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How scores are made.
+
+    Attributes:
+        heads: of the queries.
+        groups: heads of the keys.
+        size: of a head.
+        scale: of the products.
+        softcap: their bound, 0 for none.
+        window: how many keys before its own position a query sees, -1 for all.
+        causal: whether it sees none behind its own position.
+        stage: 1 for the scores before the softmax, 2 for those behind it.
+    """
+
+    heads: int
+    groups: int
+    size: int
+    scale: float
+    softcap: float
+    window: int
+    causal: bool
+    stage: int
+
+
+def with_sink(
+    b: Builder, qkv: tuple[str, str, str], length: str, bias: str | None, sink: str, how: Scores
+) -> tuple[str, str]:
+    """Return the result [batch, heads, rows, size], and the scores [batch, heads, rows, keys].
+
+    Args:
+        b: adds the nodes.
+        qkv: queries [batch, heads, rows, size], keys and values of as many or fewer heads.
+        length: [batch], number of keys up to the last query.
+        bias: added to the scores; it may end before the keys do.
+        sink: [heads].
+        how: the rest.
+    """
+    query, key, value = qkv
+    heads, groups, size = how.heads, how.groups, how.size
+    rows, keys = b.size(query, 2), b.size(key, 2)
+    together = b.Mul(rows, b.ints(heads // groups))
+    query = b.reshape(b.Mul(query, b.number(how.scale, query)), 0, groups, together, size)
+    scores = b.MatMul(query, b.transpose(key, 0, 1, 3, 2))
+    scores = b.cast(b.reshape(scores, 0, heads, rows, keys), dtypes.float32)
+    if how.softcap > 0:
+        cap = b.number(how.softcap, scores)
+        scores = b.Mul(cap, b.Tanh(b.Div(scores, cap)))
+    if bias is not None:
+        short = b.Sub(keys, b.size(bias, 3))
+        widths = b.shape(b.ints(0, 0, 0, 0, 0, 0, 0), short)
+        scores = b.Add(scores, b.cast(b.Pad(bias, widths), dtypes.float32))
+    seen = _seen(b, rows, keys, length, how)
+    scores = b.Where(seen, scores, b.number(float("-inf"), scores))
+    batch = b.size(scores, 0)
+    extra = b.reshape(b.cast(sink, dtypes.float32), 1, heads, 1, 1)
+    extra = b.Expand(extra, b.shape(batch, heads, rows, 1))
+    shares = b.Softmax(b.Concat(scores, extra, axis=3), axis=3)
+    shares = b.cast(b.slice(shares, 3, 0, keys), b.dtype(value))
+    y = b.MatMul(b.reshape(shares, 0, groups, together, keys), value)
+    shown = shares if how.stage == 2 else b.cast(scores, b.dtype(value))
+    return b.reshape(y, 0, heads, rows, size), shown
+
+
+def _seen(b: Builder, rows: str, keys: str, length: str, how: Scores) -> str:
+    """Return which keys each query sees: [batch, 1, rows, keys]."""
+    ends = b.Unsqueeze(length, b.ints(1, 2, 3))
+    places = positions(b, keys)
+    seen = b.Less(places, ends)
+    if not how.causal:
+        return seen
+    own = b.Add(b.Unsqueeze(positions(b, rows), b.ints(1)), b.Sub(ends, rows))
+    seen = b.LessOrEqual(places, own)
+    if how.window < 0:
+        return seen
+    return b.And(seen, b.LessOrEqual(b.Sub(own, places), b.ints(how.window)))
