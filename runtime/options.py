@@ -181,9 +181,9 @@ def _range(name: str, value: Any) -> tuple[int, int, int]:
     expected = "minimum, usual and maximum size, such as (1, 8, 32)"
     sizes = arguments.items(name, value, expected)
     if len(sizes) == 3:
-        least, usual, most = (arguments.whole(1)(name, size) for size in sizes)
-        if least <= usual <= most:
-            return least, usual, most
+        minimum, usual, maximum = (arguments.whole(1)(name, size) for size in sizes)
+        if minimum <= usual <= maximum:
+            return minimum, usual, maximum
     raise arguments.refused(name, cast("object", value), expected)
 
 

@@ -294,9 +294,9 @@ def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any])
     for name in given:
         if name not in known:
             raise UsageError(f"{operator} has no attribute '{name}'{did_you_mean(name, known)}")
-    least, most = arity(kind)
-    if inputs < least or (most is not None and inputs > most):
-        raise UsageError(f"{operator} takes {least} to {most} inputs, not {inputs}")
+    minimum, maximum = arity(kind)
+    if inputs < minimum or (maximum is not None and inputs > maximum):
+        raise UsageError(f"{operator} takes {minimum} to {maximum} inputs, not {inputs}")
     plain = {name: _attribute(value) for name, value in given.items()}
     try:
         return make(kind, plain)

@@ -53,11 +53,11 @@ def _inputs(name: str, value: Any) -> Any:
 
 def _tolerance(name: str, value: Any) -> Any:
     """Take a number, or numbers by name of an output or a dtype."""
-    least = rules.number(least=0)
+    minimum = rules.number(minimum=0)
     if isinstance(value, Mapping):
         given = cast("Mapping[Any, Any]", value)
-        return rules.mapping("numbers by output or dtype", value=least)(name, given)
-    return least(name, value)
+        return rules.mapping("numbers by output or dtype", value=minimum)(name, given)
+    return minimum(name, value)
 
 
 def _repeat(name: str, value: Any) -> Any:
@@ -133,7 +133,7 @@ RULES: Mapping[str, Rule] = {
     "placement": rules.optional(_BACKEND),
     "capability": rules.optional(_BACKEND),
     "duration": rules.number(above=0),
-    "warm_up": rules.number(least=0),
+    "warm_up": rules.number(minimum=0),
     **dict.fromkeys(
         (
             "accuracy",

@@ -20,7 +20,7 @@ from .driver.status import check
 from .driver.step import bound
 from .interop.exchange import CudaExchange
 
-LEAST_CAPABILITY = (8, 0)
+MIN_CAPABILITY = (8, 0)
 #: The first version of the driver whose graphs have both branches of a condition.
 DECIDING = 12080
 
@@ -130,7 +130,7 @@ def _core_device(backend: str, ordinal: int) -> Device:
     core = Device(ordinal)
     core.set_current()
     capability = core.compute_capability
-    if capability < LEAST_CAPABILITY:
+    if capability < MIN_CAPABILITY:
         raise BackendUnavailable(
             backend,
             f"{core.name} has compute capability {capability[0]}.{capability[1]}; the kernels "

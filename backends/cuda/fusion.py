@@ -17,8 +17,8 @@ from .codegen.elementwise import CHEAP, in_chains
 from .gemm.atoms import HALVES
 
 #: Larger chains would need more registers than they save memory.
-MOST_CHAINED = 24
-MOST_OPERANDS = 8
+MAX_CHAINED = 24
+MAX_OPERANDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
     chain = [root]
     shape = root.output.tensor.dims
     grown = True
-    while grown and len(chain) < MOST_CHAINED:
+    while grown and len(chain) < MAX_CHAINED:
         grown = False
         for value in _operands(chain):
             source = value.producer
@@ -113,7 +113,7 @@ def _chain(graph: Graph, root: Node, free: Set[Node]) -> list[Node]:
             inside = all(reader in chain for reader in value.consumers)
             if not inside or graph.is_output(value) or not _suits(source, shape):
                 continue
-            if len(_operands([*chain, source])) <= MOST_OPERANDS:
+            if len(_operands([*chain, source])) <= MAX_OPERANDS:
                 chain.append(source)
                 grown = True
                 break

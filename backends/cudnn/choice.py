@@ -28,7 +28,7 @@ _REQUIRES = re.compile(r"Requires (\d+)")
 GLANCE, HOPELESS = 8, 1.3
 #: Engines of a division that are compiled to be measured: they take cuDNN 0.02 to 0.6 s each, and
 #: those that its heuristics propose first are the best.
-MOST_COMPILED = 6
+MAX_COMPILED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,8 @@ class Judge(Protocol):
         """
         ...
 
-    def microseconds(self, choice: Choice, least: float) -> float:
-        """Return how long a choice takes; what is far from `least` need not be measured well.
+    def microseconds(self, choice: Choice, minimum: float) -> float:
+        """Return how long a choice takes; what is far from `minimum` need not be measured well.
 
         Raises:
             NoPlan: it fails.
@@ -321,34 +321,34 @@ def _fastest(session: Session, task: Task, judge: Judge) -> tuple[Choice, list[T
     """Return the fastest choice, and all that were measured."""
     trials: list[Trial] = []
     best: Choice | None = None
-    least = inf
+    minimum = inf
     for number, way in enumerate(task.ways):
         times: list[float] = []
-        for choice in _choices(session, task, way, [], MOST_COMPILED):
-            if number and len(times) == GLANCE and min(times) > HOPELESS * least:
+        for choice in _choices(session, task, way, [], MAX_COMPILED):
+            if number and len(times) == GLANCE and min(times) > HOPELESS * minimum:
                 break
             try:
-                time = judge.microseconds(choice, least)
+                time = judge.microseconds(choice, minimum)
             except NoPlan:
                 continue
             except DeviceOutOfMemory:
                 break  # nothing can be measured beside a model that fills the GPU
             times.append(time)
             trials.append(Trial(number, choice.engine.name, time))
-            if time < least:
-                best, least = replace(choice, microseconds=time), time
+            if time < minimum:
+                best, minimum = replace(choice, microseconds=time), time
     if best is None:
         return _first(session, task, judge), []
     return replace(best, among=len(trials), first=trials[0].microseconds), trials
 
 
 def _choices(
-    session: Session, task: Task, way: Division, tried: list[str], most_compiled: float = inf
+    session: Session, task: Task, way: Division, tried: list[str], max_compiled: float = inf
 ) -> Iterator[Choice]:
     """Yield what is possible, most promising first; note in `tried` what cuDNN refused."""
     try:
         graph = task.graph(way, session)
-        for engine in graph.engines(most_compiled):
+        for engine in graph.engines(max_compiled):
             yield Choice(engine, way.rest, front=way.front)
     except NoPlan as error:
         tried.append(str(error))
@@ -364,7 +364,7 @@ def _summary(graph: OperationGraph) -> str:
     others = [r for r in reasons if r not in numerics and r not in memory]
     parts = [
         f"{len(numerics)} use TF32, Winograd or FFT or are not repeatable" if numerics else "",
-        f"{len(memory)} want more workspace than {graph.limit} bytes{_least(memory)}"
+        f"{len(memory)} want more workspace than {graph.limit} bytes{_minimum(memory)}"
         if memory
         else "",
         f"{len(others)} did not build ({others[0]})" if others else "",
@@ -372,7 +372,7 @@ def _summary(graph: OperationGraph) -> str:
     return f"{len(reasons)} plans: " + ", ".join(filter(None, parts))
 
 
-def _least(refusals: Sequence[str]) -> str:
+def _minimum(refusals: Sequence[str]) -> str:
     """Return what the most modest of cuDNN's engines wants, if it says so."""
     numbers = [int(found[1]) for found in map(_REQUIRES.search, refusals) if found]
     return f", {min(numbers)} at least" if numbers else ""

@@ -159,11 +159,11 @@ class Convolution:
             return SLOW
         images, filters, *spatial = self.y.dims
         shape = (images * prod(spatial), filters, prod(self.w.dims[1:]))
-        least = min(known.microseconds(*shape) for known in TILES.values())
+        minimum = min(known.microseconds(*shape) for known in TILES.values())
         time = TILES[tile].microseconds(*shape) * (1 if form == "k18=0" else OTHERWISE)
-        if time > least + KERNEL + 8 * prod(self.y.dims) / MEMORY:
+        if time > minimum + KERNEL + 8 * prod(self.y.dims) / MEMORY:
             return SLOW
-        return min(SLOW - 1, int(20 * (time / least - 1)))
+        return min(SLOW - 1, int(20 * (time / minimum - 1)))
 
     def express(self, graph: Any, cudnn: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put it into a graph; see `Operation`."""

@@ -153,19 +153,19 @@ class OperationGraph:
     def _name(self, index: int) -> str:
         return str(self.frontend.get_plan_name_at_index(index))
 
-    def engines(self, most_compiled: float = inf) -> Iterator[Engine]:
+    def engines(self, max_compiled: float = inf) -> Iterator[Engine]:
         """Yield every engine that is allowed, built, by rank and in the heuristics' order.
 
         Args:
-            most_compiled: how many of those that are compiled at run time are tried.
+            max_compiled: how many of those that are compiled at run time are tried.
 
         Raises:
             NoPlan: the heuristics propose nothing at all.
         """
         for index in self._order():
             if self._compiled[index]:
-                most_compiled -= 1
-                if most_compiled < 0:
+                max_compiled -= 1
+                if max_compiled < 0:
                     continue
             try:
                 yield self._built(index)

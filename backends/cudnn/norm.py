@@ -24,7 +24,7 @@ from ...runtime.ops.norm import (
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.options import Options
 from ...runtime.plan.partition import results_of
-from ..cuda.norm.norm_rows import MOST_KEPT, MOST_WARPS
+from ..cuda.norm.norm_rows import MAX_KEPT, MAX_WARPS
 from ..cuda.ops.norm import pack_batch_norm
 from ..cuda.recipe.operands import Packed
 from .choice import Division, Task
@@ -159,7 +159,7 @@ def _slow(x: Value, count: int) -> str:
     into registers. For long rows of 16 bits cuDNN compiles an engine of 17 s.
     """
     nbytes = count * x.tensor.dtype.itemsize
-    if nbytes % 128 and count <= 32 * MOST_WARPS * MOST_KEPT:
+    if nbytes % 128 and count <= 32 * MAX_WARPS * MAX_KEPT:
         return (
             f"rows of {nbytes} bytes, not a multiple of 128; on an H200 1000 rows of 1000 float32"
             " take cuDNN 12.9 us, the cuda kernel 3.7 us"

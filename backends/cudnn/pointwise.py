@@ -17,7 +17,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Format, Formats
 from ..cuda.algorithms.registry import KERNELS
 from ..cuda.codegen.elementwise import is_elementwise
-from ..cuda.fusion import MOST_CHAINED, Group, groups
+from ..cuda.fusion import MAX_CHAINED, Group, groups
 from ..cuda.recipe.layout import Ints, broadcast_strides, merge, order
 from .choice import Task
 from .operation import FLOATS, NEVER, Operand
@@ -213,8 +213,8 @@ def _columns(size: int) -> int:
     even = size & -size
     if even >= SHORTEST:
         return min(even, SHORT)
-    most = min(size, LONGEST)
-    divisors = (n for n in range(most, isqrt(most), -1) if size % n == 0)
+    maximum = min(size, LONGEST)
+    divisors = (n for n in range(maximum, isqrt(maximum), -1) if size % n == 0)
     return next(divisors, size)
 
 
@@ -320,7 +320,7 @@ def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
     for current in waiting:
         yield current
         begins = current is node or is_elementwise(current.op)
-        if not begins or len(waiting) > 4 * MOST_CHAINED:
+        if not begins or len(waiting) > 4 * MAX_CHAINED:
             continue
         sources = [value.producer for value in current.reads]
         for other in (*sources, *current.output.consumers):

@@ -101,7 +101,7 @@ NO_TAIL = Tail()
 # ── what follows a node ──────────────────────────────────────────────────────────────────────────
 
 #: Tensors that a tail reads besides what it is applied to.
-MOST_OPERANDS = 2
+MAX_OPERANDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def follow(graph: Graph, value: Value, free: Set[Node], axis: int = 1) -> Follow
         elif given.data is not None and _is_per_channel(given.tensor.dims, shape, axis):
             roles[given] = f"channels{len(across)}"
             across[roles[given]] = given
-        if place == len(roles) or place == MOST_OPERANDS:
+        if place == len(roles) or place == MAX_OPERANDS:
             raise _Unfit
         return roles[given]
 

@@ -148,10 +148,10 @@ class Bench:
             self._stream.synchronize()
             self._device.record(run)
 
-    def microseconds(self, choice: Choice, least: float) -> float:
+    def microseconds(self, choice: Choice, minimum: float) -> float:
         """Return the median time of a choice."""
         with self._running(choice) as run:
-            return microseconds(self._device, run, self._stream, least)
+            return microseconds(self._device, run, self._stream, minimum)
 
     @contextmanager
     def _running(self, choice: Choice) -> Generator[Run]:

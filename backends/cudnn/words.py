@@ -78,7 +78,7 @@ def _greatest(w: Writer, x: Any, y: Any) -> Any:
     return w.choose(w("cmp_neq", x, x), x, w.choose(w("cmp_gt", x, y), x, y))
 
 
-def _least(w: Writer, x: Any, y: Any) -> Any:
+def _minimum(w: Writer, x: Any, y: Any) -> Any:
     return w.choose(w("cmp_neq", x, x), x, w.choose(w("cmp_lt", x, y), x, y))
 
 
@@ -185,7 +185,7 @@ WORDS: dict[type[Op], Word] = {
     ops.Mod: _is("mod"),  # only fmod
     ops.Pow: _is("pow"),
     ops.Max: _folded(_greatest),
-    ops.Min: _folded(_least),
+    ops.Min: _folded(_minimum),
     ops.Mean: _mean,
     ops.Neg: _is("neg"),
     ops.Abs: _is("abs"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .compiler import Compiler
 
 #: How many nodes a region has at least that is worth a call.
-LEAST_VARIABLE = "TERCET_OPENVINO_LEAST"
+MIN_NODES_VARIABLE = "TERCET_OPENVINO_LEAST"
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
@@ -23,17 +23,17 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 
     Raises:
         BackendUnavailable: the package is not installed, is too old, or has no CPU plugin.
-        UsageError: `LEAST_VARIABLE` holds no number.
+        UsageError: `MIN_NODES_VARIABLE` holds no number.
     """
     from .vendor import load
 
     load()
     from ..numpy import open_backends as open_numpy
-    from ..regions.regions import least_by
+    from ..regions.regions import min_nodes
     from .backend import OpenvinoBackend
 
     compiler = _compiler(options.cache / "openvino")
-    return OpenvinoBackend(compiler, least_by(LEAST_VARIABLE)), *open_numpy(options)
+    return OpenvinoBackend(compiler, min_nodes(MIN_NODES_VARIABLE)), *open_numpy(options)
 
 
 @cache

@@ -14,7 +14,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline
 from ...runtime.plan.host import HOST, HostDevice
 from ...runtime.plan.partition import reads_of
-from ..regions.regions import LEAST, Region, regions
+from ..regions.regions import MIN_NODES, Region, regions
 from ..regions.section import section
 from .compiler import Compiler, Engine, Refused, layers_of
 from .forms import MARK, spelled
@@ -40,15 +40,15 @@ class OpenvinoBackend:
 
     Args:
         compiler: compiles regions and keeps them.
-        least: nodes that compute something which a region has at least, unless one of them
+        minimum: nodes that compute something which a region has at least, unless one of them
             multiplies matrices or has a large result.
     """
 
     name = "openvino"
 
-    def __init__(self, compiler: Compiler, least: int = LEAST) -> None:
+    def __init__(self, compiler: Compiler, minimum: int = MIN_NODES) -> None:
         self._compiler = compiler
-        self._least = least
+        self._minimum = minimum
         self._judge = Judge(compiler)
         self._barred: dict[str, str] = {}
 
@@ -80,7 +80,7 @@ class OpenvinoBackend:
         computing = [node for node in region if not node.op.view]
         if not computing or not reads_of(region):
             return False
-        return len(computing) >= self._least or any(map(_is_large, computing))
+        return len(computing) >= self._minimum or any(map(_is_large, computing))
 
     def _answer(self, graph: Graph, node: Node, options: Options) -> tuple[str, bool]:
         """Return why a node belongs to no region, or no reason, and whether it is spelled out."""

@@ -205,10 +205,10 @@ def as_tensor(vendor: Library, data: Array) -> Any:
 
 
 def _bounds(
-    vendor: Library, least: Sequence[int], usual: Sequence[int], most: Sequence[int]
+    vendor: Library, minimum: Sequence[int], usual: Sequence[int], maximum: Sequence[int]
 ) -> Any:
     api = vendor.api
-    sizes = zip(least, most, strict=True)
+    sizes = zip(minimum, maximum, strict=True)
     return api.PartialShape([api.Dimension(low, high) for low, high in sizes])
 
 

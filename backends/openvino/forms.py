@@ -81,9 +81,9 @@ class _Speller:
         """max(x, 0): the exponential of `Elu` is compared in a way that lets NaN through."""
         return self.add(Elu(alpha=-0.0), x)
 
-    def at_most(self, most: float, x: Value) -> Value:
+    def at_most(self, maximum: float, x: Value) -> Value:
         """min(x, most): of two operands the second is kept where one is NaN."""
-        return self.add(Min(), self.scalar(most), x)
+        return self.add(Min(), self.scalar(maximum), x)
 
     def unit(self, x: Value) -> Value:
         """0 to 1 for every number, NaN for NaN."""
@@ -99,11 +99,11 @@ def _relu(s: _Speller) -> Value | None:
 
 
 def _clip(s: _Speller) -> Value | None:
-    least, most = s.bound(1, -np.inf), s.bound(2, np.inf)
-    if least != 0 or most is None or most < 0:
+    minimum, maximum = s.bound(1, -np.inf), s.bound(2, np.inf)
+    if minimum != 0 or maximum is None or maximum < 0:
         return None
     found = s.relu(s.x)
-    return found if most == np.inf else s.at_most(most, found)
+    return found if maximum == np.inf else s.at_most(maximum, found)
 
 
 def _hard_sigmoid(s: _Speller) -> Value | None:

@@ -12,7 +12,7 @@ from typing import Any
 from ...runtime.errors import BackendUnavailable
 
 #: The oldest release whose calls this package uses.
-LEAST = (2025, 0)
+MIN_VERSION = (2025, 0)
 DEVICE = "CPU"
 #: Variables that keep its kernels from instructions that the CPU has, such as AVX-512.
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -27,7 +27,7 @@ _NOISE = (
     "Model was",
 )
 #: Characters of a message that are shown.
-_MOST = 300
+_MAX_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def load() -> Library:
     except (PackageNotFoundError, ImportError, OSError) as error:
         missing = f"the package openvino is not installed or lacks its libraries ({error})"
         raise BackendUnavailable("openvino", missing, _INSTALL) from error
-    if _numbers(found) < LEAST:
-        wanted = ".".join(map(str, LEAST))
+    if _numbers(found) < MIN_VERSION:
+        wanted = ".".join(map(str, MIN_VERSION))
         missing = f"OpenVINO {wanted} or newer is needed, {found} is installed"
         raise BackendUnavailable("openvino", missing, _INSTALL)
     core = api.Core()
@@ -89,4 +89,4 @@ def gist(error: BaseException) -> str:
     lines = (line.strip().removeprefix("-- ") for line in str(error).splitlines())
     said = "; ".join(line for line in lines if line and not line.startswith(_NOISE))
     said = said or " ".join(str(error).split()) or type(error).__name__
-    return said if len(said) <= _MOST else f"{said[: _MOST - 1]}…"
+    return said if len(said) <= _MAX_TEXT else f"{said[: _MAX_TEXT - 1]}…"

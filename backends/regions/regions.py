@@ -13,7 +13,7 @@ _Parts = dict[Node, list[Node]]
 
 #: Nodes that compute something which a region has at least, unless one of them multiplies matrices:
 #: an engine is launched at the cost of several kernels.
-LEAST = 4
+MIN_NODES = 4
 
 
 def regions(graph: Graph, taken: Set[Node]) -> list[Region]:
@@ -44,14 +44,14 @@ def regions(graph: Graph, taken: Set[Node]) -> list[Region]:
     return sorted(found, key=lambda part: order[part[0]])
 
 
-def is_worthwhile(region: Region, least: int = LEAST) -> bool:
+def is_worthwhile(region: Region, minimum: int = MIN_NODES) -> bool:
     """Whether a region is large enough for an engine of its own."""
     computing = [node for node in region if not node.op.view]
-    return len(computing) >= least or any(node.op.dense for node in computing)
+    return len(computing) >= minimum or any(node.op.dense for node in computing)
 
 
-def least_by(variable: str) -> int:
-    """Return how many nodes a region has at least: `LEAST`, or what a variable says.
+def min_nodes(variable: str) -> int:
+    """Return how many nodes a region has at least: `MIN_NODES`, or what a variable says.
 
     Raises:
         UsageError: the variable holds no number above 0.
@@ -59,7 +59,7 @@ def least_by(variable: str) -> int:
     said = os.environ.get(variable, "")
     if said and not (said.isascii() and said.isdigit() and int(said)):
         raise UsageError(f"{variable}={said}: it must be a number, 1 or greater")
-    return int(said) if said else LEAST
+    return int(said) if said else MIN_NODES
 
 
 def _sources(node: Node) -> list[Node]:

@@ -184,5 +184,5 @@ def _profile(twin: Value | None, dims: Ints, ranges: Ranges) -> Profile | None:
         if known is None or not known[0] <= now <= known[2]:
             return None
         sizes.append(known)
-    least, usual, most = (tuple(size[i] for size in sizes) for i in range(3))
-    return least, usual, most
+    minimum, usual, maximum = (tuple(size[i] for size in sizes) for i in range(3))
+    return minimum, usual, maximum

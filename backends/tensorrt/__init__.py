@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .engines import Engines
 
 #: How many nodes a region has at least that is worth an engine.
-LEAST_VARIABLE = "TERCET_TENSORRT_LEAST"
+MIN_NODES_VARIABLE = "TERCET_TENSORRT_LEAST"
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
@@ -41,7 +41,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     except BackendUnavailable as error:
         raise BackendUnavailable("tensorrt", error.missing, error.remedy) from None
     from ..cuda.device import open_device
-    from ..regions.regions import least_by
+    from ..regions.regions import min_nodes
     from .backend import TensorrtBackend
 
     device = open_device(options.cache, "tensorrt", options.device)
@@ -49,7 +49,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     if obstacle:
         missing = f"{engines.vendor} runs no engines on {device.description}: {obstacle}"
         raise BackendUnavailable("tensorrt", missing, "use another GPU, or the backend cudnn")
-    return TensorrtBackend(device, engines, least=least_by(LEAST_VARIABLE)), *cuda
+    return TensorrtBackend(device, engines, minimum=min_nodes(MIN_NODES_VARIABLE)), *cuda
 
 
 @cache

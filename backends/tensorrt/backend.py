@@ -11,7 +11,7 @@ from ...runtime.ir.graph import Graph, Node
 from ...runtime.ops.recurrent import GRU, LSTM, RNN
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Device, Step, View
-from ..regions.regions import LEAST, Region, is_worthwhile, regions
+from ..regions.regions import MIN_NODES, Region, is_worthwhile, regions
 from ..regions.section import Section, section
 from .build import Refused, Settings
 from .claims import OPSET, refusals
@@ -42,7 +42,7 @@ class TensorrtBackend:
         device: shared with the cuda kernels, which take what is declined.
         engines: builds and keeps them.
         pointer: gives the address of a view on the device; CUDA's where None.
-        least: nodes that compute something which a region has at least, unless one of them
+        minimum: nodes that compute something which a region has at least, unless one of them
             multiplies matrices.
     """
 
@@ -53,12 +53,12 @@ class TensorrtBackend:
         device: Device,
         engines: EngineSource,
         pointer: Pointer | None = None,
-        least: int = LEAST,
+        minimum: int = MIN_NODES,
     ) -> None:
         self.device = device
         self._engines = engines
         self._pointer = pointer or _on_cuda
-        self._least = least
+        self._minimum = minimum
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield a claim for each region that is worth an engine, a reason for every other node."""
@@ -67,7 +67,7 @@ class TensorrtBackend:
             if reason and not node.op.view:
                 yield Decline(node, reason)
         for region in regions(graph, {node for node, reason in why.items() if not reason}):
-            if is_worthwhile(region, self._least):
+            if is_worthwhile(region, self._minimum):
                 yield Claim(region, partial(self._build, graph, region, options))
                 continue
             for node in region:

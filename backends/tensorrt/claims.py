@@ -56,7 +56,7 @@ MOVING: frozenset[type[Op]] = frozenset(
     )
 )
 #: Axes that a tensor has at most.
-MOST_AXES = 8
+MAX_AXES = 8
 #: Inputs that say what the result looks like; engines have that fixed.
 PARAMETERS = frozenset(
     (
@@ -105,7 +105,7 @@ def refusal(graph: Graph, node: Node, takes: Callable[[str], bool], vendor: str)
 
 def _of_borders(node: Node) -> str:
     for value in (*node.reads, *node.outputs):
-        if len(value.tensor.dims) > MOST_AXES:
+        if len(value.tensor.dims) > MAX_AXES:
             return f"'{value.name}' has {len(value.tensor.dims)} axes"
         if 0 in value.tensor.dims and not value.is_constant:
             return f"'{value.name}' has no elements"

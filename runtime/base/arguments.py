@@ -64,9 +64,9 @@ def anything(name: str, value: Any) -> Any:
     return value
 
 
-def whole(least: int | None = None, most: int = MAX_SIZE) -> Rule:
+def whole(minimum: int | None = None, maximum: int = MAX_SIZE) -> Rule:
     """Return the rule of a whole number within bounds."""
-    bound = "" if least is None else f" >= {least}"
+    bound = "" if minimum is None else f" >= {minimum}"
 
     def rule(name: str, value: Any) -> int:
         expected = f"a whole number{bound}"
@@ -76,18 +76,20 @@ def whole(least: int | None = None, most: int = MAX_SIZE) -> Rule:
             number = operator.index(value)
         except TypeError as error:  # an array of several
             raise refused(name, value, expected) from error
-        if least is not None and number < least:
+        if minimum is not None and number < minimum:
             raise refused(name, value, expected)
-        if number > most:
-            raise refused(name, value, f"{expected}, at most {most}")
+        if number > maximum:
+            raise refused(name, value, f"{expected}, at most {maximum}")
         return number
 
     return rule
 
 
-def number(*, above: float | None = None, least: float | None = None) -> Rule:
+def number(*, above: float | None = None, minimum: float | None = None) -> Rule:
     """Return the rule of a finite number that is above, or at least, some other."""
-    bound = f" > {above:g}" if above is not None else f" >= {least:g}" if least is not None else ""
+    bound = (
+        f" > {above:g}" if above is not None else f" >= {minimum:g}" if minimum is not None else ""
+    )
 
     def rule(name: str, value: Any) -> float:
         is_number = isinstance(value, int | float | np.integer | np.floating)
@@ -98,7 +100,7 @@ def number(*, above: float | None = None, least: float | None = None) -> Rule:
         except OverflowError as error:
             expected = f"a number{bound} within the range of float64"
             raise refused(name, cast("object", value), expected) from error
-        small = (above is not None and found <= above) or (least is not None and found < least)
+        small = (above is not None and found <= above) or (minimum is not None and found < minimum)
         if small or not math.isfinite(found):
             raise refused(name, cast("object", value), f"a finite number{bound}")
         return found

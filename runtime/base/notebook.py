@@ -8,7 +8,7 @@ from html import escape
 from ..text import printable
 
 _STYLE = "line-height: 1.25; overflow-x: auto; white-space: pre"
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 
 
 class Shown(ABC):
@@ -30,5 +30,5 @@ class Shown(ABC):
 def one_line(name: str, text: str) -> str:
     """Return ``<tercet.NAME text>``, without line breaks and not too long."""
     plain = printable(text.replace("\n", " "))
-    cut = plain if len(plain) <= MOST_CHARACTERS else f"{plain[: MOST_CHARACTERS - 3]}..."
+    cut = plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 3]}..."
     return f"<tercet.{name} {cut}>"

@@ -55,7 +55,7 @@ class Body:
     Args:
         layout: of a graph whose inputs and results all lie on the device.
         captures: the place in `Node.captures`, by name of the input that stands for it.
-        most: lanes of its rows, see `lanes`.
+        maximum: lanes of its rows, see `lanes`.
 
     Attributes:
         graph: what it runs.
@@ -64,14 +64,14 @@ class Body:
         scratch: bytes of the memory that it wants; set by `place`.
     """
 
-    def __init__(self, layout: Layout, captures: Mapping[str, int], most: int) -> None:
+    def __init__(self, layout: Layout, captures: Mapping[str, int], maximum: int) -> None:
         self.graph = layout.graph
         self.rows = layout.rows
         self.outside: frozenset[str] = frozenset()
         self.scratch = 0
         self._layout = layout
         self._captures = captures
-        self._lanes = assign(self.rows, most)
+        self._lanes = assign(self.rows, maximum)
         inputs = layout.inputs.items()
         self._given = {slot: name for name, slot in inputs if slot.alias is None}
         self._copied = {slot: name for name, slot in inputs if slot.alias is not None}

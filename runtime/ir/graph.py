@@ -133,9 +133,9 @@ class Graph:
             before: the node to put it in front of; behind all where None.
             origin: nodes that it replaces, whose names it remembers.
         """
-        least, most = arity(type(op))
-        if len(inputs) < least or (most is not None and len(inputs) > most):
-            raise ValueError(f"{op} takes {least} to {most} inputs, not {len(inputs)}")
+        minimum, maximum = arity(type(op))
+        if len(inputs) < minimum or (maximum is not None and len(inputs) > maximum):
+            raise ValueError(f"{op} takes {minimum} to {maximum} inputs, not {len(inputs)}")
         label = _fresh(name or type(op).__name__, self._node_names)
         node = Node(
             op, label, tuple(dict.fromkeys(n for o in origin for n in o.origin)) or (label,)

@@ -188,8 +188,8 @@ def arity(operator: type[Op]) -> tuple[int, int | None]:
     parameters = list(inspect.signature(operator.infer).parameters.values())[1:]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     named = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    least = sum(p.default is p.empty for p in named)
-    return least, None if variadic else len(named)
+    minimum = sum(p.default is p.empty for p in named)
+    return minimum, None if variadic else len(named)
 
 
 @per_operator

@@ -100,10 +100,10 @@ class CountedNonMaxSuppression(Counted):
     ) -> tuple[TensorType, TensorType]:
         images, classes, count = scores.dims
         limit = max_output_boxes_per_class
-        most = 0 if limit is None else count
+        maximum = 0 if limit is None else count
         if limit is not None and limit.known is not None and limit.known.size:
-            most = max(0, min(most, int(limit.known.flat[0])))
-        return TensorType(int64, (images * classes * most, 3)), COUNT
+            maximum = max(0, min(maximum, int(limit.known.flat[0])))
+        return TensorType(int64, (images * classes * maximum, 3)), COUNT
 
 
 def within_bounds(op: Op) -> Counted | None:

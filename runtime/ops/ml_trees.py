@@ -70,8 +70,8 @@ class TreeEnsemble(Op):
 def need_features(features: Iterable[int], x: TensorType) -> None:
     """Raise ShapeError for a node that looks at a column that `x` does not have."""
     columns = x.shape[-1] if x.shape else None
-    most = columns if isinstance(columns, int) else MAX_SIZE
-    wrong = next((feature for feature in features if not 0 <= feature < most), None)
+    maximum = columns if isinstance(columns, int) else MAX_SIZE
+    wrong = next((feature for feature in features if not 0 <= feature < maximum), None)
     if wrong is not None:
         raise ShapeError(f"nodes_featureids has {wrong}; x has {columns or '?'} columns")
 

@@ -126,7 +126,7 @@ class Split(Op):
     num_outputs: int | None = None
 
     def infer(self, input: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
-        sizes = ints_of(split, "split", most=_MAX_OUTPUTS)
+        sizes = ints_of(split, "split", maximum=_MAX_OUTPUTS)
         count = self.num_outputs or len(sizes or ())
         if not 0 < count <= _MAX_OUTPUTS or (sizes is not None and len(sizes) != count):
             given = "no split" if sizes is None else f"{len(sizes)} sizes in split"
@@ -252,7 +252,7 @@ class Pad(Op):
         need_choice(self.mode, "mode", "constant", "reflect", "edge", "wrap")
         same_dtype(data, constant_value)
         need_one(constant_value, "constant_value")
-        amounts = ints_of(pads, "pads", most=2 * MAX_RANK)
+        amounts = ints_of(pads, "pads", maximum=2 * MAX_RANK)
         along = exact_ints_of(axes, "axes")
         if data.shape is None:
             if axes is None and amounts is not None:

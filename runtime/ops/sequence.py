@@ -104,7 +104,7 @@ class SplitToSequence(Op):
 
 def _part_size(split: TensorType, length: Dim) -> Dim:
     """Return the size that all parts have, or None."""
-    sizes = ints_of(split, "split", most=1 << 16)
+    sizes = ints_of(split, "split", maximum=1 << 16)
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return None
     exact = [size for size in sizes if isinstance(size, int)]

@@ -225,7 +225,7 @@ def common_type(a: ValueType | None, b: ValueType | None, what: str) -> ValueTyp
     raise ShapeError(f"{what} is {a} or {b}; expected the same dtype")
 
 
-def ints_of(x: TensorType | None, name: str, most: int = MAX_RANK) -> tuple[Dim, ...] | None:
+def ints_of(x: TensorType | None, name: str, maximum: int = MAX_RANK) -> tuple[Dim, ...] | None:
     """Return the elements of the small integer vector (or scalar) `name` as far as known.
 
     Returns:
@@ -233,7 +233,7 @@ def ints_of(x: TensorType | None, name: str, most: int = MAX_RANK) -> tuple[Dim,
         where the input is left out.
 
     Raises:
-        ShapeError: it is not integer, has more than one axis, or more than `most` elements.
+        ShapeError: it is not integer, has more than one axis, or more than `maximum` elements.
     """
     if x is None:
         return None
@@ -245,8 +245,8 @@ def ints_of(x: TensorType | None, name: str, most: int = MAX_RANK) -> tuple[Dim,
     count = product(x.shape)
     if not isinstance(count, int):
         return None
-    if count > most:
-        raise ShapeError(f"{name} has {count} elements; expected at most {most}")
+    if count > maximum:
+        raise ShapeError(f"{name} has {count} elements; expected at most {maximum}")
     return (None,) * count if x.ints is None else x.ints
 
 
@@ -261,7 +261,7 @@ def exact_ints_of(x: TensorType | None, name: str) -> tuple[int, ...] | None:
 
 def int_of(x: TensorType | None, name: str) -> Dim:
     """Return the one element of the integer scalar (or vector of length 1) `name`."""
-    found = ints_of(x, name, most=1)
+    found = ints_of(x, name, maximum=1)
     if found is None:
         return None
     if len(found) != 1:

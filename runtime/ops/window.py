@@ -239,18 +239,18 @@ def _axes(op: Op, kernel: Ints, rank: int) -> list[_Axis]:
     auto_pad = cast(str, getattr(op, "auto_pad", "NOTSET"))
     if auto_pad not in AUTO_PADS:
         raise ShapeError(f"auto_pad={auto_pad!r}; ONNX has {', '.join(AUTO_PADS)}")
-    pads = _ints(op, "pads", 2 * rank, default=0, least=0)
+    pads = _ints(op, "pads", 2 * rank, default=0, minimum=0)
     if auto_pad != "NOTSET":
         pads = (0,) * (2 * rank)
     if any(k < 1 for k in kernel):
         raise ShapeError(f"a window of {kernel}; every size must be 1 or more")
     per_axis = zip(
         kernel,
-        _ints(op, "strides", rank, default=1, least=1),
-        _ints(op, "dilations", rank, default=1, least=1),
+        _ints(op, "strides", rank, default=1, minimum=1),
+        _ints(op, "dilations", rank, default=1, minimum=1),
         pads[:rank],
         pads[rank:],
-        _ints(op, "output_padding", rank, default=0, least=0),
+        _ints(op, "output_padding", rank, default=0, minimum=0),
         strict=True,
     )
     ceil = bool(getattr(op, "ceil_mode", 0))
@@ -260,16 +260,18 @@ def _axes(op: Op, kernel: Ints, rank: int) -> list[_Axis]:
 def _output_shape(op: Op, rank: int) -> tuple[int | None, ...]:
     if getattr(op, "output_shape", None) is None:
         return (None,) * rank
-    return _ints(op, "output_shape", rank, default=1, least=1)
+    return _ints(op, "output_shape", rank, default=1, minimum=1)
 
 
-def _ints(op: Op, name: str, length: int, *, default: Literal[0, 1], least: Literal[0, 1]) -> Ints:
+def _ints(
+    op: Op, name: str, length: int, *, default: Literal[0, 1], minimum: Literal[0, 1]
+) -> Ints:
     """Return an attribute of `length` integers, or the default for each."""
     value = cast(Ints | None, getattr(op, name, None))
     if value is None:
         return (default,) * length
     if len(value) != length:
         raise ShapeError(f"{name}={value} has {len(value)} elements; {length} are needed")
-    if any(v < least for v in value):
-        raise ShapeError(f"{name}={value}; every element must be {least} or more")
+    if any(v < minimum for v in value):
+        raise ShapeError(f"{name}={value}; every element must be {minimum} or more")
     return value

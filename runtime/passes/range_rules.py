@@ -125,8 +125,8 @@ def _div(node: Node, ranges: Ranges) -> Range:
     a, b = (ranges[_input(node, i)] for i in (0, 1))
     divisor = _input(node, 1).data
     if divisor is not None:
-        least = float(np.abs(divisor.astype(np.float64)).min(initial=1))
-        inverse = 1 / least if least else inf
+        minimum = float(np.abs(divisor.astype(np.float64)).min(initial=1))
+        inverse = 1 / minimum if minimum else inf
         ends = spread((a.low, a.high), (-inverse, inverse))
         size = a.size / b.size if b.size else inf
         return Range(size, *ends, a.counted)
@@ -276,8 +276,8 @@ def layer(x: Range, weight: Value, channels: int, bias: Range | None, factor: fl
     if size == LIKELY or not isfinite(x.bound):
         return Range(size)
     with np.errstate(over="ignore"):
-        most = float(np.abs(wide).sum(dtype=np.float64)) * abs(factor)
-    bound = times(x.bound, most) + (bias.bound if bias is not None else 0.0)
+        maximum = float(np.abs(wide).sum(dtype=np.float64)) * abs(factor)
+    bound = times(x.bound, maximum) + (bias.bound if bias is not None else 0.0)
     return Range(size, -bound, bound)
 
 

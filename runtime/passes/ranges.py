@@ -124,10 +124,10 @@ def norm_of(data: Array) -> float:
         square = float(np.dot(flat, flat))
     if 1e-30 < square < 1e30:
         return sqrt(square)
-    most = float(np.abs(flat).max(initial=0))
-    if most == 0 or not isfinite(most):
-        return most
-    return most * float(np.linalg.norm(flat.astype(np.float64) / most))
+    maximum = float(np.abs(flat).max(initial=0))
+    if maximum == 0 or not isfinite(maximum):
+        return maximum
+    return maximum * float(np.linalg.norm(flat.astype(np.float64) / maximum))
 
 
 def count_along(value: Value, axes: tuple[int, ...]) -> int:

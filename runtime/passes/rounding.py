@@ -44,11 +44,13 @@ def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "wei
     eps, tiny = float(limits.eps), float(limits.smallest_normal)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         made = exact.astype(dtype)
-        most = float(np.abs(exact).max(initial=0))
-        if not np.isfinite(most) or not np.isfinite(made).all():
-            raise Unfit(f"{what} of up to {most:.3g} are beyond {name_of(dtype)}")
-        if most > _sum_limit(dtype) and (old is None or most > float(np.abs(old).max(initial=0))):
-            raise Unfit(f"sums with {what} of up to {most:.3g} may be beyond {name_of(dtype)}")
+        maximum = float(np.abs(exact).max(initial=0))
+        if not np.isfinite(maximum) or not np.isfinite(made).all():
+            raise Unfit(f"{what} of up to {maximum:.3g} are beyond {name_of(dtype)}")
+        if maximum > _sum_limit(dtype) and (
+            old is None or maximum > float(np.abs(old).max(initial=0))
+        ):
+            raise Unfit(f"sums with {what} of up to {maximum:.3g} may be beyond {name_of(dtype)}")
         rows = exact.reshape(len(exact), -1) if exact.ndim else exact.reshape(1, 1)
         tops = np.abs(rows).max(1, initial=0)
         if not exact.size or float(tops.min()) >= tiny * sqrt(rows.shape[1]):
@@ -62,8 +64,8 @@ def check(exact: Array, dtype: DType, old: Array | None = None, what: str = "wei
             allowed = np.maximum(allowed, _COARSER * eps * tiny / np.where(before > 0, before, 1))
         bad = lost > allowed
     if bad.any():
-        least = float(tops[bad].min())
-        raise Unfit(f"{what} of {least:.3g} lose digits in {name_of(dtype)}")
+        minimum = float(tops[bad].min())
+        raise Unfit(f"{what} of {minimum:.3g} lose digits in {name_of(dtype)}")
 
 
 def holds(factor: float, dtype: DType) -> bool:
@@ -81,8 +83,8 @@ def rounded_bias(exact: Array, dtype: DType) -> Array:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         made = exact.astype(dtype)
     if not np.isfinite(made).all():
-        most = float(np.abs(exact).max(initial=0))
-        raise Unfit(f"a bias of up to {most:.3g} is beyond {name_of(dtype)}")
+        maximum = float(np.abs(exact).max(initial=0))
+        raise Unfit(f"a bias of up to {maximum:.3g} is beyond {name_of(dtype)}")
     return made
 
 

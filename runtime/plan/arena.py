@@ -73,11 +73,11 @@ def peak(blocks: Sequence[Allocation]) -> int:
     for block in blocks:
         changes[block.first] = changes.get(block.first, 0) + block.nbytes
         changes[block.last + 1] = changes.get(block.last + 1, 0) - block.nbytes
-    live = most = 0
+    live = maximum = 0
     for step in sorted(changes):
         live += changes[step]
-        most = max(most, live)
-    return most
+        maximum = max(maximum, live)
+    return maximum
 
 
 def _place(blocks: Sequence[Allocation], order: Sequence[int]) -> tuple[int, list[int]]:

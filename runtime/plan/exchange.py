@@ -146,7 +146,7 @@ def exchange_of(device: Device) -> Exchange | None:
 
 
 #: How many runs a plan may be ahead of its device, each keeping its inputs alive.
-MOST_AHEAD = 16
+MAX_AHEAD = 16
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class StreamSerializer:
     def begin(self, stream: Stream) -> None:
         """Let `stream` wait for the run before."""
         ahead = self._ahead
-        if len(ahead) >= MOST_AHEAD:
+        if len(ahead) >= MAX_AHEAD:
             ahead[0][0].synchronize()
         while ahead and ahead[0][0].is_reached:
             self._spare.append(ahead.popleft()[0])

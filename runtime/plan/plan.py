@@ -105,7 +105,7 @@ class Plan:
         self.device = backends[0].device
         self._stream = self.device.stream()
         can_fork = isinstance(self._stream, Forking) and not self._check_each
-        self._most_lanes = options.lanes if can_fork else 1
+        self._max_lanes = options.lanes if can_fork else 1
         self._buffers: list[Buffer] = []
         self._runs: list[Run] = []
         self.inputs: Mapping[str, View] = {}
@@ -121,7 +121,7 @@ class Plan:
 
     def _place(self, layout: Layout, stores: Mapping[Device, WeightStore]) -> None:
         """Allocate, bind every row to its addresses, and record."""
-        self.lanes = assign(self.rows, self._most_lanes)
+        self.lanes = assign(self.rows, self._max_lanes)
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
         for row in self.rows:

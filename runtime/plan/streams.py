@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Estimated microseconds: of a launch, of waiting for another lane, and bytes a microsecond.
 LAUNCH, CROSSING, MEMORY = 2.0, 1.5, 2e6
 #: A row whose `Filling.fill` is more than this gains nothing by running beside others.
-MOST_FILL = 1.0
+MAX_FILL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def is_capturable(rows: Sequence[Row]) -> bool:
     return all(row.step is None or row.step.capturable for row in rows)
 
 
-def assign(rows: Sequence[Row], most: int) -> Lanes:
+def assign(rows: Sequence[Row], maximum: int) -> Lanes:
     """Give every row its lane.
 
     Rows are taken in order. One that fills the device stays in the first lane: it would take from
@@ -70,15 +70,15 @@ def assign(rows: Sequence[Row], most: int) -> Lanes:
 
     Args:
         rows: of a plan, all of them; `Row.lane` is set.
-        most: lanes of a stretch.
+        maximum: lanes of a stretch.
     """
     waits: list[tuple[int, ...]] = [()] * len(rows)
     begins = list(range(len(rows)))
     for stretch in stretches(rows):
         numbers = [i for i in stretch if rows[i].kind != "view"]
-        if most > 1 and is_capturable([rows[i] for i in numbers]):
+        if maximum > 1 and is_capturable([rows[i] for i in numbers]):
             sources = _dependencies(rows, numbers)
-            _choose_lanes(rows, numbers, sources, most)
+            _choose_lanes(rows, numbers, sources, maximum)
             _order(rows, numbers, sources, waits, begins)
     return Lanes(tuple(waits), tuple(begins))
 
@@ -109,7 +109,7 @@ def _order(
 
 
 def _choose_lanes(
-    rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, set[int]], most: int
+    rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, set[int]], maximum: int
 ) -> None:
     ends: dict[int, float] = {}
     free: list[float] = [0.0]  # when each lane has done what it has
@@ -124,10 +124,10 @@ def _choose_lanes(
             )
             return max((own, *arrivals))
 
-        if isinstance(row.step, Filling) and row.step.fill < MOST_FILL:
+        if isinstance(row.step, Filling) and row.step.fill < MAX_FILL:
             latest = max(sources[number], key=ends.__getitem__, default=None)
             favourite = 0 if latest is None else rows[latest].lane
-            choices = range(min(most, len(free) + 1))
+            choices = range(min(maximum, len(free) + 1))
             row.lane = min(choices, key=lambda lane: (start(lane), lane != favourite, lane))
         begun = start(row.lane)
         if row.lane == len(free):

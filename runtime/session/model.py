@@ -328,8 +328,8 @@ class Model(Closable):
             with self._bounded():
                 return self._run(wanted, {**feeds}, work, on_device=False)
 
-        most = self.options.max_plans
-        return Pipeline(streams, check, lane, alone, most=most, copy=copy)
+        maximum = self.options.max_plans
+        return Pipeline(streams, check, lane, alone, maximum=maximum, copy=copy)
 
     def bind(
         self,

@@ -226,7 +226,7 @@ class Pipeline(Closable):
         lane: makes the lane for a batch; None where nothing can be overlapped, because the host
             does the work, or has to look at data in between.
         alone: runs such a batch.
-        most: lanes that are kept, one for every set of shapes.
+        maximum: lanes that are kept, one for every set of shapes.
         copy: whether results, and batches that lie in pinned memory, are copied.
     """
 
@@ -237,12 +237,12 @@ class Pipeline(Closable):
         lane: Callable[[Feeds], Lane | None],
         alone: Callable[[Feeds], Result],
         *,
-        most: int,
+        maximum: int,
         copy: bool,
     ) -> None:
         self._streams, self._check = streams, check
         self._make_lane, self._alone = lane, alone
-        self._most, self._copy = most, copy
+        self._maximum, self._copy = maximum, copy
         self._lanes: OrderedDict[Hashable, Lane | None] = OrderedDict()
         self._under_way: deque[tuple[int, Lane, Slot]] = deque()
         self._is_closed = False
@@ -282,7 +282,7 @@ class Pipeline(Closable):
 
     def _make_room(self) -> Iterator[Result]:
         """Give back a lane where there are too many; first, what is under way has to arrive."""
-        if len(self._lanes) >= self._most:
+        if len(self._lanes) >= self._maximum:
             yield from self._drain()
             _, lane = self._lanes.popitem(last=False)
             if lane is not None:

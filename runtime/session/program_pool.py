@@ -33,18 +33,18 @@ class Shelves:
     """Programs by key, each lent to one caller at a time.
 
     Args:
-        most: how many idle ones are kept; the one that has rested longest goes first.
+        maximum: how many idle ones are kept; the one that has rested longest goes first.
         closed: called once, when the last program is closed.
-        dropped: called with `most` when one goes because there are too many.
+        dropped: called with `maximum` when one goes because there are too many.
     """
 
     def __init__(
         self,
-        most: int,
+        maximum: int,
         closed: Callable[[], None],
         dropped: Callable[[int], None] | None = None,
     ) -> None:
-        self._most = most
+        self._maximum = maximum
         self._on_closed, self._on_dropped = closed, dropped
         self._shelves: dict[Hashable, Shelf] = {}
         # What a caller who was interrupted never gave back is gone from here once it is collected.
@@ -99,15 +99,15 @@ class Shelves:
                 shelf.idle.append(program)
                 shelf.used = next(self._now)
                 self._idle += 1
-                if self._idle > self._most:
+                if self._idle > self._maximum:
                     self._idle = self._rests()
-                while self._idle > self._most:
+                while self._idle > self._maximum:
                     dropped.append(self._drop())
             last = self._closed and not self._programs
         for old in dropped:
             old.close()
             if not last and self._on_dropped is not None:
-                self._on_dropped(self._most)
+                self._on_dropped(self._maximum)
         if last:
             self._on_closed()
 

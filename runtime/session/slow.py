@@ -63,15 +63,15 @@ class SlowPaths:
                 "fallback runs some of the nodes; model.placement() names them with the reason",
             )
 
-    def dropped(self, most: int) -> None:
-        """Note that a program was given up because there were more than `most`."""
+    def dropped(self, maximum: int) -> None:
+        """Note that a program was given up because there were more than `maximum`."""
         self._dropped += 1
         if self._dropped == MANY_DROPPED:
             self._tell(
                 "plans",
-                f"more than {self._dropped + most} plans were made, one for each set of input "
-                f"shapes, of which {most} are kept: planning takes longer than a run. Pad inputs "
-                "to a few shapes, or load with a larger max_plans",
+                f"more than {self._dropped + maximum} plans were made, one for each set of "
+                f"input shapes, of which {maximum} are kept: planning takes longer than a run. "
+                "Pad inputs to a few shapes, or load with a larger max_plans",
             )
 
     def _tell(self, kind: str, text: str) -> None:

@@ -42,7 +42,7 @@ def info(shape, dtype=float32, name="x") -> TensorInfo:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "least", "most"),
+    ("dtype", "minimum", "maximum"),
     [
         (float32, -8, 8),
         (bfloat16, -8, 8),
@@ -55,7 +55,7 @@ def info(shape, dtype=float32, name="x") -> TensorInfo:
         (bool_, 0, 1),
     ],
 )
-def test_random_inputs(dtype, least, most) -> None:
+def test_random_inputs(dtype, minimum, maximum) -> None:
     first, again, other = (
         random_inputs([info((5, 200), dtype)], {"x": (5, 200)}, seed)["x"] for seed in (1, 1, 2)
     )
@@ -63,7 +63,7 @@ def test_random_inputs(dtype, least, most) -> None:
     assert first.shape == (5, 200)
     assert first.tobytes() == again.tobytes() != other.tobytes()
     wide = first.astype(np.float64)
-    assert least <= wide.min() < wide.max() <= most
+    assert minimum <= wide.min() < wide.max() <= maximum
 
 
 def test_random_strings_and_floats_are_the_documented_ones() -> None:
@@ -241,7 +241,7 @@ def test_runners_take_turns_after_a_warm_up() -> None:
 
 
 def test_repetition_ends() -> None:
-    repeat = Repeat(seconds=1, least=3, most=5)
+    repeat = Repeat(seconds=1, minimum=3, maximum=5)
     assert repeat.wants([9, 9])
     assert not repeat.wants([9, 9, 9])
     assert repeat.wants([0.1] * 4)

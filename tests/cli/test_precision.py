@@ -125,7 +125,7 @@ def test_the_shortest_list_so_far_counts_when_time_is_up(
     def late(*arguments: object) -> int:
         raise OutOfTime
 
-    monkeypatch.setattr(precision, "least", late)
+    monkeypatch.setattr(precision, "smallest", late)
     found = keep_float32(chained, 1e-2, timeout=100)
     assert found.stopped.startswith("stopped after 100 s")
     assert found.keep == found.candidates

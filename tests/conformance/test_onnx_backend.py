@@ -66,8 +66,8 @@ class TestNodes:
 
     def test_inputs_that_are_left_out(self) -> None:
         clip = helper.make_node("Clip", ["x", "", "most"], ["y"])
-        most = np.array(1, np.float32)
-        for inputs in ([X, most], [X, None, most], {"x": X, "most": most}):
+        maximum = np.array(1, np.float32)
+        for inputs in ([X, maximum], [X, None, maximum], {"x": X, "most": maximum}):
             assert numpy_backend.run_node(clip, inputs).y.tolist() == [-1, 1]
         with pytest.raises(InputError, match=r"1 inputs were given; .* takes 2: x, most"):
             numpy_backend.run_node(clip, [X])

@@ -49,9 +49,9 @@ class FakeDecisions:
             count = rounds.count
             reads = [view for view in (count, going) if isinstance(view, View)]
             stream.touch(reads, (rounds.counter,))
-            most = elements(count).item() if isinstance(count, View) else count
+            maximum = elements(count).item() if isinstance(count, View) else count
             holds = going is None or elements(going).item()
-            return bool(holds) and (most is None or counter[0] < most)
+            return bool(holds) and (maximum is None or counter[0] < maximum)
 
         def run(stream: Any) -> None:
             counter[0] = 0

@@ -47,7 +47,7 @@ class Judge:
     def trial(self, choice: Choice) -> None:
         self.tried += 1
 
-    def microseconds(self, choice: Choice, least: float) -> float:
+    def microseconds(self, choice: Choice, minimum: float) -> float:
         self.tried += 1
         return 100.0 / self.tried
 
@@ -115,7 +115,7 @@ class Full(Judge):
     def trial(self, choice: Choice) -> None:
         raise DeviceOutOfMemory("full")
 
-    def microseconds(self, choice: Choice, least: float) -> float:
+    def microseconds(self, choice: Choice, minimum: float) -> float:
         raise DeviceOutOfMemory("full")
 
 

@@ -88,7 +88,7 @@ class Judge:
         if len(self.tried) <= self.failing:
             raise NoPlan(f"{choice.engine.name} fails here")
 
-    def microseconds(self, choice: Choice, least: float) -> float:
+    def microseconds(self, choice: Choice, minimum: float) -> float:
         self.trial(choice)
         return 100.0 / len(self.tried)
 

@@ -82,9 +82,9 @@ class Dice(Random):
 
     # ── types and opsets ──
 
-    def opset(self, op: str, least: int = 1) -> int:
+    def opset(self, op: str, minimum: int = 1) -> int:
         """Return an opset in which the operator changed, half of the time the newest."""
-        known = [v for v in versions(op) if v >= least]
+        known = [v for v in versions(op) if v >= minimum]
         return known[-1] if self.chance(0.5) else self.choice(known)
 
     def dtype(self, op: str, opset: int, parameter: str = "T", among: Sequence[DType] = ()) -> Any:
@@ -104,13 +104,13 @@ class Dice(Random):
         """Return a small size of an axis; 1 often and, if `empty`, 0 at times."""
         return self.choices((0, 1, 2, 3, 4, 5, 7), (0.3 if empty else 0, 3, 3, 3, 2, 1, 1))[0]
 
-    def shape(self, least: int = 0, most: int = 4, *, empty: bool = True) -> Shape:
-        """Return a shape of a rank between `least` and `most`."""
-        return tuple(self.size(empty) for _ in range(self.randint(least, most)))
+    def shape(self, minimum: int = 0, maximum: int = 4, *, empty: bool = True) -> Shape:
+        """Return a shape of a rank between `minimum` and `maximum`."""
+        return tuple(self.size(empty) for _ in range(self.randint(minimum, maximum)))
 
-    def broadcast(self, count: int, most: int = 4) -> list[Shape]:
+    def broadcast(self, count: int, maximum: int = 4) -> list[Shape]:
         """Return shapes that broadcast to one another."""
-        full = self.shape(0, most)
+        full = self.shape(0, maximum)
         shapes = [full] * count
         for i in range(count):
             if self.chance(0.6):
@@ -122,14 +122,14 @@ class Dice(Random):
         kept = shape[self.randint(0, len(shape)) :] if self.chance(0.5) else shape
         return tuple(1 if self.chance(0.4) else d for d in kept)
 
-    def axis(self, rank: int, least: int = 0) -> int:
+    def axis(self, rank: int, minimum: int = 0) -> int:
         """Return an axis, counted from either end."""
-        axis = self.randrange(least, rank)
+        axis = self.randrange(minimum, rank)
         return axis - rank if self.chance(0.4) else axis
 
-    def axes(self, rank: int, least: int = 0, *, ordered: bool = False) -> list[int]:
+    def axes(self, rank: int, minimum: int = 0, *, ordered: bool = False) -> list[int]:
         """Return different axes, each counted from either end, in any order."""
-        found = self.sample(range(rank), self.randint(min(least, rank), rank))
+        found = self.sample(range(rank), self.randint(min(minimum, rank), rank))
         found = sorted(found) if ordered else found
         return [a - rank if self.chance(0.3) else a for a in found]
 
@@ -147,9 +147,14 @@ class Dice(Random):
             return (self.array(float64, shape) + 1j * self.array(float64, shape)).astype(kind)
         if kind in INTEGERS:
             limits = ml_dtypes.iinfo(kind)
-            least, most = limits.min if low is None else low, limits.max if high is None else high
+            minimum, maximum = (
+                limits.min if low is None else low,
+                limits.max if high is None else high,
+            )
             wide = kind if kind.isbuiltin == 1 else np.int64
-            return np.asarray(self.numbers.integers(least, most, shape, wide, True)).astype(kind)
+            return np.asarray(self.numbers.integers(minimum, maximum, shape, wide, True)).astype(
+                kind
+            )
         found = self.numbers.standard_normal(shape)
         if low is not None:
             found = self.numbers.uniform(low, high, shape)

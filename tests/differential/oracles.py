@@ -31,7 +31,7 @@ SAMPLES = int(os.environ.get("TERCET_SAMPLES", "20"))
 NEWEST = 26
 #: Distance of neighbouring numbers at 1, and the least number.
 EPSILON = {float64: 2.0**-52, float32: 2.0**-23, float16: 2.0**-10, bfloat16: 2.0**-7}
-LEAST = {float64: 2.0**-1074, float32: 2.0**-126, float16: 2.0**-24, bfloat16: 2.0**-126}
+SMALLEST = {float64: 2.0**-1074, float32: 2.0**-126, float16: 2.0**-24, bfloat16: 2.0**-126}
 
 #: onnxruntime approximates functions: so many roundings of the greatest element, or of 1.
 APPROXIMATION = 16
@@ -195,7 +195,7 @@ def difference(got: Array, want: Array, bound: Any, *, same_dtype: bool) -> str:
         rounded = want.astype(got.dtype).astype(float64)
         left, right = got.astype(float64), want.astype(float64)
         finite = np.isfinite(left) & np.isfinite(rounded)
-        allowed = EPSILON[got.dtype] * (np.asarray(bound, float64)) + 2 * LEAST[got.dtype]
+        allowed = EPSILON[got.dtype] * (np.asarray(bound, float64)) + 2 * SMALLEST[got.dtype]
         near = np.abs(left - right) <= (allowed if np.any(bound) else 0)
         good = np.where(finite, near, (left == rounded) | (np.isnan(left) & np.isnan(rounded)))
         good |= ~finite & near & ~np.isnan(rounded)  # just below or above the greatest number

@@ -16,8 +16,8 @@ from .sample import Sample, smooth
 
 def indices(dice: Dice, opset: int, size: int, shape: Shape) -> Array:
     """Return indices into an axis, from either end where the opset knows that."""
-    least = -size if opset >= 11 else 0
-    return dice.array(dice.some(INT32, INT64), shape, least, size - 1)
+    minimum = -size if opset >= 11 else 0
+    return dice.array(dice.some(INT32, INT64), shape, minimum, size - 1)
 
 
 def gather(op: str, dice: Dice) -> Sample:

@@ -45,8 +45,8 @@ def reduce(op: str, dice: Dice) -> Sample:
         x = dice.array(dtype, x.shape, 0, 9)  # what overflows is not specified, nor the mean
         x = np.ones((), dtype) if op == "ReduceMean" and x.size == 0 else x  # of nothing
     if op in ("ReduceSum", "ReduceProd") and dtype not in FLOATS:
-        most = 1 if op == "ReduceProd" else 2**57 if x.dtype.itemsize == 8 else 2**23
-        x = dice.array(dtype, x.shape, 0, most)
+        maximum = 1 if op == "ReduceProd" else 2**57 if x.dtype.itemsize == 8 else 2**23
+        x = dice.array(dtype, x.shape, 0, maximum)
     if op in ("ReduceLogSum", "ReduceProd") and dtype in FLOATS:
         x = np.abs(dice.array(dtype, x.shape)) + np.array(0.5, dtype)
     if op in ("ReduceSum", "ReduceL1", "ReduceMean", "ReduceSumSquare") and dtype in FLOATS:

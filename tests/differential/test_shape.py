@@ -211,8 +211,8 @@ def _widths(mode: str, size: int, dice: Dice) -> tuple[int, int]:
     cut = [dice.randint(0, 1) if dice.chance(0.2) else 0 for _ in range(2)]
     cut = cut if sum(cut) < size else [0, 0]
     left = size - sum(cut)
-    most = {"reflect": left - 1, "wrap": 3 * left}.get(mode, 3)
-    before, after = (-c if c else dice.randint(0, most) for c in cut)
+    maximum = {"reflect": left - 1, "wrap": 3 * left}.get(mode, 3)
+    before, after = (-c if c else dice.randint(0, maximum) for c in cut)
     return before, after
 
 

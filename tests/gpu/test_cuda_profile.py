@@ -52,8 +52,8 @@ def test_the_run_stays_below_the_roof(backend: str) -> None:
     peaks = found.peaks["cuda:0"]
     assert 1e11 < peaks.copy < 1e13
     assert 1e12 < peaks.flops < 1e15
-    least = sum((row.roof or 0) * (row.seconds or 0) for row in found.rows)
-    assert 0 < least < found.rows_seconds
+    minimum = sum((row.roof or 0) * (row.seconds or 0) for row in found.rows)
+    assert 0 < minimum < found.rows_seconds
 
 
 def test_bench_has_the_devices_time() -> None:

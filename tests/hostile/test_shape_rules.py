@@ -132,9 +132,9 @@ class Rolls:
         return operator(**given)
 
     def inputs(self, operator: type[Op]) -> list[ValueType | None]:
-        least, most = arity(operator)
+        minimum, maximum = arity(operator)
         kinds = input_kinds(operator)
-        count = self.random.randint(least, most if most is not None else least + 3)
+        count = self.random.randint(minimum, maximum if maximum is not None else minimum + 3)
         wanted = [kinds[min(i, len(kinds) - 1)] for i in range(count)]
         if self.random.random() < 0.3:
             same = self.tensor()

@@ -144,7 +144,7 @@ def test_a_model_that_is_too_large_gets_a_second_file(
     y = graph.insert(Add(), [graph.insert(Add(), [graph.inputs[0], weight]).output, small], ["y"])
     finished(graph, y=y.output)
     save(graph, tmp_path / "one.onnx")
-    monkeypatch.setattr("tercet.importers.onnx.writing.save.MOST_BYTES", 4000)
+    monkeypatch.setattr("tercet.importers.onnx.writing.save.MAX_BYTES", 4000)
     model = save(graph, tmp_path / "two.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one.onnx", "two.onnx", "two.onnx.data"]
     assert [bool(tensor.external_data) for tensor in model.graph.initializer] == [True, False]

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 import tercet.backends.cuda as cuda
-from tercet.backends.cuda.recipe.bounds import MOST_BLOCKS, TooLarge
+from tercet.backends.cuda.recipe.bounds import MAX_BLOCKS, TooLarge
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.operands import Struct
 from tercet.backends.cuda.recipe.signature import begins_early
@@ -83,8 +83,8 @@ def test_grids_are_legal(name: str, dtype: Any) -> None:
     for size in SIZES:
         with suppress(TercetError):
             for launch in launches(planned(graph_of(name, size, dtype))):
-                pairs = zip(launch.grid, MOST_BLOCKS, strict=True)
-                assert all(blocks <= most for blocks, most in pairs), size
+                pairs = zip(launch.grid, MAX_BLOCKS, strict=True)
+                assert all(blocks <= maximum for blocks, maximum in pairs), size
 
 
 def test_wide_products_have_all_tiles_along_x() -> None:

@@ -135,8 +135,8 @@ REQUIRED = {ops.BitShift: {"direction": "LEFT"}, ops.Cast: {"to": float16}}
 def elementwise_source(operator: type, dtype: DType) -> Source:
     """Return the kernel of one row of the table."""
     device = DryDevice()
-    _, most = arity(operator)
-    count = 3 if most is None else most
+    _, maximum = arity(operator)
+    count = 3 if maximum is None else maximum
     kinds = [bool_, dtype, dtype] if operator is ops.Where else [dtype] * count
     inputs: list[Array | None] = [np.ones((2, 3), kind) for kind in kinds[:count]]
     constant: tuple[int, ...] = ()

@@ -82,7 +82,7 @@ def test_products_too_wide_for_a_grid(
     emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All tiles lie along x then, in the order in which they were."""
-    monkeypatch.setattr(simt, "MOST_BLOCKS", (1, 1, 1))
+    monkeypatch.setattr(simt, "MAX_BLOCKS", (1, 1, 1))
     graph = Graph("wide")
     a = graph.add_input("a", TensorType(float32, (70, 20)))
     b = graph.add_input("b", TensorType(float32, (20, 300)))

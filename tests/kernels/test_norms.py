@@ -76,12 +76,12 @@ def test_few_long_groups_are_shared(graph: Graph, entries: list[str], target: Ta
 @pytest.mark.parametrize("dtype", [float16, float32, float64], ids=lambda dtype: dtype.name)
 def test_words_of_sixteen_bytes(dtype: DType) -> None:
     """Wherever neighbours lie together and have the same scale, or scales that lie together."""
-    most = 16 // dtype.itemsize
+    maximum = 16 // dtype.itemsize
     for graph, vector in (
-        (node("LayerNormalization", (2, 1 << 17), dtype), most),
+        (node("LayerNormalization", (2, 1 << 17), dtype), maximum),
         (node("LayerNormalization", (2, (1 << 17) + 1), dtype), 1),
-        (node("InstanceNormalization", (1, 3, 512, 512), dtype), most),
-        (node("GroupNormalization", (1, 8, 512, 256), dtype, num_groups=2), most),
+        (node("InstanceNormalization", (1, 3, 512, 512), dtype), maximum),
+        (node("GroupNormalization", (1, 8, 512, 256), dtype, num_groups=2), maximum),
         (node("GroupNormalization", (1, 8, 511, 257), dtype, num_groups=2), 1),
     ):
         for launch in recipe(graph):

@@ -76,7 +76,7 @@ class Clock:
             raise DeviceOutOfMemory("full")
         self.begun += 1
 
-    def judge(self, offer: Offer, least: float) -> tuple[float, float]:
+    def judge(self, offer: Offer, minimum: float) -> tuple[float, float]:
         self.asked.append(f"{offer.way} {offer.variant}".strip())
         if offer.way in self.failing:
             raise self.failing[offer.way]

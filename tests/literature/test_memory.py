@@ -90,7 +90,7 @@ def test_steady_state_allocates_nothing() -> None:
         tracemalloc.start()
         for _ in range(5):
             model(x)
-        _, most = tracemalloc.get_traced_memory()
+        _, maximum = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         result = 16 * 64 * 64 * 4
-        assert most < result + 64 * 1024  # the array that is handed out, and small objects
+        assert maximum < result + 64 * 1024  # the array that is handed out, and small objects

@@ -204,11 +204,11 @@ def test_scale_bias_relu_and_pooling_are_fused(dtype: type, kernels: int) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("dtype", "most"), [(np.float32, 1e-5), (np.float16, 5e-3)])
-def test_fused_and_in_steps_are_equal(dtype: type, most: float) -> None:
+@pytest.mark.parametrize(("dtype", "maximum"), [(np.float32, 1e-5), (np.float16, 5e-3)])
+def test_fused_and_in_steps_are_equal(dtype: type, maximum: float) -> None:
     """The same result either way."""
     feeds = {"x": normal(4, 32, 64, 64).astype(dtype)}
     with tercet.load(pooled_model(feeds), "cuda") as model:
         fused = model.run(feeds)["y"]
         apart = model.run(feeds, [*BETWEEN, "y"])["y"]
-    assert apart_by(apart, fused) <= most
+    assert apart_by(apart, fused) <= maximum

@@ -17,7 +17,7 @@ from tercet.backends.numpy.numerics import blas, margins, products
 CORES = ("Haswell", "Zen", "SkylakeX", "Nehalem")
 SIZES = (1, 2, 3, 5, 7, 12, 16, 24, 33, 49, 100, 196, 250, 1000)
 DEPTHS = (1, 3, 8, 27, 64, 147, 385, 1000)
-MOST = 1_500_000
+MAX = 1_500_000
 #: Sizes [m, k, n] around those that BLAS packs as a whole.
 PACKED = ((13, 20, 321), (12, 330, 641), (647, 20, 329), (12_289, 3, 20), (20, 3, 12_289))
 
@@ -26,11 +26,11 @@ def laid(data: np.ndarray, order: str) -> np.ndarray:
     return np.asarray(data, order=order)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def uneven(dtype: str, most: int = MOST) -> list[str]:
+def uneven(dtype: str, maximum: int = MAX) -> list[str]:
     """Return which products are not even."""
     random = np.random.default_rng(7)
     found: list[str] = []
-    sizes = (size for size in product(SIZES, DEPTHS, SIZES) if prod(size) <= most)
+    sizes = (size for size in product(SIZES, DEPTHS, SIZES) if prod(size) <= maximum)
     for m, k, n in (*sizes, *PACKED):
         a = random.standard_normal((m, k)).astype(dtype)
         b = random.standard_normal((k, n)).astype(dtype)
@@ -75,5 +75,5 @@ def test_products_between_margins(
 
 if __name__ == "__main__":
     with blas.one_thread():
-        for found in (*uneven("float32"), *uneven("float64", MOST // 3)):
+        for found in (*uneven("float32"), *uneven("float64", MAX // 3)):
             print(found)

@@ -171,9 +171,9 @@ def test_tf_idf(mode: str, lengths: tuple[int, int], skip: int, kind: Any) -> No
     if kind is object:
         pool["pool_strings"] = [str(item) for item in pool.pop("pool_int64s")]
     x = x.astype(str).astype(object) if kind is object else x.astype(kind)
-    least, most = lengths
+    minimum, maximum = lengths
     attributes = dict(pool, mode=mode, max_skip_count=skip)
-    attributes |= {"min_gram_length": least, "max_gram_length": most}
+    attributes |= {"min_gram_length": minimum, "max_gram_length": maximum}
     check([node("TfIdfVectorizer", "x", "y", **attributes)], {"x": x})
     check([node("TfIdfVectorizer", "x", "y", **attributes)], {"x": x[0]})
 

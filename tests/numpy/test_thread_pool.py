@@ -202,10 +202,10 @@ def test_runs_allocate_no_tensors() -> None:
         plan.plans[0].execute()
         tracemalloc.start()
         plan.plans[0].execute()
-        _, most = tracemalloc.get_traced_memory()
+        _, maximum = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert (
-        most < 200_000
+        maximum < 200_000
     )  # numpy's own buffers for a call; the largest tensor has 1.6 million bytes
 
 

@@ -30,8 +30,8 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 def opened(compiler: Compiler) -> Callable[..., Model]:
     """Return what loads a model on OpenVINO, which takes single nodes, too, with numpy behind."""
 
-    def load(model: Any, *, least: int = 1, own: Compiler | None = None, **options: Any) -> Model:
-        chain = (OpenvinoBackend(own or compiler, least), NumpyBackend())
+    def load(model: Any, *, minimum: int = 1, own: Compiler | None = None, **options: Any) -> Model:
+        chain = (OpenvinoBackend(own or compiler, minimum), NumpyBackend())
         return Model(importer.load(model).graph, chain, Options(**options), evaluate)
 
     return load

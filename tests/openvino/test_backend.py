@@ -84,7 +84,7 @@ def engines(model: Any, batch: int = 2) -> list[str]:
 
 
 def test_regions_alternate_with_numpy_in_one_memory(opened: Callable[..., Any]) -> None:
-    model = opened(small(), least=4)
+    model = opened(small(), minimum=4)
     check(model, pictures())
     rows = model.placement({"x": (2, 3, 16, 16)})
     steps = [row.backend for row in rows if row.kind == "step"]
@@ -134,9 +134,9 @@ def test_arrays_are_shared_not_copied(opened: Callable[..., Any], compiler: Comp
 def test_small_regions_are_not_worth_a_call(
     opened: Callable[..., Any], parsed: Callable[[str], Any]
 ) -> None:
-    model = opened(parsed("g (float[8] x) => (float[8] y) { y = Neg(x) }"), least=4)
+    model = opened(parsed("g (float[8] x) => (float[8] y) { y = Neg(x) }"), minimum=4)
     assert "too small for a call" in str(model.placement())
-    large = opened(parsed("g (float[512, 512] x) => (float[512, 512] y) { y = Neg(x) }"), least=4)
+    large = opened(parsed("g (float[512, 512] x) => (float[512, 512] y) { y = Neg(x) }"), minimum=4)
     assert on_openvino(large) == "Neg"
 
 

@@ -352,8 +352,8 @@ def cast_cases() -> Iterator[Case]:
     wide = np.array([0.1, 1000, -1000, np.inf, -np.inf, np.nan, 448], np.float32)
     for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"):
         kind = np.dtype(getattr(ml_dtypes, name))
-        most = float(ml_dtypes.finfo(kind).max)
-        limited = partial(saturated, most=most, kind=kind)
+        maximum = float(ml_dtypes.finfo(kind).max)
+        limited = partial(saturated, maximum=maximum, kind=kind)
         yield cast(wide, kind, want=limited)
         yield cast(wide, kind, saturate=0, want=lambda x, kind=kind: x.astype(kind))
 
@@ -363,8 +363,8 @@ def overflowing(x: Array) -> Array:
         return x.astype(np.float16)
 
 
-def saturated(x: Array, most: float, kind: Any) -> Array:
-    return np.clip(x, -most, most).astype(kind)
+def saturated(x: Array, maximum: float, kind: Any) -> Array:
+    return np.clip(x, -maximum, maximum).astype(kind)
 
 
 CASES = [

@@ -45,9 +45,9 @@ class Net:
         self.x = self.graph.add_input("x", TensorType(dtype, shape))
 
     def __call__(self, op: Any, *inputs: Value | Array | None) -> Value:
-        most = 6e4 if self.dtype == float16 else 3e38
+        maximum = 6e4 if self.dtype == float16 else 3e38
         cast: list[Value | Array | None] = [
-            np.asarray(v.clip(-most, most), self.dtype) if isinstance(v, np.ndarray) else v
+            np.asarray(v.clip(-maximum, maximum), self.dtype) if isinstance(v, np.ndarray) else v
             for v in inputs
         ]
         return apply(self.graph, op, *cast)

@@ -73,8 +73,8 @@ def test_lists_and_arrays_place_alike(count: int, monkeypatch: pytest.MonkeyPatc
     first, length = rng.integers(0, count, count), rng.choice([0, 1, 2, 5, count], count)
     sizes = 256 * rng.choice([0, 1, 1, 3, 10, 50], count)
     found: list[list[int]] = []
-    for most in (0, 1 << 60):
-        monkeypatch.setattr(arena, "MANY", most)
+    for maximum in (0, 1 << 60):
+        monkeypatch.setattr(arena, "MANY", maximum)
         blocks = [
             Allocation(*map(int, each)) for each in zip(sizes, first, first + length, strict=True)
         ]

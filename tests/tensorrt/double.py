@@ -389,8 +389,8 @@ def _at(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
 
-def _profile_shape(self: Any, name: str, least: Any, usual: Any, most: Any) -> None:
-    shapes = tuple(tuple(dims.state["shape"]) for dims in (least, usual, most))
+def _profile_shape(self: Any, name: str, minimum: Any, usual: Any, maximum: Any) -> None:
+    shapes = tuple(tuple(dims.state["shape"]) for dims in (minimum, usual, maximum))
     self.state.setdefault("shapes", {})[name] = shapes
 
 

@@ -15,7 +15,7 @@ from onnx import ModelProto, helper
 import tercet
 from tercet.backends import tensorrt
 from tercet.backends.numpy import NumpyBackend, evaluate
-from tercet.backends.regions.regions import least_by
+from tercet.backends.regions.regions import min_nodes
 from tercet.backends.tensorrt import vendor
 from tercet.backends.tensorrt.backend import TensorrtBackend
 from tercet.backends.tensorrt.engines import Engines
@@ -183,14 +183,16 @@ def test_the_builders_no_is_a_decline(trt: Double, opened: Callable[..., Model])
     assert any(row.reason.startswith(said) for row in rows)
 
 
-@pytest.mark.parametrize(("said", "least"), [("", 4), ("1", 1), ("0", 0), ("few", 0)])
-def test_how_small_a_region_may_be(said: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tensorrt.LEAST_VARIABLE, said)
-    if least:
-        assert least_by(tensorrt.LEAST_VARIABLE) == least
+@pytest.mark.parametrize(("said", "minimum"), [("", 4), ("1", 1), ("0", 0), ("few", 0)])
+def test_how_small_a_region_may_be(
+    said: str, minimum: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tensorrt.MIN_NODES_VARIABLE, said)
+    if minimum:
+        assert min_nodes(tensorrt.MIN_NODES_VARIABLE) == minimum
         return
     with pytest.raises(UsageError, match="it must be a number, 1 or greater"):
-        least_by(tensorrt.LEAST_VARIABLE)
+        min_nodes(tensorrt.MIN_NODES_VARIABLE)
 
 
 def test_options_reach_the_builder(trt: Double, opened: Callable[..., Model]) -> None:

@@ -70,7 +70,7 @@ from .bench_cases import Bench, Case
 from .bench_check import Limits, against, complaints, read_bench, slower
 from .bench_quality import Quality, judged
 
-LEAST, MOST = 5, 100_000
+MIN_RUNS, MAX_RUNS = 5, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Schedule:
     schedule=optional(instance(Schedule)),
     limits=optional(instance(Limits)),
     assert_ops=optional(whole(0)),
-    assert_error=optional(number(least=0)),
+    assert_error=optional(number(minimum=0)),
     assert_ratio=optional(number(above=0)),
 )
 @in_data_dir
@@ -354,7 +354,7 @@ class _Series:
         for name, call in calls.items():
             self.say(f"{name}: warming up")
             _warm_up(call, self._schedule.warm_up)
-        often = Repeat(seconds=self._schedule.duration, least=LEAST, most=MOST)
+        often = Repeat(seconds=self._schedule.duration, minimum=MIN_RUNS, maximum=MAX_RUNS)
         samples: dict[str, list[float]] = {}
         try:
             interleave(calls, often, self.say, dict.fromkeys(calls, 1.0), samples)
@@ -391,7 +391,7 @@ class _Series:
             _warm_up(lambda: next(results), self._schedule.warm_up)
             next(results)
             until = perf_counter() + self._schedule.duration
-            while len(samples) < LEAST or perf_counter() < until:
+            while len(samples) < MIN_RUNS or perf_counter() < until:
                 samples.append(timed(lambda: next(results)))
         return Timing(tuple(samples)), _batch(feeds) / float(np.mean(samples))
 

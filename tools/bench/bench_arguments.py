@@ -10,7 +10,7 @@ from ...arguments import model
 from ...runtime.base.arguments import mapping, number, path, refused, whole, words
 from .bench_check import latency_limits
 
-MOST_STREAMS = 1024
+MAX_STREAMS = 1024
 
 
 def sources_rule(name: str, value: Any) -> Any:
@@ -31,8 +31,8 @@ def sizes_rule(name: str, value: Any) -> tuple[int, ...]:
 def streams_rule(name: str, value: Any) -> tuple[int, ...]:
     """Take one number of callers, or several."""
     sizes = sizes_rule(name, value)
-    if not sizes or max(sizes) > MOST_STREAMS:
-        raise refused(name, value, f"numbers from 1 to {MOST_STREAMS}")
+    if not sizes or max(sizes) > MAX_STREAMS:
+        raise refused(name, value, f"numbers from 1 to {MAX_STREAMS}")
     return sizes
 
 

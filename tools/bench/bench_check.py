@@ -64,9 +64,9 @@ def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
         if case.verdict == "MISMATCH":
             found.append(f"{what}: {case.reason}")
         own = case.runner not in (ONNXRUNTIME, REFERENCE)
-        most = limits.p50.get(case.runner, limits.p50.get("") if own else None)
-        if most is not None and case.steady.median > most:
-            times = f"{case.steady.median * 1e3:.3g} ms, over {most * 1e3:.3g} ms"
+        maximum = limits.p50.get(case.runner, limits.p50.get("") if own else None)
+        if maximum is not None and case.steady.median > maximum:
+            times = f"{case.steady.median * 1e3:.3g} ms, over {maximum * 1e3:.3g} ms"
             found.append(f"{what}, streams {case.streams}: p50 is {times}")
         if limits.ops is not None and case.steps is not None and case.steps > limits.ops:
             found.append(f"{what}: {case.steps} steps, more than {limits.ops}")
@@ -182,10 +182,10 @@ def read_bench(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[st
 
 def slower(found: Iterable[Against], limits: Limits) -> list[str]:
     """Return a sentence for each case that is slower than it was by more than `limits.ratio`."""
-    most = float("inf") if limits.ratio is None else limits.ratio
+    maximum = float("inf") if limits.ratio is None else limits.ratio
     return [
         f"{each.model} on {each.runner}, batch {each.batch}, {each.precision}: "
-        f"p50 is {each.ratio:.2f} of what it was, over {most:.2f}"
+        f"p50 is {each.ratio:.2f} of what it was, over {maximum:.2f}"
         for each in found
-        if each.ratio > most
+        if each.ratio > maximum
     ]

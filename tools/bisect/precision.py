@@ -36,7 +36,7 @@ from ..runners.replay import Player, open_player, prepared
 from ..runners.runners import Settings
 from ..verdict.error_bounds import flat
 from ..verdict.float64_reference import Oracle
-from .reduction import least, thinned
+from .reduction import smallest, thinned
 
 HALVES: Final = ("float16", "bfloat16")
 
@@ -253,7 +253,7 @@ class _Search:
                 self.best = keep
             return True
 
-        count = least(len(ranked), lambda count: holds(ranked[:count]))
+        count = smallest(len(ranked), lambda count: holds(ranked[:count]))
         thinned(ranked[:count], holds)
 
     def error(self, keep: tuple[str, ...]) -> float:
@@ -296,9 +296,9 @@ def _error(found: Mapping[str, Array], exact: Mapping[str, Array]) -> float:
             with np.errstate(invalid="ignore"):
                 apart = np.abs(np.subtract(ours, right, dtype=np.float64))
             same = (ours == right) | (np.isnan(ours) & np.isnan(right))
-            most = float(np.max(np.where(same, 0.0, apart)))
-            if most != most:
+            maximum = float(np.max(np.where(same, 0.0, apart)))
+            if maximum != maximum:
                 return float("inf")
             scale = float(np.max(np.abs(right), where=np.isfinite(right), initial=0.0))
-            worst = max(worst, most / scale if scale else most)
+            worst = max(worst, maximum / scale if scale else maximum)
     return worst

@@ -86,15 +86,15 @@ def reduce_graph(
 
 def _shortest(nodes: list[Node], attempt: Callable[[Sequence[Node]], bool]) -> list[Node]:
     """Cut nodes off the end, then off the beginning, as long as the rest stays wrong."""
-    end = least(len(nodes), lambda count: attempt(nodes[:count]))
+    end = smallest(len(nodes), lambda count: attempt(nodes[:count]))
     nodes = nodes[:end]
-    count = least(len(nodes), lambda count: attempt(nodes[len(nodes) - count :]))
+    count = smallest(len(nodes), lambda count: attempt(nodes[len(nodes) - count :]))
     return nodes[len(nodes) - count :]
 
 
-def least(most: int, holds: Callable[[int], bool]) -> int:
-    """Return a small count for which something holds that holds for `most`, by halving."""
-    low, high = 0, most
+def smallest(maximum: int, holds: Callable[[int], bool]) -> int:
+    """Return a small count for which something holds that holds for `maximum`, by halving."""
+    low, high = 0, maximum
     while high - low > 1:
         middle = (low + high) // 2
         if holds(middle):

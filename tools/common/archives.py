@@ -28,11 +28,11 @@ from ...runtime.ir.types import Array
 _NPY = b"\x93NUMPY"
 #: Archives that unpack to more than `SUSPECT_BYTES` may grow by this factor; noise does not grow,
 #: and zeros by a thousand.
-MOST_GROWTH = 100
+MAX_GROWTH = 100
 SUSPECT_BYTES = 256 << 20
 #: Members are as numpy saves them, or texts of ours.
-MOST_TEXT = 16 << 20
-MOST_NAME = 1000
+MAX_TEXT = 16 << 20
+MAX_NAME = 1000
 #: Marks archives whose names are quoted; others have them as they are.
 _COMMENT = b"tercet: names are quoted as in URLs"
 
@@ -79,8 +79,8 @@ def read_text(file: Path, name: str) -> Any:
     """Return the JSON of a member of an archive; see `read_archive` for the errors."""
     with file.open("rb") as stream, _reading(str(file)), zipfile.ZipFile(stream) as archive:
         size = archive.getinfo(name).file_size
-        if size > MOST_TEXT:
-            raise InputError(f"{file}: {name} has {size} bytes; at most {MOST_TEXT} are expected")
+        if size > MAX_TEXT:
+            raise InputError(f"{file}: {name} has {size} bytes; at most {MAX_TEXT} are expected")
         return json.loads(archive.read(name))
 
 
@@ -112,7 +112,7 @@ def _check_growth(file: Path, archive: zipfile.ZipFile) -> None:
         raise LimitError(
             f"{file} unpacks to {unpacked} bytes; half of this machine's memory is {memory() // 2}"
         )
-    if unpacked > max(SUSPECT_BYTES, MOST_GROWTH * packed):
+    if unpacked > max(SUSPECT_BYTES, MAX_GROWTH * packed):
         raise LimitError(
             f"{file} has {packed} bytes and unpacks to {unpacked}, which arrays rarely do; "
             "save them with numpy.savez if that is meant"
@@ -179,7 +179,7 @@ def member_name(name: str) -> str:
     if not parts[0] and parts[1:]:  # it begins with a slash
         parts[:2] = [f"%2F{parts[1]}"]
     quoted = "/".join(parts)
-    if len(quoted.encode()) > MOST_NAME:
+    if len(quoted.encode()) > MAX_NAME:
         quoted = f"{quoted[:100]}{sha256(name.encode()).hexdigest()}"
     return quoted
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...runtime.session.model import Model
 
 PIPE_WIDTH = 80
-MOST_COLUMNS = 100_000
+MAX_COLUMNS = 100_000
 QUIET_SECONDS = 1.0
 
 #: Names at the beginning, and at the end, of many that are given.
@@ -91,7 +91,7 @@ class SafeConsole(Console):
         elif isinstance(renderable, Text):
             renderable = _escaped(renderable)
         elif self.widens and isinstance(renderable, Table):
-            wide = (options or self.options).update(max_width=MOST_COLUMNS)
+            wide = (options or self.options).update(max_width=MAX_COLUMNS)
             options = wide.update(max_width=Measurement.get(self, wide, renderable).maximum)
         return super().render(renderable, options)
 

@@ -71,8 +71,8 @@ def _clocks(ordinal: int) -> str:
     found = [part.strip() for part in answer.stdout.strip().split(",")]
     if answer.returncode or len(found) != len(wanted.split(",")):
         return ""
-    now, most, memory, power, heat, driver = found
-    return f"{now} of {most}, memory {memory}, {power}, {heat} C, driver {driver}"
+    now, maximum, memory, power, heat, driver = found
+    return f"{now} of {maximum}, memory {memory}, {power}, {heat} C, driver {driver}"
 
 
 def _processor() -> str:

@@ -334,8 +334,8 @@ def _random(generator: np.random.Generator, wanted: TensorType) -> Array:
     if dtype == string:
         return generator.integers(0, 10, shape).astype(str).astype(string)
     if dtype in INTEGERS:
-        most = 9 if dtype in (int32, int64) else min(127, _greatest(dtype))
-        return generator.integers(0, most + 1, shape).astype(dtype)
+        maximum = 9 if dtype in (int32, int64) else min(127, _greatest(dtype))
+        return generator.integers(0, maximum + 1, shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)
 
 

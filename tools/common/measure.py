@@ -56,15 +56,15 @@ class Repeat:
 
     Attributes:
         exactly: number of measured runs; None to let the other three decide.
-        seconds: time for the runs of one runner, once it has had `least`.
-        least: runs that even a slow one gets.
-        most: runs after which even a fast one is done.
+        seconds: time for the runs of one runner, once it has had `minimum`.
+        minimum: runs that even a slow one gets.
+        maximum: runs after which even a fast one is done.
     """
 
     exactly: int | None = None
     seconds: float = 1.0
-    least: int = 3
-    most: int = 200
+    minimum: int = 3
+    maximum: int = 200
 
     def __post_init__(self) -> None:
         if self.exactly is not None and self.exactly < 0:
@@ -74,8 +74,8 @@ class Repeat:
         """Whether another run is due after these."""
         if self.exactly is not None:
             return len(samples) < self.exactly
-        return len(samples) < self.least or (
-            len(samples) < self.most and sum(samples) < self.seconds
+        return len(samples) < self.minimum or (
+            len(samples) < self.maximum and sum(samples) < self.seconds
         )
 
 

@@ -394,7 +394,7 @@ class Match:
         self._say("running everything in float64")
         every = self._graph.clone()
         every.set_outputs({value.name: value for value in live_values(every)})
-        judge = Judge(every, feeds, self._runner.precision, most=_SAMPLES)
+        judge = Judge(every, feeds, self._runner.precision, maximum=_SAMPLES)
         for number, node in enumerate(graph.nodes, 1):
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}

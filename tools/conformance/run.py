@@ -15,7 +15,7 @@ from . import suite
 from .report import ConformanceReport, assess, read_expectation
 from .workers import WorkerSettings, run_cases
 
-MOST_JOBS = 8
+MAX_JOBS = 8
 TIMEOUT = 60.0
 
 #: Told how many cases have ended, of how many.
@@ -40,7 +40,7 @@ def run_suite(
         pattern: a regular expression that is to be found in a case's category and name.
         categories: those wanted; all where empty.
         timeout: seconds that a case may take.
-        jobs: number of processes; one for each CPU, at most `MOST_JOBS`, where None.
+        jobs: number of processes; one for each CPU, at most `MAX_JOBS`, where None.
         tell: told of the progress.
 
     Raises:
@@ -50,7 +50,7 @@ def run_suite(
     _check(categories, timeout, jobs)
     opened = backends.open_backends(backend, Options(), fallback)
     cases = select(pattern, categories)
-    settings = WorkerSettings(backend, fallback, timeout, jobs or min(usable_cpus(), MOST_JOBS))
+    settings = WorkerSettings(backend, fallback, timeout, jobs or min(usable_cpus(), MAX_JOBS))
     start = perf_counter()
     outcomes = []
     tell(0, len(cases))

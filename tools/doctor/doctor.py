@@ -35,7 +35,7 @@ from .libraries import SharedLibrary, libraries
 
 PATIENCE = 2.5
 PYTHONS = (3, 11), (3, 13)
-LEAST_CAPABILITY = (8, 0)
+MIN_CAPABILITY = (8, 0)
 
 _BACKENDS = "backends"
 _NO_ANSWER = "no answer in time"
@@ -105,7 +105,7 @@ class Diagnosis(Shown):
         }
 
 
-@public(patience=number(least=0))
+@public(patience=number(minimum=0))
 def diagnose(patience: float = PATIENCE, *, peaks: bool = False, say: Say = silent) -> Diagnosis:
     """Look at everything, for `patience` seconds at most.
 
@@ -188,10 +188,10 @@ def _packages(extra: str) -> tuple[Callable[[], Check], ...]:
 
 
 def _python() -> Check:
-    least, most = (".".join(map(str, pair)) for pair in PYTHONS)
+    minimum, maximum = (".".join(map(str, pair)) for pair in PYTHONS)
     ok = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
     found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    return Check("Python", ok, found, "" if ok else f"use Python {least} to {most}")
+    return Check("Python", ok, found, "" if ok else f"use Python {minimum} to {maximum}")
 
 
 def _tercet() -> Check:
@@ -261,10 +261,10 @@ def _gpu() -> Check:
     if not count.value:
         return check(False, "none", "look at nvidia-smi; CUDA_VISIBLE_DEVICES may hide a GPU")
     found = [_describe_gpu(library, ordinal) for ordinal in range(count.value)]
-    ok = any(capability >= LEAST_CAPABILITY for _, capability in found)
+    ok = any(capability >= MIN_CAPABILITY for _, capability in found)
     remedy = "" if ok else "the kernels need compute capability 8.0 (Ampere) or newer"
-    least = "sm_{}{} is the least".format(*LEAST_CAPABILITY)
-    return check(ok, "; ".join(dict.fromkeys([*(text for text, _ in found), least])), remedy)
+    minimum = "sm_{}{} is the least".format(*MIN_CAPABILITY)
+    return check(ok, "; ".join(dict.fromkeys([*(text for text, _ in found), minimum])), remedy)
 
 
 def _describe_gpu(library: ctypes.CDLL, ordinal: int) -> tuple[str, tuple[int, int]]:
@@ -292,7 +292,7 @@ def _nvrtc(remedy: str) -> Check:
         return check(False, f"not installed ({error})", remedy)
     try:
         _, major, minor = nvrtc.nvrtcVersion()
-        options = core.ProgramOptions(arch=f"sm_{LEAST_CAPABILITY[0]}{LEAST_CAPABILITY[1]}")
+        options = core.ProgramOptions(arch=f"sm_{MIN_CAPABILITY[0]}{MIN_CAPABILITY[1]}")
         size = len(core.Program(_PROBE, "c++", options).compile("cubin").code)
     except (status.NVRTCError, RuntimeError) as error:
         return check(False, f"fails: {_first_line(error)}", remedy)

@@ -400,7 +400,7 @@ def _write(
 ) -> ExportResult:
     about = About(version=__version__, metadata=model.source.metadata)
     opsets = None if opset is None else {"": opset}
-    least = model.source.opsets
+    minimum = model.source.opsets
     path = None if file is None else check_model_name(Path(file))
     if path is not None and not force:
         check_other_file(source, path)
@@ -408,9 +408,9 @@ def _write(
         graph = _said_in(graph, opset, model)
     before, after = (Counter(node.kind for node in g.walk()) for g in (model.imported, graph))
     if path is None:
-        proto = to_proto(graph, opsets=opsets, at_least=least, about=about)
+        proto = to_proto(graph, opsets=opsets, at_least=minimum, about=about)
     else:
-        proto = save(graph, path, opsets=opsets, at_least=least, about=about, external=external)
+        proto = save(graph, path, opsets=opsets, at_least=minimum, about=about, external=external)
     return ExportResult(
         model=model_title(source),
         file=path,

@@ -16,7 +16,7 @@ from ..report.report_style import STYLE
 
 SUFFIXES = (".svg", ".html", ".dot")
 #: Nodes above which a picture takes minutes, and is not to be read any more.
-MOST_NODES = 3000
+MAX_NODES = 3000
 
 
 def check_graph_name(file: Path) -> None:
@@ -42,9 +42,9 @@ def write_graph(file: Path, graph: Graph, title: str) -> None:
     nodes, edges = parts_of(graph)
     if suffix == ".dot":
         text = _dot(nodes, edges, title)
-    elif len(nodes) > MOST_NODES:
+    elif len(nodes) > MAX_NODES:
         raise UsageError(
-            f"{len(nodes)} nodes are too many for a picture of {MOST_NODES} at most: write a .dot "
+            f"{len(nodes)} nodes are too many for a picture of {MAX_NODES} at most: write a .dot "
             "file, or cut a part out with `tercet extract`"
         )
     else:
@@ -56,7 +56,7 @@ def write_graph(file: Path, graph: Graph, title: str) -> None:
 def parts_of(graph: Graph) -> tuple[list[GraphNode], list[tuple[int, int]]]:
     """Return the boxes of a graph, inputs and outputs among them, and which leads to which."""
     costs = {node: macs(node) or 0 for node in graph.nodes}
-    most = max(costs.values(), default=0) or 1
+    maximum = max(costs.values(), default=0) or 1
     boxes: list[GraphNode] = []
     makers: dict[Value, int] = {}
     edges: list[tuple[int, int]] = []
@@ -67,7 +67,7 @@ def parts_of(graph: Graph) -> tuple[list[GraphNode], list[tuple[int, int]]]:
         sources = (makers[value] for value in node.reads if value in makers)
         edges.extend((source, len(boxes)) for source in sources)
         makers |= dict.fromkeys(node.outputs, len(boxes))
-        boxes.append(_box(node, costs[node], most))
+        boxes.append(_box(node, costs[node], maximum))
     for name, value in graph.outputs.items():
         if value in makers:
             edges.append((makers[value], len(boxes)))
@@ -79,13 +79,13 @@ def _end(name: str, kind: str, value: Value) -> GraphNode:
     return GraphNode(name, str(value.type or "?"), f"{kind} {name}: {value.type or '?'}", end=True)
 
 
-def _box(node: Node, cost: int, most: int) -> GraphNode:
+def _box(node: Node, cost: int, maximum: int) -> GraphNode:
     types = ", ".join(str(value.type or "?") for value in node.outputs)
     constants = ", ".join(f"{v.name} {v.type}" for v in node.reads if v.is_constant)
     said = [f"{node.name}: {node.kind}{node.signature()}"]
     said += [f"{count_text(cost)} MACs"] if cost else []
     said += [f"constants: {constants}"] if constants else []
-    return GraphNode(node.kind, types, "\n".join(said), 0.6 * cost / most)
+    return GraphNode(node.kind, types, "\n".join(said), 0.6 * cost / maximum)
 
 
 def _svg(picture: Markup) -> str:

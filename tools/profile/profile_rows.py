@@ -301,6 +301,6 @@ def _roof(
     if best is None or not seconds or about["kind"] == "copy" or about["macs"] is None:
         return None, ""
     flops = 2 * about["macs"]
-    least = best.seconds(flops, about["nbytes"]) * calls
+    minimum = best.seconds(flops, about["nbytes"]) * calls
     bound = "compute" if flops / best.flops > about["nbytes"] / best.copy else "memory"
-    return (least / seconds, bound) if least else (None, "")
+    return (minimum / seconds, bound) if minimum else (None, "")

@@ -198,7 +198,7 @@ def profile(
         ModelError: the model cannot be read.
         TimeLimitError: the time was up before it had run once.
     """
-    wanted = repeat if isinstance(repeat, Repeat) else Repeat(repeat, seconds=2.0, most=500)
+    wanted = repeat if isinstance(repeat, Repeat) else Repeat(repeat, seconds=2.0, maximum=500)
     chosen: dict[str, Any] = {"precision": precision, "operators": operators, **options}
     begin = monotonic()
     given = asked(inputs, seed, shapes, dims)

@@ -152,12 +152,12 @@ def _show_arena(console: Console, arena: ArenaMap) -> None:
 
 
 def _sparkline(live: Sequence[int], columns: int) -> str:
-    most = max(live, default=0) or 1
+    maximum = max(live, default=0) or 1
     rows = len(live)
     found: list[str] = []
     for column in range(columns):
         first, last = column * rows // columns, max((column + 1) * rows // columns, 1)
-        level = max(live[first : max(last, first + 1)], default=0) / most
+        level = max(live[first : max(last, first + 1)], default=0) / maximum
         found.append(_BARS[round(level * (len(_BARS) - 1))])
     return "".join(found)
 

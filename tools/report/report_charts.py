@@ -38,12 +38,12 @@ class Bar:
 def bars(found: Sequence[Bar], label: str) -> Markup:
     """Return medians as bars, with a whisker from the tenth to the ninetieth percentile."""
     left, right, step = 220.0, 190.0, 26.0
-    most = max((bar.high for bar in found), default=0.0) or 1.0
+    maximum = max((bar.high for bar in found), default=0.0) or 1.0
     kinds = list(dict.fromkeys(bar.kind or bar.label for bar in found))
     parts: list[Markup] = []
     for number, bar in enumerate(found):
         y = number * step + 4
-        scale = (WIDTH - left - right) / most
+        scale = (WIDTH - left - right) / maximum
         middle = y + step / 2 - 2
         ends = f"M{left + bar.low * scale:.1f} {middle}H{left + bar.high * scale:.1f}"
         said = f"{ms_text(bar.middle / 1e3)} ms{f', {bar.note}' if bar.note else ''}"
@@ -334,5 +334,5 @@ def _live(
     return element("path", d="".join(path), class_="area")
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _short(text: str, maximum: int) -> str:
+    return text if len(text) <= maximum else f"{text[: maximum - 1]}…"

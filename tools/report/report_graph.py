@@ -209,8 +209,8 @@ def _box(node: GraphNode, place: _Place) -> Markup:
     )
 
 
-def _fit(text: str, most: int = 25) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _fit(text: str, maximum: int = 25) -> str:
+    return text if len(text) <= maximum else f"{text[: maximum - 1]}…"
 
 
 # ── what a profile ran ───────────────────────────────────────────────────────────────────────────

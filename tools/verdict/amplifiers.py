@@ -66,23 +66,23 @@ def first_amplifier(graph: Graph, feeds: Mapping[str, HostValue], precision: str
     noisy: Seen = {}
     Shaken(_tapped(graph, noisy), precision, ROUGH, 0).run(feeds)
     noise = {name: _noise(data, noisy[name]) for name, data in exact.items() if name in noisy}
-    least = 2.0**-20
+    minimum = 2.0**-20
     best = Amplifier()
     for node in graph.nodes:
-        found = _growth(node, noise, least)
+        found = _growth(node, noise, minimum)
         if found.growth >= _GROWTH:
             return found
         best = max(best, found, key=lambda each: each.growth)
     return best if best.growth > 2 else Amplifier()
 
 
-def _growth(node: Node, noise: Mapping[str, float], least: float) -> Amplifier:
+def _growth(node: Node, noise: Mapping[str, float], minimum: float) -> Amplifier:
     after = max((noise.get(value.name, 0.0) for value in node.outputs), default=0.0)
     if after < _HARMLESS:
         return Amplifier()
     before = max((noise.get(value.name, 0.0) for value in node.reads), default=0.0)
     name = node.origin[0] if node.origin else node.name
-    return Amplifier(name, node.kind, after / max(before, least))
+    return Amplifier(name, node.kind, after / max(before, minimum))
 
 
 def _noise(exact: Array, noisy: Array) -> float:

@@ -96,7 +96,8 @@ class Judge:
         graph: unoptimised, or as both runners run it; stays as it is.
         feeds: a value for every input.
         precision: arithmetic of float32 tensors; the coarser one of the runners'.
-        most: the greatest number of samples; fewer take less memory where there are many outputs.
+        maximum: the greatest number of samples; fewer take less memory if there are many
+            outputs.
     """
 
     def __init__(
@@ -104,10 +105,10 @@ class Judge:
         graph: Graph,
         feeds: Mapping[str, HostValue],
         precision: str = "float32",
-        most: int = COUNTS[-1],
+        maximum: int = COUNTS[-1],
     ) -> None:
         self._graph, self._feeds, self._precision = graph, feeds, precision
-        self._counts = tuple(count for count in COUNTS if count <= most) or (most,)
+        self._counts = tuple(count for count in COUNTS if count <= maximum) or (maximum,)
         self._jumps = decides(graph)
         self._exact: Arrays | None = None
         self._samples: dict[str, list[Arrays]] = {ROUGH: [], FAIR: []}

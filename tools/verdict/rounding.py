@@ -89,9 +89,9 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
     spread = Spread(evidence.exact, evidence.rough, evidence.tiny)
     excess = np.divide(apart, spread.allowed, where=apart > 0, out=np.zeros(apart.shape))
     at = int(excess.argmax()) if excess.size else 0
-    most = float(excess.max(initial=0.0))
-    known = Ruling("ok", "", float(spread.allowed.max(initial=0.0)), most, at)
-    if most > 1:
+    maximum = float(excess.max(initial=0.0))
+    known = Ruling("ok", "", float(spread.allowed.max(initial=0.0)), maximum, at)
+    if maximum > 1:
         count = int((excess > 1).sum())
         if evidence.jumps and _are_few(apart, excess > 1, evidence):
             said = f"{_elements(count)} as rounding may make others differ, though not seen there"
@@ -101,8 +101,8 @@ def rule_floats(a: Array, b: Array, evidence: Evidence) -> Ruling:
         return _but(
             known,
             "MISMATCH",
-            f"{share} {verb} by more than rounding explains, at most {most:.3g} times",
-            final=not evidence.jumps and (most > 30 or count > 0.02 * apart.size),
+            f"{share} {verb} by more than rounding explains, at most {maximum:.3g} times",
+            final=not evidence.jumps and (maximum > 30 or count > 0.02 * apart.size),
         )
     if whole := spread.excess_of_slices(apart, whole=evidence.jumps):
         return _but(known, "MISMATCH", whole, final=not evidence.jumps)
@@ -142,16 +142,16 @@ class Spread:
 
     def __init__(self, exact: Array, samples: Sequence[Array], tiny: float) -> None:
         self._exact, self._samples = exact, samples
-        self.most = np.zeros(exact.shape)
+        self.maximum = np.zeros(exact.shape)
         self.square = np.zeros(exact.shape)
         for sample in samples:
             away = distance(exact, sample)
-            np.maximum(self.most, away, out=self.most)
+            np.maximum(self.maximum, away, out=self.maximum)
             self.square += away * away / len(samples)
         level = np.full(exact.shape, np.sqrt(_mean(self.square)))
         for axes in slices(exact.shape, 4):
             np.minimum(level, np.sqrt(_mean(self.square, axes)), out=level)
-        self.allowed = SLACK * np.maximum(self.most, level) + tiny
+        self.allowed = SLACK * np.maximum(self.maximum, level) + tiny
         self._tiny = tiny
 
     def excess_of_slices(self, apart: Array, *, whole: bool) -> str:
@@ -311,12 +311,12 @@ def distance(a: Array, b: Array) -> Array:
     return np.where(np.isfinite(away), away, 0.0)
 
 
-def slices(shape: tuple[int, ...], least: int) -> list[tuple[int, ...]]:
+def slices(shape: tuple[int, ...], minimum: int) -> list[tuple[int, ...]]:
     """Return, for every axis whose slices have elements enough, all other axes."""
     found: list[tuple[int, ...]] = []
     for axis, length in enumerate(shape):
         others = tuple(i for i in range(len(shape)) if i != axis)
-        if length > 1 and int(np.prod([shape[i] for i in others])) >= least:
+        if length > 1 and int(np.prod([shape[i] for i in others])) >= minimum:
             found.append(others)
     return found
 

@@ -325,5 +325,5 @@ def terms(node: Node) -> int:
     if node.kind in _NORMS:
         return max((1, *node.output.tensor.dims[-1:]))
     size = max(1, node.output.tensor.size)
-    most = max((value.tensor.size for value in node.reads if value.data is None), default=1)
-    return max(1, (macs(node) or 0) // size, most // size)
+    maximum = max((value.tensor.size for value in node.reads if value.data is None), default=1)
+    return max(1, (macs(node) or 0) // size, maximum // size)

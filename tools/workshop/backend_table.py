@@ -121,7 +121,7 @@ def measure(
 
 
 def _latency(call: Callable[[], object], seconds: float) -> float:
-    repeat = Repeat(seconds=seconds, least=3, most=100)
+    repeat = Repeat(seconds=seconds, minimum=3, maximum=100)
     return interleave({"call": call}, repeat)["call"].median
 
 

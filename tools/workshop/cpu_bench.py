@@ -169,7 +169,7 @@ def _parse() -> argparse.Namespace:
 def main() -> int:
     """Measure and print; return 1 where a result is wrong."""
     arguments = _parse()
-    repeat = Repeat(seconds=arguments.seconds / 2, least=5)
+    repeat = Repeat(seconds=arguments.seconds / 2, minimum=5)
     rows: list[CpuTiming] = []
     try:
         with use_threads(arguments.threads):

@@ -165,7 +165,7 @@ def measure(
 def _result(
     name: str, way: BenchVariant, model: Model, feeds: dict[str, Array], error: float, first: float
 ) -> GpuResult:
-    repeat = Repeat(seconds=1.0, least=5, most=500)
+    repeat = Repeat(seconds=1.0, minimum=5, maximum=500)
     call = interleave({way.name: lambda: model.run(feeds)}, repeat)[way.name]
     plan = model.prepare()
     memory = plan.memory

@@ -180,8 +180,8 @@ def _compare(
     if model in RESIZED:
         share = float((error > limit).mean())
         problem = "" if share <= SHARE else f"is off in {share:.1%} of its elements"
-        most = max(limit, RESIZED[model])
-        return OutputRow(model, inputs, output, float(error.max()), most, problem)
+        maximum = max(limit, RESIZED[model])
+        return OutputRow(model, inputs, output, float(error.max()), maximum, problem)
     return OutputRow(model, inputs, output, float(error.max(initial=0)), limit)
 
 

@@ -104,8 +104,8 @@ def _tail(x: Array) -> Array:
 
 
 def _clipped(x: Array) -> Array:
-    most = np.quantile(x.astype(np.float64), 0.9)
-    return np.minimum(x, most.astype(x.dtype))
+    maximum = np.quantile(x.astype(np.float64), 0.9)
+    return np.minimum(x, maximum.astype(x.dtype))
 
 
 def _replaced(value: float) -> Plant:

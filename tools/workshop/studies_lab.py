@@ -349,7 +349,7 @@ class Lab:
     def kernels(self, program: Program) -> list[dict[str, Any]]:
         """Return what the compiler made of every kernel of a program, each form of it once."""
         from ...backends.cuda.driver.step import KernelStep
-        from ...backends.cuda.recipe.launch import MOST_THREADS
+        from ...backends.cuda.recipe.launch import MAX_THREADS
 
         steps = [row.step for row in program.rows if isinstance(row.step, KernelStep)]
         launches = [launch for step in steps for launch in step.launches]
@@ -373,7 +373,7 @@ class Lab:
                 "shared": about.shared_size_bytes + launch.shared,
                 "spilled": about.local_size_bytes,
                 "blocks": blocks,
-                "occupancy": blocks * launch.block / MOST_THREADS,
+                "occupancy": blocks * launch.block / MAX_THREADS,
             }
         return list(found.values())
 

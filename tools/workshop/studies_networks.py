@@ -306,7 +306,7 @@ def vgg(lab: Lab) -> Study:
 
 def _call_ms(model: Model, feeds: dict[str, Array]) -> float:
     """Return the median milliseconds of a call."""
-    repeat = Repeat(seconds=0.3, least=3, most=50)
+    repeat = Repeat(seconds=0.3, minimum=3, maximum=50)
     return 1e3 * interleave({"": lambda: model.run(feeds)}, repeat)[""].median
 
 

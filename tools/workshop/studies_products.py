@@ -309,7 +309,7 @@ def regret(lab: Lab) -> Study:
     )
 
 
-def _worst(network: str, found: Tuned, most: int = 3) -> list[dict[str, Any]]:
+def _worst(network: str, found: Tuned, maximum: int = 3) -> list[dict[str, Any]]:
     """Return the layers whose choice costs most time, all nodes of a task together."""
 
     def lost(row: Any) -> float:
@@ -324,7 +324,7 @@ def _worst(network: str, found: Tuned, most: int = 3) -> list[dict[str, Any]]:
             "taken": row.result.best.title,
             "best": row.result.best.microseconds,
         }
-        for row in sorted(found.rows, key=lost, reverse=True)[:most]
+        for row in sorted(found.rows, key=lost, reverse=True)[:maximum]
     ]
 
 

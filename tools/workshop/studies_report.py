@@ -225,10 +225,10 @@ def picture(curves: Curves) -> str:
     return svg(WIDTH, TOP + HEIGHT + 46, curves.title, style, parts) + "\n"
 
 
-def _step(most: float) -> float:
-    """Return a round number that goes into `most` four to ten times."""
-    power = 10.0 ** floor(log2(most) / log2(10))
-    return next(power * part for part in (0.1, 0.2, 0.5, 1.0) if most <= 10 * power * part)
+def _step(maximum: float) -> float:
+    """Return a round number that goes into `maximum` four to ten times."""
+    power = 10.0 ** floor(log2(maximum) / log2(10))
+    return next(power * part for part in (0.1, 0.2, 0.5, 1.0) if maximum <= 10 * power * part)
 
 
 def _axes(

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 from ...backends import available
-from ...backends.tensorrt import LEAST_VARIABLE
+from ...backends.tensorrt import MIN_NODES_VARIABLE
 from ..common.console import open_console
 from ..common.environment import PACKAGES, ROOT, environment
 
@@ -63,7 +63,7 @@ def parts(models: Path | None, output: Path) -> list[Part]:
         models: folder of real models with inputs and expected outputs, or None.
         output: folder for the tables that they write.
     """
-    tool, single = ("-m", "tercet"), {LEAST_VARIABLE: "1"}  # most cases have a single node
+    tool, single = ("-m", "tercet"), {MIN_NODES_VARIABLE: "1"}  # most cases have a single node
     found = [
         Part("what is installed", (*tool, "doctor", "--require", BACKEND)),
         Part("the demo", (*tool, "demo", "--backend", BACKEND)),

@@ -17,7 +17,7 @@ from .flash_wgmma import on_hopper
 from .heads import AttentionTask
 
 #: The largest heads that registers have room for; and in float32, where queries are not few.
-MOST, MOST_SINGLE = 256, 128
+MAX_HEAD, MAX_HEAD_FLOAT32 = 256, 128
 #: What differences of scores are multiplied with before they become powers of 2.
 LOG2E = log2(e)
 #: Keys of 16-bit floats from which tensor cores pay; the row kernel rounds less often.
@@ -35,9 +35,9 @@ def flash(task: AttentionTask, target: Target) -> Answer:
     refused = need_dtypes((bool_, float32, float16, bfloat16), task.mask or task.q.tensor)
     if refused:
         return f"a mask of {refused}"
-    most = MOST_SINGLE if dtype == float32 and q[2] > FEW else MOST
-    if max(q[3], v[3]) > most:
-        return f"heads of {max(q[3], v[3])}, more than {most}"
+    maximum = MAX_HEAD_FLOAT32 if dtype == float32 and q[2] > FEW else MAX_HEAD
+    if max(q[3], v[3]) > maximum:
+        return f"heads of {max(q[3], v[3])}, more than {maximum}"
     if not task.total or not q[3] or not v[3]:
         return "no keys, or heads without elements"
     if dtype == float32:
@@ -112,9 +112,9 @@ SHAPES = (WarpShape(2, 4, 1), WarpShape(1, 8, 1), WarpShape(1, 4, 1), WarpShape(
 #: Those for few queries, from the fewest rows to the most.
 FEW_SHAPES = (WarpShape(1, 1, 4), WarpShape(1, 2, 2), WarpShape(1, 4, 1), WarpShape(1, 8, 1))
 #: The largest heads, key and value together, whose 32 rows a warp has registers for.
-MOST_DOUBLE = 128
+MAX_DOUBLE = 128
 #: Tiles of few queries in shared memory, at most.
-MOST_STAGES = 4
+MAX_STAGES = 4
 
 
 def _half(
@@ -162,7 +162,7 @@ def _few_shape(rows: int, sizes: tuple[int, int], target: Target) -> WarpShape:
 def _stages(tile: int, target: Target) -> int:
     """Return how many tiles of so many bytes are in shared memory: of two blocks, if two fit."""
     of_two = (target.shared - 1024) // 2 // tile
-    return min(MOST_STAGES, of_two if of_two >= 2 else max(1, target.shared // tile))
+    return min(MAX_STAGES, of_two if of_two >= 2 else max(1, target.shared // tile))
 
 
 def _shared(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) -> int:
@@ -174,11 +174,11 @@ def _shared(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) ->
 def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Target) -> WarpShape:
     """Return the shape with most rows a block that keeps the multiprocessors busy."""
     batch, heads, length, _ = task.q.dims
-    most = max(1, ceil_div(task.total, keys))
+    maximum = max(1, ceil_div(task.total, keys))
     usable = [
         shape
         for shape in SHAPES
-        if shape.warps_n <= most and (shape.tm == 1 or sum(sizes) <= MOST_DOUBLE)
+        if shape.warps_n <= maximum and (shape.tm == 1 or sum(sizes) <= MAX_DOUBLE)
         if _shared(shape, keys, 2, sizes) <= target.shared
     ]
     for shape in usable:
@@ -195,7 +195,7 @@ DOWN, ACROSS, TILE = 8, 16, 64
 #: time that a block takes besides, in the same unit.
 HEIGHTS = {8: 8.0, 7: 7.1, 6: 6.1, 5: 5.15, 4: 4.17, 3: 3.45, 2: 2.6}
 LATENCY = 5.3
-#: Rows of a thread, at most, for few queries; and where heads are larger than `MOST_SINGLE`.
+#: Rows of a thread, at most, for few queries; and where heads are larger than `MAX_HEAD_FLOAT32`.
 LOW, LOW_OF_LARGE = 8, 4
 
 
@@ -212,8 +212,8 @@ def _single(task: AttentionTask, target: Target, height: int | None = None) -> A
         return 4 * ((rows + TILE) * (size_k + 4) + TILE * size_v + rows * (TILE + 4))
 
     if length <= FEW:
-        most = LOW if max(size_k, size_v) <= MOST_SINGLE else LOW_OF_LARGE
-        fitting = [one for one in range(1, most + 1) if shared(one) <= target.shared]
+        maximum = LOW if max(size_k, size_v) <= MAX_HEAD_FLOAT32 else LOW_OF_LARGE
+        fitting = [one for one in range(1, maximum + 1) if shared(one) <= target.shared]
         if not fitting:
             return f"heads of {max(size, task.v.dims[3])}, too large for shared memory"
         height = height or min(ceil_div(group_of(task) * length, DOWN), fitting[-1])

@@ -98,8 +98,8 @@ def share(task: AttentionTask, rows: int, tile: int, shared: int, target: Target
             return waves * (1 + steps)
         return waves * (1 + ceil_div(steps, parts) + leaving) + MERGING
 
-    most = slots if length <= FEW else slots // max(1, blocks)
-    parts = min(range(1, max(1, min(steps, most)) + 1), key=estimate)
+    maximum = slots if length <= FEW else slots // max(1, blocks)
+    parts = min(range(1, max(1, min(steps, maximum)) + 1), key=estimate)
     return Sharing(rows, group, parts, max(1, ceil_div(steps, parts)))
 
 

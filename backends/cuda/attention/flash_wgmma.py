@@ -13,7 +13,7 @@ from .heads import AttentionTask, Heads
 #: Rows of queries of a block of `attention_wgmma.cu`, and the size of heads that it is for.
 GROUP, SIZE = 64, 64
 #: Keys of a tile, at most: what scores a thread has registers for.
-MOST_KEYS = 208
+MAX_KEYS = 208
 #: Keys that the beginning and the end of a step take as long as.
 OF_STEP = 24
 
@@ -52,7 +52,7 @@ def _suits_groups(task: AttentionTask, target: Target) -> bool:
 
 def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int = 0) -> Launch:
     batch, heads, length, size = task.q.dims
-    steps_of = range(64, MOST_KEYS + 1, 16)
+    steps_of = range(64, MAX_KEYS + 1, 16)
     keys = keys or min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
     stages = min(2, ceil_div(task.total, keys))
     shared = GROUP * SIZE * 2 + stages * (keys * SIZE * 4 + 16) + keys * 4
@@ -95,7 +95,7 @@ def _blocks_with_registers(task: AttentionTask, keys: int) -> int:
 #: Sizes of heads that `attention_long.cu` is for; and keys from which it is for the smallest, too.
 SMALLEST, LARGEST, LONG = 64, 128, 1024
 #: Keys of a step, at most.
-MOST_SHARED = 128
+MAX_SHARED = 128
 
 
 def _groups(task: AttentionTask) -> int:
@@ -119,7 +119,7 @@ def _long(task: AttentionTask, target: Target) -> Launch:
     batch, heads, length, size = task.q.dims
     size_v, dtype, mask = task.v.dims[3], task.q.tensor.dtype, task.mask
     slabs_k, slabs_v = ceil_div(size, 64), ceil_div(size_v, 64)
-    steps_of = range(64, MOST_SHARED + 1, 16)
+    steps_of = range(64, MAX_SHARED + 1, 16)
     keys = min(steps_of, key=lambda k: (ceil_div(task.total, k) * (k + OF_STEP), -k))
     groups, stages = _groups(task), min(2, ceil_div(task.total, keys))
     rows = GROUP * groups

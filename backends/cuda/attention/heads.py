@@ -31,10 +31,10 @@ class Heads:
         """Struct `Steps` of steps.cuh."""
         return dict(zip(("batch", "head", "row"), self.steps, strict=True))
 
-    def vector(self, most: int) -> int:
+    def vector(self, maximum: int) -> int:
         """Return how many elements of a head can be read or written at once."""
         numbers = (self.dims[3], *(n for n, d in zip(self.steps, self.dims, strict=False) if d > 1))
-        return next(v for v in (8, 4, 2, 1) if v <= most and all(n % v == 0 for n in numbers))
+        return next(v for v in (8, 4, 2, 1) if v <= maximum and all(n % v == 0 for n in numbers))
 
 
 def by_head(x: Tensor, heads: int | None) -> Heads:

@@ -11,7 +11,7 @@ from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import Chain, chain_of
 
-MOST_OPERANDS = 2
+MAX_OPERANDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _finish(chain: Chain, y: Tensor, axis: int) -> Tail | str:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
         operands.append(operand)
-    if len(operands) > MOST_OPERANDS:
+    if len(operands) > MAX_OPERANDS:
         return f"{len(operands)} operands"
     call = f"{_head(y.dtype)} {{ return tail({', '.join(arguments)}); }}"
     return Tail(f"{chain.code}\n{call}", tuple(operands), chain.title)

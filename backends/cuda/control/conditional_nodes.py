@@ -24,7 +24,7 @@ from ..recipe.operands import index_type
 
 #: What elements are moved as, by size in bytes.
 WORDS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
-MOST = np.iinfo(np.int64).max
+UNBOUNDED = np.iinfo(np.int64).max
 
 
 # ── recipes ──────────────────────────────────────────────────────────────────────────────────────
@@ -36,19 +36,19 @@ def chosen(node: int) -> Launch:
     return Launch("move/control.cu", "choose", (1, 1, 1), 1, args, constants=(("RECORDED", True),))
 
 
-def counted(node: int | None, most: int, *, first: bool) -> Launch:
+def counted(node: int | None, maximum: int, *, first: bool) -> Launch:
     """Return what counts the rounds of a loop and tells whether there is another one.
 
     Arguments `counter`, `count` and `going` are the counter, the number of rounds and the
-    condition; without the last two there are `most` rounds.
+    condition; without the last two there are `maximum` rounds.
 
     Args:
         node: the conditional node; None for the host.
-        most: rounds.
+        maximum: rounds.
         first: whether none has been.
     """
     pointers = {"counter": None, "count": None, "going": None}
-    args = {**pointers, "node": node or 0, "most": most, "first": first}
+    args = {**pointers, "node": node or 0, "most": maximum, "first": first}
     constants = (("RECORDED", node is not None),)
     return Launch("move/control.cu", "next_round", (1, 1, 1), 1, args, constants=constants)
 
@@ -118,17 +118,17 @@ class CudaDecisions:
     def repeat(self, body: Run, rounds: Rounds) -> Run:
         """Return what does something again and again; see `Decisions`."""
         count = rounds.count if isinstance(rounds.count, View) else None
-        most = rounds.count if isinstance(rounds.count, int) else MOST
+        maximum = rounds.count if isinstance(rounds.count, int) else UNBOUNDED
 
         def counts(node: int | None, *, first: bool) -> Run:
             going = rounds.first if first else rounds.going
             places = {"counter": rounds.counter, "count": count, "going": going}
-            return self._bound(counted(node, most, first=first), places)
+            return self._bound(counted(node, maximum, first=first), places)
 
         begin, go_on = counts(None, first=True), counts(None, first=False)
         if rounds.is_unrolled:
-            return _unrolled(body, most, *((begin, go_on) if rounds.is_read else ()))
-        self.device.compiler.submit(counted(0, most, first=True).source)
+            return _unrolled(body, maximum, *((begin, go_on) if rounds.is_read else ()))
+        self.device.compiler.submit(counted(0, maximum, first=True).source)
 
         def run(stream: CudaStream) -> None:
             if not isinstance(stream, Recording):
@@ -173,11 +173,11 @@ class CudaDecisions:
         return found
 
 
-def _unrolled(body: Run, most: int, *counts: Run) -> Run:
+def _unrolled(body: Run, maximum: int, *counts: Run) -> Run:
     """Return what does something so often, with what counts, the first time and later, before."""
 
     def run(stream: CudaStream) -> None:
-        for number in range(most):
+        for number in range(maximum):
             if counts:
                 counts[min(number, 1)](stream)
             body(stream)

@@ -14,7 +14,7 @@ import numpy as np
 from ....runtime.ir.types import Array
 from ..algorithms.menu import LAST, Formats
 from ..algorithms.registry import Answer
-from ..gemm.convolution import MOST_ELEMENTS, Convolution, times
+from ..gemm.convolution import MAX_ELEMENTS, Convolution, times
 from ..gemm.epilogue import epilogue_flags
 from ..gemm.sources import divisor, image_of
 from ..recipe.launch import Launch
@@ -35,7 +35,7 @@ SMALL: Patch = (2, 2)
 #: Threads for each multiprocessor that large and small patches have to leave.
 BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
 #: Taps of a window up to which patches are larger than a pixel: windows are written out.
-MOST_TAPS = 49
+MAX_TAPS = 49
 
 
 def depthwise_formats(conv: Convolution) -> Formats | str:
@@ -60,7 +60,7 @@ def depthwise_variants(conv: Convolution) -> tuple[str, ...]:
 
 def depthwise(conv: Convolution, variant: str = "") -> Answer:
     """Return the convolution of each channel with a filter of its own."""
-    if max(conv.x.size, conv.y.size) >= MOST_ELEMENTS:
+    if max(conv.x.size, conv.y.size) >= MAX_ELEMENTS:
         return f"{max(conv.x.size, conv.y.size)} elements"
     plane = Plane.of(conv)
     if not plane.has_words:
@@ -187,7 +187,7 @@ class Plane:
         """Those that the convolution may have, largest first."""
         if not self.has_words:
             return ()
-        if prod(self.dilations) > 1 or prod(self.kernel) > MOST_TAPS:
+        if prod(self.dilations) > 1 or prod(self.kernel) > MAX_TAPS:
             return (SINGLE,)
         large = (LARGE[self.size],) if prod(self.steps) == 1 else ()
         return (*large, SMALL, SINGLE)

@@ -18,7 +18,7 @@ from ..algorithms.menu import LAST, Formats
 from ..algorithms.registry import Answer
 from ..gemm import batched
 from ..gemm.batched import Products
-from ..gemm.convolution import MOST_ELEMENTS, Convolution
+from ..gemm.convolution import MAX_ELEMENTS, Convolution
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div
@@ -31,7 +31,7 @@ CHANNELS = {16: 8, 32: 8, 64: 4}
 #: Microseconds that a block of the largest tiles takes of the GPU, beside others.
 BLOCK_64 = 0.2
 #: Bytes of transformed weights above which nobody wants them.
-MOST_SPECTRA = 2 << 30
+MAX_SPECTRA = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def fft_formats(conv: Convolution) -> Formats | str:
         extent = "x".join(map(str, conv.view.extent))
         return f"windows over {extent}, too large for tiles of {SIZES[-1]}x{SIZES[-1]}"
     spectra = 16 * tiling.frequencies * conv.channels * conv.filters
-    if spectra > MOST_SPECTRA:
+    if spectra > MAX_SPECTRA:
         return f"transformed weights of {spectra} bytes"
     return LAST
 
@@ -111,9 +111,9 @@ def fft(conv: Convolution, variant: str = "") -> Answer:
     if tiling is None:
         return "windows too large"
     c, m, tiles, frequencies = conv.channels, conv.filters, tiling.tiles, tiling.frequencies
-    most = 2 * frequencies * tiles * max(c, m)
-    if most >= MOST_ELEMENTS:
-        return f"spectra of {most} elements, not fewer than 2^31"
+    maximum = 2 * frequencies * tiles * max(c, m)
+    if maximum >= MAX_ELEMENTS:
+        return f"spectra of {maximum} elements, not fewer than 2^31"
     of_inputs = ceil_div(8 * frequencies * tiles * c, 256) * 256
     sums = Scratch(of_inputs)
     pack = partial(pack_spectra, size=tiling.size, dilations=conv.view.dilations)

@@ -19,7 +19,7 @@ from ..algorithms.registry import Answer
 from ..codegen.tail import NO_TAIL
 from ..gemm import f16
 from ..gemm.atoms import HALVES
-from ..gemm.convolution import MOST_ELEMENTS, Convolution, image_formats
+from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
 from ..gemm.pack import pack_windows, packed_filters
 from ..gemm.problem import Gemm, Problem
 from ..gemm.schedules import multistage, simt
@@ -29,7 +29,7 @@ from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
 from ..recipe.source import arithmetic
 from ..recipe.spatial import by_axis
-from .implicit import LEAST_CHANNELS
+from .implicit import MIN_CHANNELS
 
 THREADS = 256
 
@@ -47,7 +47,7 @@ def explicit_formats(conv: Convolution) -> Formats | str:
         return f"rows of {terms} 16-bit elements, an odd number"
     if conv.pixels * terms >= 2**40:
         return f"a matrix of {conv.pixels} x {terms} elements"
-    return image_formats(conv, LEAST_CHANNELS)
+    return image_formats(conv, MIN_CHANNELS)
 
 
 def _refused(conv: Convolution) -> str:
@@ -85,8 +85,8 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
     )
     rest = _half_product(conv, used) if x.dtype in HALVES else _product(conv)
     launches = (write, *launches_of(rest))
-    most = max(used, *(launch.scratch for launch in launches))
-    return tuple(replace(launch, scratch=most) for launch in launches)
+    maximum = max(used, *(launch.scratch for launch in launches))
+    return tuple(replace(launch, scratch=maximum) for launch in launches)
 
 
 def _product(conv: Convolution) -> Recipe:
@@ -154,7 +154,7 @@ def transposed_formats(conv: Convolution) -> Formats | str:
     if refused:
         return refused
     pixels = conv.x.size // conv.channels
-    if pixels * conv.taps * conv.filters >= MOST_ELEMENTS:
+    if pixels * conv.taps * conv.filters >= MAX_ELEMENTS:
         return f"a matrix of {pixels} x {conv.taps * conv.filters} elements"
     return LAST
 

@@ -22,7 +22,7 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed
 
 #: Fewer channels than this are read in the plain order: the vectors would be mostly padding.
-LEAST_CHANNELS = 8
+MIN_CHANNELS = 8
 #: By how much copies of single elements make a product of windows in the plain order slower.
 ACROSS = 1.6
 
@@ -53,7 +53,7 @@ def grouped_formats(conv: Convolution) -> Formats | str:
 
 def _formats(conv: Convolution) -> Formats | str:
     refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
-    return refused or image_formats(conv, LEAST_CHANNELS)
+    return refused or image_formats(conv, MIN_CHANNELS)
 
 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
@@ -116,7 +116,7 @@ def _config(conv: Convolution, variant: str) -> Config:
 def precomputed_time(conv: Convolution) -> float:
     """Return the microseconds that `precomputed` is expected to take."""
     time = simt.choose(_problem(conv), conv.setting.target).microseconds
-    return ACROSS * time if conv.x.dims[1] < LEAST_CHANNELS else time
+    return ACROSS * time if conv.x.dims[1] < MIN_CHANNELS else time
 
 
 def tile_variants(conv: Convolution) -> tuple[str, ...]:

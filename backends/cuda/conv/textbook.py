@@ -19,14 +19,14 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.conv import ConvTranspose
 from ..algorithms.menu import LAST, PLAIN, Formats
 from ..algorithms.registry import Answer
-from ..gemm.convolution import MOST_ELEMENTS, Convolution, image_formats
+from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
 from ..gemm.pack import pack_windows
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed
 from ..recipe.source import arithmetic
 from ..recipe.spatial import by_axis, moves, sizes
-from .implicit import LEAST_CHANNELS
+from .implicit import MIN_CHANNELS
 
 # ── implicit GEMM ────────────────────────────────────────────────────────────────────────────────
 
@@ -37,15 +37,15 @@ BM, BN = 128, 64
 def implicit_formats(conv: Convolution) -> Formats | str:
     """Return the formats of `implicit_gemm`, or why it cannot be used."""
     refused = _refused(conv)
-    return refused or image_formats(conv, LEAST_CHANNELS)
+    return refused or image_formats(conv, MIN_CHANNELS)
 
 
 def _refused(conv: Convolution) -> str:
     refused = conv.need_plane() or conv.need_constants()
     if refused:
         return refused
-    most = max(conv.x.size, conv.y.size)
-    return f"{most} elements, not fewer than 2^31" if most >= MOST_ELEMENTS else ""
+    maximum = max(conv.x.size, conv.y.size)
+    return f"{maximum} elements, not fewer than 2^31" if maximum >= MAX_ELEMENTS else ""
 
 
 def implicit_gemm(conv: Convolution, variant: str = "") -> Answer:
@@ -351,7 +351,7 @@ def direct_time(conv: Convolution) -> float:
 # ── a first program ──────────────────────────────────────────────────────────────────────────────
 
 #: Threads that a block can have.
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 
 def nhwc_formats(conv: Convolution) -> Formats | str:
@@ -361,8 +361,8 @@ def nhwc_formats(conv: Convolution) -> Formats | str:
         return refused
     if conv.x.rank != 4:
         return f"{conv.x.rank - 2} spatial axes, not 2"
-    if conv.filters > MOST_THREADS:
-        return f"{conv.filters} filters, a thread each: a block has at most {MOST_THREADS}"
+    if conv.filters > MAX_THREADS:
+        return f"{conv.filters} filters, a thread each: a block has at most {MAX_THREADS}"
     if max(conv.view.output[0], conv.x.dims[0]) > 65535:
         return f"{conv.x.dims[0]} images of {conv.view.output[0]} rows"
     return LAST

@@ -18,7 +18,7 @@ from ..algorithms.menu import LAST, Formats
 from ..algorithms.registry import Answer
 from ..gemm import batched
 from ..gemm.batched import Products
-from ..gemm.convolution import MOST_ELEMENTS, Convolution
+from ..gemm.convolution import MAX_ELEMENTS, Convolution
 from ..gemm.problem import Problem
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
@@ -150,7 +150,7 @@ def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
     """
     points, (tiles, _, _) = (out + 2) ** 2, _tiles(conv, out)
     c, m = conv.channels, conv.filters
-    if points * tiles * max(c, m) >= MOST_ELEMENTS:
+    if points * tiles * max(c, m) >= MAX_ELEMENTS:
         return f"tiles of {points * tiles * max(c, m)} elements, not fewer than 2^31"
     of_inputs = ceil_div(4 * points * tiles * c, 256) * 256
     sums = Scratch(of_inputs)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .device import CudaStream, DriverDevice
 
 #: Microseconds that one recording should take, calls that it has at most, and its replays.
-RECORDED, MOST_CALLS, REPLAYS = 300.0, 50, 5
+RECORDED, MAX_CALLS, REPLAYS = 300.0, 50, 5
 #: What takes so many times the least, and so many microseconds of launching, is not recorded.
 FAR, LAUNCHING = 3.0, 50.0
 
@@ -20,7 +20,7 @@ def microseconds(
     device: DriverDevice,
     run: Callable[[CudaStream], None],
     stream: CudaStream,
-    least: float = inf,
+    minimum: float = inf,
 ) -> float:
     """Return the median of what one of many calls in a row takes.
 
@@ -28,13 +28,13 @@ def microseconds(
         device: that does it.
         run: gives the stream one call's work; the first time it may load and compile.
         stream: of the device.
-        least: microseconds of the best so far; what is far from it is not measured well.
+        minimum: microseconds of the best so far; what is far from it is not measured well.
     """
     run(stream)
     once = min(1e6 * device.time(run, stream) for _ in range(2))
-    if once > FAR * least + LAUNCHING:
+    if once > FAR * minimum + LAUNCHING:
         return once
-    calls = max(1, min(MOST_CALLS, round(RECORDED / max(once, 1.0))))
+    calls = max(1, min(MAX_CALLS, round(RECORDED / max(once, 1.0))))
 
     def repeat(stream: CudaStream) -> None:
         for _ in range(calls):

@@ -36,7 +36,7 @@ from .status import CUDAError, check, failure, translated
 #: Bytes of shared memory, its own and what a launch asks for, that a kernel has without asking.
 UNASKED = 48 << 10
 OWN_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-MOST_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+MAX_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LAUNCH = "graph launch"
 _NO_MEMORY = "OUT_OF_MEMORY"
 
@@ -295,10 +295,10 @@ class DriverDevice:
         call = f"asking for {shared} bytes of shared memory for {entry}"
         own, granted = (
             check(call, driver.cuKernelGetAttribute(attribute, handle, device))
-            for attribute in (OWN_SHARED, MOST_SHARED)
+            for attribute in (OWN_SHARED, MAX_SHARED)
         )
         if own + shared > UNASKED and shared >= granted:
-            check(call, driver.cuKernelSetAttribute(MOST_SHARED, shared, handle, device))
+            check(call, driver.cuKernelSetAttribute(MAX_SHARED, shared, handle, device))
 
     @property
     def ordinal(self) -> int:

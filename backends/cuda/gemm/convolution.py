@@ -17,7 +17,7 @@ from ..recipe.operands import Tensor
 from .atoms import HALVES
 
 #: Kernels count elements of an image in 32 bits.
-MOST_ELEMENTS = 2**31
+MAX_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Convolution:
         refused = need_dtypes((float32,), self.y, self.x, self.w, self.b)
         if refused:
             return f"{refused}, not float32"
-        if max(self.x.size, self.y.size) >= MOST_ELEMENTS:
+        if max(self.x.size, self.y.size) >= MAX_ELEMENTS:
             return f"{max(self.x.size, self.y.size)} elements, not fewer than 2^31"
         return ""
 
@@ -165,7 +165,7 @@ def convolution(context: RecipeContext) -> Convolution | str:
     return Convolution(op, y, x, w, b, view, context.tail or no_tail(y.dtype), context.setting)
 
 
-def image_formats(conv: Convolution, least: int) -> Formats:
-    """Return channels last, but the plain order for an input of fewer than `least` channels."""
-    first = Format.PLAIN if conv.x.dims[1] < least else Format.CHANNELS_LAST
+def image_formats(conv: Convolution, minimum: int) -> Formats:
+    """Return channels last, but the plain order for an input of fewer than `minimum` channels."""
+    first = Format.PLAIN if conv.x.dims[1] < minimum else Format.CHANNELS_LAST
     return first, Format.CHANNELS_LAST

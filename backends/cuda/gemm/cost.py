@@ -131,7 +131,7 @@ def with_splits(
     for tile in tiles:
         yield Config(tile)
         blocks = max(problem.blocks(tile), 1)
-        most = min(ceil_div(problem.k, tile.bk), target.processors // blocks, MAX_CLUSTER)
-        for splits in range(2, most + 1):
+        maximum = min(ceil_div(problem.k, tile.bk), target.processors // blocks, MAX_CLUSTER)
+        for splits in range(2, maximum + 1):
             if not clusters or blocks <= groups * (CLUSTER_SIZE // splits):
                 yield Config(tile, splits)

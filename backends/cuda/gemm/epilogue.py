@@ -65,8 +65,8 @@ def reduction(gemm: Gemm, tail: Tail, splits: int, partial_sums: Scratch) -> Lau
 
 def sharing(*launches: Launch) -> tuple[Launch, ...]:
     """Return launches that have the workspace in common."""
-    most = max(launch.scratch for launch in launches)
-    return tuple(replace(launch, scratch=most) for launch in launches)
+    maximum = max(launch.scratch for launch in launches)
+    return tuple(replace(launch, scratch=maximum) for launch in launches)
 
 
 def behind(launches: tuple[Launch, ...]) -> int:

@@ -34,7 +34,7 @@ HALF_SUMS = "half_sums"
 #: Elements of A that are copied at once.
 VECTORS = (8, 4, 2)
 #: Channels of the groups that are joined, at most.
-MOST_JOINED = 64
+MAX_JOINED = 64
 #: Blocks along an axis of a grid other than the first.
 MAX_STACKED = 65535
 #: Bytes a microsecond that `transpose.cu` reads and writes, on an H200.
@@ -236,8 +236,8 @@ class Operands:
         both = self.x.is_channels_last and self.y.is_channels_last
         if self.group == 1 or not both or self.w.dims[0] % self.group:
             return self
-        most = MOST_JOINED // self.w.dims[1]
-        counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, most) and self.group % n == 0]
+        maximum = MAX_JOINED // self.w.dims[1]
+        counts = [n for n in (1, 2, 4, 8, 16, 32) if n <= max(1, maximum) and self.group % n == 0]
         ways = [replace(self, joined=count) for count in counts]
         return min(ways, key=lambda way: multistage.time_of(_gemm(way)[0], target))
 

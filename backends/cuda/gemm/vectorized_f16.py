@@ -18,9 +18,9 @@ THREADS = 128
 
 MAX, AVERAGE, AVERAGE_PADDED = range(3)
 #: Windows of more elements than this stay loops.
-MOST_UNROLLED = 16
+MAX_UNROLLED = 16
 #: The second axis of a grid has at most so many blocks.
-MOST_IMAGES = 65535
+MAX_IMAGES = 65535
 
 
 def pools_words(y: Tensor | None, x: Tensor) -> bool:
@@ -32,7 +32,7 @@ def pools_words(y: Tensor | None, x: Tensor) -> bool:
         and x.is_channels_last
         and x.dims[1] % 8 == 0
         and 0 < max(x.size, y.size) < 2**30
-        and x.dims[0] <= MOST_IMAGES
+        and x.dims[0] <= MAX_IMAGES
     )
 
 
@@ -69,7 +69,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
         types=(("T", x.dtype),),
         constants=(
             *(("KIND_OF", kind), ("KH", kernel_h), ("KW", kernel_w)),
-            ("UNROLL", 8 if kernel_h * kernel_w <= MOST_UNROLLED else 4),
+            ("UNROLL", 8 if kernel_h * kernel_w <= MAX_UNROLLED else 4),
         ),
         code=atom_of(x.dtype).code(),
         note=f"{kernel_h}x{kernel_w}",

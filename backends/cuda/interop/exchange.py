@@ -32,7 +32,7 @@ from ..driver.status import CUDAError, check
 from .array import DeviceArray
 
 #: Streams of callers that are remembered.
-_MOST_STREAMS = 64
+_MAX_STREAMS = 64
 #: The driver's numbers for its default streams.
 _DEFAULTS = {0: LEGACY_DEFAULT_STREAM, 1: LEGACY_DEFAULT_STREAM, 2: PER_THREAD_DEFAULT_STREAM}
 _HOST_MEMORY = int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
@@ -120,7 +120,7 @@ class CudaExchange:
                 core = _DEFAULTS.get(handle)
                 stream = _CallersStream(Stream.from_handle(handle) if core is None else core, given)
                 self._streams[handle] = stream
-                while len(self._streams) > _MOST_STREAMS:
+                while len(self._streams) > _MAX_STREAMS:
                     self._streams.popitem(last=False)  # whoever works in its order has it as well
         if handle > 2 and check("cuStreamIsCapturing", driver.cuStreamIsCapturing(handle)) != (
             _NOT_CAPTURING

@@ -54,10 +54,10 @@ class Groups:
     origins: Ints
     elements: Ints
 
-    def vector(self, most: int) -> int:
+    def vector(self, maximum: int) -> int:
         """Return how many neighbours can be read at once."""
         inner, outer_step, step = self.elements
-        return gcd(most, inner, outer_step, *self.origins[1:]) if step == 1 else 1
+        return gcd(maximum, inner, outer_step, *self.origins[1:]) if step == 1 else 1
 
 
 @dataclass(frozen=True, slots=True)

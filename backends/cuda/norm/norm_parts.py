@@ -8,10 +8,10 @@ from ..recipe.layout import ceil_div
 from ..recipe.targets import Target
 
 #: Bytes that are read at once, bytes that a thread has under way, and words that these are at most.
-WORD, UNDER_WAY, MOST_BATCH = 16, 64, 16
+WORD, UNDER_WAY, MAX_BATCH = 16, 64, 16
 #: A block that has a group to itself: a warp for so many bytes, for fewer of them where there are
 #: fewer groups than multiprocessors; and the most warps.
-WARP_BYTES, FEW_BYTES, MOST_WARPS = 8192, 1024, 32
+WARP_BYTES, FEW_BYTES, MAX_WARPS = 8192, 1024, 32
 #: Blocks that share a group: their warps, the least bytes of each, how many a multiprocessor gets.
 PART_WARPS, PART_BYTES, PART_BLOCKS = 8, 16384, 4
 #: Groups of so many bytes are not worth a second launch.
@@ -82,8 +82,8 @@ def cut(groups: int, count: int, itemsize: int, vector: int, target: Target) -> 
         warps = PART_WARPS
     else:
         of_warp = WARP_BYTES if groups >= processors else FEW_BYTES
-        while warps < MOST_WARPS and nbytes > warps * of_warp:
+        while warps < MAX_WARPS and nbytes > warps * of_warp:
             warps *= 2
     chunk = max(1, ceil_div(count, parts * vector)) * vector
-    batch = min(UNDER_WAY // (vector * itemsize), MOST_BATCH, ceil_div(chunk, 32 * warps * vector))
+    batch = min(UNDER_WAY // (vector * itemsize), MAX_BATCH, ceil_div(chunk, 32 * warps * vector))
     return Cut(groups, max(1, ceil_div(count, chunk)), chunk, warps, vector, batch)

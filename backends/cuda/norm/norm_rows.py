@@ -11,7 +11,7 @@ from ..recipe.layout import ceil_div
 from ..recipe.operands import Tensor
 
 #: Elements that a thread keeps, and warps that share a row, at most.
-MOST_KEPT, MOST_WARPS = 32, 16
+MAX_KEPT, MAX_WARPS = 32, 16
 #: Warps of a block where each of them has a row.
 TOGETHER = 4
 
@@ -46,12 +46,12 @@ def normalize_rows(
         return None
     if any(t.format is not Format.PLAIN for t in (y, x)) or rows >= 2**31:
         return None
-    most = 16 // max(x.dtype.itemsize, scale.dtype.itemsize)
-    vector = next(v for v in (8, 4, 2, 1) if v <= most and count % v == 0)
+    maximum = 16 // max(x.dtype.itemsize, scale.dtype.itemsize)
+    vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == 0)
     warps = 1
-    while warps < MOST_WARPS and count > 32 * warps * MOST_KEPT:
+    while warps < MAX_WARPS and count > 32 * warps * MAX_KEPT:
         warps *= 2
-    if count > 32 * warps * MOST_KEPT:
+    if count > 32 * warps * MAX_KEPT:
         return None
     together = TOGETHER if warps == 1 else 1
     return Launch(

@@ -32,7 +32,7 @@ from ..conv.im2col import (
     transposed_time,
 )
 from ..conv.implicit import (
-    LEAST_CHANNELS,
+    MIN_CHANNELS,
     grouped_formats,
     pointwise_formats,
     precomputed,
@@ -197,11 +197,11 @@ def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], flo
     def estimate(conv: Convolution) -> float:
         size = conv.x.dtype.itemsize
         read, written = size * conv.x.size, size * conv.y.size
-        least = max(time(conv), LAUNCH + (read + written) / MEMORY)
+        minimum = max(time(conv), LAUNCH + (read + written) / MEMORY)
         if conv.formats != PLAIN:
-            return least
-        moved = written + (read if conv.x.dims[1] >= LEAST_CHANNELS else 0)
-        return least + 2 * LAUNCH + 2 * moved / MEMORY
+            return minimum
+        moved = written + (read if conv.x.dims[1] >= MIN_CHANNELS else 0)
+        return minimum + 2 * LAUNCH + 2 * moved / MEMORY
 
     return estimate
 

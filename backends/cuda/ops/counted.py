@@ -131,15 +131,15 @@ def non_max_suppression(
     y: Tensor | None,
     boxes: Tensor,
     scores: Tensor,
-    most: Tensor | None = None,
+    maximum: Tensor | None = None,
     overlap: Tensor | None = None,
-    least: Tensor | None = None,
+    minimum: Tensor | None = None,
     *,
     more: tuple[Tensor | None, ...] = (),
 ) -> Answer:
     """Take the best box that is left, drop what overlaps it, and so on; a block a class."""
     refused = need_dtypes(FLOATS, boxes) or need_dtypes((boxes.dtype,), scores)
-    refused = refused or need_dtypes((int64,), most) or need_dtypes((float32,), overlap, least)
+    refused = refused or need_dtypes((int64,), maximum) or need_dtypes((float32,), overlap, minimum)
     if refused:
         return refused
     total = (*more, None)[0]
@@ -161,7 +161,13 @@ def non_max_suppression(
         "suppress",
         block=SUPPRESSING,
         args={
-            **{"boxes": boxes, "scores": scores, "most": most, "limit": overlap, "least": least},
+            **{
+                "boxes": boxes,
+                "scores": scores,
+                "most": maximum,
+                "limit": overlap,
+                "least": minimum,
+            },
             **{"dropped": Scratch(0), "kept": kept, "counts": counts},
             **{"classes": classes, "count": count, "room": room},
         },

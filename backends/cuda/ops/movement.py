@@ -28,7 +28,7 @@ from ..recipe.launch import Launch
 from ..recipe.layout import Ints, broadcast_strides, ceil_div, merge, order
 from ..recipe.operands import Given, Tensor, index_type
 
-MOST_CONCATENATED = 64
+MAX_CONCATENATED = 64
 
 
 @kernel(Transpose)
@@ -166,7 +166,7 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
     rows = prod(y.dims[a] for a in axes[:place])
     inner = prod(y.dims[a] for a in axes[place + 1 :])
     present = [x for x in inputs if x.size]
-    if len(present) > MOST_CONCATENATED:
+    if len(present) > MAX_CONCATENATED:
         return f"{len(present)} inputs"
     widths = [x.dims[axis] * inner for x in present]
     starts = [sum(widths[:i]) for i in range(len(widths))]

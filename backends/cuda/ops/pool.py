@@ -28,9 +28,9 @@ from .reduce import FOLDS, Fold, fold
 THREADS = 128
 MAX, AVERAGE, AVERAGE_PADDED, NORM = range(4)
 #: Windows of more elements than this stay loops.
-MOST_UNROLLED = 64
+MAX_UNROLLED = 64
 #: Elements that kernels count in 32 bits.
-MOST_COUNTED = 2**30
+MAX_COUNTED = 2**30
 #: Channels of a thread in plain order, and results that busy a GPU with so many each.
 SOME, MUCH = 4, 2**20
 
@@ -114,7 +114,7 @@ def _pool(
     depth, height, width = three(view.kernel, 1)
     vector = 1 if positions or y is None else _vector(y, x)
     count = result.size // vector
-    few = max(result.size, x.dims[0] * x.strides[0]) < MOST_COUNTED
+    few = max(result.size, x.dims[0] * x.strides[0]) < MAX_COUNTED
     return Launch(
         "image/pool.cu",
         "pool",
@@ -147,4 +147,4 @@ def _vector(y: Tensor, x: Tensor) -> int:
 
 
 def _unroll(view: Window) -> int:
-    return max(view.kernel) if prod(view.kernel) <= MOST_UNROLLED else 1
+    return max(view.kernel) if prod(view.kernel) <= MAX_UNROLLED else 1

@@ -46,7 +46,7 @@ QUANTIZED = INTEGERS | SMALL_FLOATS
 SCALES = FLOATS | {float8e8m0}
 BLOCK_WARPS = 8
 #: Ranges of parts of a tensor lie in the workspace behind its scale and its zero point.
-RANGES, MOST_RANGES = 512, 256
+RANGES, MAX_RANGES = 512, 256
 
 
 #: Struct `Spread` of quantize.cu.
@@ -200,9 +200,9 @@ def _scale_of(x: Tensor, scale: Tensor | Scratch, zero: Tensor | Scratch) -> tup
         block=32 * BLOCK_WARPS,
         args={"x": x, "scale": scale, "zero": zero, "count": x.size},
         constants=(("WARPS", BLOCK_WARPS),),
-        scratch=RANGES + 8 * MOST_RANGES,
+        scratch=RANGES + 8 * MAX_RANGES,
     )
-    blocks = min(ceil_div(x.size, 8 * whole.block), MOST_RANGES)
+    blocks = min(ceil_div(x.size, 8 * whole.block), MAX_RANGES)
     if blocks <= 2:
         return (whole,)
     ranges = Scratch(RANGES)

@@ -36,7 +36,7 @@ ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, that one block reduces.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
 #: A grid's second axis has at most so many blocks.
-MOST_BLOCKS = 65535
+MAX_BLOCKS = 65535
 
 
 #: Where states that are more than a number are declared.
@@ -156,7 +156,7 @@ def fold(how: Fold, y: Tensor, x: Tensor, axes: Ints, title: str) -> Answer:
     for number, (outer, count, inner) in enumerate(passes):
         while True:
             parts = _parts(count, inner)
-            if outer * parts >= 2**31 or inner > MOST_BLOCKS * COLUMNS:
+            if outer * parts >= 2**31 or inner > MAX_BLOCKS * COLUMNS:
                 return f"{outer} x {count} x {inner} elements"
             last = parts == 1 and number == len(passes) - 1
             target: Tensor | Scratch = y if last else Scratch(used)

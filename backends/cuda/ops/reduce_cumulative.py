@@ -72,8 +72,8 @@ def _along(make: Callable[..., Launch], y: Tensor, x: Tensor, sizes: Ints) -> An
         name, counted = "rows", {}
         blocks = threads = outer * ceil_div(size, chunk)
     else:
-        most = min(ceil_div(ENOUGH, max(1, outer * inner)), isqrt(size))
-        chunk = ceil_div(size, max(1, most))
+        maximum = min(ceil_div(ENOUGH, max(1, outer * inner)), isqrt(size))
+        chunk = ceil_div(size, max(1, maximum))
         name, threads = "columns", outer * inner * ceil_div(size, max(1, chunk))
         blocks, counted = ceil_div(threads, THREADS), {"count": threads}
     chunks = ceil_div(size, max(1, chunk))

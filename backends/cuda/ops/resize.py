@@ -15,7 +15,7 @@ from ....runtime.ops.resize import AffineGrid, GridSample, Resize
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.copies import copy_strided
 from ..codegen.elementwise import ANY, SMALL_FLOATS
-from ..recipe.bounds import MOST_TABLE, TooLarge
+from ..recipe.bounds import MAX_TABLE, TooLarge
 from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, order
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
@@ -57,7 +57,7 @@ def resize(
 
 
 def _pass(op: Resize, axis: Axis, crops: bool) -> _Pass:
-    if axis.new > MOST_TABLE:
+    if axis.new > MAX_TABLE:
         raise TooLarge(f"an axis of {axis.new} elements, each of which would have a row of a table")
     # Nearest falls as it does in float32, where 3 / 0.6 is 5.
     dtype = float32 if op.mode == "nearest" else float64

@@ -12,9 +12,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Blocks along x, y and z that a launch may have at most.
-MOST_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+MAX_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 #: Elements along an axis for which the host makes tables.
-MOST_TABLE = 1 << 26
+MAX_TABLE = 1 << 26
 _LOWEST, _GREATEST = -(2**31), 2**31 - 1
 
 
@@ -24,7 +24,7 @@ class TooLarge(UnsupportedError):
 
 def check_grid(entry: str, grid: tuple[int, int, int]) -> None:
     """Refuse a grid that CUDA does not launch."""
-    if any(blocks > most for blocks, most in zip(grid, MOST_BLOCKS, strict=True)):
+    if any(blocks > maximum for blocks, maximum in zip(grid, MAX_BLOCKS, strict=True)):
         shown = " x ".join(map(str, grid))
         raise TooLarge(f"{entry} would need a grid of {shown} blocks, more than CUDA launches")
 

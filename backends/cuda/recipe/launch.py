@@ -130,13 +130,13 @@ def pitched_by(recipe: Recipe) -> frozenset[Value]:
 
 
 #: Threads and blocks that a multiprocessor holds at most.
-MOST_THREADS, MOST_BLOCKS = 2048, 32
+MAX_THREADS, MAX_BLOCKS = 2048, 32
 
 
 def fill_of(launch: Launch, target: Target) -> float:
     """Return the blocks of a launch by those that a GPU holds, as threads and memory allow."""
     memory = (target.shared + 1024) // (launch.shared + 1024)
-    resident = max(1, min(MOST_THREADS // launch.block, MOST_BLOCKS, memory))
+    resident = max(1, min(MAX_THREADS // launch.block, MAX_BLOCKS, memory))
     return prod(launch.grid) / (target.processors * resident)
 
 

@@ -67,7 +67,7 @@ class DeviceJudge:
         self._at.clear()
         self._task = None
 
-    def judge(self, offer: Offer, least: float) -> tuple[float, float]:
+    def judge(self, offer: Offer, minimum: float) -> tuple[float, float]:
         """Return the microseconds and the relative error of a way; see `Judge`."""
         scratch = self._device.allocate(offer.workspace)
         try:
@@ -79,7 +79,7 @@ class DeviceJudge:
             run(self._stream)
             self._stream.synchronize()
             error = self._difference(offer.formats[1])
-            return microseconds(self._device, run, self._stream, least), error
+            return microseconds(self._device, run, self._stream, minimum), error
         finally:
             scratch.close()
 

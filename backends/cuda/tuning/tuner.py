@@ -123,12 +123,12 @@ class Judge(Protocol):
         """
         ...
 
-    def judge(self, offer: Offer, least: float) -> tuple[float, float]:
+    def judge(self, offer: Offer, minimum: float) -> tuple[float, float]:
         """Return the microseconds and the error of a way.
 
         Args:
             offer: the way, in the formats that it wants.
-            least: the best so far; what is far from it need not be measured well.
+            minimum: the best so far; what is far from it need not be measured well.
 
         Raises:
             DeviceFault: it stops the GPU for this process.
@@ -221,31 +221,31 @@ class Tuner:
         if picked.recipe is None:
             return None
         timings: list[Timing] = []
-        least = inf
+        minimum = inf
         try:
             with _naming(picked, work.task):
                 judge.begin(work.task, picked)
             for offer, reason in _trials(work):
-                timing = _tried(judge, offer, reason, least, work.task)
-                least = min(least, timing.microseconds)
+                timing = _tried(judge, offer, reason, minimum, work.task)
+                minimum = min(minimum, timing.microseconds)
                 timings.append(timing)
         except DeviceOutOfMemory:
             return None  # nothing can be measured beside a model that fills the GPU
         finally:
             judge.end()
-        if least == inf:
+        if minimum == inf:
             return None
         timings.sort(key=lambda timing: timing.microseconds)
         return Result(work.task.signature, picked.way, tuple(timings))
 
 
-def _tried(judge: Judge, offer: Offer, reason: str, least: float, task: Task) -> Timing:
+def _tried(judge: Judge, offer: Offer, reason: str, minimum: float, task: Task) -> Timing:
     facts = {"variant": offer.variant, "estimate": offer.microseconds, "workspace": offer.workspace}
     if reason:
         return Timing(offer.way, reason=reason, **facts)
     try:
         with _naming(offer, task):
-            time, error = judge.judge(offer, least)
+            time, error = judge.judge(offer, minimum)
     except DeviceFault:
         raise  # nothing else can be measured in this process
     except (DeviceError, KernelError) as refused:

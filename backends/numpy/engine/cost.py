@@ -11,14 +11,14 @@ FETCH = 0.2
 
 #: Nanoseconds of work below which waking another thread costs more than it helps.
 WORTH = 250_000
-#: Least nanoseconds of a block. Each thread gets up to `MOST` of them, because one thread may be
-#: late, but only of `LARGE` ones: threads hold each other up with every call that they make.
-LEAST, LARGE, MOST = 60_000, 500_000, 2
+#: Fewest nanoseconds of a block. Each thread gets up to `MAX_BLOCKS` of them, because one thread
+#: may be late, but only of `LARGE_BLOCK` ones: threads hold each other up with every call.
+MIN_BLOCK, LARGE_BLOCK, MAX_BLOCKS = 60_000, 500_000, 2
 
 
 def blocks_worth(nanoseconds: float, workers: int) -> int:
     """Return how many blocks work should be cut into, one if it is best done by the caller."""
     if workers == 1 or nanoseconds < WORTH:
         return 1
-    share = max(1, min(workers, int(nanoseconds / LEAST)))
-    return max(share, min(MOST * workers, int(nanoseconds / LARGE)))
+    share = max(1, min(workers, int(nanoseconds / MIN_BLOCK)))
+    return max(share, min(MAX_BLOCKS * workers, int(nanoseconds / LARGE_BLOCK)))

@@ -24,7 +24,7 @@ Tape = Sequence[Callable[[], object]]
 Jobs = Sequence[Sequence[Tape]]
 
 #: More threads than this would wait for the interpreter more than they would compute.
-MOST = 8
+MAX_THREADS = 8
 #: Seconds without work after which a thread ends.
 PATIENCE = 5.0
 #: A caller that waits longer than this (seconds), and than half of its own work, has lost the other
@@ -40,7 +40,7 @@ def size() -> int:
     As many as numpy's BLAS is set to use; one, which leaves the threads to BLAS, where that cannot
     be told to keep to its caller's thread.
     """
-    return max(1, min(blas.threads() or 1, MOST))
+    return max(1, min(blas.threads() or 1, MAX_THREADS))
 
 
 def _work(worker: int, jobs: Jobs, queues: Sequence[deque[int]]) -> None:

@@ -95,14 +95,14 @@ def _cut(n: int) -> tuple[list[slice], list[Places]]:
     tiles, blocks = _outer_tiles(n), list(_parts(n, BLOCK, TILE))
     if tiles and n <= NARROW:
         tiles, blocks = list(range(0, n, TILE)), []
-    most = BLOCK // TILE - 2
-    return blocks, [list(_places(tiles[i : i + most], n)) for i in range(0, len(tiles), most)]
+    maximum = BLOCK // TILE - 2
+    return blocks, [list(_places(tiles[i : i + maximum], n)) for i in range(0, len(tiles), maximum)]
 
 
-def _parts(size: int, most: int, grain: int) -> Iterator[slice]:
+def _parts(size: int, maximum: int, grain: int) -> Iterator[slice]:
     """Yield parts of at most so many rows or columns, none of them a vector."""
-    starts = list(range(0, size, most))
-    if size % most == 1 and size > most:
+    starts = list(range(0, size, maximum))
+    if size % maximum == 1 and size > maximum:
         starts[-1] -= grain
     yield from (slice(start, stop) for start, stop in pairwise([*starts, size]))
 

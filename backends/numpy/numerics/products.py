@@ -140,12 +140,12 @@ def _turned(a: Array, b: Array, out: Array) -> Callable[[], None]:
     return call
 
 
-def _by_vector(vector: Array, b: Array, out: Array, grain: int, most: int) -> Callable[[], None]:
+def _by_vector(vector: Array, b: Array, out: Array, grain: int, maximum: int) -> Callable[[], None]:
     """Return the call that multiplies as many columns as are a multiple, and the rest padded.
 
-    Up to `most` elements of a matrix that never changes are padded as a whole, here and now.
+    Up to `maximum` elements of a matrix that never changes are padded as a whole, here and now.
     """
-    whole = 0 if b.size <= most else b.shape[-1] - b.shape[-1] % grain
+    whole = 0 if b.size <= maximum else b.shape[-1] - b.shape[-1] % grain
     first, last = (..., slice(0, whole)), (..., slice(whole, None))
     source, target = b[last], out[last]
     rest = _padded(source, -1, grain)
@@ -163,7 +163,7 @@ def _by_vector(vector: Array, b: Array, out: Array, grain: int, most: int) -> Ca
         np.copyto(place, source)
         finish()
 
-    return finish if most and not whole else call
+    return finish if maximum and not whole else call
 
 
 def _padded(x: Array, axis: int, grain: int) -> Array:

@@ -26,7 +26,7 @@ from ..numerics.products import multiply, recorded, sums
 from .attention import attention, by_head, seen_keys
 
 #: Scores of a block, and rows that it has at least, for the products' sake.
-BLOCK, LEAST = 1 << 17, 32
+BLOCK, MIN_ROWS = 1 << 17, 32
 #: Calls that are made for each score, roughly.
 CALLS = 5
 
@@ -45,8 +45,8 @@ def attention_rows(chain: Chain, site: BuildContext, options: Options) -> HostSt
     heads, rows, size = _sizes(q.tensor.dims, op.q_num_heads)
     sources, total, _ = _sizes(k.tensor.dims, op.kv_num_heads)
     repeats, workers = heads // sources, thread_pool.size()
-    part = -(-rows // workers) if rows >= workers * LEAST else rows
-    part = min(part, max(LEAST, BLOCK // (repeats * total)))
+    part = -(-rows // workers) if rows >= workers * MIN_ROWS else rows
+    part = min(part, max(MIN_ROWS, BLOCK // (repeats * total)))
     count = min(sources, max(1, BLOCK // (repeats * part * total)))
     dtype, block = _dtype(op, q.tensor.dtype), (count, repeats, part)
     scratch = Scratch()
@@ -101,9 +101,9 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
     mask = bound.get(chain.head.inputs[3]) if len(chain.head.inputs) > 3 else None
     bias = None if mask is None else _grouped(_by_score(mask, batch, queries), sources)
     hidden = _hidden(op, rows, total)
-    count, _, most, _ = work[0].shape
+    count, _, maximum, _ = work[0].shape
     tapes: list[Tape] = []
-    parts = product(range(batch), blocks((sources,), count), blocks((rows,), most))
+    parts = product(range(batch), blocks((sources,), count), blocks((rows,), maximum))
     for n, (some,), (part,) in parts:
         place = (n, some, slice(None), part)
         own = tuple(w[: some.stop - some.start, :, : part.stop - part.start] for w in work)

@@ -117,16 +117,16 @@ def non_max_suppression(
     score_threshold: Array | None = None,
 ) -> Array:
     """Return [image, class, box] of the boxes to keep, those of higher score first."""
-    most = int(_scalar(max_output_boxes_per_class, 0))
+    maximum = int(_scalar(max_output_boxes_per_class, 0))
     overlap = _scalar(iou_threshold, 0)
-    least = _scalar(score_threshold, -np.inf)
+    minimum = _scalar(score_threshold, -np.inf)
     found: list[Array] = []
     for image, rows in enumerate(scores):
         corners = _corners(boxes[image], bool(op.center_point_box))
         for label, row in enumerate(rows):
             order = np.argsort(-row, kind="stable")
-            candidates = order if score_threshold is None else order[row[order] > least]
-            kept = _kept(corners, candidates, most, overlap)
+            candidates = order if score_threshold is None else order[row[order] > minimum]
+            kept = _kept(corners, candidates, maximum, overlap)
             found.append(np.stack(np.broadcast_arrays(image, label, kept), -1))
     return np.concatenate(found).astype(int64) if found else np.zeros((0, 3), int64)
 
@@ -144,10 +144,10 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([np.minimum(wide[:2], wide[2:]), np.maximum(wide[:2], wide[2:])])
 
 
-def _kept(corners: Array, candidates: Array, most: int, overlap: float) -> Array:
+def _kept(corners: Array, candidates: Array, maximum: int, overlap: float) -> Array:
     """Return the candidates that no better one suppresses."""
     kept: list[int] = []
-    while len(candidates) and len(kept) < most:
+    while len(candidates) and len(kept) < maximum:
         best, candidates = candidates[0], candidates[1:]
         check_time()
         kept.append(int(best))

@@ -17,15 +17,15 @@ _START, _END = "\x02", "\x03"
 def tokenizer(op: Tokenizer, x: Array) -> Array:
     """Return the tokens of every text."""
     rows = [_tokens(op, text) for text in x.flat]
-    most = max(map(len, rows), default=0)
-    if not most:
+    maximum = max(map(len, rows), default=0)
+    if not maximum:
         return np.empty((*x.shape, 0), string)
     marks = 2 if op.mark else 0
-    result = np.full((x.size, most + marks), op.pad_value, string)
+    result = np.full((x.size, maximum + marks), op.pad_value, string)
     for line, row in zip(result, rows, strict=True):
         full = [_START, *row, _END] if op.mark else row
         line[: len(full)] = full
-    return result.reshape(*x.shape, most + marks)
+    return result.reshape(*x.shape, maximum + marks)
 
 
 def _tokens(op: Tokenizer, text: str) -> list[str]:
@@ -40,7 +40,7 @@ def _tokens(op: Tokenizer, text: str) -> list[str]:
     return row
 
 
-def _matches(pattern: Pattern, text: str, least: int) -> list[str]:
+def _matches(pattern: Pattern, text: str, minimum: int) -> list[str]:
     """Return what matches, from the left; of matches that begin together the longest."""
     found: list[str] = []
     at = 0
@@ -48,21 +48,21 @@ def _matches(pattern: Pattern, text: str, least: int) -> list[str]:
         first, at = span
         if first == at:
             at += 1
-        elif at - first >= least:
+        elif at - first >= minimum:
             found.append(text[first:at])
     return found
 
 
-def _parts(pattern: Pattern, text: str, least: int) -> list[str]:
+def _parts(pattern: Pattern, text: str, minimum: int) -> list[str]:
     """Return what lies between matches; a match of no character takes the one behind it along."""
     found: list[str] = []
     begin = 0
     while (span := pattern.search(text, begin)) is not None:
         first, end = span
-        if first - begin >= least:
+        if first - begin >= minimum:
             found.append(text[begin:first])
         begin = max(end, first + 1)
-    if len(text) - begin >= least:
+    if len(text) - begin >= minimum:
         found.append(text[begin:])
     return found
 

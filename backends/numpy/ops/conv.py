@@ -112,8 +112,8 @@ class _Convolution:
         if not is_split and self.x.tensor.dtype == self.dtype:
             return None
         widest = max((prod(lengths(box)) for box in self.boxes), default=0)
-        most = max((part.stop - part.start for part in self.parts), default=0)
-        return self.scratch.take(self.together * most * widest, self.dtype)
+        maximum = max((part.stop - part.start for part in self.parts), default=0)
+        return self.scratch.take(self.together * maximum * widest, self.dtype)
 
     @property
     def nanoseconds(self) -> float:

@@ -105,14 +105,14 @@ class Pooling:
         self.workers = thread_pool.size()
         self.planes, spatial = prod(self.x.tensor.dims[:2]), self.x.tensor.dims[2:]
         between = self._between(spatial)
-        count, most = min(2, len(between)), max(between, default=0)
+        count, maximum = min(2, len(between)), max(between, default=0)
         together = BLOCK // max(1, prod(spatial))
         if options.workspace is not None:
-            plane = count * most * reduction.dtype.itemsize
+            plane = count * maximum * reduction.dtype.itemsize
             together = min(together, options.workspace // self.workers // max(1, plane))
         self.together = max(1, min(together, self.planes))
         self.scratch = Scratch()
-        size = self.together * most
+        size = self.together * maximum
         self.pieces = [self.scratch.take(size, reduction.dtype) for _ in range(count)]
 
     def _between(self, spatial: tuple[int, ...]) -> list[int]:

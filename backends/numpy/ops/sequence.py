@@ -15,12 +15,12 @@ from ..engine.registry import kernel
 # ── sequences ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _place(position: Array, most: int, length: int) -> int:
-    """Return a position from the front; raises IndexError outside of -length to `most`."""
+def _place(position: Array, maximum: int, length: int) -> int:
+    """Return a position from the front; raises IndexError outside of -length to `maximum`."""
     at = int(position.reshape(()))
-    if not -length <= at <= most:
+    if not -length <= at <= maximum:
         raise IndexError(
-            f"position {at} of a sequence of {length}; it goes from {-length} to {most}"
+            f"position {at} of a sequence of {length}; it goes from {-length} to {maximum}"
         )
     return at + length if at < 0 else at
 

@@ -38,8 +38,8 @@ def string_concat(op: ops.StringConcat, x: Array, y: Array, *, out: Array) -> No
 @kernel(ops.StringSplit)
 def string_split(op: ops.StringSplit, x: Array) -> tuple[Array, Array]:
     """Return the parts of every text, filled up with "", and how many there are."""
-    most = -1 if op.maxsplit is None else op.maxsplit
-    found = [text.split(op.delimiter or None, most) for text in x.flat]
+    maximum = -1 if op.maxsplit is None else op.maxsplit
+    found = [text.split(op.delimiter or None, maximum) for text in x.flat]
     counts = np.array([len(parts) for parts in found], int64)
     need(x.size * int(counts.max(initial=0)) * string.itemsize, "the parts of StringSplit")
     parts = np.full((x.size, counts.max(initial=0)), "", string)

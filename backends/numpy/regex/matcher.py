@@ -172,14 +172,14 @@ class Pattern:
                 return self._repeat(tree, target)
 
     def _repeat(self, tree: Repeat, target: int) -> int:
-        if tree.most is None:
+        if tree.maximum is None:
             loop = self._add(())
             self._states[loop] = (self._build(tree.part, loop), target)
             first = loop
         else:
             first = target
-            for _ in range(tree.most - tree.least):
+            for _ in range(tree.maximum - tree.minimum):
                 first = self._add((self._build(tree.part, first), target))
-        for _ in range(tree.least):
+        for _ in range(tree.minimum):
             first = self._build(tree.part, first)
         return first

@@ -53,11 +53,11 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A part between `least` and `most` times; None for any number."""
+    """A part between `minimum` and `maximum` times; None for any number."""
 
     part: Tree
-    least: int
-    most: int | None
+    minimum: int
+    maximum: int | None
 
 
 Tree = Characters | Assertion | Sequence | Alternatives | Repeat
@@ -71,8 +71,8 @@ def parse(pattern: str) -> Tree:
 def _times(tree: Tree) -> int:
     """Return how often the repetitions inside each other repeat what is innermost."""
     match tree:
-        case Repeat(part, least, most):
-            return max(1, least, most or 0) * _times(part)
+        case Repeat(part, minimum, maximum):
+            return max(1, minimum, maximum or 0) * _times(part)
         case Sequence(parts) | Alternatives(parts):
             return max(map(_times, parts), default=1)
         case _:
@@ -135,9 +135,9 @@ class _Parser:
         found, self._at = self._pattern[self._at : stop], stop + len(end)
         return found
 
-    def _while(self, allowed: str, most: int) -> str:
+    def _while(self, allowed: str, maximum: int) -> str:
         first = self._at
-        while self._at < first + most and self._peek() and self._peek() in allowed:
+        while self._at < first + maximum and self._peek() and self._peek() in allowed:
             self._at += 1
         return self._pattern[first : self._at]
 
@@ -181,14 +181,14 @@ class _Parser:
         if self._peek() in simple:
             counts = simple[self._next()]
         elif self._take("{"):
-            least = self._while(digits, 5)
-            most = self._while(digits, 5) if (is_range := self._take(",")) else least
-            if not least or not self._take("}"):
+            minimum = self._while(digits, 5)
+            maximum = self._while(digits, 5) if (is_range := self._take(",")) else minimum
+            if not minimum or not self._take("}"):
                 self._at = start
                 return None
-            counts = (int(least), int(most) if most or not is_range else None)
+            counts = (int(minimum), int(maximum) if maximum or not is_range else None)
             if max(counts[0], counts[1] or 0) > MAX_REPEAT or counts[0] > (counts[1] or MAX_REPEAT):
-                raise self._error(f"bad numbers {{{least},{most}}}; at most {MAX_REPEAT}")
+                raise self._error(f"bad numbers {{{minimum},{maximum}}}; at most {MAX_REPEAT}")
         else:
             return None
         self._take("?")

@@ -112,8 +112,8 @@ class Unfolding:
         if needs:
             padded = scratch.take(groups * channels * max(needs), dtype)
         if needs or not plain or dtype != source.dtype:
-            most = max((prod(lengths(box)) for box in boxes), default=0)
-            matrix = scratch.take(groups * channels * prod(window.kernel) * most, dtype)
+            maximum = max((prod(lengths(box)) for box in boxes), default=0)
+            matrix = scratch.take(groups * channels * prod(window.kernel) * maximum, dtype)
         return cls(window, spatial, channels, padded, matrix)
 
     def fill(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:

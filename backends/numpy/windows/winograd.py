@@ -140,8 +140,8 @@ class Winograd:
         self.rows, columns = (-(-size // M) for size in self.window.output)
         self.pitch = columns + 1
         self.workers = thread_pool.size()
-        self.nanoseconds, *_ = self._least(1)
-        _, self.depth, self.parts = self._least(self.workers)
+        self.nanoseconds, *_ = self._minimum(1)
+        _, self.depth, self.parts = self._minimum(self.workers)
         self.early = self._early()
         self.dtype = sums(x.tensor.dtype)
         c, k = self.channels, -(-self.filters // self.parts)
@@ -164,7 +164,7 @@ class Winograd:
         geometry = window(op, x.tensor.dims[2:], (3, 3))
         return geometry.strides == geometry.dilations == (1, 1) and all(geometry.output)
 
-    def _least(self, workers: int) -> tuple[float, int, int]:
+    def _minimum(self, workers: int) -> tuple[float, int, int]:
         """Return the nanoseconds of the quickest blocks, their rows and the shares of filters."""
         choices = product(range(1, self.rows + 1), range(1, workers + 1))
         return min((self._cost(*choice, workers), *choice) for choice in choices)

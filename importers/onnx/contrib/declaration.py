@@ -98,10 +98,10 @@ class Contrib:
     def complaint(self, found: Sequence[DType | None], given: Sequence[bool]) -> str:
         """Return what is wrong with inputs of these dtypes (None: unknown), or ""."""
         inputs = self.inputs
-        least = sum(not (each.optional or each.variadic) for each in inputs)
-        most = None if inputs and inputs[-1].variadic else len(inputs)
-        if most is not None and len(given) > most:
-            bounds = f"{least}" if least == most else f"{least} to {most}"
+        minimum = sum(not (each.optional or each.variadic) for each in inputs)
+        maximum = None if inputs and inputs[-1].variadic else len(inputs)
+        if maximum is not None and len(given) > maximum:
+            bounds = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
             return f"has {len(given)} inputs; the operator takes {bounds}"
         for i, each in enumerate(inputs):
             if not (each.optional or each.variadic) and not (i < len(given) and given[i]):

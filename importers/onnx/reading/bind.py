@@ -222,9 +222,9 @@ class _Binder:
     def _trimmed(self, node: RawNode, function: RawFunction | None) -> RawNode:
         """Return the node without outputs at its end that are left out and need not be there."""
         operator = self._operators.get((node.domain, node.op)) if function is None else None
-        least, most = operator.outputs if operator is not None else (0, 0)
+        minimum, maximum = operator.outputs if operator is not None else (0, 0)
         count = len(node.outputs)
-        while most is not None and count > least and not node.outputs[count - 1]:
+        while maximum is not None and count > minimum and not node.outputs[count - 1]:
             count -= 1
         return node.change(outputs=node.outputs[:count]) if count < len(node.outputs) else node
 
@@ -280,9 +280,9 @@ class _Binder:
         captured: dict[Graph, list[Value]] = {}
         op = self._op(operator, node, scope, captured)
         inputs = [self._find_optional(n, scope, node.where) if n else None for n in node.inputs]
-        kinds, least = input_kinds(operator), arity(operator)[0]
+        kinds, minimum = input_kinds(operator), arity(operator)[0]
         while inputs and inputs[-1] is None:
-            if len(inputs) <= least and NoneType in kinds[len(inputs) - 1]:
+            if len(inputs) <= minimum and NoneType in kinds[len(inputs) - 1]:
                 break
             inputs.pop()
         self._check(op, inputs, node)
@@ -327,14 +327,14 @@ class _Binder:
 
     def _check(self, op: Op, inputs: Sequence[Value | None], node: RawNode) -> None:
         """Refuse a wrong number of inputs or outputs."""
-        for kind, values, (least, most) in (
+        for kind, values, (minimum, maximum) in (
             ("inputs", inputs, arity(type(op))),
             ("outputs", node.outputs, op.outputs),
         ):
-            if least <= len(values) and (most is None or len(values) <= most):
+            if minimum <= len(values) and (maximum is None or len(values) <= maximum):
                 continue
-            bounds = f"{least}" if least == most else f"{least} to {most}"
-            bounds = f"{least} or more" if most is None else bounds
+            bounds = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+            bounds = f"{minimum} or more" if maximum is None else bounds
             verb = "takes" if kind == "inputs" else "gives"
             reason = f"has {len(values)} {kind}; the operator {verb} {bounds}"
             raise self._source.error(reason, node.where)

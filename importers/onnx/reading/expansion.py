@@ -50,9 +50,9 @@ def _check(declared: Contrib, node: RawNode, site: GrowingSite) -> None:
     found = [each.dtype if isinstance(each, TensorType) else None for each in types]
     if complaint := declared.complaint(found, [bool(name) for name in node.inputs]):
         raise site.error(complaint, node)
-    least, most = declared.outputs
-    if not least <= len(node.outputs) <= most:
-        bounds = f"{least}" if least == most else f"{least} to {most}"
+    minimum, maximum = declared.outputs
+    if not minimum <= len(node.outputs) <= maximum:
+        bounds = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
         raise site.error(f"has {len(node.outputs)} outputs; the operator gives {bounds}", node)
 
 

@@ -160,10 +160,10 @@ class TensorReader:
         if dtype not in dtypes.INTEGERS:
             dtype = np.dtype(f"u{dtype.itemsize}")
         if elements.size:
-            least, most = int(elements.min()), int(elements.max())
+            minimum, maximum = int(elements.min()), int(elements.max())
             bounds = np.iinfo(dtype)
-            if least < bounds.min or most > bounds.max:
-                found = least if least < bounds.min else most
+            if minimum < bounds.min or maximum > bounds.max:
+                found = minimum if minimum < bounds.min else maximum
                 raise self._source.error(f"holds {found}, no {name_of(dtype)}", where)
         return elements.astype(dtype)
 

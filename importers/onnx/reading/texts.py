@@ -108,15 +108,15 @@ _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|#[^\n]*|[({\[<]|[)}\]>]', re.DOTALL)
 
 def _check_depth(data: bytes, source: FileSource) -> None:
     """Refuse what would exhaust the stack of onnx's parser, which calls itself."""
-    depth, most = 0, 8 * source.limits.depth
+    depth, maximum = 0, 8 * source.limits.depth
     for found in _BRACKETS.finditer(data):
         token = found[0]
         if token in (b"(", b"{", b"[", b"<"):
             depth += 1
         elif token in (b")", b"}", b"]", b">"):
             depth -= 1
-        if depth > most:
-            raise source.limit(f"nests more than {most} brackets")
+        if depth > maximum:
+            raise source.limit(f"nests more than {maximum} brackets")
 
 
 def text_of(model: ModelProto, form: str) -> bytes:

@@ -79,10 +79,10 @@ def align(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
         return [node]
     a, b = need_inputs(node, 2, site)[:2]
     rank = rank_of(a, site)
-    most = MAX_RANK if rank is None else rank
-    if not -most <= axis <= most:
+    maximum = MAX_RANK if rank is None else rank
+    if not -maximum <= axis <= maximum:
         known = "the greatest rank there is" if rank is None else f"the rank of '{a}'"
-        raise site.error(f"axis={axis} lies outside of [{-most}, {most}], {known}", node)
+        raise site.error(f"axis={axis} lies outside of [{-maximum}, {maximum}], {known}", node)
     nodes, aligned = _aligned(b, a, axis, site)
     return [*nodes, node.change(inputs=(a, aligned))]
 
@@ -102,8 +102,8 @@ def _aligned(b: str, a: str, axis: int, site: NodeSite) -> tuple[Sequence[RawNod
         return [made("Unsqueeze", (b, axes), aligned)], aligned
     hints = ("shape", "rank", "first", "own", "inner", "start", "rest", "count", "ones", "dims")
     shape, whole, first, own, size, start, rest, count, ones, dims = map(site.fresh, hints)
-    most = np.iinfo(np.int64).max
-    begin, one, end = (site.constant(np.array([n], np.int64), "number") for n in (axis, 1, most))
+    maximum = np.iinfo(np.int64).max
+    begin, one, end = (site.constant(np.array([n], np.int64), "number") for n in (axis, 1, maximum))
     aligned = site.fresh(f"{b}/aligned")
     nodes = [
         made("Shape", (a,), shape),
@@ -139,11 +139,11 @@ def prelu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 def clip(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """The bounds were attributes, the outermost float32 numbers meaning none."""
     (x,) = need_inputs(node, 1, site)[:1]
-    least, most = number(node, "min", site), number(node, "max", site)
+    minimum, maximum = number(node, "min", site), number(node, "max", site)
     outermost = float(np.finfo(np.float32).max)
     casts: list[RawNode] = []
     bounds = ["", ""]
-    for i, bound in enumerate((least, most)):
+    for i, bound in enumerate((minimum, maximum)):
         if bound is not None and abs(bound) < outermost:
             nodes, bounds[i] = scalar_like(bound, x, site)
             casts.extend(nodes)

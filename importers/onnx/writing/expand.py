@@ -30,7 +30,7 @@ assert _ops  # importing it declares the operators
 #: The domain of the functions, which no file ever has.
 _DOMAIN = "tercet.functions"
 #: Functions that are made of functions.
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 def expanded(graph: Graph, version: int) -> Graph:
@@ -48,7 +48,7 @@ def expanded(graph: Graph, version: int) -> Graph:
     before, graph = graph, graph.clone()
     if not fold_known(graph):  # what is known need not be an input
         graph = before
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         graph = restated(graph, version)
         lacking = _lacking(graph, version)
         model = _calling(graph, [node for node in lacking if _schema(node) is not None])

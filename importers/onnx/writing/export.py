@@ -24,7 +24,7 @@ from .encode import Store, attribute, embedded, packed_size, value_info
 from .versions import live_outputs, results_of, schema_of, versions_for, written, written_inputs
 
 #: Bytes of constants that a model can hold; the rest of its 2 GB is for everything else.
-MOST_BYTES = Limits().file_bytes - (32 << 20)
+MAX_BYTES = Limits().file_bytes - (32 << 20)
 
 #: The version of the file format that knows an element type.
 _FORMATS: dict[DType, int] = {
@@ -38,7 +38,7 @@ _FORMATS: dict[DType, int] = {
     **dict.fromkeys(dtypes.FLOAT6S, 14),
 }
 #: Initializers need not be inputs, too, from here on.
-_LEAST_FORMAT = 4
+_MIN_FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ def export(
         UsageError: there is no such opset.
         LimitError: the constants do not fit into a message, which ends at 2 GB.
     """
-    if store is embedded and constant_bytes(graph) > MOST_BYTES:
+    if store is embedded and constant_bytes(graph) > MAX_BYTES:
         raise LimitError(
             f"the constants take {constant_bytes(graph)} bytes; a model in memory can hold "
-            f"{MOST_BYTES}: write it to a file, which may have another one beside it"
+            f"{MAX_BYTES}: write it to a file, which may have another one beside it"
         )
     versions = versions_for(graph, opsets, at_least)
     about = about or About()
@@ -120,7 +120,7 @@ def _arrays(graph: Graph) -> list[Array]:
 def _format(graph: Graph, versions: Mapping[str, int]) -> int:
     """Return the oldest version of the file format that knows these opsets and element types."""
     imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
-    found = max(_LEAST_FORMAT, helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    found = max(_MIN_FORMAT, helper.find_min_ir_version_for(imports, ignore_unknown=True))
     for each in _graphs(graph):
         for value in each.values.values():
             if isinstance(value.type, TensorType):

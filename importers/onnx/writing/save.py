@@ -15,7 +15,7 @@ from ....runtime.ir.graph import Graph
 from ....runtime.ir.types import Array
 from ..reading.texts import FORMATS, text_of
 from .encode import Store, embedded, packed, packed_size, tensor_head
-from .export import MOST_BYTES, About, constant_bytes, export
+from .export import MAX_BYTES, About, constant_bytes, export
 
 #: Where a model is too large for one file, constants of fewer bytes than these stay in it.
 SMALL = 1 << 10
@@ -52,7 +52,7 @@ def save(
         OSError: the files cannot be written.
     """
     path = Path(file)
-    if external is None and constant_bytes(graph) > MOST_BYTES:
+    if external is None and constant_bytes(graph) > MAX_BYTES:
         external = SMALL
 
     def written(store: Store) -> ModelProto:
@@ -76,16 +76,16 @@ class _Beside:
     Args:
         stream: the file's.
         location: its name.
-        least: constants of fewer bytes stay in the model.
+        minimum: constants of fewer bytes stay in the model.
     """
 
-    def __init__(self, stream: BinaryIO, location: str, least: int) -> None:
-        self._stream, self._location, self._least = stream, location, least
+    def __init__(self, stream: BinaryIO, location: str, minimum: int) -> None:
+        self._stream, self._location, self._minimum = stream, location, minimum
         self._places: dict[int, tuple[Array, int]] = {}
 
     def __call__(self, name: str, data: Array) -> TensorProto:
         size = packed_size(data)
-        if data.dtype == dtypes.string or size < max(self._least, 1):
+        if data.dtype == dtypes.string or size < max(self._minimum, 1):
             return embedded(name, data)
         proto = tensor_head(name, data)
         proto.data_location = TensorProto.EXTERNAL

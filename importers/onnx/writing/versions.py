@@ -77,11 +77,13 @@ def versions_for(
     used = {node.op.domain for node in nodes} | {""}
     floor = {} if at_least is None else {"": OLDEST, **at_least}
     for domain in used.intersection(NEWEST).difference(wanted or {}):
-        most = newest()[domain]
-        least = min(max(floor.get(domain, most), 1 if domain else OLDEST), most)
+        maximum = newest()[domain]
+        minimum = min(max(floor.get(domain, maximum), 1 if domain else OLDEST), maximum)
         own = [node for node in nodes if node.op.domain == domain]
-        able = (v for v in range(least, most + 1) if not any(refusal(n, v, results) for n in own))
-        found[domain] = next(able, None) or _highest(own, results, most)
+        able = (
+            v for v in range(minimum, maximum + 1) if not any(refusal(n, v, results) for n in own)
+        )
+        found[domain] = next(able, None) or _highest(own, results, maximum)
     refused = dict(_refusals(nodes, results, found))
     if refused:
         listed = "".join(f"\n  {where}: {reason}" for where, reason in refused.items())
@@ -93,24 +95,24 @@ def versions_for(
 
 
 def _check(wanted: Mapping[str, int]) -> None:
-    most = newest()
+    maximum = newest()
     for domain, version in wanted.items():
-        least = 1 if domain else OLDEST
-        if not least <= version <= most.get(domain, version):
+        minimum = 1 if domain else OLDEST
+        if not minimum <= version <= maximum.get(domain, version):
             name = domain or "ai.onnx"
             raise UsageError(
-                f"opset {version} of {name} cannot be written; {least} to {most[domain]} can"
+                f"opset {version} of {name} cannot be written; {minimum} to {maximum[domain]} can"
             )
 
 
-def _highest(nodes: Sequence[Node], results: Set[Value], most: int) -> int:
+def _highest(nodes: Sequence[Node], results: Set[Value], maximum: int) -> int:
     """Return the highest version that can say all of these nodes, or else the newest one.
 
     Operators that are deprecated in the newest version are known to the one before.
     """
-    older = range(most - 1, 0, -1)
+    older = range(maximum - 1, 0, -1)
     able = (v for v in older if not any(refusal(node, v, results) for node in nodes))
-    return next(able, most)
+    return next(able, maximum)
 
 
 def results_of(graph: Graph) -> Set[Value]:
@@ -186,10 +188,10 @@ def _split_refusal(node: Node, version: int) -> str:
 
 
 def _parameter_refusal(
-    kind: str, values: Sequence[Value | None], formals: Sequence[Any], least: int
+    kind: str, values: Sequence[Value | None], formals: Sequence[Any], minimum: int
 ) -> str:
-    if len(values) < least:
-        return f"it has {len(values)} {kind}s; {least} are needed"
+    if len(values) < minimum:
+        return f"it has {len(values)} {kind}s; {minimum} are needed"
     for i, value in enumerate(values):
         if i >= len(formals) and (not formals or formals[-1].option != _Option.Variadic):
             return f"it has {len(values)} {kind}s; {len(formals)} are allowed"

@@ -56,15 +56,15 @@ HARNESSES: dict[str, Callable[[bytes], None]] = {
 }
 
 
-def change(data: bytes, most: int, seed: int) -> bytes:
+def change(data: bytes, maximum: int, seed: int) -> bytes:
     """Return a mutant of a file, as libFuzzer asks for one."""
     rng = Random(seed)
     if rng.random() < STRUCTURE:
         with suppress(DecodeError, UnicodeError):  # protobuf reads names that it does not write
             made = damaged(data, rng).data
-            if len(made) <= most:
+            if len(made) <= maximum:
                 return made
-    return atheris.Mutate(data, most)
+    return atheris.Mutate(data, maximum)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from ...conformance.suite import ConformanceCase, all_cases
 from .sites import GraphLike, bodies_of, graphs_of
 
 #: Larger files are left out: a mutant of them takes its time and shows nothing else.
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 #: What ONNX's cases lack: functions that call functions, bodies that read from outside, branches of
 #: several nodes, weights to fold, sizes of run time.
@@ -92,7 +92,7 @@ def all_seeds(folders: Sequence[Path] = (), without: Container[str] = ()) -> tup
     found = [*_cases(), *model_seeds()]
     files = sorted(file for folder in folders for file in folder.rglob("*.onnx"))
     for file in files:
-        if file.stat().st_size <= MOST_BYTES:
+        if file.stat().st_size <= MAX_BYTES:
             model = onnx.load(file, load_external_data=False)
             name = f"{file.parent.name}/{file.name}"
             found.append(Seed(name, _christened(model), is_from_folder=True))
@@ -112,7 +112,7 @@ def _cases() -> Iterator[Seed]:
 
 def _case(case: ConformanceCase) -> Iterator[Seed]:
     model, data = case.content.read()
-    if model.ByteSize() <= MOST_BYTES:
+    if model.ByteSize() <= MAX_BYTES:
         feeds = data[0][0] if data else ()
         yield Seed(case.id, _christened(model), feeds, case.category == "node")
 

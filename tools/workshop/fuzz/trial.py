@@ -25,7 +25,7 @@ from .structure import Mutant
 #: What a mutant may take of the host; no seed needs a hundredth of it.
 MAX_BYTES = 256 << 20
 #: Elements of an input that is drawn.
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 #: What reading a mutant may take, and running it likewise.
 SECONDS = 4.0
 #: Outcomes that break the promise.
@@ -125,7 +125,7 @@ def inputs_for(infos: Sequence[TensorInfo], feeds: Sequence[Any]) -> dict[str, A
             size = 1
             for dim in shapes.get(info.name, ()):
                 size *= dim
-            if size > MOST_ELEMENTS:
+            if size > MAX_ELEMENTS:
                 return None
             try:
                 found |= random_inputs([info], shapes, at)

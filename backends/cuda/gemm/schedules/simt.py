@@ -8,7 +8,7 @@ from functools import cache
 from .....runtime.ir.dtypes import float32
 from ...algorithms.registry import Setting
 from ...codegen.tail import NO_TAIL, Tail
-from ...recipe.bounds import MOST_BLOCKS
+from ...recipe.bounds import MAX_BLOCKS
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.operands import Scratch
@@ -22,7 +22,7 @@ from ..tile import Config, Tile
 
 MAX_SPLITS = 64
 #: Blocks for each multiprocessor beyond which a sum is not split.
-MAX_BLOCKS = 10
+BLOCKS_PER_PROCESSOR = 10
 #: Splits that are tried when ways are measured.
 SPLITS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -56,9 +56,9 @@ def _configs(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield tiles with the splits that leave three steps for each and not too many blocks."""
     narrowest = min(tile.bn for tile in SIMT)
     for tile in filled(SIMT, problem, max(tile.bm for tile in SIMT), narrowest):
-        fits = MAX_BLOCKS * target.processors // max(problem.blocks(tile), 1)
-        most = min(ceil_div(problem.k, tile.bk) // 3, fits, MAX_SPLITS)
-        yield from (Config(tile, splits) for splits in range(1, max(1, most) + 1))
+        fits = BLOCKS_PER_PROCESSOR * target.processors // max(problem.blocks(tile), 1)
+        maximum = min(ceil_div(problem.k, tile.bk) // 3, fits, MAX_SPLITS)
+        yield from (Config(tile, splits) for splits in range(1, max(1, maximum) + 1))
 
 
 @cache
@@ -115,7 +115,7 @@ def _launch(gemm: Gemm, tail: Tail, config: Config) -> Launch:
     (m, n, _), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     split = splits > 1
     rows, columns = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
-    wide = columns > MOST_BLOCKS[1]
+    wide = columns > MAX_BLOCKS[1]
     vector_b = 4 if widest((4,), gemm.ldb, batch.b) == 4 else 1
     across = isinstance(gemm.a, Image) and not gemm.a.channels_last
     return Launch(

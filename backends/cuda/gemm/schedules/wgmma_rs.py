@@ -33,8 +33,8 @@ def shared(tile: Tile, parts: int) -> int:
 
 def registers(tile: Tile) -> tuple[int, int]:
     """Return the registers of a thread that multiplies, and of one that loads."""
-    most = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
-    total = (tile.groups + 1) * min(most, MAX_REGISTERS)
+    maximum = REGISTERS // (threads(tile) * tile.resident) // 8 * 8
+    total = (tile.groups + 1) * min(maximum, MAX_REGISTERS)
     own = min((total - 24 - 16 * tile.groups) // tile.groups // 8 * 8, MAX_REGISTERS)
     return own, total - tile.groups * own
 
