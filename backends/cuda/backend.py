@@ -13,7 +13,7 @@ from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Format
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import Answer, RecipeContext, Setting
 from .codegen.elementwise import chain_of, elementwise
-from .codegen.tail import no_tail, tail_of
+from .codegen.epilogue import no_tail, tail_of
 from .device import CudaDevice
 from .driver.step import KernelStep
 from .families import KERNELS

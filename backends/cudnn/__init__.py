@@ -40,7 +40,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 @cache
 def _session(ordinal: int) -> Session:
     """Return cuDNN on a GPU: one handle each for the whole process."""
+    from .library import load
     from .session import Session
-    from .vendor import load
 
     return Session.here(load(), ordinal)

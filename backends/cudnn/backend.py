@@ -13,9 +13,9 @@ from ..cuda.device import CudaDevice
 from .arbitration import Arena, Duel, Rival
 from .choice import Choice, Chooser, Task
 from .families import FAMILIES
+from .library import NoPlan
 from .registry import Wanted
 from .step import Bench, GraphStep
-from .vendor import NoPlan
 
 
 def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[Wanted | Decline]:

@@ -14,12 +14,12 @@ from ...runtime.base import forks
 from ...runtime.errors import DeviceOutOfMemory
 from ...runtime.options import Options
 from ..cuda.tuning.records import Records
-from .front import Front
 from .graph import Engine, OperationGraph
+from .library import NoPlan
 from .operation import Operand, Operation
+from .prepack import Front
 from .session import Session
 from .stages import NO_TAIL, Tail
-from .vendor import NoPlan
 
 #: What cuDNN's frontend says of an engine that needs too much workspace.
 _REQUIRES = re.compile(r"Requires (\d+)")

@@ -38,8 +38,8 @@ from ..cuda.recipe.layout import Ints
 from ..cuda.recipe.operands import Packed
 from .choice import Division, Task
 from .convolution import Convolution
-from .front import Front
 from .operation import HALVES, NO_PITCHES, Operand, times
+from .prepack import Front
 from .registry import Source, Wanted, claims
 from .stages import FLOW, Followed, Stage, Tail, expressible, follow
 

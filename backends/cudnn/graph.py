@@ -10,9 +10,9 @@ from time import perf_counter
 from typing import Any
 
 from ..cuda.driver.device import CudaStream
+from .library import NoPlan
 from .operation import DATA_TYPES, SLOW, Operand, Operation, Ranked
 from .session import Session
-from .vendor import NoPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from ..cuda.fusion import MAX_CHAINED, Group, groups
 from ..cuda.recipe.layout import Ints, broadcast_strides, merge, order
 from .choice import Task
 from .operation import FLOATS, NEVER, Operand
+from .pointwise_ops import WORDLESS, WORDS, Writer, refusal, rounds
 from .registry import Source, Wanted, claims, is_wanted_anyway
 from .stages import Input, Stage
-from .words import WORDLESS, WORDS, Writer, refusal, rounds
 
 #: What is flat is cut into rows, as a kernel counts blocks along a row in 16 bits: of a power of
 #: two where that is possible, or the longest ones. On an H200, rows of 1000 take 523 us for a sum

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from ..cuda.driver.device import CudaStream
-from .vendor import Library
+from .library import Library
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext
 from ..cuda.codegen.elementwise import is_elementwise
 from ..cuda.recipe.layout import Ints
+from .library import NoPlan
 from .operation import Operand
-from .vendor import NoPlan
-from .words import WORDS, Writer
+from .pointwise_ops import WORDS, Writer
 
 #: What a stage reads of the one before it.
 FLOW = "·"

@@ -21,10 +21,10 @@ from ..cuda.driver.memory import CudaBuffer, pointer
 from ..cuda.recipe.operands import Packed
 from .choice import Choice, Task
 from .epilogue import rest_kernel
-from .front import front_kernel
+from .library import NoPlan
 from .operation import Operand
+from .prepack import front_kernel
 from .registry import Wanted
-from .vendor import NoPlan
 
 Run = Callable[[CudaStream], None]
 #: Results of a block of threads in cuDNN's products: 128 by 64.

@@ -25,7 +25,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         BackendUnavailable: the package is not installed, is too old, or has no CPU plugin.
         UsageError: `MIN_NODES_VARIABLE` holds no number.
     """
-    from .vendor import load
+    from .library import load
 
     load()
     from ..numpy import open_backends as open_numpy
@@ -40,6 +40,6 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
 def _compiler(folder: Path) -> Compiler:
     """Return the compiler of this process, whose compiled regions all models share."""
     from .compiler import Compiler
-    from .vendor import load
+    from .library import load
 
     return Compiler(load(), Cache(folder))

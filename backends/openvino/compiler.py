@@ -20,7 +20,7 @@ from ...runtime.ir.types import Array
 from ..numpy.numerics import blas
 from ..regions.section import Ints, Profile, Section
 from ..regions.worker import Worker
-from .vendor import DEVICE, Library, gist
+from .library import DEVICE, Library, gist
 
 #: What every region is compiled with: float32 stays float32, and nothing is traded for speed.
 PROPERTIES: Mapping[str, Any] = {

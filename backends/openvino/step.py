@@ -9,7 +9,7 @@ from ...runtime.plan.backend import Run, View
 from ...runtime.plan.host import array
 from ..regions.section import Section
 from .compiler import Engine, layers_of
-from .vendor import gist
+from .library import gist
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from ..regions.section import section
 from ..regions.worker import Ended
 from .compiler import Compiler, Refused
 from .forms import FORMS, spelled
+from .library import gist
 from .rig import Ready, set_up
 from .samples import samples
-from .vendor import gist
 
 #: Constants of so many bytes at most are part of a signature; larger ones are weights, of which
 #: only dtype and shape are, but for weights of bytes, of which all is.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..regions.worker import Answer, serve
 from .compiler import Refused, check_results, compiled, requested
+from .library import gist, load
 from .rig import mapped
-from .vendor import gist, load
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         BackendUnavailable: there is no TensorRT, no GPU that the cuda kernels can use, or none that
             TensorRT runs engines on.
     """
-    from .vendor import load
+    from .library import load
 
     load()
     from ..cuda import open_backends as open_cuda
@@ -57,7 +57,7 @@ def _engines(device: CudaDevice, folder: Path) -> tuple[Engines, str]:
     """Return the engines of this process on a GPU, which all models share, and why it has none."""
     from .build import name_for
     from .engines import Engines
-    from .vendor import load
+    from .library import load
     from .worker import worker_for
 
     vendor, store = load(), Cache(folder)

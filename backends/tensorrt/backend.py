@@ -15,8 +15,8 @@ from ..regions.regions import MIN_NODES, Region, is_worthwhile, regions
 from ..regions.section import Section, section
 from .build import Refused, Settings
 from .claims import OPSET, refusals
+from .library import Library
 from .step import Pointer
-from .vendor import Library
 
 
 class EngineSource(Protocol):

@@ -13,7 +13,7 @@ from ...runtime.base.cache import Cache
 from ...runtime.ir import dtypes
 from ...runtime.ir.dtypes import name_of
 from ..regions.section import Ints, Profile, Section
-from .vendor import Library
+from .library import Library
 
 if TYPE_CHECKING:
     import tensorrt as trt

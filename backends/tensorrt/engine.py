@@ -10,7 +10,7 @@ from ...runtime.base.cache import Cache
 from ...runtime.errors import DeviceError
 from ..regions.section import Ints
 from .build import to_bytes
-from .vendor import Library
+from .library import Library
 
 if TYPE_CHECKING:
     import tensorrt as trt

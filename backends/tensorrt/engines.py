@@ -14,8 +14,8 @@ from ..regions.section import Section
 from ..regions.worker import Worker
 from .build import Builder, Refused, Settings, name_for
 from .engine import Engine
+from .library import Library
 from .step import EngineStep, Pointer
-from .vendor import Library
 from .worker import Remote
 
 if TYPE_CHECKING:

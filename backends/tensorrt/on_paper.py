@@ -16,8 +16,8 @@ from ..regions.section import Section
 from ..regions.worker import Worker
 from .build import Builder, Refused, Settings
 from .engines import key_of
+from .library import Library
 from .step import Pointer
-from .vendor import Library
 from .worker import Remote
 
 

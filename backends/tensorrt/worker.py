@@ -16,7 +16,7 @@ from ...runtime.base.cache import Cache
 from ..regions.section import Section
 from ..regions.worker import Answer, Ended, Worker, serve
 from .build import Border, Builder, Refused, Settings
-from .vendor import load
+from .library import load
 
 
 class Builds(Protocol):

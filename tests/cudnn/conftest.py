@@ -10,13 +10,13 @@ import pytest
 from tercet.runtime.errors import BackendUnavailable
 
 if TYPE_CHECKING:
+    from tercet.backends.cudnn.library import Library
     from tercet.backends.cudnn.session import Session
-    from tercet.backends.cudnn.vendor import Library
 
 
 @pytest.fixture(scope="session")
 def library() -> Library:
-    from tercet.backends.cudnn.vendor import load
+    from tercet.backends.cudnn.library import load
 
     try:
         return load()

@@ -21,9 +21,9 @@ from tercet.backends.cudnn.attention import ScaledDotProduct
 from tercet.backends.cudnn.backend import survey
 from tercet.backends.cudnn.choice import Task
 from tercet.backends.cudnn.graph import OperationGraph
+from tercet.backends.cudnn.library import NoPlan
 from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.session import Session
-from tercet.backends.cudnn.vendor import NoPlan
 
 Ints = tuple[int, ...]
 HEADS: list[Ints | None] = [(8, 12, 128, 64)] * 3

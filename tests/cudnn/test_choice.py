@@ -27,10 +27,10 @@ from tercet.backends.cudnn.backend import survey
 from tercet.backends.cudnn.choice import Choice, Chooser, Division, Task
 from tercet.backends.cudnn.conv import Convolution, describe
 from tercet.backends.cudnn.graph import OperationGraph
+from tercet.backends.cudnn.library import NoPlan
 from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.session import Session
 from tercet.backends.cudnn.stages import FLOW, Stage, Tail
-from tercet.backends.cudnn.vendor import NoPlan
 
 CASE = ConvolutionCase(
     Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True

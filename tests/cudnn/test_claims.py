@@ -34,7 +34,7 @@ from tercet.backends.cudnn.backend import CudnnBackend, Wanted
 from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.conv import describe
 from tercet.backends.cudnn.convolution import Convolution
-from tercet.backends.cudnn.vendor import NoPlan
+from tercet.backends.cudnn.library import NoPlan
 
 from .graphs import NOTHING, claims, conv, declines, start, surveyed, then
 

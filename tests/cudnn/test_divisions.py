@@ -36,8 +36,8 @@ from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.cudnn.backend import Wanted
 from tercet.backends.cudnn.choice import Task
-from tercet.backends.cudnn.front import front_launch
 from tercet.backends.cudnn.operation import Operand
+from tercet.backends.cudnn.prepack import front_launch
 from tercet.backends.cudnn.stages import FLOW, Stage, expressible
 
 from .graphs import NOTHING, conv, start, surveyed, then

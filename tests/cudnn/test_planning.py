@@ -34,10 +34,10 @@ from tercet.backends.cudnn.choice import Choice, Chooser, Task
 from tercet.backends.cudnn.conv import convolution, describe
 from tercet.backends.cudnn.convolution import Convolution
 from tercet.backends.cudnn.graph import OperationGraph
+from tercet.backends.cudnn.library import Library, NoPlan
 from tercet.backends.cudnn.operation import Operand, Operation
 from tercet.backends.cudnn.registry import Wanted
 from tercet.backends.cudnn.session import Session
-from tercet.backends.cudnn.vendor import Library, NoPlan
 
 from ..kernels.dry import CudaBackend, DryDevice, stores
 

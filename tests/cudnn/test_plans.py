@@ -30,7 +30,7 @@ from tercet.tools.workshop.convolution_cases import convolved
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn import epilogue, front
+from tercet.backends.cudnn import epilogue
 from tercet.backends.cudnn.backend import CudnnBackend
 from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.convolution import Convolution
@@ -134,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (front, epilogue):
+    for module in (prepack, epilogue):
         monkeypatch.setattr(module, "bound", emulated)
 
 

@@ -26,8 +26,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cudnn.backend import survey
 from tercet.backends.cudnn.pointwise import Pointwise
+from tercet.backends.cudnn.pointwise_ops import WORDS, Writer
 from tercet.backends.cudnn.registry import Wanted
-from tercet.backends.cudnn.words import WORDS, Writer
 
 LARGE = (4, 64, 128, 128)
 CUDNN: Any = SimpleNamespace(scalar_type=SimpleNamespace(RUNTIME_PARAM=None))

@@ -43,7 +43,7 @@ from tercet.backends.cudnn import conv
 from tercet.backends.cudnn.backend import CudnnBackend
 from tercet.backends.cudnn.choice import Choice, Chooser, Division, Judge, Task
 from tercet.backends.cudnn.conv import divide
-from tercet.backends.cudnn.vendor import NoPlan
+from tercet.backends.cudnn.library import NoPlan
 
 pytestmark = pytest.mark.gpu
 

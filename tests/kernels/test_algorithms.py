@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.algorithms.menu import UNASKED, Menu, Offer, Way
 from tercet.backends.cuda.algorithms.registry import Answer, Choice, RecipeContext, Setting
+from tercet.backends.cuda.algorithms.selection import UNASKED, Menu, Offer, Way
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.conv.fft import pack_spectra, tiling_of
-from tercet.backends.cuda.conv.textbook import phases_of
+from tercet.backends.cuda.conv.implicit_gemm import phases_of
 from tercet.backends.cuda.conv.winograd import WEIGHTS
 from tercet.backends.cuda.gemm.convolution import Convolution
 from tercet.backends.cuda.ops.conv import CONV, CONV_TRANSPOSE
@@ -396,7 +396,7 @@ def test_winograd_multiplies_less(out: int) -> None:
 
 
 def test_the_phases_of_a_transposed_convolution_cover_every_tap_once() -> None:
-    from tercet.backends.cuda.conv.textbook import _flat
+    from tercet.backends.cuda.conv.implicit_gemm import _flat
 
     for case in TRANSPOSED:
         *_, task = tasked(*case.w, x=case.x, operator="ConvTranspose", **case.how)

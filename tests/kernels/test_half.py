@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet import api
 from tercet.backends import open_backends
-from tercet.backends.cuda.codegen.tail import no_tail
+from tercet.backends.cuda.codegen.epilogue import no_tail
 from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
@@ -49,12 +49,12 @@ from .dry import DryDevice, launches, normal, planned, planned_model, single
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {
-    "norm/lrn_words.cu",
+    "norm/lrn_vectorized.cu",
     "gemm/multistage.cu",
     "gemm/tma.cu",
     "gemm/reduce_splits_f16.cu",
     "gemm/pack_image.cu",
-    "image/pool_words.cu",
+    "image/pool_vectorized.cu",
 }
 
 

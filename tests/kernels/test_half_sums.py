@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda.algorithms.menu import UNASKED
 from tercet.backends.cuda.algorithms.registry import RecipeContext, Setting
+from tercet.backends.cuda.algorithms.selection import UNASKED
 from tercet.backends.cuda.ops.matmul import MATMUL
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.operands import Tensor

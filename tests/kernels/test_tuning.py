@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda import backend
-from tercet.backends.cuda.algorithms.menu import Offer, Task
 from tercet.backends.cuda.algorithms.registry import Setting
+from tercet.backends.cuda.algorithms.selection import Offer, Task
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.memory import pointer
@@ -41,7 +41,7 @@ from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 
 #: Kernels that this module compiles, in more variants than samples.py has.
-COMPILES = {"norm/difference.cu"}
+COMPILES = {"norm/squared_error.cu"}
 
 FLOATS = (float16, bfloat16, float32, float64)
 

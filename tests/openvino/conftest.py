@@ -15,7 +15,7 @@ from tercet.runtime.session.model import Model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'tercet[openvino]'")
 
-from tercet.backends.openvino import vendor
+from tercet.backends.openvino import library
 from tercet.backends.openvino.backend import OpenvinoBackend
 from tercet.backends.openvino.compiler import Compiler
 
@@ -23,7 +23,7 @@ from tercet.backends.openvino.compiler import Compiler
 @pytest.fixture(scope="session")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     """One for all tests, so that equal nodes are tried once."""
-    return Compiler(vendor.load(), Cache(tmp_path_factory.mktemp("openvino")))
+    return Compiler(library.load(), Cache(tmp_path_factory.mktemp("openvino")))
 
 
 @pytest.fixture

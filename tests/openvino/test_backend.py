@@ -22,7 +22,7 @@ pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install '
 
 import tercet
 from tercet.backends.openvino import compiler as compilers
-from tercet.backends.openvino import vendor
+from tercet.backends.openvino import library
 from tercet.backends.openvino.compiler import Compiler, Engine
 from tercet.backends.openvino.trial import Judge, Verdict
 from tercet.runtime.base.cache import Cache
@@ -241,17 +241,17 @@ def test_a_fault_names_the_engine(
 def test_openvino_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def version(_: str) -> str:
         if name == "absent":
-            raise vendor.PackageNotFoundError("openvino")
+            raise library.PackageNotFoundError("openvino")
         return "2023.1.0" if name == "old" else "2026.4.1"
 
     class Core:
         available_devices = ("NPU",)
 
-    monkeypatch.setattr(vendor, "version", version)
-    monkeypatch.setattr(vendor.import_module("openvino"), "Core", Core)
+    monkeypatch.setattr(library, "version", version)
+    monkeypatch.setattr(library.import_module("openvino"), "Core", Core)
     said = {"absent": "not installed", "old": "2023.1.0 is installed", "no CPU": "no CPU plugin"}
     with pytest.raises(BackendUnavailable, match=said[name]) as caught:
-        vendor.load.__wrapped__()
+        library.load.__wrapped__()
     assert "pip install" in caught.value.remedy
 
 

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tercet.backends.tensorrt import vendor
+from tercet.backends.tensorrt import library
 from tercet.backends.tensorrt.products import PRODUCTS
 
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No library is installed, and none is remembered."""
-    monkeypatch.delenv(vendor.VARIABLE, raising=False)
+    monkeypatch.delenv(library.VARIABLE, raising=False)
     for product in PRODUCTS:
         for name in product.modules:
             monkeypatch.setitem(sys.modules, name, None)
-    vendor.load.cache_clear()
+    library.load.cache_clear()
     yield
-    vendor.load.cache_clear()
+    library.load.cache_clear()

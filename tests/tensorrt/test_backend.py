@@ -16,7 +16,7 @@ import tercet
 from tercet.backends import tensorrt
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.backends.regions.regions import min_nodes
-from tercet.backends.tensorrt import vendor
+from tercet.backends.tensorrt import library
 from tercet.backends.tensorrt.backend import TensorrtBackend
 from tercet.backends.tensorrt.engines import Engines
 from tercet.backends.tensorrt.products import RTX, TENSORRT
@@ -68,7 +68,7 @@ def opened(trt: Double, tmp_path: Path) -> Callable[..., Model]:
 
     def load(proto: ModelProto, *, fake: bool = False, **options: Any) -> Model:
         device = Device()
-        engines = Engines(vendor.opened(TENSORRT, "11.4.0", trt), "a GPU", Cache(tmp_path))
+        engines = Engines(library.opened(TENSORRT, "11.4.0", trt), "a GPU", Cache(tmp_path))
         backend = TensorrtBackend(device, engines, pointer)
         chain = (backend, *([FakeBackend(device)] if fake else ()), NumpyBackend())
         return Model(importer.load(proto).graph, chain, Options(**options), evaluate)
@@ -144,7 +144,7 @@ def test_a_custom_operator_stays_with_the_kernels(trt: Double, tmp_path: Path) -
         domain: ClassVar[str] = "my.domain"
 
     device = Device()
-    engines = Engines(vendor.opened(TENSORRT, "11.4.0", trt), "a GPU", Cache(tmp_path))
+    engines = Engines(library.opened(TENSORRT, "11.4.0", trt), "a GPU", Cache(tmp_path))
     chain = (TensorrtBackend(device, engines, pointer), FakeBackend(device), NumpyBackend())
     known = {**OPERATORS, ("my.domain", "Relu"): Rectify}
     graph = importer.load(proto, operators=known).graph
@@ -237,7 +237,7 @@ def test_kernels_that_an_engine_compiled_are_kept(tmp_path: Path) -> None:
     """TensorRT-RTX compiles where an engine runs first, and never while a plan is recorded."""
     for seen in (0, 1):
         rtx = Double(rtx=True, version="1.7.1")
-        engines = Engines(vendor.opened(RTX, "1.7.1", rtx), "a GPU", Cache(tmp_path))
+        engines = Engines(library.opened(RTX, "1.7.1", rtx), "a GPU", Cache(tmp_path))
         chain = (TensorrtBackend(Device(), engines, pointer), NumpyBackend())
         with Model(importer.load(small()).graph, chain, Options(), evaluate) as model:
             check(model, small())

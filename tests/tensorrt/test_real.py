@@ -65,7 +65,7 @@ def in_a_process(script: str) -> str:
     head = f"""
     from tercet.backends.tensorrt.build import Builder, Refused
     from tercet.backends.tensorrt.products import RTX
-    from tercet.backends.tensorrt.vendor import load
+    from tercet.backends.tensorrt.library import load
     vendor = load()
     builder = Builder(vendor, "{CAPABILITY}")
     """

@@ -314,9 +314,9 @@ def _headers(remedy: str) -> Check:
 def _cudnn(remedy: str) -> Check:
     check = partial(Check, "cuDNN", purpose="the cudnn backend")
     try:
-        from ...backends.cudnn import vendor
+        from ...backends.cudnn import library
 
-        found = vendor.load()
+        found = library.load()
     except ImportError as error:
         return check(False, f"not installed ({error})", remedy)
     except BackendUnavailable as error:
@@ -326,10 +326,10 @@ def _cudnn(remedy: str) -> Check:
 
 def _tensorrt() -> Check:
     check = partial(Check, "TensorRT", purpose="the tensorrt backend")
-    from ...backends.tensorrt import vendor
+    from ...backends.tensorrt import library
 
     try:
-        found = vendor.load()
+        found = library.load()
     except BackendUnavailable as error:
         return check(False, error.missing, error.remedy)
     able = ", ".join(found.product.capabilities(found.module))
@@ -352,10 +352,10 @@ def _runs_engines(vendor: str) -> str:
 
 def _openvino() -> Check:
     check = partial(Check, "OpenVINO", purpose="the openvino backend")
-    from ...backends.openvino import vendor
+    from ...backends.openvino import library
 
     try:
-        found = vendor.load()
+        found = library.load()
     except BackendUnavailable as error:
         return check(False, error.missing, error.remedy)
     return check(True, f"{found.version}, {found.cpu}, {found.file}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...backends.cudnn.vendor import mapped
+from ...backends.cudnn.library import mapped
 
 
 @dataclass(frozen=True, slots=True)

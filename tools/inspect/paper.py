@@ -109,12 +109,12 @@ def paper_rows(
 
 def _tensorrt_for(device: Any, target: Target) -> Backend:
     """Return the tensorrt backend that builds for a GPU; its engines are loaded nowhere."""
-    from ...backends.tensorrt import vendor
+    from ...backends.tensorrt import library
     from ...backends.tensorrt.backend import TensorrtBackend
     from ...backends.tensorrt.on_paper import PaperEngines
     from ...backends.tensorrt.worker import worker_for
 
     digits = target.arch.removeprefix("sm_").rstrip("a")
     capability = f"{digits[:-1]}.{digits[-1]}"
-    engines = PaperEngines(vendor.load(), capability, worker_for(capability))
+    engines = PaperEngines(library.load(), capability, worker_for(capability))
     return TensorrtBackend(device, engines)

@@ -154,7 +154,7 @@ def tasks_of(
 
 def task_row(chooser: Chooser, task: Task, nodes: Sequence[str]) -> TaskRow:
     """Return the engines that cuDNN's heuristics propose for a task, with what was measured."""
-    from ...backends.cudnn.vendor import NoPlan
+    from ...backends.cudnn.library import NoPlan
 
     times = {(trial.way, trial.engine): trial.microseconds for trial in chooser.trials(task)}
     rows: list[EngineRow] = []

@@ -112,9 +112,9 @@ def _check(
     device: CudaDevice, chooser: Chooser, case: ConvolutionCase, format: Format
 ) -> SweptEngine:
     from ...backends.cudnn.conv import Pattern, describe
+    from ...backends.cudnn.library import NoPlan
     from ...backends.cudnn.stages import follow
     from ...backends.cudnn.step import Bench
-    from ...backends.cudnn.vendor import NoPlan
 
     graph = case.graph()
     node, *behind = graph.nodes

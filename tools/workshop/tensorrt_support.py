@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.tensorrt.build import Builder
-from ...backends.tensorrt.vendor import load
+from ...backends.tensorrt.library import load
 from ...importers import onnx as importer
 from ...runtime.errors import BackendUnavailable, UsageError
 from ...runtime.ir.graph import Graph

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from ...backends.regions.section import Section
 from ...backends.tensorrt.build import Builder, Refused, Settings
-from ...backends.tensorrt.vendor import load
+from ...backends.tensorrt.library import load
 from ...backends.tensorrt.worker import Remote, worker_for
 from ...runtime.base.closable import Closable
 

@@ -17,8 +17,8 @@ from ..recipe.operands import Tensor
 from ..recipe.targets import Target
 
 if TYPE_CHECKING:
-    from ..codegen.tail import Tail
-    from .menu import Menu
+    from ..codegen.epilogue import Tail
+    from .selection import Menu
 
 Answer = Recipe | str
 Function = TypeVar("Function", bound=Callable[..., Answer])

@@ -100,7 +100,7 @@ class AttentionTask:
 
     @property
     def is_raw(self) -> bool:
-        """Whether scores need nothing but their scale, which can wait; see weigh.cuh."""
+        """Whether scores need nothing but their scale, which can wait; see online_softmax.cuh."""
         return self.mask is None and self.op.softcap <= 0 and self.scale > 0
 
     @property
@@ -144,7 +144,7 @@ class AttentionTask:
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
-        """What heads.cuh is compiled with, and, but for float32, weigh.cuh."""
+        """What heads.cuh is compiled with, and, but for float32, online_softmax.cuh."""
         op, mask = self.op, self.mask
         return (
             ("MASK", NO_MASK if mask is None else FLAGS if mask.dtype == bool_ else NUMBERS),

@@ -163,11 +163,11 @@ def _given(y: Tensor, data: Array, moves: Ints) -> Launch:
 
 
 def place(entry: str, y: Tensor, dtype: DType, args: Arguments, **constants: int | bool) -> Launch:
-    """Return a launch of `place.cu`; `args` are what the entry takes besides y and its size."""
+    """Return a launch of `pad_trilu.cu`; `args` are what the entry takes besides y and its size."""
     index = index_type(y.extent, *(a.extent for a in args.values() if isinstance(a, Tensor)))
     all_constants = {"RANK": 1, "MODE": 0, "UPPER": False, "TIME_FIRST": False, **constants}
     return each(
-        "move/place.cu",
+        "move/pad_trilu.cu",
         entry,
         y.size,
         {"y": y, "count": y.size, **args},

@@ -12,8 +12,8 @@ from math import prod
 import numpy as np
 
 from ....runtime.ir.types import Array
-from ..algorithms.menu import LAST, Formats
 from ..algorithms.registry import Answer
+from ..algorithms.selection import LAST, Formats
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, times
 from ..gemm.epilogue import epilogue_flags
 from ..gemm.sources import divisor, image_of

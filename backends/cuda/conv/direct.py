@@ -12,8 +12,8 @@ from ....runtime.ir.types import TensorType
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import Window, window
 from ....runtime.plan.backend import Format
-from ..algorithms.menu import PLAIN, Formats
-from ..codegen.tail import Tail, no_tail
+from ..algorithms.selection import PLAIN, Formats
+from ..codegen.epilogue import Tail, no_tail
 from ..gemm.convolution import Convolution
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div

@@ -14,9 +14,9 @@ import numpy as np
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
-from ..algorithms.menu import LAST, Formats
 from ..algorithms.registry import Answer
-from ..codegen.tail import NO_TAIL
+from ..algorithms.selection import LAST, Formats
+from ..codegen.epilogue import NO_TAIL
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
@@ -29,7 +29,7 @@ from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
 from ..recipe.source import arithmetic
 from ..recipe.spatial import by_axis
-from .implicit import MIN_CHANNELS
+from .implicit_precomp_gemm import MIN_CHANNELS
 
 THREADS = 256
 

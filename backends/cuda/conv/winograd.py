@@ -14,8 +14,8 @@ import numpy as np
 
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
-from ..algorithms.menu import LAST, Formats
 from ..algorithms.registry import Answer
+from ..algorithms.selection import LAST, Formats
 from ..gemm import batched
 from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, Convolution

@@ -15,7 +15,7 @@ import numpy as np
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Setting
-from ..codegen.tail import NO_TAIL
+from ..codegen.epilogue import NO_TAIL
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch

@@ -9,9 +9,9 @@ from ....runtime.ir.dtypes import FLOATS, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ....runtime.ops.window import Window, transposed_window, window
 from ....runtime.plan.backend import Format
-from ..algorithms.menu import Formats
 from ..algorithms.registry import RecipeContext, Setting, need_dtypes
-from ..codegen.tail import Tail, no_tail
+from ..algorithms.selection import Formats
+from ..codegen.epilogue import Tail, no_tail
 from ..recipe.layout import Ints
 from ..recipe.operands import Tensor
 from .atoms import HALVES

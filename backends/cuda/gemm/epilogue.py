@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..codegen.tail import Tail
+from ..codegen.epilogue import Tail
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor

@@ -15,7 +15,7 @@ from ....runtime.ops.window import Window, window
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..codegen.copies import transposition, words_of
-from ..codegen.tail import Tail
+from ..codegen.epilogue import Tail
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor

@@ -13,7 +13,7 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import window
 from ....runtime.plan.backend import Format
-from ..algorithms.menu import LAST, PLAIN, Formats
+from ..algorithms.selection import LAST, PLAIN, Formats
 from ..codegen.rounding import narrow
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div

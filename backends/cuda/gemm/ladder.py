@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import MatMul
-from ..algorithms.menu import PLAIN, Formats
 from ..algorithms.registry import Answer, need_dtypes
+from ..algorithms.selection import PLAIN, Formats
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 

@@ -8,7 +8,7 @@ from math import prod
 from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import Gemm as GemmOp
 from ..algorithms.registry import Answer, Setting, need_dtypes
-from ..codegen.tail import Tail
+from ..codegen.epilogue import Tail
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Tensor

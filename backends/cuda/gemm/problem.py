@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....runtime.ir.dtypes import DType, float32
-from ..codegen.tail import Tail
+from ..codegen.epilogue import Tail
 from ..recipe.operands import Given, Packed, Scratch, Tensor
 from .sources import Rows, Source, widest
 from .tile import Shape, Tile

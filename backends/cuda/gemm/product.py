@@ -12,7 +12,7 @@ from ....runtime.ir.dtypes import FLOATS, DType
 from ....runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
-from ..codegen.tail import Tail, no_tail
+from ..codegen.epilogue import Tail, no_tail
 from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, broadcast_strides, ceil_div
 from ..recipe.operands import Given, Scratch, Tensor
@@ -189,7 +189,7 @@ def einsum(op: Einsum, y: Tensor, *operands: Tensor) -> Answer:
         args[f"strides{i}"] = tuple(walk[name] for name in kept) or (0,)
         args[f"steps{i}"] = tuple(walk[name] for name in summed) or (0,)
     return each(
-        "gemm/contract.cu",
+        "gemm/einsum.cu",
         "contract",
         y.size,
         {

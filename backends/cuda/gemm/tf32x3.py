@@ -7,9 +7,9 @@ from math import inf
 
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format
-from ..algorithms.menu import Formats
 from ..algorithms.registry import Answer, Setting
-from ..codegen.tail import Tail
+from ..algorithms.selection import Formats
+from ..codegen.epilogue import Tail
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor

@@ -61,7 +61,7 @@ def half_pool(kind: int, y: Tensor, x: Tensor, view: Window) -> Launch:
         **dict(zip(("pad_bottom", "pad_right"), view.pads_end, strict=True)),
     }
     return Launch(
-        "image/pool_words.cu",
+        "image/pool_vectorized.cu",
         "pool_words",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
@@ -81,7 +81,7 @@ def _pool_images(kind: int, y: Tensor, x: Tensor) -> Launch:
     """Return the pooling of whole images, each by several blocks."""
     images, channels, pixels = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
     return Launch(
-        "image/pool_words.cu",
+        "image/pool_vectorized.cu",
         "pool_images",
         grid=(ceil_div(channels, 64), images, 1),
         block=256,
@@ -107,7 +107,7 @@ def half_lrn(
     """
     count, (scale, beta, bias) = y.size // 8, factors
     return Launch(
-        "norm/lrn_words.cu",
+        "norm/lrn_vectorized.cu",
         "lrn_words",
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,

@@ -13,8 +13,8 @@ from math import inf
 
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
-from ..algorithms.menu import PLAIN, Formats, Menu, Way
 from ..algorithms.registry import Answer
+from ..algorithms.selection import PLAIN, Formats, Menu, Way
 from ..conv.depthwise import depthwise, depthwise_formats, depthwise_time, depthwise_variants
 from ..conv.direct import (
     naive,
@@ -31,16 +31,7 @@ from ..conv.im2col import (
     transposed_gemm,
     transposed_time,
 )
-from ..conv.implicit import (
-    MIN_CHANNELS,
-    grouped_formats,
-    pointwise_formats,
-    precomputed,
-    precomputed_time,
-    tile_variants,
-    window_formats,
-)
-from ..conv.textbook import (
+from ..conv.implicit_gemm import (
     direct,
     direct_formats,
     direct_time,
@@ -50,6 +41,15 @@ from ..conv.textbook import (
     naive_nhwc,
     nhwc_formats,
     nhwc_time,
+)
+from ..conv.implicit_precomp_gemm import (
+    MIN_CHANNELS,
+    grouped_formats,
+    pointwise_formats,
+    precomputed,
+    precomputed_time,
+    tile_variants,
+    window_formats,
 )
 from ..conv.winograd import fused, fused_time, nonfused, nonfused_time, winograd_formats
 from ..gemm import f16, tf32x3

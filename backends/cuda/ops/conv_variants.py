@@ -7,7 +7,7 @@ from ....runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
 from ....runtime.ops.window import window
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.elementwise import NUMBERS
-from ..codegen.tail import no_tail
+from ..codegen.epilogue import no_tail
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Tensor
 from ..recipe.source import arithmetic

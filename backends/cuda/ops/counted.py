@@ -58,7 +58,7 @@ def _found(
     number = total or Scratch(8 * chunks)
     make = partial(
         Launch,
-        "reduce/found.cu",
+        "reduce/nonzero.cu",
         block=THREADS,
         types=(("T", x.dtype), ("A", arithmetic(x.dtype)), ("M", moved)),
         constants=(("WARPS", THREADS // 32), ("RANK", max(1, x.rank))),
@@ -152,7 +152,7 @@ def non_max_suppression(
     counts = Scratch(kept.offset + ceil_div(4 * lists * room, 256) * 256)
     make = partial(
         Launch,
-        "reduce/suppress.cu",
+        "reduce/nms.cu",
         grid=(lists, 1, 1),
         types=(("T", boxes.dtype), ("A", arithmetic(boxes.dtype))),
         scratch=counts.offset + 4 * lists,

@@ -7,9 +7,9 @@ from math import prod
 
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.matmul import Gemm, MatMul
-from ..algorithms.menu import PLAIN, Formats, Menu, Way
 from ..algorithms.registry import Answer, RecipeContext, Setting
-from ..codegen.tail import Tail, no_tail
+from ..algorithms.selection import PLAIN, Formats, Menu, Way
+from ..codegen.epilogue import Tail, no_tail
 from ..gemm import tf32x3
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import times

@@ -25,7 +25,7 @@ from ....runtime.ops.norm import (
 )
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
-from ..codegen.tail import Tail
+from ..codegen.epilogue import Tail
 from ..gemm.vectorized_f16 import half_lrn, pools_words
 from ..norm.norm_groups import DEVIATION_PLUS, ROOT, SUM, Statistic, standardize
 from ..norm.norm_parts import WORD, cut

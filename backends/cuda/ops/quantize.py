@@ -29,8 +29,8 @@ from ....runtime.ops.quantize import (
 )
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.backend import Format
-from ..algorithms.menu import PLAIN, Formats
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel, need_dtypes
+from ..algorithms.selection import PLAIN, Formats
 from ..codegen.elementwise import SMALL_FLOATS
 from ..codegen.rounding import narrow
 from ..conv.direct import direct_sums
@@ -194,7 +194,7 @@ def dynamic_quantize_linear(
 def _scale_of(x: Tensor, scale: Tensor | Scratch, zero: Tensor | Scratch) -> tuple[Launch, ...]:
     """Return what finds scale and zero point; where `x` is long, in several blocks first."""
     whole = Launch(
-        "elementwise/dynamic.cu",
+        "elementwise/dynamic_quantize.cu",
         "find_scale",
         grid=(1, 1, 1),
         block=32 * BLOCK_WARPS,

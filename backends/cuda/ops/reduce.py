@@ -40,7 +40,7 @@ MAX_BLOCKS = 65535
 
 
 #: Where states that are more than a number are declared.
-_HEADERS = {"Peak": "norm/peak.cuh", "Place": "reduce/best.cuh"}
+_HEADERS = {"Peak": "norm/logsumexp.cuh", "Place": "reduce/argmax.cuh"}
 
 
 @dataclass(frozen=True, slots=True)

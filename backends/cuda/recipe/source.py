@@ -67,7 +67,7 @@ C_TYPES: Mapping[DType, str] = {
     uint4: "Uint4",
     uint2: "Uint2",
 }
-#: Those of them that `small.cuh` defines.
+#: Those of them that `narrow_types.cuh` defines.
 SMALL = (float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float4e2m1)
 SMALL += (int4, int2, uint4, uint2)
 _SMALL_NAMES = frozenset(C_TYPES[dtype] for dtype in SMALL)
@@ -116,7 +116,7 @@ class Source:
         ]
         lines += _PRELUDE
         if any(name in _SMALL_NAMES for _, name in self.types):
-            lines += ['#line 1 "small.cuh"', read_kernel("elementwise/small.cuh")]
+            lines += ['#line 1 "narrow_types.cuh"', read_kernel("elementwise/narrow_types.cuh")]
         lines += [f"using {alias} = {name};" for alias, name in self.types]
         lines += [_constant(name, value) for name, value in self.constants]
         if self.code:

@@ -13,7 +13,7 @@ from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format, View
 from ....runtime.plan.streams import sequence
-from ..algorithms.menu import Offer, Task
+from ..algorithms.selection import Offer, Task
 from ..driver.clock import microseconds
 from ..driver.device import DriverDevice
 from ..driver.memory import CudaBuffer, pointer
@@ -171,7 +171,7 @@ def difference(dtype: DType, count: int) -> Launch:
     """
     index = index_type(count)
     return Launch(
-        "norm/difference.cu",
+        "norm/squared_error.cu",
         "difference",
         grid=(min(BLOCKS, ceil_div(count, 32 * WARPS)), 1, 1),
         block=32 * WARPS,

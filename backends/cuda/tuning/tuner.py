@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ....runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory, KernelError
 from ....runtime.ir.graph import Node
-from ..algorithms.menu import Menu, Offer, Task
 from ..algorithms.registry import Choice, RecipeContext, Setting
+from ..algorithms.selection import Menu, Offer, Task
 from ..families import KERNELS
 from ..recipe.operands import Tensor
 from .records import Records

@@ -13,9 +13,9 @@ from ....runtime.ir.types import Array, HostValue, TensorType
 from ....runtime.plan.backend import BuildContext, Claim
 from ..numerics.elementwise import CALLS, ELEMENTWISE
 from . import thread_pool
+from .blocking import Frame, cut, shares
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
-from .frame import Frame, cut, shares
 from .registry import Kernel
 from .step import Bound, HostStep, Tape
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ..numerics.elementwise import CALLS, ELEMENTWISE
-from .frame import Block, Frame, cut
+from .blocking import Block, Frame, cut
 from .step import Bound, Tape
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Set
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import TensorType
 from ..numerics.elementwise import ELEMENTWISE
+from .blocking import Frame
 from .chain import Chain, Stage
-from .frame import Frame
 from .registry import BUILDERS
 
 

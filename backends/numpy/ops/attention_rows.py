@@ -17,9 +17,9 @@ from ....runtime.ops.attention import Attention
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.blocking import blocks
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
-from ..engine.frame import blocks
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Scratch, Tape, portions
 from ..numerics.products import multiply, recorded, sums

@@ -25,9 +25,9 @@ from ....runtime.ops.window import window
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.blocking import Block, Frame, blocks, lengths
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT, blocks_worth
-from ..engine.frame import Block, Frame, blocks, lengths
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Piece, Scratch, Tape
 from ..numerics.products import is_small, recorded, sums

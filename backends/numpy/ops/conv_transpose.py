@@ -21,7 +21,7 @@ from ..engine.chain import Chain
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Scratch, Tape
 from ..numerics.products import recorded, sums
-from ..windows.taps import transposed_axes
+from ..windows.window_axis import transposed_axes
 from .conv import COLUMNS, operands
 
 

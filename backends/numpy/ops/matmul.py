@@ -16,9 +16,9 @@ from ....runtime.ops.matmul import Det, Einsum, Gemm, MatMul
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.blocking import Block, cut
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
-from ..engine.frame import Block, cut
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Scratch, Tape
 from ..numerics.products import recorded, sums

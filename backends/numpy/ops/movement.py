@@ -15,9 +15,9 @@ from ....runtime.ops import movement
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.blocking import shares
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
-from ..engine.frame import shares
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Tape
 from ..numerics.convert import blank

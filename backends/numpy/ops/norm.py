@@ -23,9 +23,9 @@ from ....runtime.ops.norm import (
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.blocking import Frame, blocks, cut, lengths, shares
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
-from ..engine.frame import Frame, blocks, cut, lengths, shares
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Piece, Scratch, Tape, portions
 

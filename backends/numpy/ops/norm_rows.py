@@ -18,9 +18,9 @@ from ....runtime.ops.norm import LayerNormalization, LogSoftmax, RMSNormalizatio
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.blocking import Frame, blocks, cut
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT
-from ..engine.frame import Frame, blocks, cut
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Tape, portions
 

@@ -28,13 +28,13 @@ from ....runtime.ops.window import transposed_window, window
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.blocking import blocks
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT
-from ..engine.frame import blocks
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Scratch, Tape, portions
 from ..numerics.convert import lowest
-from ..windows.taps import Axis, axes_of_window
+from ..windows.window_axis import Axis, axes_of_window
 
 #: Elements of the input that are reduced along all axes before the next ones are read.
 BLOCK = 1 << 16

@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops.window import Window
-from ..engine.frame import Block, lengths
+from ..engine.blocking import Block, lengths
 from ..engine.step import Bound, Piece, Scratch, Tape
 
 

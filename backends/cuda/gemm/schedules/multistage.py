@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from .....runtime.ir.dtypes import float32
-from ...codegen.tail import NO_TAIL, Tail
+from ...codegen.epilogue import NO_TAIL, Tail
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.operands import Given, Scratch

@@ -7,7 +7,7 @@ from functools import cache
 
 from .....runtime.ir.dtypes import float32
 from ...algorithms.registry import Setting
-from ...codegen.tail import NO_TAIL, Tail
+from ...codegen.epilogue import NO_TAIL, Tail
 from ...recipe.bounds import MAX_BLOCKS
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div

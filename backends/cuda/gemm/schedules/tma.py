@@ -10,7 +10,7 @@ from enum import Enum
 from math import prod
 
 from .....runtime.ops.window import Window
-from ...codegen.tail import Tail
+from ...codegen.epilogue import Tail
 from ...recipe.launch import Launch
 from ...recipe.layout import Ints, ceil_div
 from ...recipe.operands import Tensor, TensorMap

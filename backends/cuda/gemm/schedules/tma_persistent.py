@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from ...codegen.tail import Tail
+from ...codegen.epilogue import Tail
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.operands import TensorMap

@@ -7,7 +7,7 @@ tile after the other; or those of a cluster share the sum of one.
 from __future__ import annotations
 
 from .....runtime.ir.dtypes import float32
-from ...codegen.tail import Tail
+from ...codegen.epilogue import Tail
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.targets import Target

@@ -4,7 +4,7 @@
 //
 // Heads lie in slabs of 64 elements, one for all rows after the other, the last filled up with zeros.
 //
-// Compile-time, besides what weigh.cuh wants: SIZE_K and SIZE_V, of heads; GROUPS; KEYS of a step;
+// Compile-time, besides what online_softmax.cuh wants: SIZE_K and SIZE_V, of heads; GROUPS; KEYS of a step;
 // STAGES, steps whose keys and values are in shared memory; and two products of wgmma.
 
 #include "attention/heads.cuh"
@@ -16,7 +16,7 @@
 #include "ptx/tma.cuh"
 
 constexpr bool BIASES = false;
-#include "attention/weigh.cuh"
+#include "attention/online_softmax.cuh"
 
 constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 32, ROWS = GROUPS * 64;
 constexpr int SLABS_K = (SIZE_K + 63) / 64, SLABS_V = (SIZE_V + 63) / 64, EIGHTS = SLABS_V * 8;

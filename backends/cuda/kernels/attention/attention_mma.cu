@@ -9,7 +9,7 @@
 //
 // Compile-time, besides what heads.cuh and attention_parts.cuh want: SIZE_K and SIZE_V, sizes of heads
 // rounded up to 16; VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4, 8), VECTOR_Y, results stored
-// at once (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; and what weigh.cuh wants.
+// at once (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; and what online_softmax.cuh wants.
 
 #include "attention/heads.cuh"
 #include "attention/attention_parts.cuh"
@@ -17,7 +17,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 constexpr bool BIASES = false;
-#include "attention/weigh.cuh"
+#include "attention/online_softmax.cuh"
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int ROWS = 16 * TM * WARPS_M;

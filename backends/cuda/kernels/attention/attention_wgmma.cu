@@ -5,7 +5,7 @@
 // A block is one group, and has 64 rows of queries of one head; several of them share a multiprocessor,
 // and one weighs while another multiplies. Keys come in tiles of KEYS, often all at once.
 //
-// Compile-time, besides what weigh.cuh wants: KEYS; STAGES, tiles of keys and values in shared memory;
+// Compile-time, besides what online_softmax.cuh wants: KEYS; STAGES, tiles of keys and values in shared memory;
 // RESIDENT, blocks of a multiprocessor; and two products of wgmma.
 
 #include "attention/heads.cuh"
@@ -17,7 +17,7 @@
 #include "ptx/tma.cuh"
 
 constexpr bool BIASES = MASK != NO_MASK && !MASK_ROWS;
-#include "attention/weigh.cuh"
+#include "attention/online_softmax.cuh"
 
 constexpr int THREADS = 128, ROWS = 64, SIZE = 64;
 constexpr int BYTES_Q = ROWS * SIZE * 2, BYTES_K = KEYS * SIZE * 2;

@@ -9,7 +9,7 @@
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
 #include "norm/norm_parts.cuh"
-#include "norm/peak.cuh"
+#include "norm/logsumexp.cuh"
 #include "norm/softmax.cuh"
 
 // Returns from what exponents are measured: -infinity less itself is not a number.

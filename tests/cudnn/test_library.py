@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tercet.backends.cudnn.vendor import load
+from tercet.backends.cudnn.library import load
 from tercet.runtime.errors import BackendUnavailable
 
 

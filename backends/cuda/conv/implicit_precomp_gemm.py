@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..algorithms.menu import Formats
 from ..algorithms.registry import Answer
+from ..algorithms.selection import Formats
 from ..gemm.convolution import Convolution, image_formats
 from ..gemm.pack import pack_windows
 from ..gemm.problem import Batch, Gemm, Problem

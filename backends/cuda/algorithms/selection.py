@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ....runtime.errors import did_you_mean
 from ....runtime.ir.op import Op
 from ....runtime.plan.backend import Format
-from ..codegen.tail import Tail
+from ..codegen.epilogue import Tail
 from ..recipe.bounds import as_reason
 from ..recipe.launch import Recipe, launches_of
 from ..recipe.operands import Tensor

@@ -17,8 +17,8 @@ import numpy as np
 from ....runtime.ir.dtypes import DType, name_of
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import ConvTranspose
-from ..algorithms.menu import LAST, PLAIN, Formats
 from ..algorithms.registry import Answer
+from ..algorithms.selection import LAST, PLAIN, Formats
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
 from ..gemm.pack import pack_windows
 from ..recipe.launch import Launch
@@ -26,7 +26,7 @@ from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed
 from ..recipe.source import arithmetic
 from ..recipe.spatial import by_axis, moves, sizes
-from .implicit import MIN_CHANNELS
+from .implicit_precomp_gemm import MIN_CHANNELS
 
 # ── implicit GEMM ────────────────────────────────────────────────────────────────────────────────
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from tercet.backends import tensorrt
 from tercet.backends.regions.section import Section, section
-from tercet.backends.tensorrt import vendor
+from tercet.backends.tensorrt import library
 from tercet.backends.tensorrt.build import Border, Builder, Refused, Settings
 from tercet.backends.tensorrt.claims import OPSET
 from tercet.backends.tensorrt.engines import Engines
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("nothing_installed")
 
 def test_neither_is_installed() -> None:
     with pytest.raises(BackendUnavailable) as caught:
-        vendor.load()
+        library.load()
     assert "the package tensorrt is not installed" in caught.value.missing
     assert "the package tensorrt_rtx is not installed" in caught.value.missing
     assert "pip install 'tercet[tensorrt]'" in caught.value.remedy
@@ -57,8 +57,8 @@ def test_which_is_taken(
     for name, version in installed.items():
         double = Double(rtx="rtx" in name, version=version)
         monkeypatch.setitem(sys.modules, name, double)
-    monkeypatch.setenv(vendor.VARIABLE, named)
-    assert str(vendor.load()) == found
+    monkeypatch.setenv(library.VARIABLE, named)
+    assert str(library.load()) == found
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_what_will_not_do(
 ) -> None:
     for name, version in installed.items():
         monkeypatch.setitem(sys.modules, name, Double(version=version))
-    monkeypatch.setenv(vendor.VARIABLE, named)
+    monkeypatch.setenv(library.VARIABLE, named)
     with pytest.raises(BackendUnavailable) as caught:
-        vendor.load()
+        library.load()
     assert text in caught.value.missing
 
 
@@ -92,9 +92,9 @@ def test_a_folder_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     (package / "__init__.py").write_text("\n".join(lines))
     monkeypatch.delitem(sys.modules, "tensorrt_rtx")
-    monkeypatch.setenv(vendor.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(library.VARIABLE, str(tmp_path))
     before = list(sys.path)
-    found = vendor.load()
+    found = library.load()
     assert (str(found), found.file) == ("TensorRT-RTX 1.9", str(package / "__init__.py"))
     assert sys.path == before
 
@@ -116,13 +116,13 @@ def test_only_one_of_them_names_the_gpus_that_it_builds_for(rtx: Double) -> None
 
 
 def test_a_capability_that_it_lacks(rtx: Double) -> None:
-    builder = Builder(vendor.opened(RTX, "1.7.1", rtx), "9.0")
+    builder = Builder(library.opened(RTX, "1.7.1", rtx), "9.0")
     with pytest.raises(Refused, match=r"no engines for compute capability 9\.0 .*8\.9, 12\.0"):
         builder.probe()
 
 
 def test_plug_ins_are_registered(rtx: Double) -> None:
-    vendor.opened(RTX, "1.7.1", rtx)
+    library.opened(RTX, "1.7.1", rtx)
     assert len(rtx.of("", "init_libnvinfer_plugins")) == 1
 
 
@@ -130,7 +130,7 @@ def test_plug_ins_are_registered(rtx: Double) -> None:
 def test_a_gpu_that_is_not_served(product: Product, tmp_path: Path) -> None:
     """The library says so of an engine that does next to nothing."""
     double = Double(rtx=product is RTX)
-    engines = Engines(vendor.opened(product, "11", double), "a GPU", Cache(tmp_path))
+    engines = Engines(library.opened(product, "11", double), "a GPU", Cache(tmp_path))
     assert engines.obstacle() == ""
     double.serves = False
     assert engines.obstacle() == "no kernels for this GPU"
@@ -148,7 +148,7 @@ def test_an_engine_of_another_type_is_refused(tmp_path: Path) -> None:
         graph = helper.make_graph([node], "g", infos[:1], infos[1:])
         file = tmp_path / "model.onnx"
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), file)
-        builder = Builder(vendor.opened(TENSORRT, "11.4.0", Double()))
+        builder = Builder(library.opened(TENSORRT, "11.4.0", Double()))
         border = Border({name: (dtype, dims) for name in "xy"}, {})
         with pytest.raises(Refused, match=text) as caught:
             builder.build_file(file, border, Settings())
@@ -219,7 +219,7 @@ def test_engines_without_their_weights(tmp_path: Path) -> None:
     double = Double(rtx=False)
     flags = {"STRIP_PLAN", "REFIT_IDENTICAL"}
     for opened in (1, 2):
-        engines = Engines(vendor.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
+        engines = Engines(library.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
         found = linear(0)
         engine = engines.get(found, Settings(strip=True))
         assert {given[0].name for given in double.of("IBuilderConfig", "set_flag")} == flags
@@ -237,7 +237,7 @@ def test_engines_without_their_weights(tmp_path: Path) -> None:
 def test_weights_that_it_does_not_take(failing: str, tmp_path: Path) -> None:
     double = Double()
     double.failing.add(failing)
-    engines = Engines(vendor.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
+    engines = Engines(library.opened(TENSORRT, "11", double), "a GPU", Cache(tmp_path))
     with pytest.raises(Refused, match="opening the engine"):
         engines.get(linear(0), Settings(strip=True))
     assert not list(tmp_path.glob("*.engine"))
