@@ -58,7 +58,7 @@ class CudaBackend:
             yield answer
 
     def _setting(self, graph: Graph, free: Set[Node], options: Options) -> Setting:
-        """Return what recipes depend on; with `Options.tune` measured ways are part of it."""
+        """Return what recipes depend on; with `Options.tune` measured algorithms are part of it."""
         setting = Setting(self._device.compiler.target, options)
         if not options.tune:
             return setting
@@ -134,8 +134,8 @@ def recipe_of(
         return elementwise(chain, y, [operand(v) for v in chain.operands])
     registered = KERNELS[type(head.op)]
     setting = setting.for_node(head)
-    if setting.asked and registered.menu is None:
-        return f"algorithm '{setting.asked[0]}' cannot be used: {head.kind} has no menu of ways"
+    if setting.asked and registered.selector is None:
+        return f"algorithm '{setting.asked[0]}' cannot be used: {head.kind} has only one"
     more = tuple(tensor(v if v in results else None) for v in head.outputs[1:])
     if registered.outputs == 1 and any(more):
         return "only its first output is computed"

@@ -14,27 +14,32 @@ from .conftest import Tercet
 HAS_GPU = any(one.name == "cuda" and not one.missing for one in available())
 
 
-def test_menus_are_listed_without_a_gpu(tercet: Tercet) -> None:
+def test_selectors_are_listed_without_a_gpu(tercet: Tercet) -> None:
     done = tercet("inspect", "classifier.onnx", "--algorithms")
     assert done.code == 0
     for words in ("estimate us", "why not", "implicit_precomp_gemm", "one group", "* "):
         assert words in done.out
 
 
-def test_menus_as_json(tercet: Tercet) -> None:
+def test_selectors_as_json(tercet: Tercet) -> None:
     found = tercet("inspect", "classifier.onnx", "--algorithms", "--json").json
     assert found["nodes"]
     for node in found["nodes"]:
-        assert [way["chosen"] for way in node["ways"]].count(True) == 1
-        for way in node["ways"]:
-            assert way["way"] in ALGORITHMS
-            assert (way["estimate"] is None) == bool(way["reason"])
+        assert [algorithm["chosen"] for algorithm in node["algorithms"]].count(True) == 1
+        for algorithm in node["algorithms"]:
+            assert algorithm["algorithm"] in ALGORITHMS
+            assert (algorithm["estimate"] is None) == bool(algorithm["reason"])
 
 
 def test_what_was_asked_for_is_chosen(tercet: Tercet) -> None:
     chosen = ("--algorithm", "Conv=direct", "--algorithm", "Gemm=gemm", "--json")
     found = tercet("inspect", "classifier.onnx", "--algorithms", *chosen).json
-    taken = {n["operator"]: w["way"] for n in found["nodes"] for w in n["ways"] if w["chosen"]}
+    taken = {
+        n["operator"]: w["algorithm"]
+        for n in found["nodes"]
+        for w in n["algorithms"]
+        if w["chosen"]
+    }
     assert taken["Conv"] == "direct"
 
 

@@ -30,7 +30,7 @@ from tercet.tools.workshop.convolution_cases import convolved
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn import epilogue
+from tercet.backends.cudnn import epilogue, prepack
 from tercet.backends.cudnn.backend import CudnnBackend
 from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.convolution import Convolution

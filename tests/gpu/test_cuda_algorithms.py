@@ -1,4 +1,4 @@
-"""Every way to convolve, on the GPU against float64; and the tuner on real clocks."""
+"""Every algorithm to convolve, on the GPU against float64; and the tuner on real clocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..kernels.dry import normal, single
 
 pytestmark = pytest.mark.gpu
 
-#: Layers of real networks, each with every way that it has.
+#: Layers of real networks, each with every algorithm that it has.
 LAYERS = (
     Case((1, 64, 56, 56), (64, 64, 3, 3), (), {"pads": (1,) * 4}),
     Case((2, 256, 28, 28), (256, 256, 3, 3), (), {"pads": (1,) * 4}),
@@ -36,39 +36,39 @@ LAYERS = (
 )
 
 
-@pytest.mark.parametrize(("case", "way"), pairs(), ids=str)
-def test_ways_against_float64(case: Case, way: str) -> None:
+@pytest.mark.parametrize(("case", "algorithm"), pairs(), ids=str)
+def test_algorithms_against_float64(case: Case, algorithm: str) -> None:
     (backend,) = open_backends("cuda", Options())
-    got = case.run(backend, algorithms={case.operator: way})
-    assert error(got, case.exact()) <= limit(case, way)
+    got = case.run(backend, algorithms={case.operator: algorithm})
+    assert error(got, case.exact()) <= limit(case, algorithm)
 
 
 @pytest.mark.parametrize("case", LAYERS, ids=str)
 def test_real_layers(case: Case) -> None:
-    """Each way that a layer has is right, whichever is chosen."""
+    """Each algorithm that a layer has is right, whichever is chosen."""
     (backend,) = open_backends("cuda", Options())
     exact = case.exact()
     usable = ways_of(case)
-    for way in usable:
-        got = case.run(backend, algorithms={"Conv": way})
-        assert error(got, exact) <= 2 * limit(case, way), way
+    for algorithm in usable:
+        got = case.run(backend, algorithms={"Conv": algorithm})
+        assert error(got, exact) <= 2 * limit(case, algorithm), algorithm
     assert len(usable) >= 6
 
 
 @pytest.mark.parametrize(
-    ("shape", "way"),
+    ("shape", "algorithm"),
     [
-        (shape, way)
+        (shape, algorithm)
         for shape in ((1, 300, 77), (7, 2048, 1000), (33, 129, 65))
-        for way in ("gemv", "gemm", "tensor_cores", "naive")
-        if way != "gemv" or shape[0] <= 8  # which it has rows for
+        for algorithm in ("gemv", "gemm", "tensor_cores", "naive")
+        if algorithm != "gemv" or shape[0] <= 8  # which it has rows for
     ],
     ids=str,
 )
-def test_products(shape: tuple[int, int, int], way: str) -> None:
+def test_products(shape: tuple[int, int, int], algorithm: str) -> None:
     m, k, n = shape
     a, b = normal(m, k), normal(k, n)
-    options = Options(algorithms={"MatMul": way})
+    options = Options(algorithms={"MatMul": algorithm})
     with Model(
         single("MatMul", [a, b], (1,)), open_backends("cuda", options), options, evaluate
     ) as model:
@@ -77,11 +77,15 @@ def test_products(shape: tuple[int, int, int], way: str) -> None:
 
 
 def ways_of(case: Case) -> list[str]:
-    """Return the ways that can be used."""
+    """Return the algorithms that can be used."""
     (node,) = single("Conv", case.arrays, (1, 2), **case.how).nodes
     target = open_device(Options().cache).compiler.target
     (work,) = works_of([node], Setting(target, Options()))
-    return [offer.way for offer in work.menu.offers(work.task) if offer.recipe is not None]
+    return [
+        candidate.algorithm
+        for candidate in work.selector.candidates(work.task)
+        if candidate.recipe is not None
+    ]
 
 
 def run(data: Array, weights: Array, cache: Path, *, tune: bool) -> Array:

@@ -1,4 +1,4 @@
-"""Convolutions of the cuda backend, each way of the menu, against float64."""
+"""Convolutions of the cuda backend, each algorithm of the selector, against float64."""
 
 from __future__ import annotations
 

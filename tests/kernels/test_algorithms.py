@@ -1,4 +1,4 @@
-"""The menus of convolutions: recipes as data, what is compiled, and results on the emulated GPU."""
+"""Algorithms of convolutions: recipes as data, what is compiled, results on the emulated GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.algorithms.registry import Answer, Choice, RecipeContext, Setting
-from tercet.backends.cuda.algorithms.selection import UNASKED, Menu, Offer, Way
+from tercet.backends.cuda.algorithms.selection import UNASKED, Algorithm, Candidate, Selector
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.conv.fft import pack_spectra, tiling_of
 from tercet.backends.cuda.conv.implicit_gemm import phases_of
@@ -62,24 +62,24 @@ def tasked(
     options: dict[str, Any] | None = None,
     dtype: type[np.floating[Any]] = np.float32,
     **how: Any,
-) -> tuple[Menu[Convolution], Convolution]:
-    """Return a menu and a task for it, of one node; its numbers take no room."""
+) -> tuple[Selector[Convolution], Convolution]:
+    """Return a selector and a task for it, of one node; its numbers take no room."""
     arrays = [np.broadcast_to(dtype(0.5), dims) for dims in (x, w)]
     (node,) = single(operator, arrays, (1,), **how).nodes
-    menu = CONV if operator == "Conv" else CONV_TRANSPOSE
+    selector = CONV if operator == "Conv" else CONV_TRANSPOSE
     setting = Setting(target, Options(**(options or {}))).for_node(node)
     operands = tuple(map(Tensor, node.reads))
-    task = menu.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
+    task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
     assert isinstance(task, Convolution)
-    return menu, task
+    return selector, task
 
 
-def offered(way: str, *w: int, **how: Any) -> Offer:
-    """Return what one way has to say."""
-    menu, task = tasked(*w, **how)
-    found = menu.named(way)
+def offered(algorithm: str, *w: int, **how: Any) -> Candidate:
+    """Return what one algorithm has to say."""
+    selector, task = tasked(*w, **how)
+    found = selector.named(algorithm)
     assert not isinstance(found, str)
-    return menu.offer(task, found)
+    return selector.candidate(task, found)
 
 
 # ── floors and estimates ──────────────────────────────────────────────────────────────────────────
@@ -106,15 +106,18 @@ def shapes() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_no_estimate_is_below_its_floor(dtype: type[np.floating[Any]]) -> None:
-    """Ways whose floor is above another's estimate are not looked at."""
+    """Algorithms whose floor is above another's estimate are not looked at."""
     seen: set[str] = set()
     for shape in shapes():
-        menu, task = tasked(*shape.pop("w"), dtype=dtype, **shape)
-        for way in menu.ways:
-            formats = way.formats(task)
+        selector, task = tasked(*shape.pop("w"), dtype=dtype, **shape)
+        for algorithm in selector.algorithms:
+            formats = algorithm.formats(task)
             if not isinstance(formats, str):
-                assert way.floor(task) <= way.estimate(task.within(formats)), (way.name, task)
-                seen.add(way.name)
+                assert algorithm.floor(task) <= algorithm.estimate(task.within(formats)), (
+                    algorithm.name,
+                    task,
+                )
+                seen.add(algorithm.name)
     assert len(seen) > 6
 
 
@@ -123,46 +126,60 @@ def test_the_least_estimate_is_taken_and_no_other_recipe_is_made(
     dtype: type[np.floating[Any]],
 ) -> None:
     for shape in itertools.islice(shapes(), 60):
-        menu, task = tasked(*shape.pop("w"), dtype=dtype, **shape)
+        selector, task = tasked(*shape.pop("w"), dtype=dtype, **shape)
         made: list[str] = []
-        ways = tuple(replace(way, make=recorded(way, made)) for way in menu.ways)
-        offers = [offer for offer in menu.offers(task) if offer.recipe is not None]
-        best = min(offers, key=lambda offer: offer.microseconds)
-        assert replace(menu, ways=ways).pick(task) == best
-        assert made[-1] == best.way
-        refused = {offer.way for offer in menu.offers(task) if offer.recipe is None}
+        algorithms = tuple(
+            replace(algorithm, make=recorded(algorithm, made)) for algorithm in selector.algorithms
+        )
+        candidates = [
+            candidate for candidate in selector.candidates(task) if candidate.recipe is not None
+        ]
+        best = min(candidates, key=lambda candidate: candidate.microseconds)
+        assert replace(selector, algorithms=algorithms).pick(task) == best
+        assert made[-1] == best.algorithm
+        refused = {
+            candidate.algorithm
+            for candidate in selector.candidates(task)
+            if candidate.recipe is None
+        }
         assert set(made[:-1]) <= refused
 
 
-def recorded(way: Way[Convolution], made: list[str]) -> Callable[[Convolution, str], Answer]:
-    """Return what makes the recipe of a way and notes its name."""
+def recorded(
+    algorithm: Algorithm[Convolution], made: list[str]
+) -> Callable[[Convolution, str], Answer]:
+    """Return what makes the recipe of an algorithm and notes its name."""
 
     def make(task: Convolution, variant: str) -> Answer:
-        made.append(way.name)
-        return way.make(task, variant)
+        made.append(algorithm.name)
+        return algorithm.make(task, variant)
 
     return make
 
 
-def test_where_no_way_can_be_used_all_say_why() -> None:
-    menu, task = tasked(4, 3, 3, 3, x=(1, 3, 9, 9))
-    ways = tuple(
-        replace(way, make=lambda task, variant: "not today")
-        for way in menu.ways
-        if way.name in ("tensor_cores", "fft", "direct", "half_sums")
+def test_where_no_algorithm_can_be_used_all_say_why() -> None:
+    selector, task = tasked(4, 3, 3, 3, x=(1, 3, 9, 9))
+    algorithms = tuple(
+        replace(algorithm, make=lambda task, variant: "not today")
+        for algorithm in selector.algorithms
+        if algorithm.name in ("tensor_cores", "fft", "direct", "half_sums")
     )
-    offer = replace(menu, ways=ways).pick(replace(task, setting=replace(task.setting, picks={})))
-    assert offer.recipe is None
+    candidate = replace(selector, algorithms=algorithms).pick(
+        replace(task, setting=replace(task.setting, picks={}))
+    )
+    assert candidate.recipe is None
     asked = "; ".join(f"{name}: not today" for name in ("tensor_cores", "fft", "direct"))
-    assert offer.reason == f"{asked}; half_sums: {UNASKED}"
+    assert candidate.reason == f"{asked}; half_sums: {UNASKED}"
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_menu_has_the_names_that_users_may_give() -> None:
-    menus = (CONV, CONV_TRANSPOSE, MATMUL, GEMM)
-    assert {way.name for menu in menus for way in menu.ways} == set(ALGORITHMS)
+def test_the_selector_has_the_names_that_users_may_give() -> None:
+    selectors = (CONV, CONV_TRANSPOSE, MATMUL, GEMM)
+    assert {algorithm.name for selector in selectors for algorithm in selector.algorithms} == set(
+        ALGORITHMS
+    )
 
 
 def test_an_invalid_name_is_refused_with_a_hint() -> None:
@@ -173,7 +190,7 @@ def test_an_invalid_name_is_refused_with_a_hint() -> None:
 
 
 def test_what_cannot_be_used_is_refused_by_name() -> None:
-    """11x11 by Winograd is a typed error with the node, the way and the reason."""
+    """11x11 by Winograd is a typed error with the node, the algorithm and the reason."""
     graph = single("Conv", [normal(1, 8, 20, 20), normal(8, 8, 11, 11)], (1,))
     with pytest.raises(UnsupportedError) as caught:
         planned(graph, conv="winograd_f2")
@@ -194,9 +211,9 @@ def test_a_node_may_be_asked_for_by_its_name_or_operator() -> None:
         assert launch.entry == "winograd"
 
 
-def test_an_operator_without_a_menu_says_so() -> None:
+def test_an_operator_without_a_selector_says_so() -> None:
     graph = single("Softmax", [normal(3, 4)])
-    with pytest.raises(UnsupportedError, match="Softmax has no menu of ways"):
+    with pytest.raises(UnsupportedError, match="Softmax has no selector of algorithms"):
         planned(graph, algorithms={"Softmax": "direct"})
 
 
@@ -205,41 +222,41 @@ def test_an_operator_without_a_menu_says_so() -> None:
 
 @pytest.mark.parametrize("case", [*CASES, *TRANSPOSED], ids=str)
 @pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
-def test_every_way_answers(case: Case, target: Target) -> None:
-    """A way gives a recipe or a reason, and the chosen one is the least estimate of all."""
-    menu = CONV if case.operator == "Conv" else CONV_TRANSPOSE
+def test_every_algorithm_answers(case: Case, target: Target) -> None:
+    """An algorithm gives a recipe or a reason, and the chosen one is the least estimate of all."""
+    selector = CONV if case.operator == "Conv" else CONV_TRANSPOSE
     (node,) = single(case.operator, case.arrays, (1, 2), **case.how).nodes
     operands, setting = tuple(map(Tensor, node.reads)), Setting(target, Options())
-    task = menu.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
+    task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, setting))
     assert isinstance(task, Convolution)
-    offers = menu.offers(task)
-    for offer in offers:
-        assert (offer.recipe is None) == bool(offer.reason)
-        assert (offer.microseconds < 1e9) == (offer.recipe is not None)
-    usable = {offer.way for offer in offers if offer.recipe is not None}
-    assert usable >= set(case.ways)
-    assert menu.pick(task).way in usable
+    candidates = selector.candidates(task)
+    for candidate in candidates:
+        assert (candidate.recipe is None) == bool(candidate.reason)
+        assert (candidate.microseconds < 1e9) == (candidate.recipe is not None)
+    usable = {candidate.algorithm for candidate in candidates if candidate.recipe is not None}
+    assert usable >= set(case.algorithms)
+    assert selector.pick(task).algorithm in usable
 
 
 def test_a_measured_choice_is_taken() -> None:
-    menu, task = tasked(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4)
+    selector, task = tasked(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4)
     chosen = Choice("implicit_precomp_gemm", "32x64x16/2 split 4", 1.0)
     setting = Setting(H200, Options(), choices={task.signature: chosen})
     (node,) = single(
         "Conv", [normal(1, 64, 56, 56), normal(64, 64, 3, 3)], (1,), pads=(1,) * 4
     ).nodes
     y, x = (Tensor(value, Format.CHANNELS_LAST) for value in (node.output, node.reads[0]))
-    recipe = menu.build(RecipeContext(node.op, y, (x, Tensor(node.reads[1])), setting))
+    recipe = selector.build(RecipeContext(node.op, y, (x, Tensor(node.reads[1])), setting))
     assert not isinstance(recipe, str)
     assert [one.title for one in launches_of(recipe)] == ["gemm 32x64x16/2 split 4", "gemm_reduce"]
 
 
 def test_a_choice_that_makes_no_sense_any_more_is_ignored() -> None:
-    menu, task = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))
-    for choice in (Choice("winograd_f2"), Choice("no such way")):
+    selector, task = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))
+    for choice in (Choice("winograd_f2"), Choice("no such algorithm")):
         setting = Setting(H200, Options(), choices={task.signature: choice})
         again = tasked(64, 64, 5, 5, x=(1, 64, 56, 56))[1]
-        assert menu.pick(again).way == menu.pick(_with(again, setting)).way
+        assert selector.pick(again).algorithm == selector.pick(_with(again, setting)).algorithm
 
 
 def _with(task: Convolution, setting: Setting) -> Convolution:
@@ -257,11 +274,11 @@ def residual(channels: int) -> Graph:
     return graph
 
 
-def test_where_formats_clash_another_way_is_taken() -> None:
+def test_where_formats_clash_another_algorithm_is_taken() -> None:
     """A first layer reads the plain order and gives another, but what it adds cannot be in both."""
-    for way in ("implicit_gemm", "direct"):
-        (launch,) = launches(planned(residual(5), conv=way))
-        assert launch.entry == way
+    for algorithm in ("implicit_gemm", "direct"):
+        (launch,) = launches(planned(residual(5), conv=algorithm))
+        assert launch.entry == algorithm
     apart = launches(planned(residual(5), conv="implicit_precomp_gemm"))
     assert [launch.file for launch in apart][-1] == "elementwise/elementwise.cu"
 
@@ -270,7 +287,7 @@ def test_where_formats_clash_another_way_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "way", "entry"),
+    ("rows", "algorithm", "entry"),
     [
         (4, "gemv", "gemv"),
         (4, "gemm", "gemm"),
@@ -280,24 +297,28 @@ def test_where_formats_clash_another_way_is_taken() -> None:
     ],
 )
 @pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
-def test_products_by_name(operator: str, rows: int, way: str, entry: str) -> None:
+def test_products_by_name(operator: str, rows: int, algorithm: str, entry: str) -> None:
     graph = single(operator, [normal(rows, 256), normal(256, 40)], (1,))
-    launch = launches(planned(graph, algorithms={operator: way}))[0]
+    launch = launches(planned(graph, algorithms={operator: algorithm}))[0]
     assert launch.entry == entry
 
 
 @pytest.mark.parametrize(
-    ("arrays", "way", "reason"),
+    ("arrays", "algorithm", "reason"),
     [
         ([normal(9, 16), normal(16, 8)], "gemv", "9 rows, more than 8"),
         ([normal(2, 4, 16), normal(2, 16, 8)], "gemv", "a right matrix of run time"),
         ([normal(9, 16).astype(np.float64), normal(16, 8).astype(np.float64)], "gemm", "float64"),
-        ([normal(9, 16), normal(16, 8)], "fft", "MatMul has no such way; it has gemv"),
+        ([normal(9, 16), normal(16, 8)], "fft", "MatMul has no such algorithm; it has gemv"),
     ],
 )
-def test_products_that_a_way_cannot_do(arrays: list[Any], way: str, reason: str) -> None:
+def test_products_that_a_algorithm_cannot_do(
+    arrays: list[Any], algorithm: str, reason: str
+) -> None:
     with pytest.raises(UnsupportedError, match=reason):
-        planned(single("MatMul", arrays, (1,) * (arrays[1].ndim == 2)), algorithms={"MatMul": way})
+        planned(
+            single("MatMul", arrays, (1,) * (arrays[1].ndim == 2)), algorithms={"MatMul": algorithm}
+        )
 
 
 @pytest.mark.parametrize(
@@ -324,11 +345,11 @@ def test_a_measured_product_is_taken() -> None:
     y, operands = Tensor(node.output), tuple(map(Tensor, node.reads))
     task = MATMUL.task(RecipeContext(node.op, y, operands, Setting(H200, Options())))
     assert not isinstance(task, str)
-    for way, entry in (("gemm", "gemm"), ("tensor_cores", "split_wgmma")):
-        named = MATMUL.named(way)
+    for algorithm, entry in (("gemm", "gemm"), ("tensor_cores", "split_wgmma")):
+        named = MATMUL.named(algorithm)
         assert not isinstance(named, str)
         form = named.variants(task)[-1]
-        choices = {task.signature: Choice(way, form, 1.0)}
+        choices = {task.signature: Choice(algorithm, form, 1.0)}
         setting = Setting(H200, Options(), choices=choices)
         recipe = MATMUL.build(RecipeContext(node.op, y, operands, setting))
         assert not isinstance(recipe, str)
@@ -343,44 +364,52 @@ def test_a_measured_product_is_taken() -> None:
 def test_the_matrix_of_im2col_is_all_that_explicit_gemm_needs(size: int, mib: int) -> None:
     """Of float32: k * k * c * p * q * 4 bytes, 72.0 and 968.0 MiB."""
     how = {"x": (1, 128, 128, 128), "pads": (size // 2,) * 4}
-    offer = offered("explicit_gemm", 128, 128, size, size, **how)
-    assert offer.workspace == mib << 20 == 128 * size * size * 128 * 128 * 4
+    candidate = offered("explicit_gemm", 128, 128, size, size, **how)
+    assert candidate.workspace == mib << 20 == 128 * size * size * 128 * 128 * 4
 
 
-@pytest.mark.parametrize("way", ["implicit_gemm", "direct", "winograd_f2", "winograd_f4", "naive"])
-def test_ways_without_a_workspace(way: str) -> None:
+@pytest.mark.parametrize(
+    "algorithm", ["implicit_gemm", "direct", "winograd_f2", "winograd_f4", "naive"]
+)
+def test_algorithms_without_a_workspace(algorithm: str) -> None:
     """Direct, implicit and fused algorithms keep nothing in global memory between kernels."""
-    assert offered(way, 128, 128, 3, 3, **BIG).workspace == 0
+    assert offered(algorithm, 128, 128, 3, 3, **BIG).workspace == 0
 
 
-@pytest.mark.parametrize(("way", "out"), [("winograd_f2_nonfused", 2), ("winograd_f4_nonfused", 4)])
-def test_the_workspace_of_nonfused_winograd(way: str, out: int) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "out"), [("winograd_f2_nonfused", 2), ("winograd_f4_nonfused", 4)]
+)
+def test_the_workspace_of_nonfused_winograd(algorithm: str, out: int) -> None:
     tiles = (128 // out) ** 2
-    assert offered(way, 128, 128, 3, 3, **BIG).workspace == 4 * (out + 2) ** 2 * tiles * 256
+    assert offered(algorithm, 128, 128, 3, 3, **BIG).workspace == 4 * (out + 2) ** 2 * tiles * 256
 
 
 def test_the_workspace_of_fft() -> None:
-    menu, task = tasked(128, 128, 11, 11, x=(1, 128, 128, 128), pads=(5,) * 4)
+    selector, task = tasked(128, 128, 11, 11, x=(1, 128, 128, 128), pads=(5,) * 4)
     tiling = tiling_of(task)
     assert tiling is not None
-    way = menu.named("fft")
-    assert not isinstance(way, str)
-    assert menu.offer(task, way).workspace == 8 * tiling.frequencies * tiling.tiles * 256
+    algorithm = selector.named("fft")
+    assert not isinstance(algorithm, str)
+    assert (
+        selector.candidate(task, algorithm).workspace == 8 * tiling.frequencies * tiling.tiles * 256
+    )
 
 
-@pytest.mark.parametrize("way", ["winograd_f2_nonfused", "winograd_f4_nonfused", "fft"])
-def test_spaces_that_32_bits_cannot_count(way: str) -> None:
-    refused = offered(way, 64, 64, 3, 3, x=(800, 64, 224, 224), pads=(1,) * 4)
+@pytest.mark.parametrize("algorithm", ["winograd_f2_nonfused", "winograd_f4_nonfused", "fft"])
+def test_spaces_that_32_bits_cannot_count(algorithm: str) -> None:
+    refused = offered(algorithm, 64, 64, 3, 3, x=(800, 64, 224, 224), pads=(1,) * 4)
     assert "elements, not fewer than 2^31" in refused.reason
 
 
 def test_a_limit_of_the_workspace() -> None:
-    """What needs more is refused in words, and without any there is a way all the same."""
+    """What needs more is refused in words, and without any there is an algorithm all the same."""
     how = {"options": {"workspace": 0}, **BIG}
     refused = offered("explicit_gemm", 128, 128, 3, 3, **how)
     assert refused.reason == "workspace over the limit: needs 75497472 bytes, 0 are allowed"
-    menu, task = tasked(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4, options={"workspace": 0})
-    picked = menu.pick(task)
+    selector, task = tasked(
+        512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4, options={"workspace": 0}
+    )
+    picked = selector.pick(task)
     assert picked.recipe is not None
     assert picked.workspace == 0
 
@@ -424,11 +453,13 @@ def test_spectra_multiply_as_complex_numbers() -> None:
 @pytest.mark.parametrize("target", [H200, A100], ids=lambda target: target.arch)
 def test_kernels_compile(target: Target, cache: Path) -> None:
     sources = dict[Source, None]()
-    for case, way in pairs():
-        menu, task = tasked(*case.w, x=case.x, operator=case.operator, target=target, **case.how)
-        found = menu.named(way)
+    for case, algorithm in pairs():
+        selector, task = tasked(
+            *case.w, x=case.x, operator=case.operator, target=target, **case.how
+        )
+        found = selector.named(algorithm)
         assert not isinstance(found, str)
-        recipe = menu.offer(task, found).recipe
+        recipe = selector.candidate(task, found).recipe
         assert recipe is not None
         found = (launch.source for launch in launches_of(recipe) if launch.file != "gemm/simt.cu")
         sources |= dict.fromkeys(found)
@@ -437,7 +468,7 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize(("case", "way"), pairs(), ids=str)
-def test_ways_against_float64(case: Case, way: str, emulated: CudaBackend) -> None:
-    got = case.run(emulated, algorithms={case.operator: way})
-    assert error(got, case.exact()) <= limit(case, way)
+@pytest.mark.parametrize(("case", "algorithm"), pairs(), ids=str)
+def test_algorithms_against_float64(case: Case, algorithm: str, emulated: CudaBackend) -> None:
+    got = case.run(emulated, algorithms={case.operator: algorithm})
+    assert error(got, case.exact()) <= limit(case, algorithm)

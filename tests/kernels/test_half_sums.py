@@ -75,15 +75,15 @@ def test_it_is_taken_where_it_is_asked_for(name: str) -> None:
 
 
 def test_nobody_else_takes_it() -> None:
-    """Neither the heuristic nor the tuner, which looks at what the menu offers."""
+    """Neither the heuristic nor the tuner, which looks at the candidates."""
     (node,) = graphs()["constant"][0].nodes
     y, operands = Tensor(node.output), tuple(map(Tensor, node.reads))
     task = MATMUL.task(RecipeContext(node.op, y, operands, Setting(H200, Options())))
     assert not isinstance(task, str)
-    offers = {offer.way: offer for offer in MATMUL.offers(task)}
-    assert offers["half_sums"].recipe is None
-    assert offers["half_sums"].reason == UNASKED
-    assert offers["tensor_cores"].recipe is not None
+    candidates = {candidate.algorithm: candidate for candidate in MATMUL.candidates(task)}
+    assert candidates["half_sums"].recipe is None
+    assert candidates["half_sums"].reason == UNASKED
+    assert candidates["tensor_cores"].recipe is not None
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)

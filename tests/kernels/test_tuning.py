@@ -17,7 +17,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda import backend
 from tercet.backends.cuda.algorithms.registry import Setting
-from tercet.backends.cuda.algorithms.selection import Offer, Task
+from tercet.backends.cuda.algorithms.selection import Candidate, Task
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.memory import pointer
@@ -48,12 +48,12 @@ FLOATS = (float16, bfloat16, float32, float64)
 
 @dataclass
 class Clock:
-    """Says how long ways take, and counts how often it is asked.
+    """Says how long algorithms take, and counts how often it is asked.
 
     Attributes:
-        times: microseconds by way; 50 where none is given, and the way's form plays no part.
-        wrong: ways whose results are wrong.
-        failing: what ways raise.
+        times: microseconds by algorithm; 50 where none is given, and the algorithm's form plays no
+        part. wrong: algorithms whose results are wrong.
+        failing: what algorithms raise.
         full: whether there is no memory for the tensors.
         dies: raise KeyboardInterrupt instead of the measurement of this number.
     """
@@ -66,21 +66,23 @@ class Clock:
     begun: int = 0
     asked: list[str] = field(default_factory=list)
 
-    def prepare(self, offers: Sequence[Offer]) -> None:
-        assert all(offer.way for offer in offers)
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
+        assert all(candidate.algorithm for candidate in candidates)
 
-    def begin(self, task: Task, reference: Offer) -> None:
+    def begin(self, task: Task, reference: Candidate) -> None:
         if self.begun == self.dies:
             raise KeyboardInterrupt
         if self.full:
             raise DeviceOutOfMemory("full")
         self.begun += 1
 
-    def judge(self, offer: Offer, minimum: float) -> tuple[float, float]:
-        self.asked.append(f"{offer.way} {offer.variant}".strip())
-        if offer.way in self.failing:
-            raise self.failing[offer.way]
-        return self.times.get(offer.way, 50.0), 0.5 if offer.way in self.wrong else 1e-7
+    def judge(self, candidate: Candidate, minimum: float) -> tuple[float, float]:
+        self.asked.append(f"{candidate.algorithm} {candidate.variant}".strip())
+        if candidate.algorithm in self.failing:
+            raise self.failing[candidate.algorithm]
+        return self.times.get(
+            candidate.algorithm, 50.0
+        ), 0.5 if candidate.algorithm in self.wrong else 1e-7
 
     def end(self) -> None:
         return None
@@ -102,7 +104,7 @@ def tuner(folder: Path, clock: Clock | None, context: str = "kernels 1 on a GPU"
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all ways be tried, whatever is expected of them."""
+    """Let all algorithms be tried, whatever is expected of them."""
     monkeypatch.setattr(tuning, "HOPELESS", inf)
 
 
@@ -113,17 +115,17 @@ def silent(text: str) -> None:
 # ── choice ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_fastest_way_is_kept(tmp_path: Path) -> None:
+def test_the_fastest_algorithm_is_kept(tmp_path: Path) -> None:
     clock = Clock({"winograd_f2": 3.0, "implicit_gemm": 2.0})
     (result,) = tuner(tmp_path, clock).results(works(graph()), silent)
-    assert (result.best.way, result.best.microseconds) == ("implicit_gemm", 2.0)
+    assert (result.best.algorithm, result.best.microseconds) == ("implicit_gemm", 2.0)
     assert result.regret == result.chosen.microseconds / 2.0 - 1
     assert [t.microseconds for t in result.timings] == sorted(
         t.microseconds for t in result.timings
     )
 
 
-def test_a_wrong_or_failing_way_is_not_taken(tmp_path: Path) -> None:
+def test_a_wrong_or_failing_algorithm_is_not_taken(tmp_path: Path) -> None:
     clock = Clock(
         {"direct": 1.0, "winograd_f2": 2.0, "explicit_gemm": 3.0, "winograd_f4": 4.0},
         wrong=("direct",),
@@ -133,15 +135,15 @@ def test_a_wrong_or_failing_way_is_not_taken(tmp_path: Path) -> None:
         },
     )
     (result,) = tuner(tmp_path, clock).results(works(graph()), silent)
-    assert result.best.way == "winograd_f4"
-    reasons = {timing.way: timing.reason for timing in result.timings}
+    assert result.best.algorithm == "winograd_f4"
+    reasons = {timing.algorithm: timing.reason for timing in result.timings}
     assert reasons["direct"] == "wrong by 5.0e-01"
     assert reasons["winograd_f2"] == "broken"
     assert reasons["explicit_gemm"] == "x"
 
 
-def test_a_fault_ends_the_tuning_and_names_the_way(tmp_path: Path) -> None:
-    """The driver answers every later call with it, so that all later ways would be blamed."""
+def test_a_fault_ends_the_tuning_and_names_the_algorithm(tmp_path: Path) -> None:
+    """The driver answers every later call with it, so that all later algorithms would be blamed."""
     clock = Clock(failing={"winograd_f2": DeviceFault("launch failed with CUDA_ERROR_ASSERT")})
     with pytest.raises(DeviceFault, match=r"^measuring winograd_f2 of .*: launch failed with CUDA"):
         tuner(tmp_path, clock).results(works(graph()), silent)
@@ -163,19 +165,19 @@ def test_what_is_hopeless_is_not_tried(tmp_path: Path, monkeypatch: pytest.Monke
     clock = Clock({"naive": 1.0})
     (result,) = tuner(tmp_path, clock).results(works(graph(64, 56)), silent)
     assert "naive" not in clock.asked
-    (naive,) = [timing for timing in result.timings if timing.way == "naive"]
+    (naive,) = [timing for timing in result.timings if timing.algorithm == "naive"]
     assert naive.reason.startswith("expected to take ")
 
 
-def test_ways_over_the_workspace_are_not_tried(tmp_path: Path) -> None:
+def test_algorithms_over_the_workspace_are_not_tried(tmp_path: Path) -> None:
     clock = Clock({"explicit_gemm": 1.0})
     (result,) = tuner(tmp_path, clock).results(works(graph(), workspace=1000), silent)
-    assert result.best.way != "explicit_gemm"
+    assert result.best.algorithm != "explicit_gemm"
     assert not any(title.startswith("explicit_gemm") for title in clock.asked)
     assert all(timing.workspace <= 1000 for timing in result.timings if not timing.reason)
 
 
-def test_forms_of_a_way_are_tried_too(tmp_path: Path) -> None:
+def test_forms_of_a_algorithm_are_tried_too(tmp_path: Path) -> None:
     clock = Clock()
     tuner(tmp_path, clock).results(works(graph(64, 56)), silent)
     assert len([title for title in clock.asked if title.startswith("implicit_precomp_gemm ")]) > 1
@@ -269,9 +271,9 @@ def _changed(**changes: Any) -> Callable[[str], str]:
         _changed(version=0),
         _changed(key="another"),
         _changed(timings=[]),
-        _changed(timings=[{"way": "direct", "microseconds": -1.0}]),
-        _changed(timings=[{"way": "direct", "unknown": 1}]),
-        _changed(timings={"way": "direct"}),
+        _changed(timings=[{"algorithm": "direct", "microseconds": -1.0}]),
+        _changed(timings=[{"algorithm": "direct", "unknown": 1}]),
+        _changed(timings={"algorithm": "direct"}),
     ],
 )
 def test_a_damaged_entry_is_measured_again(damage: Callable[[str], str], tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def problems(launch: Launch) -> Iterator[str]:
     [("float32", np.float32), ("tf32", np.float32), ("float32", np.float16)],
     ids=["float32", "tf32", "float16"],
 )
-def test_every_form_of_every_way_can_be_launched(precision: str, dtype: type) -> None:
+def test_every_form_of_every_algorithm_can_be_launched(precision: str, dtype: type) -> None:
     """The tuner launches forms that no heuristic takes."""
 
     def graphs() -> Iterator[Graph]:
@@ -337,11 +339,13 @@ def test_every_form_of_every_way_can_be_launched(precision: str, dtype: type) ->
 
     tried = 0
     for work in works(*graphs(), precision=precision):
-        for offer, reason in tuning._trials(work):
-            if offer.recipe is None or reason:
+        for candidate, reason in tuning._trials(work):
+            if candidate.recipe is None or reason:
                 continue
-            for launch in launches_of(offer.recipe):
-                assert not list(problems(launch)), f"{offer.way} {offer.variant}: {launch.title}"
+            for launch in launches_of(candidate.recipe):
+                assert not list(problems(launch)), (
+                    f"{candidate.algorithm} {candidate.variant}: {launch.title}"
+                )
                 tried += 1
     assert tried > 20
 
@@ -352,9 +356,9 @@ def test_what_the_copy_engine_reads_has_an_address() -> None:
         normal(*shape).astype(np.float16) for shape in ((8, 64, 56, 56), (64, 64, 3, 3))
     )
     (work,) = works(single("Conv", [data, weights], (1,), pads=(1,) * 4))
-    offer = work.menu.pick(work.task)
-    assert offer.recipe is not None
-    (launch,) = launches_of(offer.recipe)
+    candidate = work.selector.pick(work.task)
+    assert candidate.recipe is not None
+    (launch,) = launches_of(candidate.recipe)
     maps = {name for name, argument in launch.args.items() if isinstance(argument, TensorMap)}
     assert maps
     assert maps <= addresses(launch, lambda operand: 512).keys()

@@ -101,9 +101,9 @@ def on_tensor_cores(channels: int, group: int, dtype: Any) -> tuple[str, list[st
     arrays = [normal(1, channels, 16, 16), normal(24, channels // group, 3, 3)]
     graph = single("Conv", [a.astype(dtype) for a in arrays], (1,), pads=(1,) * 4, group=group)
     (work,) = works_of(graph.nodes, Setting(H200, Options()))
-    way = work.menu.named("tensor_cores")
-    assert not isinstance(way, str)
-    reason = work.menu.offer(work.task, way).reason
+    algorithm = work.selector.named("tensor_cores")
+    assert not isinstance(algorithm, str)
+    reason = work.selector.candidate(work.task, algorithm).reason
     if reason:
         return reason, []
     return "", [one.entry for one in launches(planned(graph, conv="tensor_cores"))]

@@ -1,4 +1,4 @@
-"""The ways to run each convolution on the cuda backend: which one is taken, and why not the others.
+"""The algorithms of each convolution on the cuda backend: which is taken, and why not the others.
 
 Nothing is run, and no GPU is needed: without one, the answers are those for an H200.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WayRow:
-    """What one way says of one node.
+class AlgorithmRow:
+    """What one algorithm says of one node.
 
     Attributes:
-        way: its name.
+        algorithm: its name.
         form: the form that was chosen or measured, such as the size of a tile.
         chosen: whether it is the one that runs.
         estimate: microseconds that it is expected to take; None where it cannot be used.
@@ -39,7 +39,7 @@ class WayRow:
         reason: why it cannot be used.
     """
 
-    way: str
+    algorithm: str
     form: str
     chosen: bool
     estimate: float | None
@@ -50,31 +50,31 @@ class WayRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node and its menu.
+    """A node and its selector.
 
     Attributes:
         node: its name.
         operator: its operator.
         task: what it computes.
-        forms: forms of ways that the tuner would also try.
-        ways: in the order of the menu.
+        forms: forms of algorithms that the tuner would also try.
+        algorithms: in the order of the selector.
     """
 
     node: str
     operator: str
     task: str
     forms: int
-    ways: tuple[WayRow, ...]
+    algorithms: tuple[AlgorithmRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithms:
-    """The menus of a model.
+    """The selectors of a model.
 
     Attributes:
         model: the file.
         target: the GPU that they are for.
-        nodes: every node that has a menu.
+        nodes: every node that has a selector.
     """
 
     model: str
@@ -95,7 +95,7 @@ def algorithms(
     say: Say = silent,
     **options: Any,
 ) -> Algorithms:
-    """List the ways to run each node of a model that has several.
+    """List the algorithms to run each node of a model that has several.
 
     Args:
         file: its path.
@@ -172,26 +172,30 @@ def _works(
 
 
 def _node_row(work: Work, result: Result | None) -> NodeRow:
-    picked = work.menu.pick(work.task)
+    picked = work.selector.pick(work.task)
     best = None if result is None or not work.task.setting.options.tune else result.best
-    taken = picked.way if best is None or work.task.setting.asked else best.way
-    rows: list[WayRow] = []
+    taken = picked.algorithm if best is None or work.task.setting.asked else best.algorithm
+    rows: list[AlgorithmRow] = []
     forms = 0
-    for way, offer in zip(work.menu.ways, work.menu.offers(work.task), strict=True):
+    for algorithm, candidate in zip(
+        work.selector.algorithms, work.selector.candidates(work.task), strict=True
+    ):
         measured = None
         if result is not None:
-            measured = next((t for t in result.timings if t.way == way.name and not t.reason), None)
-        usable = offer.recipe is not None
-        forms += len(way.variants(work.task)) if usable else 0
+            measured = next(
+                (t for t in result.timings if t.algorithm == algorithm.name and not t.reason), None
+            )
+        usable = candidate.recipe is not None
+        forms += len(algorithm.variants(work.task)) if usable else 0
         rows.append(
-            WayRow(
-                way=way.name,
+            AlgorithmRow(
+                algorithm=algorithm.name,
                 form=measured.variant if measured is not None else "",
-                chosen=usable and way.name == taken,
-                estimate=offer.microseconds if usable else None,
+                chosen=usable and algorithm.name == taken,
+                estimate=candidate.microseconds if usable else None,
                 measured=None if measured is None else measured.microseconds,
-                workspace=offer.workspace,
-                reason=offer.reason,
+                workspace=candidate.workspace,
+                reason=candidate.reason,
             )
         )
     node = work.node

@@ -1,4 +1,4 @@
-"""Menus and measured choices in a terminal."""
+"""Selectors and measured choices in a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tuning import Tuned
 
 
 def show_algorithms(console: Console, found: Algorithms) -> None:
-    """Print the menu of every node; nodes with the same task share one."""
+    """Print the selector of every node; nodes with the same task share one."""
     console.print(f"for {found.target}")
     tasks: dict[str, list[NodeRow]] = {}
     for row in found.nodes:
@@ -26,27 +26,27 @@ def show_algorithms(console: Console, found: Algorithms) -> None:
 
 
 def _table(row: NodeRow) -> Table:
-    """Return a menu; what was measured has a column only where something was."""
-    measured = any(way.measured is not None for way in row.ways)
-    titles = ["", "way", "estimate us", *(["measured us"] if measured else []), "workspace"]
+    """Return a selector; what was measured has a column only where something was."""
+    measured = any(algorithm.measured is not None for algorithm in row.algorithms)
+    titles = ["", "algorithm", "estimate us", *(["measured us"] if measured else []), "workspace"]
     table = grid(*titles, left=2)
     table.add_column("why not", overflow="fold")
     table.columns[1].no_wrap = True
-    for way in row.ways:
+    for algorithm in row.algorithms:
         cells = [
-            "*" if way.chosen else "",
-            f"{way.way} {way.form}".strip(),
-            "" if way.estimate is None else f"{way.estimate:.1f}",
+            "*" if algorithm.chosen else "",
+            f"{algorithm.algorithm} {algorithm.form}".strip(),
+            "" if algorithm.estimate is None else f"{algorithm.estimate:.1f}",
         ]
         if measured:
-            cells.append("" if way.measured is None else f"{way.measured:.1f}")
-        workspace = bytes_text(way.workspace) if way.workspace else ""
-        table.add_row(*cells, workspace, way.reason)
+            cells.append("" if algorithm.measured is None else f"{algorithm.measured:.1f}")
+        workspace = bytes_text(algorithm.workspace) if algorithm.workspace else ""
+        table.add_row(*cells, workspace, algorithm.reason)
     return table
 
 
 def show_tuned(console: Console, found: Tuned) -> None:
-    """Print the fastest way of every task, beside the one that is taken without measuring."""
+    """Print the fastest algorithm of every task, beside the one that is taken without measuring."""
     table = grid("task", "nodes", "fastest", "us", "heuristic", "us", "regret", left=1)
     for place in (2, 4):
         table.columns[place].justify, table.columns[place].overflow = "left", "fold"
@@ -58,7 +58,7 @@ def show_tuned(console: Console, found: Tuned) -> None:
             str(row.nodes),
             best.title,
             f"{best.microseconds:.1f}",
-            chosen.way,
+            chosen.algorithm,
             f"{chosen.microseconds:.1f}",
             f"{100 * row.result.regret:.1f} %",
         )
@@ -75,7 +75,7 @@ def show_report(console: Console, found: Tuned) -> None:
     for row in found.rows:
         console.print()
         console.print(Text(row.result.task, style="bold"))
-        table = grid("way", "us", "estimate us", "workspace", "error", left=1)
+        table = grid("algorithm", "us", "estimate us", "workspace", "error", left=1)
         table.add_column("why not", overflow="fold")
         for timing in row.result.timings:
             measured = not timing.reason

@@ -1,4 +1,4 @@
-"""Measure the ways to run each convolution of a model, and keep the fastest."""
+"""Measure the algorithms to run each convolution of a model, and keep the fastest."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Tuned:
 
     @property
     def best(self) -> float:
-        """Microseconds of all nodes, each by its fastest way."""
+        """Microseconds of all nodes, each by its fastest algorithm."""
         return sum(row.nodes * row.result.best.microseconds for row in self.rows)
 
     @property
     def heuristic(self) -> float:
-        """Microseconds of all nodes, each by the way that is taken without measuring."""
+        """Microseconds of all nodes, each by the algorithm that is taken without measuring."""
         return sum(row.nodes * row.heuristic.microseconds for row in self.rows)
 
     @property
@@ -101,7 +101,7 @@ def tune(
     say: Say = silent,
     **options: Any,
 ) -> Tuned:
-    """Measure every way to run the convolutions of a model that nobody has measured here yet.
+    """Measure every algorithm to run the convolutions of a model that nobody has measured here yet.
 
     Args:
         file: the model.

@@ -336,13 +336,13 @@ class Lab:
         way = MATMUL.named("gemm")
         if isinstance(task, str) or isinstance(way, str):
             raise UnsupportedError(f"{task}, {way}")
-        offers = [MATMUL.offer(task, way, str(tile)) for tile in SIMT]
+        candidates = [MATMUL.candidate(task, way, str(tile)) for tile in SIMT]
         judge = DeviceJudge(self.device)
         try:
-            judge.prepare(offers)
-            judge.begin(task, offers[0])
-            for offer in offers:
-                yield offer.variant, judge.judge(offer, inf)[0]
+            judge.prepare(candidates)
+            judge.begin(task, candidates[0])
+            for candidate in candidates:
+                yield candidate.variant, judge.judge(candidate, inf)[0]
         finally:
             judge.end()
 

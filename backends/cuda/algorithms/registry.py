@@ -18,7 +18,7 @@ from ..recipe.targets import Target
 
 if TYPE_CHECKING:
     from ..codegen.epilogue import Tail
-    from .selection import Menu
+    from .selection import Selector
 
 Answer = Recipe | str
 Function = TypeVar("Function", bound=Callable[..., Answer])
@@ -26,15 +26,15 @@ Function = TypeVar("Function", bound=Callable[..., Answer])
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way of a menu that was measured to be the fastest.
+    """An algorithm of a selector that was measured to be the fastest.
 
     Attributes:
-        way: its name.
+        algorithm: its name.
         variant: its form, such as the size of a tile; empty for its own choice.
         microseconds: what it took.
     """
 
-    way: str
+    algorithm: str
     variant: str = ""
     microseconds: float = 0.0
 
@@ -46,29 +46,29 @@ class Setting:
     Attributes:
         target: the GPU that it is sized for.
         options: the user's choices.
-        asked: ways of a menu that the user wants for this node, the first that can be used.
-        way: the way that a recipe must be of, where its menu has chosen; empty for any.
-        form: the form of that way, such as the size of a tile; empty for the best guess.
-        choices: what was measured, by the signature of a task; empty where nothing was.
-        picks: what menus have taken so far, so that nobody has to compare again.
+        asked: algorithms of a selector that the user wants for this node, the first that can be
+        used. algorithm: the algorithm that a recipe must be of, where its selector has chosen;
+        empty for any. form: the form of that algorithm, such as the size of a tile; empty for the
+        best guess. choices: what was measured, by the signature of a task; empty where nothing was.
+        picks: what selectors have taken so far, so that nobody has to compare again.
     """
 
     target: Target
     options: Options
     asked: tuple[str, ...] = ()
-    way: str = ""
+    algorithm: str = ""
     form: str = ""
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice], hash=False)
     picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
         default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
     )
 
-    def takes(self, way: str) -> bool:
-        """Whether a recipe may be of this way."""
-        return self.way in ("", way)
+    def takes(self, algorithm: str) -> bool:
+        """Whether a recipe may be of this algorithm."""
+        return self.algorithm in ("", algorithm)
 
     def for_node(self, node: Node) -> Setting:
-        """Return the setting for one node, with the ways that the user asked for."""
+        """Return the setting for one node, with the algorithms that the user asked for."""
         names = self.options.ways_for(node.kind, (node.name, *node.origin))
         asked = tuple(name for name in names if name != CUDA)
         return replace(self, asked=asked) if asked != self.asked else self
@@ -112,7 +112,7 @@ class Kernel:
         formats: the formats that it wants, where they are not plain.
         tail: it applies an elementwise chain to its results before it stores them.
         outputs: how many outputs it computes at most.
-        menu: the ways that users and the tuner may choose from.
+        selector: the algorithms that users and the tuner may choose from.
     """
 
     build: Build
@@ -120,7 +120,7 @@ class Kernel:
     formats: FormatRule | None = None
     tail: bool = False
     outputs: int = 1
-    menu: Menu[Any] | None = None
+    selector: Selector[Any] | None = None
 
     def follows_for(self, node: Node) -> bool:
         """Return `follows` for one node."""

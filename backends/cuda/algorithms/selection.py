@@ -1,8 +1,8 @@
-"""Menus: the named ways to run an operator, of which one is taken, and why the others are not.
+"""Which of the named algorithms of an operator is taken, and why the others are not.
 
-A way says in which formats it wants its tensors and gives a recipe, or says why it cannot. The one
-that is taken is the one that the user asked for by name; else the one that was measured to be the
-fastest, if the user wants that; else the one whose estimate is least.
+An algorithm says in which formats it wants its tensors and gives a recipe, or says why it cannot.
+The one that is taken is the one that the user asked for by name; else the one that was measured to
+be the fastest, if the user wants that; else the one whose estimate is least.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAST: Formats = (Format.CHANNELS_LAST, Format.CHANNELS_LAST)
 
 
 class Task(Protocol):
-    """What a menu has ways for: an operator with its operands."""
+    """What a selector has algorithms for: an operator with its operands."""
 
     @property
     def setting(self) -> Setting:
@@ -37,7 +37,7 @@ class Task(Protocol):
 
     @property
     def signature(self) -> str:
-        """Everything that the speed of a way depends on; no names."""
+        """Everything that the speed of an algorithm depends on; no names."""
         ...
 
     @property
@@ -60,15 +60,15 @@ class Task(Protocol):
         ...
 
 
-#: Why a way is not taken that is less accurate than others.
+#: Why an algorithm is not taken that is less accurate than others.
 UNASKED = "taken only where it is asked for by name"
 
 T = TypeVar("T", bound=Task)
 
 
 @dataclass(frozen=True, slots=True)
-class Way(Generic[T]):
-    """One way to run an operator.
+class Algorithm(Generic[T]):
+    """One algorithm to run an operator.
 
     Attributes:
         name: the field's term for it.
@@ -78,7 +78,7 @@ class Way(Generic[T]):
         estimate: microseconds that it is expected to take, in the formats that it wants; known
             before there is a recipe.
         floor: microseconds that the estimate is never below, infinite where the formats are
-            refused. A way is not looked at whose floor another's estimate does not exceed.
+            refused. An algorithm is not looked at whose floor another's estimate does not exceed.
         variants: names of the forms that it has for a task, such as tile sizes; for the tuner.
         anywhere: it takes its tensors in every format, not only in those that it wants.
         by_name: it is taken only where the user asks for it, because its results are worse.
@@ -95,11 +95,11 @@ class Way(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What one way has to say to a task.
+class Candidate:
+    """What one algorithm has to say to a task.
 
     Attributes:
-        way: its name.
+        algorithm: its name.
         formats: of the tensors.
         recipe: what it launches; None where it cannot be used.
         reason: why it cannot; empty where it can.
@@ -107,7 +107,7 @@ class Offer:
         variant: its form, where a certain one was wanted.
     """
 
-    way: str
+    algorithm: str
     formats: Formats = PLAIN
     recipe: Recipe | None = None
     reason: str = ""
@@ -121,127 +121,143 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Menu(Generic[T]):
-    """The ways to run an operator.
+class Selector(Generic[T]):
+    """The algorithms to run an operator.
 
     Attributes:
         operator: its name.
-        ways: in order of preference; it decides between equal estimates.
-        task: makes the task of an operator and its operands, or says why there is no way at all.
+        algorithms: in order of preference; it decides between equal estimates.
+        task: makes the task of an operator and its operands, or says why there is no algorithm at
+        all.
     """
 
     operator: str
-    ways: tuple[Way[T], ...]
+    algorithms: tuple[Algorithm[T], ...]
     task: Callable[[RecipeContext], T | str]
 
-    def named(self, name: str) -> Way[T] | str:
-        """Return the way of this name, or what is known instead."""
-        names = [way.name for way in self.ways]
+    def named(self, name: str) -> Algorithm[T] | str:
+        """Return the algorithm of this name, or what is known instead."""
+        names = [algorithm.name for algorithm in self.algorithms]
         if name not in names:
             hint = did_you_mean(name, names)
-            return f"{self.operator} has no such way; it has {', '.join(names)}{hint}"
-        return self.ways[names.index(name)]
+            return f"{self.operator} has no such algorithm; it has {', '.join(names)}{hint}"
+        return self.algorithms[names.index(name)]
 
-    def offer(self, task: T, way: Way[T], variant: str = "") -> Offer:
-        """Return what a way makes of a task, in the formats that it wants."""
-        formats = way.formats(task)
+    def candidate(self, task: T, algorithm: Algorithm[T], variant: str = "") -> Candidate:
+        """Return what an algorithm makes of a task, in the formats that it wants."""
+        formats = algorithm.formats(task)
         if isinstance(formats, str):
-            return Offer(way.name, reason=formats, variant=variant)
-        return self._served(task.within(formats), way, formats, variant)
+            return Candidate(algorithm.name, reason=formats, variant=variant)
+        return self._served(task.within(formats), algorithm, formats, variant)
 
-    def _served(self, task: T, way: Way[T], formats: Formats, variant: str) -> Offer:
-        answer = as_reason(way.make)(task, variant)
+    def _served(
+        self, task: T, algorithm: Algorithm[T], formats: Formats, variant: str
+    ) -> Candidate:
+        answer = as_reason(algorithm.make)(task, variant)
         if isinstance(answer, str):
-            return Offer(way.name, formats, reason=answer, variant=variant)
+            return Candidate(algorithm.name, formats, reason=answer, variant=variant)
         limit, needed = task.setting.options.workspace, workspace_of(answer)
         if limit is not None and needed > limit:
             reason = f"workspace over the limit: needs {needed} bytes, {limit} are allowed"
-            return Offer(way.name, formats, reason=reason, variant=variant)
-        return Offer(way.name, formats, answer, "", way.estimate(task), variant)
+            return Candidate(algorithm.name, formats, reason=reason, variant=variant)
+        return Candidate(algorithm.name, formats, answer, "", algorithm.estimate(task), variant)
 
-    def offers(self, task: T) -> tuple[Offer, ...]:
-        """Return what every way has to say, in the order of the menu."""
+    def candidates(self, task: T) -> tuple[Candidate, ...]:
+        """Return what every algorithm has to say, in the order of the selector."""
         return tuple(
-            Offer(way.name, reason=UNASKED) if way.by_name else self.offer(task, way)
-            for way in self.ways
+            Candidate(algorithm.name, reason=UNASKED)
+            if algorithm.by_name
+            else self.candidate(task, algorithm)
+            for algorithm in self.algorithms
         )
 
     # ── the choice ───────────────────────────────────────────────────────────────────────────
 
-    def pick(self, task: T) -> Offer:
-        """Return the offer that is taken, or one without a recipe and with all that was said."""
+    def pick(self, task: T) -> Candidate:
+        """Return the candidate that is taken; one without a recipe has all reasons."""
         setting = task.setting
         known = (task.signature, task.tail.title, *setting.asked)
         if known not in setting.picks:
-            offer = self._pick(task)
-            setting.picks[known] = (offer.way, offer.variant, offer.reason)
-            return offer
+            candidate = self._pick(task)
+            setting.picks[known] = (candidate.algorithm, candidate.variant, candidate.reason)
+            return candidate
         name, variant, reason = setting.picks[known]
-        way = self.named(name)
-        if reason or isinstance(way, str):
-            return Offer(name, reason=reason)
-        return self.offer(task, way, variant)
+        algorithm = self.named(name)
+        if reason or isinstance(algorithm, str):
+            return Candidate(name, reason=reason)
+        return self.candidate(task, algorithm, variant)
 
-    def _pick(self, task: T) -> Offer:
+    def _pick(self, task: T) -> Candidate:
         if task.setting.asked:
             return self._asked(task)
         chosen = task.setting.choices.get(task.signature)
         if chosen is not None:
-            way = self.named(chosen.way)
-            if not isinstance(way, str) and chosen.variant in ("", *way.variants(task)):
-                offer = self.offer(task, way, chosen.variant)
-                if offer.recipe is not None:
-                    return offer
-        return self._quickest(task, {way: None for way in self.ways if not way.by_name})
+            algorithm = self.named(chosen.algorithm)
+            if not isinstance(algorithm, str) and chosen.variant in ("", *algorithm.variants(task)):
+                candidate = self.candidate(task, algorithm, chosen.variant)
+                if candidate.recipe is not None:
+                    return candidate
+        return self._quickest(
+            task, {algorithm: None for algorithm in self.algorithms if not algorithm.by_name}
+        )
 
-    def _quickest(self, task: T, left: dict[Way[T], Formats | None]) -> Offer:
-        """Return the offer of the way with the least estimate among those that can be used.
+    def _quickest(self, task: T, left: dict[Algorithm[T], Formats | None]) -> Candidate:
+        """Return the candidate of the algorithm with the lowest estimate that can be used.
 
         Only that one's recipe is made; if it turns out that there is none, the next one's.
 
         Args:
             task: what is to be done.
-            left: the ways, with the formats of the tensors; None for those that a way wants.
+            left: the algorithms, with the formats of the tensors; None for those that an algorithm
+            wants.
         """
-        refused = {way.name: UNASKED for way in self.ways if way.by_name and way not in left}
+        refused = {
+            algorithm.name: UNASKED
+            for algorithm in self.algorithms
+            if algorithm.by_name and algorithm not in left
+        }
         while left:
-            best: tuple[float, Way[T], Formats] | None = None
-            for way, given in tuple(left.items()):
-                if best is not None and way.floor(task) >= best[0]:
+            best: tuple[float, Algorithm[T], Formats] | None = None
+            for algorithm, given in tuple(left.items()):
+                if best is not None and algorithm.floor(task) >= best[0]:
                     continue
-                formats = given or way.formats(task)
+                formats = given or algorithm.formats(task)
                 if isinstance(formats, str):
-                    refused[way.name] = formats
-                    del left[way]
+                    refused[algorithm.name] = formats
+                    del left[algorithm]
                     continue
-                time = way.estimate(task.within(formats))
+                time = algorithm.estimate(task.within(formats))
                 if best is None or time < best[0]:
-                    best = time, way, formats
+                    best = time, algorithm, formats
             if best is not None:
-                time, way, formats = best
-                offer = self._served(task.within(formats), way, formats, "")
-                if offer.recipe is not None:
-                    return offer
-                refused[way.name] = offer.reason
-                del left[way]
-        names = (way.name for way in self.ways if way.name in refused)
-        return Offer(self.operator, reason="; ".join(f"{n}: {refused[n]}" for n in names))
+                time, algorithm, formats = best
+                candidate = self._served(task.within(formats), algorithm, formats, "")
+                if candidate.recipe is not None:
+                    return candidate
+                refused[algorithm.name] = candidate.reason
+                del left[algorithm]
+        names = (algorithm.name for algorithm in self.algorithms if algorithm.name in refused)
+        return Candidate(self.operator, reason="; ".join(f"{n}: {refused[n]}" for n in names))
 
-    def _asked(self, task: T) -> Offer:
-        """Return the first way of those asked for that can be used."""
+    def _asked(self, task: T) -> Candidate:
+        """Return the first algorithm of those asked for that can be used."""
         reasons: list[str] = []
         for name in task.setting.asked:
-            way = self.named(name)
-            offer = Offer(name, reason=way) if isinstance(way, str) else self.offer(task, way)
-            if offer.recipe is not None:
-                return offer
-            reasons.append(f"algorithm '{name}' cannot be used: {offer.reason}")
-        return Offer(task.setting.asked[0], reason="; ".join(reasons))
+            algorithm = self.named(name)
+            candidate = (
+                Candidate(name, reason=algorithm)
+                if isinstance(algorithm, str)
+                else self.candidate(task, algorithm)
+            )
+            if candidate.recipe is not None:
+                return candidate
+            reasons.append(f"algorithm '{name}' cannot be used: {candidate.reason}")
+        return Candidate(task.setting.asked[0], reason="; ".join(reasons))
 
     # ── what the registry asks for ───────────────────────────────────────────────────────────
 
     def formats(self, context: RecipeContext) -> Formats:
-        """Return the formats of the first input and of the result; plain where no way fits."""
+        """Return the formats of the first input and of the result; plain if no algorithm fits."""
         task = self.task(context)
         return PLAIN if isinstance(task, str) else self.pick(task).formats
 
@@ -250,22 +266,24 @@ class Menu(Generic[T]):
         task = self.task(context)
         if isinstance(task, str):
             return task
-        offer = self.pick(task)
-        if offer.recipe is None:
-            return offer.reason
-        if offer.formats == task.formats:
-            return offer.recipe
-        return self._elsewhere(task, offer.way)
+        candidate = self.pick(task)
+        if candidate.recipe is None:
+            return candidate.reason
+        if candidate.formats == task.formats:
+            return candidate.recipe
+        return self._elsewhere(task, candidate.algorithm)
 
     def _elsewhere(self, task: T, wanted: str) -> Answer:
-        """Return the best recipe for tensors that lie otherwise than the chosen way wants."""
-        asked, able = task.setting.asked, dict[Way[T], Formats | None]()
-        for way in self.ways:
-            formats = way.formats(task)
-            if isinstance(formats, str) or (way.name not in asked if asked else way.by_name):
+        """Return the best recipe for tensors in other formats than the chosen algorithm wants."""
+        asked, able = task.setting.asked, dict[Algorithm[T], Formats | None]()
+        for algorithm in self.algorithms:
+            formats = algorithm.formats(task)
+            if isinstance(formats, str) or (
+                algorithm.name not in asked if asked else algorithm.by_name
+            ):
                 continue
-            if way.anywhere or formats == task.formats:
-                able[way] = task.formats
+            if algorithm.anywhere or formats == task.formats:
+                able[algorithm] = task.formats
         answer = self._quickest(task, able)
         if answer.recipe is not None:
             return answer.recipe
@@ -273,8 +291,8 @@ class Menu(Generic[T]):
         return f"{wanted} does not take tensors that lie {given}"
 
     def register(self, *operators: type[Op]) -> None:
-        """Enter the menu into the table of kernels."""
-        kernel = Kernel(self.build, formats=self.formats, tail=True, menu=self)
+        """Enter the selector into the table of kernels."""
+        kernel = Kernel(self.build, formats=self.formats, tail=True, selector=self)
         register(kernel, *operators)
 
 

@@ -1,4 +1,4 @@
-"""The task that every way to convolve gets: operator, operands, geometry, and what follows."""
+"""What every convolution algorithm gets: operator, operands, geometry, and the epilogue."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def linear(
     source = Matrix(a, k, widest(VECTORS, k))
     columns = packed_matrix(b, form, "in eights", EIGHTS)
     gemm = Gemm(source, columns, y, shape, ceil_div(k, 8) * 8, n, bias=bias)
-    target, half_sums = setting.target, setting.way == HALF_SUMS
+    target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     fed = None if half_sums else _fed(gemm, tail, target)
     return fed or multistage.multiply(gemm, tail, target, half_sums=half_sums)
 
@@ -151,7 +151,7 @@ def product(
     ldb = ceil_div(k, 8) * 8
     if transposed and ldb != k:
         return f"16-bit floats: {k} terms, no multiple of 8"
-    used, half_sums = 0 if transposed else count * n * ldb * 2, setting.way == HALF_SUMS
+    used, half_sums = 0 if transposed else count * n * ldb * 2, setting.algorithm == HALF_SUMS
     gemm = Gemm(
         a=Matrix(a, k, widest(VECTORS, k)),
         b=b if transposed else Scratch(0),
@@ -264,7 +264,7 @@ def convolution(conv: Operands, tail: Tail, setting: Setting) -> Answer:
         return f"{max(x.size, conv.y.size)} elements"
     conv = conv.quickest(target)
     gemm, packing = _gemm(conv)
-    half_sums = setting.way == HALF_SUMS
+    half_sums = setting.algorithm == HALF_SUMS
     if tail.reads_along and not half_sums:
         pixels = gemm.a.rows is Rows.PIXELS and gemm.a.data is x
         if pixels and conv.group == prod(conv.view.strides) == 1:

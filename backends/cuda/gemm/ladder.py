@@ -14,7 +14,7 @@ from ..recipe.layout import ceil_div
 if TYPE_CHECKING:
     from ..ops.matmul import Multiplication
 
-#: By way: rows and columns of a block, and its threads.
+#: By algorithm: rows and columns of a block, and its threads.
 BLOCKS = {
     "gemm_naive": (1, 256, 256),
     "gemm_blocked": (32, 32, 1024),
@@ -33,21 +33,21 @@ def ladder_formats(task: Multiplication) -> Formats | str:
     return PLAIN
 
 
-def ladder(task: Multiplication, way: str) -> Answer:
+def ladder(task: Multiplication, algorithm: str) -> Answer:
     """Return the launch of one step: [m, k] times [k, n], both as they lie."""
     m, n, k = task.shape
-    vector = 4 if way == "gemm_vectors" else 1
+    vector = 4 if algorithm == "gemm_vectors" else 1
     if not k:
         return "no terms"
     if n % vector or k % vector:
         return f"rows of {k} and {n} elements, which are not all fours"
-    height, width, threads = BLOCKS[way]
+    height, width, threads = BLOCKS[algorithm]
     rows = ceil_div(m, height)
     if rows > 65535:
         return f"{rows} rows of blocks"
     return Launch(
         "gemm/ladder.cu",
-        "gemm_registers" if way == "gemm_vectors" else way,
+        "gemm_registers" if algorithm == "gemm_vectors" else algorithm,
         grid=(ceil_div(n, width), rows, 1),
         block=threads,
         args={

@@ -70,7 +70,7 @@ def multiply_rows(
 
 
 def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> Answer:
-    """Multiply a matrix, or a stack of them, with a matrix or a stack, as `Setting.way` says."""
+    """Multiply matrices, or stacks of them, by the algorithm that `Setting.algorithm` names."""
     refused = need_dtypes(TILED, y, a, b)
     if refused:
         return refused
@@ -80,7 +80,7 @@ def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) 
         return _product(
             y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, tail, setting
         )
-    if a.rank < 2 or setting.way == "gemv":
+    if a.rank < 2 or setting.algorithm == "gemv":
         return "a stack of matrices on the right"
     if y.dtype != float32:
         return f16.product(y, a, b, tail, setting)
@@ -90,7 +90,7 @@ def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) 
 def tiled_gemm(
     op: GemmOp, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, tail: Tail, setting: Setting
 ) -> Answer:
-    """Multiply two matrices, scale, and add constants, as `Setting.way` says."""
+    """Multiply two matrices, scale, and add constants, as `Setting.algorithm` says."""
     refused = need_dtypes(TILED, y, a, b, c)
     if refused:
         return refused
@@ -132,7 +132,7 @@ def _product(
             )
         )
         return multiply_rows(w, a, y, shape, bias, tail, setting)
-    if setting.way == "gemv":
+    if setting.algorithm == "gemv":
         return f"{m} rows, more than {MAX_GEMV_ROWS}"
     if y.dtype != float32:
         if b.data is None:
@@ -167,7 +167,7 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
         return f"a stack of {count}"
     of_a, of_b = m * k if stacks[0] == count else 0, k * n if stacks[1] == count else 0
     batch = Batch(count, of_a, of_b, m * n)
-    if setting.way == "tensor_cores" and not of_b:
+    if setting.algorithm == "tensor_cores" and not of_b:
         return "a stack times one matrix of run time"
     if of_b and _tensor_cores_pay((m, n, k), count, b, setting):
         form = (1.0, False)
@@ -178,7 +178,7 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
 
 def _tensor_cores_pay(shape: Shape, count: int, b: Tensor, setting: Setting) -> bool:
     """Whether tensor cores are wanted, or expected to be the faster ones."""
-    if setting.way:
-        return setting.way == "tensor_cores"
+    if setting.algorithm:
+        return setting.algorithm == "tensor_cores"
     plain = simt.choose(Problem(*shape, count), setting.target).microseconds
     return tf32x3.time_of(shape, count, b.data is not None, setting) < plain

@@ -1,4 +1,4 @@
-"""Convolutions: two menus, of ways to run Conv and ConvTranspose; see docs/algorithms.md.
+"""Convolutions: two selectors, of algorithms to run Conv and ConvTranspose; see docs/algorithms.md.
 
 Images lie channels last wherever a convolution reads or writes them, so that neighbouring elements
 of a window are neighbours in memory. A first layer, of few channels, reads the plain order.
@@ -14,7 +14,7 @@ from math import inf
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ..algorithms.registry import Answer
-from ..algorithms.selection import PLAIN, Formats, Menu, Way
+from ..algorithms.selection import PLAIN, Algorithm, Formats, Selector
 from ..conv.depthwise import depthwise, depthwise_formats, depthwise_time, depthwise_variants
 from ..conv.direct import (
     naive,
@@ -121,10 +121,10 @@ def _half_sums_formats(conv: Convolution) -> Formats | str:
 
 
 def _half_sums(conv: Convolution, variant: str = "") -> Answer:
-    return _half(replace(conv, setting=replace(conv.setting, way=HALF_SUMS)))
+    return _half(replace(conv, setting=replace(conv.setting, algorithm=HALF_SUMS)))
 
 
-# ── floors of estimates, known without the files of the ways ─────────────────────────────────────
+# ── floors of estimates, known without the files of the algorithms ─────────
 
 
 def _gemm_floor(conv: Convolution) -> float:
@@ -174,24 +174,31 @@ def _nhwc_floor(conv: Convolution) -> float:
     return 10.0 + 0.5 * conv.taps * conv.channels if conv.x.dtype == float32 else inf
 
 
-# ── the menus ────────────────────────────────────────────────────────────────────────────────────
+# ── the selectors ─────────────
 
 
 def _winograd(
     name: str, make: Callable[..., Answer], time: Callable[..., float], out: int
-) -> Way[Convolution]:
+) -> Algorithm[Convolution]:
     estimate = partial(time, out=out)
-    return Way(name, partial(make, out=out), winograd_formats, estimate, floor=_winograd_floor)
+    return Algorithm(
+        name, partial(make, out=out), winograd_formats, estimate, floor=_winograd_floor
+    )
 
 
-def _precomputed(name: str, formats: Callable[[Convolution], Formats | str]) -> Way[Convolution]:
-    return Way(*(name, precomputed, formats, precomputed_time, tile_variants), floor=_gemm_floor)
+def _precomputed(
+    name: str, formats: Callable[[Convolution], Formats | str]
+) -> Algorithm[Convolution]:
+    return Algorithm(
+        *(name, precomputed, formats, precomputed_time, tile_variants), floor=_gemm_floor
+    )
 
 
 def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], float]:
-    """Return an estimate that counts the memory, too, and what a plain way costs its neighbours.
+    """Return an estimate that adds memory traffic and what a plain format costs neighbours.
 
-    Images lie channels last between convolutions: a way that wants them plain brings reformats.
+    Images lie channels last between convolutions: an algorithm that wants them plain brings
+    reformats.
     """
 
     def estimate(conv: Convolution) -> float:
@@ -206,17 +213,17 @@ def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], flo
     return estimate
 
 
-_TEXTBOOK = Way(
+_IMPLICIT_GEMM = Algorithm(
     *("implicit_gemm", implicit_gemm, implicit_formats, _beside(implicit_time)),
     anywhere=True,
     floor=_textbook_floor,
 )
 
-CONV = Menu(
+CONV = Selector(
     "Conv",
     (
-        Way("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
-        Way("depthwise", depthwise, _depthwise_formats, depthwise_time, depthwise_variants),
+        Algorithm("tensor_cores", _tensor_cores, _tensor_formats, _tensor_time, _tensor_variants),
+        Algorithm("depthwise", depthwise, _depthwise_formats, depthwise_time, depthwise_variants),
         _precomputed("gemm_1x1", pointwise_formats),
         _precomputed("grouped", grouped_formats),
         _precomputed("implicit_precomp_gemm", window_formats),
@@ -224,34 +231,34 @@ CONV = Menu(
         _winograd("winograd_f2", fused, fused_time, 2),
         _winograd("winograd_f4_nonfused", nonfused, nonfused_time, 4),
         _winograd("winograd_f2_nonfused", nonfused, nonfused_time, 2),
-        Way("fft", fft, fft_formats, fft_time, floor=_fft_floor),
-        Way(
+        Algorithm("fft", fft, fft_formats, fft_time, floor=_fft_floor),
+        Algorithm(
             *("explicit_gemm", explicit_gemm, explicit_formats, explicit_time),
             floor=_explicit_floor,
         ),
-        _TEXTBOOK,
-        Way(
+        _IMPLICIT_GEMM,
+        Algorithm(
             *("direct", direct, direct_formats, _beside(direct_time)),
             anywhere=True,
             floor=_direct_floor,
         ),
-        Way(
+        Algorithm(
             *("naive", naive, naive_formats, _beside(naive_time)),
             anywhere=True,
             floor=_naive_floor,
         ),
-        Way("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time, floor=_nhwc_floor),
-        Way(HALF_SUMS, _half_sums, _half_sums_formats, _half_time, by_name=True),
+        Algorithm("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time, floor=_nhwc_floor),
+        Algorithm(HALF_SUMS, _half_sums, _half_sums_formats, _half_time, by_name=True),
     ),
     convolution,
 )
 
-CONV_TRANSPOSE = Menu(
+CONV_TRANSPOSE = Selector(
     "ConvTranspose",
     (
-        _TEXTBOOK,
-        Way("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
-        Way("naive", naive_transposed, naive_formats, _beside(naive_time), anywhere=True),
+        _IMPLICIT_GEMM,
+        Algorithm("explicit_gemm", transposed_gemm, transposed_formats, transposed_time),
+        Algorithm("naive", naive_transposed, naive_formats, _beside(naive_time), anywhere=True),
     ),
     convolution,
 )

@@ -1,4 +1,4 @@
-"""Matrix products: two menus, of ways to run MatMul and Gemm; see docs/algorithms.md."""
+"""Matrix products: two selectors, of algorithms to run MatMul and Gemm; see docs/algorithms.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import prod
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import Answer, RecipeContext, Setting
-from ..algorithms.selection import PLAIN, Formats, Menu, Way
+from ..algorithms.selection import PLAIN, Algorithm, Formats, Selector
 from ..codegen.epilogue import Tail, no_tail
 from ..gemm import tf32x3
 from ..gemm.atoms import HALVES
@@ -100,7 +100,7 @@ def multiplication(context: RecipeContext) -> Multiplication | str:
     return Multiplication(op, y, a, b, c, context.tail or no_tail(y.dtype), context.setting)
 
 
-# ── ways ─────────────────────────────────────────────────────────────────────────────────────────
+# ── algorithms ─────────────
 
 
 def _gemv_formats(task: Multiplication) -> Formats | str:
@@ -170,8 +170,8 @@ def _naive_time(task: Multiplication) -> float:
     return 5.0 + prod(task.shape) * task.count / 5e5 + 0.05 * task.shape[2]
 
 
-def _by(name: str, *, by_name: bool = False) -> Way[Multiplication]:
-    """Return one of the ways of `matmul`; see `Way`."""
+def _by(name: str, *, by_name: bool = False) -> Algorithm[Multiplication]:
+    """Return one of the algorithms of `matmul`; see `Algorithm`."""
     formats, time, forms = {
         "gemv": (_gemv_formats, _gemv_time, lambda task: ()),
         "tensor_cores": (_tensor_formats, _tensor_time, _tensor_forms),
@@ -180,21 +180,21 @@ def _by(name: str, *, by_name: bool = False) -> Way[Multiplication]:
     }[name]
 
     def make(task: Multiplication, variant: str) -> Answer:
-        setting = replace(task.setting, way=name, form=variant)
+        setting = replace(task.setting, algorithm=name, form=variant)
         if isinstance(task.op, Gemm):
             return tiled_gemm(task.op, task.y, task.a, task.b, task.c, task.tail, setting)
         return tiled_matmul(task.y, task.a, task.b, task.tail, setting)
 
-    return Way(name, make, formats, time, forms, by_name=by_name)
+    return Algorithm(name, make, formats, time, forms, by_name=by_name)
 
 
-def _step(name: str, slower: float) -> Way[Multiplication]:
-    """Return a way that only teaches: `slower` than gemm, as measured on 2048 x 2048 x 2048."""
+def _step(name: str, slower: float) -> Algorithm[Multiplication]:
+    """Return an algorithm that only teaches: `slower` than gemm, measured at 2048 x 2048 x 2048."""
 
     def make(task: Multiplication, variant: str) -> Answer:
         return ladder(task, name)
 
-    return Way(name, make, ladder_formats, lambda task: slower * _tile_time(task))
+    return Algorithm(name, make, ladder_formats, lambda task: slower * _tile_time(task))
 
 
 def _naive(task: Multiplication, variant: str) -> Answer:
@@ -203,11 +203,11 @@ def _naive(task: Multiplication, variant: str) -> Answer:
     return stacked_product(task.y, task.a, task.b, task.tail)
 
 
-WAYS = (
+ALGORITHMS = (
     _by("gemv"),
     _by("tensor_cores"),
     _by("gemm"),
-    Way("naive", _naive, lambda task: PLAIN, _naive_time),
+    Algorithm("naive", _naive, lambda task: PLAIN, _naive_time),
     _by(HALF_SUMS, by_name=True),
 )
 LADDER = (
@@ -216,8 +216,8 @@ LADDER = (
     _step("gemm_blocked", 4.5),
     _step("gemm_naive", 7.7),
 )
-MATMUL = Menu("MatMul", (*WAYS, *LADDER), multiplication)
-GEMM = Menu("Gemm", WAYS, multiplication)
+MATMUL = Selector("MatMul", (*ALGORITHMS, *LADDER), multiplication)
+GEMM = Selector("Gemm", ALGORITHMS, multiplication)
 
 MATMUL.register(MatMul)
 GEMM.register(Gemm)

@@ -1,4 +1,4 @@
-"""Tries ways on the GPU: on tensors of a task's shapes, by events around a recorded graph."""
+"""Tries algorithms on the GPU: on tensors of a task's shapes, by events around a recorded graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format, View
 from ....runtime.plan.streams import sequence
-from ..algorithms.selection import Offer, Task
+from ..algorithms.selection import Candidate, Task
 from ..driver.clock import microseconds
 from ..driver.device import DriverDevice
 from ..driver.memory import CudaBuffer, pointer
@@ -28,7 +28,7 @@ BLOCKS, WARPS = 1024, 8
 
 
 class DeviceJudge:
-    """The tensors of one task, and what tries ways on them.
+    """The tensors of one task, and what tries algorithms on them.
 
     Args:
         device: the GPU.
@@ -41,14 +41,14 @@ class DeviceJudge:
         self._at: dict[Any, int] = {}
         self._expected: CudaBuffer | None = None
 
-    def prepare(self, offers: Sequence[Offer]) -> None:
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Have kernels compiled; see `Judge`."""
-        for offer in offers:
-            if offer.recipe is not None:
-                for launch in launches_of(offer.recipe):
+        for candidate in candidates:
+            if candidate.recipe is not None:
+                for launch in launches_of(candidate.recipe):
                     self._device.compiler.submit(launch.source)
 
-    def begin(self, task: Task, reference: Offer) -> None:
+    def begin(self, task: Task, reference: Candidate) -> None:
         """Make the result that others are compared with; see `Judge`."""
         self.end()
         self._task = task
@@ -67,36 +67,36 @@ class DeviceJudge:
         self._at.clear()
         self._task = None
 
-    def judge(self, offer: Offer, minimum: float) -> tuple[float, float]:
-        """Return the microseconds and the relative error of a way; see `Judge`."""
-        scratch = self._device.allocate(offer.workspace)
+    def judge(self, candidate: Candidate, minimum: float) -> tuple[float, float]:
+        """Return the microseconds and the relative error of an algorithm; see `Judge`."""
+        scratch = self._device.allocate(candidate.workspace)
         try:
-            run = self._bound(offer, scratch)
+            run = self._bound(candidate, scratch)
             status = driver.cuMemsetD8Async(
                 self._result.pointer, 0xFF, self._result.nbytes, self._stream.handle
             )
             check("cuMemsetD8Async", status)
             run(self._stream)
             self._stream.synchronize()
-            error = self._difference(offer.formats[1])
+            error = self._difference(candidate.formats[1])
             return microseconds(self._device, run, self._stream, minimum), error
         finally:
             scratch.close()
 
     # ── launches ─────────────────────────────────────────────────────────────────────────────
 
-    def _run_once(self, offer: Offer) -> None:
-        scratch = self._device.allocate(offer.workspace)
+    def _run_once(self, candidate: Candidate) -> None:
+        scratch = self._device.allocate(candidate.workspace)
         try:
-            self._bound(offer, scratch)(self._stream)
+            self._bound(candidate, scratch)(self._stream)
             self._stream.synchronize()
         finally:
             scratch.close()
 
-    def _bound(self, offer: Offer, scratch: CudaBuffer) -> Any:
-        if offer.recipe is None:
-            raise DeviceError(f"{offer.way} has no recipe")
-        return sequence([self._launch(launch, scratch) for launch in launches_of(offer.recipe)])
+    def _bound(self, candidate: Candidate, scratch: CudaBuffer) -> Any:
+        if candidate.recipe is None:
+            raise DeviceError(f"{candidate.algorithm} has no recipe")
+        return sequence([self._launch(launch, scratch) for launch in launches_of(candidate.recipe)])
 
     def _launch(self, launch: Launch, scratch: CudaBuffer) -> Any:
         found = addresses(launch, lambda operand: self._address(operand, scratch))

@@ -1,4 +1,4 @@
-"""Measured choices: every way of a menu is tried on the GPU, and the fastest correct one is kept.
+"""Autotuning: every algorithm is measured on the GPU, and the fastest correct one is kept.
 
 What was measured is kept on disk by what it depends on: the kernels, the GPU, the driver, the task
 and the workspace that is allowed; names of nodes and models play no part. So every model that has
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ....runtime.errors import DeviceError, DeviceFault, DeviceOutOfMemory, KernelError
 from ....runtime.ir.graph import Node
 from ..algorithms.registry import Choice, RecipeContext, Setting
-from ..algorithms.selection import Menu, Offer, Task
+from ..algorithms.selection import Candidate, Selector, Task
 from ..families import KERNELS
 from ..recipe.operands import Tensor
 from .records import Records
@@ -27,44 +27,44 @@ from .records import Records
 if TYPE_CHECKING:
     from ..driver.device import DriverDevice
 
-#: Ways that are expected to take more than this many times the best guess are not measured.
+#: Algorithms that are expected to take more than this many times the best guess are not measured.
 HOPELESS = 8.0
-#: Error that a way may have, against the way that the heuristic takes: relative L2 norms.
-#: By bytes of an element; and where float32 may be multiplied as tf32.
+#: Error that an algorithm may have, against the algorithm that the heuristic takes: relative L2
+#: norms. By bytes of an element; and where float32 may be multiplied as tf32.
 TOLERANCE = {2: 2e-2, 4: 2e-5, 8: 1e-12}
 TF32_TOLERANCE = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A task with the menu that has ways for it.
+    """A task with the selector that has algorithms for it.
 
     Attributes:
-        menu: the ways.
+        selector: the algorithms.
         task: what is to be done, without the nodes that follow it.
         node: the first node that needs it.
     """
 
-    menu: Menu[Any]
+    selector: Selector[Any]
     task: Task
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one way took.
+    """What one algorithm took.
 
     Attributes:
-        way: its name.
+        algorithm: its name.
         variant: its form.
         microseconds: what it took; infinite where it was not measured.
         estimate: what the heuristic expected.
         workspace: bytes.
-        error: relative L2 norm of the difference to the way that the heuristic takes.
+        error: relative L2 norm of the difference to the algorithm that the heuristic takes.
         reason: why it cannot be used, or was not measured; empty where it was.
     """
 
-    way: str
+    algorithm: str
     variant: str = ""
     microseconds: float = inf
     estimate: float = inf
@@ -74,8 +74,8 @@ class Timing:
 
     @property
     def title(self) -> str:
-        """The way, with its form."""
-        return f"{self.way} {self.variant}".strip()
+        """The algorithm, with its form."""
+        return f"{self.algorithm} {self.variant}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Result:
 
     Attributes:
         task: its signature.
-        heuristic: title of the way that is taken without measuring.
+        heuristic: title of the algorithm that is taken without measuring.
         timings: everything that was tried, fastest first.
     """
 
@@ -94,12 +94,12 @@ class Result:
 
     @property
     def best(self) -> Timing:
-        """The fastest correct way."""
+        """The fastest correct algorithm."""
         return self.timings[0]
 
     @property
     def chosen(self) -> Timing:
-        """The way that the heuristic takes, in its own form."""
+        """The algorithm that the heuristic takes, in its own form."""
         return next((t for t in self.timings if t.title == self.heuristic), self.best)
 
     @property
@@ -109,13 +109,13 @@ class Result:
 
 
 class Judge(Protocol):
-    """Tries ways on a GPU."""
+    """Tries algorithms on a GPU."""
 
-    def prepare(self, offers: Sequence[Offer]) -> None:
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Have kernels compiled that will be tried."""
         ...
 
-    def begin(self, task: Task, reference: Offer) -> None:
+    def begin(self, task: Task, reference: Candidate) -> None:
         """Make the tensors of a task, and the result that others are compared with.
 
         Raises:
@@ -123,11 +123,11 @@ class Judge(Protocol):
         """
         ...
 
-    def judge(self, offer: Offer, minimum: float) -> tuple[float, float]:
-        """Return the microseconds and the error of a way.
+    def judge(self, candidate: Candidate, minimum: float) -> tuple[float, float]:
+        """Return the microseconds and the error of an algorithm.
 
         Args:
-            offer: the way, in the formats that it wants.
+            candidate: the algorithm, in the formats that it wants.
             minimum: the best so far; what is far from it need not be measured well.
 
         Raises:
@@ -151,7 +151,7 @@ class Tuner:
     Args:
         records: where results are kept.
         context: what they depend on besides the task: kernels, GPU, driver.
-        judge: tries ways; None where only what is known is wanted.
+        judge: tries algorithms; None where only what is known is wanted.
 
     Attributes:
         measured: number of tasks that it has measured.
@@ -177,7 +177,7 @@ class Tuner:
         missing = [k for k in distinct if again or self.known(k) is None]
         if self._judge is not None:
             for key in missing:
-                tried = [offer for offer, reason in _trials(distinct[key]) if not reason]
+                tried = [candidate for candidate, reason in _trials(distinct[key]) if not reason]
                 self._judge.prepare(tried)
             for number, key in enumerate(missing, 1):
                 say(f"measuring {number} of {len(missing)}: {distinct[key].task.signature}")
@@ -193,9 +193,11 @@ class Tuner:
         return found
 
     def choices(self, works: Sequence[Work], say: Say) -> dict[str, Choice]:
-        """Return the fastest way of every task, by its signature."""
+        """Return the fastest algorithm of every task, by its signature."""
         return {
-            result.task: Choice(result.best.way, result.best.variant, result.best.microseconds)
+            result.task: Choice(
+                result.best.algorithm, result.best.variant, result.best.microseconds
+            )
             for result in self.results(works, say)
         }
 
@@ -216,8 +218,8 @@ class Tuner:
         return f"{self._context}: {task.signature}, {allowed} workspace{tf32}"
 
     def _measured(self, work: Work, judge: Judge) -> Result | None:
-        """Return the timings of all ways; None where none could be measured."""
-        picked = work.menu.pick(work.task)
+        """Return the timings of all algorithms; None where none could be measured."""
+        picked = work.selector.pick(work.task)
         if picked.recipe is None:
             return None
         timings: list[Timing] = []
@@ -225,8 +227,8 @@ class Tuner:
         try:
             with _naming(picked, work.task):
                 judge.begin(work.task, picked)
-            for offer, reason in _trials(work):
-                timing = _tried(judge, offer, reason, minimum, work.task)
+            for candidate, reason in _trials(work):
+                timing = _tried(judge, candidate, reason, minimum, work.task)
                 minimum = min(minimum, timing.microseconds)
                 timings.append(timing)
         except DeviceOutOfMemory:
@@ -236,72 +238,79 @@ class Tuner:
         if minimum == inf:
             return None
         timings.sort(key=lambda timing: timing.microseconds)
-        return Result(work.task.signature, picked.way, tuple(timings))
+        return Result(work.task.signature, picked.algorithm, tuple(timings))
 
 
-def _tried(judge: Judge, offer: Offer, reason: str, minimum: float, task: Task) -> Timing:
-    facts = {"variant": offer.variant, "estimate": offer.microseconds, "workspace": offer.workspace}
+def _tried(judge: Judge, candidate: Candidate, reason: str, minimum: float, task: Task) -> Timing:
+    facts = {
+        "variant": candidate.variant,
+        "estimate": candidate.microseconds,
+        "workspace": candidate.workspace,
+    }
     if reason:
-        return Timing(offer.way, reason=reason, **facts)
+        return Timing(candidate.algorithm, reason=reason, **facts)
     try:
-        with _naming(offer, task):
-            time, error = judge.judge(offer, minimum)
+        with _naming(candidate, task):
+            time, error = judge.judge(candidate, minimum)
     except DeviceFault:
         raise  # nothing else can be measured in this process
     except (DeviceError, KernelError) as refused:
-        return Timing(offer.way, reason=str(refused).splitlines()[0], **facts)
+        return Timing(candidate.algorithm, reason=str(refused).splitlines()[0], **facts)
     if not error <= tolerance(task):
-        return Timing(offer.way, error=error, reason=f"wrong by {error:.1e}", **facts)
-    return Timing(offer.way, microseconds=time, error=error, **facts)
+        return Timing(candidate.algorithm, error=error, reason=f"wrong by {error:.1e}", **facts)
+    return Timing(candidate.algorithm, microseconds=time, error=error, **facts)
 
 
 @contextmanager
-def _naming(offer: Offer, task: Task) -> Generator[None]:
-    """Let a fault inside name the way that was tried."""
+def _naming(candidate: Candidate, task: Task) -> Generator[None]:
+    """Let a fault inside name the algorithm that was tried."""
     try:
         yield
     except DeviceFault as fault:
-        title = f"{offer.way} {offer.variant}".strip()
+        title = f"{candidate.algorithm} {candidate.variant}".strip()
         raise DeviceFault(f"measuring {title} of {task.signature}: {fault}") from fault
 
 
 def tolerance(task: Task) -> float:
-    """Return the error that a way may have."""
+    """Return the error that an algorithm may have."""
     if task.setting.options.precision == "tf32":
         return TF32_TOLERANCE
     return TOLERANCE[task.y.dtype.itemsize]
 
 
-def _trials(work: Work) -> Iterator[tuple[Offer, str]]:
-    """Yield every way and form of it that a task has, with the reason why one is not measured."""
-    offers = work.menu.offers(work.task)
-    best = min((offer.microseconds for offer in offers), default=inf)
-    for way, offer in zip(work.menu.ways, offers, strict=True):
-        if offer.recipe is None:
-            yield offer, offer.reason
-        elif offer.microseconds > HOPELESS * best:
-            yield offer, f"expected to take {offer.microseconds:.0f} us, {best:.0f} us are possible"
+def _trials(work: Work) -> Iterator[tuple[Candidate, str]]:
+    """Yield all algorithms of a task, in all forms, with the reason why one is not measured."""
+    candidates = work.selector.candidates(work.task)
+    best = min((candidate.microseconds for candidate in candidates), default=inf)
+    for algorithm, candidate in zip(work.selector.algorithms, candidates, strict=True):
+        if candidate.recipe is None:
+            yield candidate, candidate.reason
+        elif candidate.microseconds > HOPELESS * best:
+            yield (
+                candidate,
+                f"expected to take {candidate.microseconds:.0f} us, {best:.0f} us are possible",
+            )
         else:
-            yield offer, ""
-            for variant in way.variants(work.task):
-                other = work.menu.offer(work.task, way, variant)
-                if other.recipe is not None and other.recipe != offer.recipe:
+            yield candidate, ""
+            for variant in algorithm.variants(work.task):
+                other = work.selector.candidate(work.task, algorithm, variant)
+                if other.recipe is not None and other.recipe != candidate.recipe:
                     yield other, ""
 
 
 def works_of(nodes: Iterable[Node], setting: Setting) -> list[Work]:
-    """Return the tasks of nodes that have menus, in order, whatever the user asked for them."""
+    """Return the tasks of nodes that have selectors, in order, whatever the user asked for them."""
     found: list[Work] = []
     for node in nodes:
         registered = KERNELS.get(type(node.op))
-        menu = None if registered is None else registered.menu
-        if menu is None or not node.output.tensor.size:
+        selector = None if registered is None else registered.selector
+        if selector is None or not node.output.tensor.size:
             continue
         operands = tuple(None if value is None else Tensor(value) for value in node.inputs)
         own = setting.for_node(node)
-        task = menu.task(RecipeContext(node.op, Tensor(node.output), operands, own))
+        task = selector.task(RecipeContext(node.op, Tensor(node.output), operands, own))
         if not isinstance(task, str):
-            found.append(Work(menu, task, node))
+            found.append(Work(selector, task, node))
     return found
 
 
@@ -317,10 +326,15 @@ def _entry(result: Result) -> Mapping[str, Any]:
     return {"task": result.task, "heuristic": result.heuristic, "timings": timings}
 
 
+def _timing(entry: Mapping[str, Any]) -> Timing:
+    """Return a timing from its fields, of which one had another name in older files."""
+    return Timing(**{"algorithm" if name == "way" else name: entry[name] for name in entry})
+
+
 def _result(entry: Mapping[str, Any]) -> Result | None:
     """Return what an entry says; None where it makes no sense."""
     try:
-        timings = tuple(Timing(**timing) for timing in entry["timings"])
+        timings = tuple(_timing(timing) for timing in entry["timings"])
         if not timings or not 0 < timings[0].microseconds < inf:
             return None
         return Result(str(entry["task"]), str(entry["heuristic"]), timings)
