@@ -82,6 +82,13 @@ def test_what_cannot_be_random() -> None:
         random_inputs([info(None)], {}, 0)
 
 
+@pytest.mark.parametrize("shape", [(1 << 63, 0), (0, 1 << 40, 1 << 30), (1 << 50,)])
+@pytest.mark.parametrize("dtype", [float32, int64, bool_, string])
+def test_shapes_that_no_array_has(shape, dtype) -> None:
+    with pytest.raises(InputError, match="no machine has room"):
+        random_inputs([info(shape, dtype)], {"x": shape}, 0)
+
+
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────────
 
 PAIR = [info(("n", 3, None), name="a"), info(("n", "m"), name="b")]

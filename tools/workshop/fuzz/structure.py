@@ -168,7 +168,7 @@ def ends(site: MutationSite) -> Places | None:
     if not side:
         return None
     at = rng.randrange(len(side))
-    old = side[at] if isinstance(side[at], str) else side[at].name
+    old = getattr(side[at], "name", side[at])  # a function has names, bytes if no UTF-8
     new = rng.choice([*site.names(), some_name(rng), ""])
     places = around_tensor(site.model, old) | around_tensor(site.model, new)
     if not new:
@@ -178,10 +178,10 @@ def ends(site: MutationSite) -> Places | None:
             del side[at]
         case 1:
             side.append(side[at])
-        case _ if isinstance(side[at], str):
-            side[at] = new
-        case _:
+        case _ if hasattr(side[at], "name"):
             side[at].name = new
+        case _:
+            side[at] = new
     return places
 
 
@@ -338,7 +338,11 @@ class Mutant:
 
 
 def damaged(seed: bytes, rng: Random) -> Mutant:
-    """Return a seed with one change; now and then with several, whose place counts as unknown."""
+    """Return a seed with one change; now and then with several, whose place counts as unknown.
+
+    Raises:
+        UnicodeError: a name of the seed is no text, and the change cannot write it.
+    """
     model = ModelProto.FromString(seed)
     kinds, places = [], Places()
     wanted = rng.choices((1, 2, 4), (8, 1, 1))[0]
