@@ -16,7 +16,7 @@ from .codegen.copies import reformat
 from .control.conditional_nodes import CudaDecisions
 from .driver.device import CudaStream, DriverDevice, driver_version
 from .driver.memory import address
-from .driver.status import check
+from .driver.status import check, translated
 from .driver.step import bound
 from .interop.exchange import CudaExchange
 
@@ -127,8 +127,9 @@ def _core_device(backend: str, ordinal: int) -> Device:
             f"there is no GPU {ordinal}; CUDA shows {count}",
             "`nvidia-smi` lists them; CUDA_VISIBLE_DEVICES may hide some",
         )
-    core = Device(ordinal)
-    core.set_current()
+    with translated(f"opening GPU {ordinal}"):
+        core = Device(ordinal)
+        core.set_current()
     capability = core.compute_capability
     if capability < MIN_CAPABILITY:
         raise BackendUnavailable(

@@ -53,7 +53,11 @@ class WeightStore:
                 self._sources.update((id(data), data) for data in arrays)
                 packed = pack(*arrays)
                 self._take(key, packed, arrays)
-                self._views[key] = self.device.upload(packed)
+                try:
+                    self._views[key] = self.device.upload(packed)
+                except BaseException:
+                    self._give(key)
+                    raise
             return self._views[key]
 
     def _take(self, key: _Key, packed: Array, arrays: list[Array]) -> None:

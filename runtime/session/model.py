@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -15,7 +16,7 @@ from ..base.guard import bounded
 from ..base.notebook import one_line
 from ..control.program import Program
 from ..control.resources import Resources
-from ..errors import InputError, UsageError, did_you_mean
+from ..errors import DeviceError, InputError, UsageError, did_you_mean
 from ..ir.graph import Graph
 from ..ir.hints import Doubts
 from ..ir.mapped import Mapped, release
@@ -437,4 +438,5 @@ class Model(Closable):
         for store in self._stores.values():
             store.close()
         if self._border.exchange is not None:
-            self._border.exchange.trim()
+            with suppress(DeviceError):  # a device that failed has said so to whoever ran
+                self._border.exchange.trim()

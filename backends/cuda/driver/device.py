@@ -57,11 +57,17 @@ class CudaStream:
 
     def mark(self) -> Event:
         """Return the moment at which everything given to the stream so far is done."""
-        return self.core.record()
+        try:
+            return self.core.record()
+        except CUDAError as error:
+            raise failure(f"recording an event failed with {error}") from error
 
     def wait(self, moment: Event) -> None:
         """Let what the stream is given from now on wait for a moment of another stream."""
-        self.core.wait(moment)
+        try:
+            self.core.wait(moment)
+        except CUDAError as error:
+            raise failure(f"waiting for an event failed with {error}") from error
 
     def synchronize(self) -> None:
         """Wait until everything given to the stream is done; see `runtime.backend.Stream`."""
@@ -108,9 +114,10 @@ class DriverDevice:
         self._core = core
         self._lock = forks.lock()
         self._generation = forks.generation()
-        self._service = core.create_stream()
-        self._memory = _memory_of(core)
-        self._pinned = LegacyPinnedMemoryResource()
+        with translated(f"opening GPU {core.device_id}"):
+            self._service = core.create_stream()
+            self._memory = _memory_of(core)
+            self._pinned = LegacyPinnedMemoryResource()
         self.name = f"cuda:{core.device_id}"
         self.description = f"{core.name}, sm_{major}{minor}, driver CUDA {driver_version()}"
         shared = about.max_shared_memory_per_block_optin
@@ -282,7 +289,7 @@ class DriverDevice:
             entry: the function's name.
             shared: bytes of dynamic shared memory that launches will ask for.
         """
-        self._core.set_current()
+        self.enter()
         with translated(f"loading {entry}"):
             kernel = code.get_kernel(entry)
         if shared:
@@ -310,6 +317,7 @@ class DriverDevice:
 
         Raises:
             DeviceFault: the process was forked from the one that opened the device.
+            DeviceError: the driver refuses it.
         """
         if self.is_lost:
             raise DeviceFault(
@@ -317,7 +325,10 @@ class DriverDevice:
                 "a fork: start such processes with multiprocessing's 'spawn' or 'forkserver', or "
                 "load the first model on the GPU after the fork"
             )
-        self._core.set_current()
+        try:
+            self._core.set_current()
+        except CUDAError as error:
+            raise failure(f"making {self.name} current failed with {error}") from error
         return self._core
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from sys import is_finalizing
 
 import numpy as np
@@ -12,6 +13,7 @@ from cuda.core import Buffer, Device
 from ....runtime.base import forks
 from ....runtime.plan.backend import View
 from ....runtime.plan.host import HostBuffer
+from .status import CUDAError
 
 
 class CudaBuffer:
@@ -46,8 +48,9 @@ class CudaBuffer:
         if core is None:
             return
         if self.is_shared and self._generation == forks.generation():
-            Device(core.device_id).set_current()
-            driver.cuCtxSynchronize()
+            with suppress(CUDAError):  # after a fault, which was reported, nobody reads any more
+                Device(core.device_id).set_current()
+                driver.cuCtxSynchronize()
         self._release(core, nbytes)
 
 
@@ -65,7 +68,8 @@ class PinnedBuffer(HostBuffer):
         super().close()
         core, self._core = self._core, None
         if core is not None and self._generation == forks.generation():
-            core.close()
+            with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
+                core.close()
 
 
 def address(view: View) -> int:

@@ -21,14 +21,14 @@ from cuda.core import (
 from cuda.core.utils import StridedMemoryView
 
 from ....runtime.base import forks
-from ....runtime.errors import InputError, UsageError
+from ....runtime.errors import DeviceError, InputError, UsageError
 from ....runtime.ir.types import Array, TensorType
 from ....runtime.plan.backend import Format, View
 from ....runtime.plan.exchange import Lent
 from ....runtime.session.dlpack import ON_CUDA, Seen, place_name, place_of, see
 from ..driver.device import CudaStream, DriverDevice
 from ..driver.memory import CudaBuffer, address, pointer
-from ..driver.status import CUDAError, check
+from ..driver.status import CUDAError, check, translated
 from .array import DeviceArray
 
 #: Streams of callers that are remembered.
@@ -220,8 +220,9 @@ class CudaExchange:
         def release(core: Buffer, nbytes: int) -> None:
             if self.device.is_lost:
                 return
-            self.device.enter()  # whatever thread lets go of it
-            with suppress(CUDAError):  # after a fault, which was reported, the driver frees nothing
+            # After a fault, which was reported, the driver frees nothing.
+            with suppress(CUDAError, DeviceError):
+                self.device.enter()  # whatever thread lets go of it
                 core.close(stream.core)
             self.device.account(-nbytes)
 
@@ -270,7 +271,8 @@ def _memory_of(device: DriverDevice) -> MemoryResource:
     core = device.enter()
     if not core.properties.memory_pools_supported:
         return core.memory_resource
-    pool = DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
+    with translated("making a pool of memory"):
+        pool = DeviceMemoryResource(core.device_id, DeviceMemoryResourceOptions())
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     everything = driver.cuuint64_t(2**64 - 1)
     answer = driver.cuMemPoolSetAttribute(pool.handle, threshold, everything)
