@@ -1,0 +1,75 @@
+"""Products with packed weights, of every number of bits, kind of zero point and count of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tercet.runtime.ir.dtypes import bfloat16, float16, float32
+from tercet.runtime.ir.types import Array
+
+from .dry import normal
+from .samples import Sample, sample
+
+DOMAIN = "com.microsoft"
+
+
+def _bytes(*shape: int) -> Array:
+    return np.random.default_rng(shape).integers(0, 256, shape).astype(np.uint8)
+
+
+def nbits(
+    rows: int,
+    k: int,
+    n: int,
+    bits: int,
+    block: int,
+    *,
+    zeros: str = "",
+    grouped: bool = False,
+    bias: bool = False,
+    dtype: Any = float32,
+) -> Sample:
+    """Return a MatMulNBits; `zeros` is "packed", "floats", or "" for none."""
+    blocks = -(-k // block)
+    inputs = [
+        normal(rows, k).astype(dtype),
+        _bytes(n, blocks, block * bits // 8),
+        (normal(n * blocks) / 8).astype(dtype),
+        {
+            "": None,
+            "packed": _bytes(n * -(-blocks * bits // 8)),
+            "floats": normal(n * blocks).astype(dtype),
+        }[zeros],
+        (np.arange(k) * 7 % blocks).astype(np.int32) if grouped else None,
+        normal(n).astype(dtype) if bias else None,
+    ]
+    sizes = {"K": k, "N": n, "bits": bits, "block_size": block}
+    return sample("MatMulNBits", inputs, (1, 2, 3, 4, 5), domain=DOMAIN, **sizes)
+
+
+def bnb4(rows: int, k: int, n: int, kind: int, *, turned: int = 1, dtype: Any = float32) -> Sample:
+    """Return a MatMulBnb4."""
+    inputs = [
+        normal(rows, k if turned else n).astype(dtype),
+        _bytes(-(-k * n // 2)),
+        normal(-(-k * n // 16)).astype(dtype),
+    ]
+    sizes = {"K": k, "N": n, "block_size": 16, "quant_type": kind, "transB": turned}
+    return sample("MatMulBnb4", inputs, (1, 2), domain=DOMAIN, **sizes)
+
+
+def samples() -> list[Sample]:
+    """Return products with packed weights."""
+    return [
+        nbits(1, 64, 9, 4, 32),
+        nbits(2, 70, 9, 4, 16, zeros="packed", bias=True),
+        nbits(3, 50, 5, 2, 16, zeros="packed", dtype=float16),
+        nbits(11, 40, 6, 8, 16, zeros="packed", dtype=bfloat16),
+        nbits(1, 48, 4, 4, 16, zeros="floats", grouped=True),
+        nbits(4, 33, 3, 2, 32, zeros="floats", bias=True, dtype=float16),
+        nbits(9, 33, 3, 8, 32),
+        *(bnb4(3, 33, 5, kind) for kind in (0, 1)),
+        *(bnb4(1, 32, 6, kind, turned=0, dtype=float16) for kind in (0, 1)),
+    ]

@@ -1,0 +1,36 @@
+"""Products with packed weights: their kernels compile, and compute what numpy does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+
+from .cubins import all_compile, assert_arguments
+from .dry import DryCompiler, DryDevice, launches, planned
+from .emulator import needs_compiler
+from .packed_samples import samples
+from .samples import Sample, compare
+
+COMPILES = {"gemm/packed.cu"}
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_compiles(target: Target, cache: Path) -> None:
+    device = DryDevice(compiler=DryCompiler(target))
+    found = [launch for each in samples() for launch in launches(planned(each.graph, device))]
+    assert {launch.file for launch in found} == COMPILES
+    all_compile(list(device.compiler.sources), target, cache, COMPILES)
+    assert_arguments(found, target, cache)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("sample", samples(), ids=str)
+def test_kernels(sample: Sample, emulated: CudaBackend) -> None:
+    compare(sample, emulated)
