@@ -29,7 +29,8 @@ def nbits(rng: Rng) -> Sample:
         "packed": packed(rng, n, -(-blocks * bits // 8)),
         "floats": (rng.random((n, blocks)) * (1 << bits)).astype(dtype),
     }
-    grouped = bits == 4 and kind != "floats" and rng.random() < 0.2
+    # With g_idx, onnxruntime's CPU forgets the zero points.
+    grouped = bits == 4 and kind == "none" and rng.random() < 0.5
     group = rng.integers(0, blocks, k).astype(np.int32) if grouped else None
     bias = rng.standard_normal(n).astype(dtype) if rng.random() < 0.4 else None
     inputs = {
@@ -47,7 +48,7 @@ def nbits(rng: Rng) -> Sample:
     level = int(rng.choice([0, 1, 4]))
     if level:
         attributes["accuracy_level"] = level
-    loose = 1000 if level == 4 or bits == 8 else 2
+    loose = 1000 if level == 4 else 2
     constants = tuple(inputs)[1:]
     return Sample(
         "MatMulNBits", inputs, attributes, constants=constants, wide=dtype != "float32", loose=loose

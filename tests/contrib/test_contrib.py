@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from .draws_attention import DRAWS as ATTENTION
+from .draws_packed import DRAWS as PACKED
 from .draws_simple import DRAWS as SIMPLE
 from .samples import Draw, check, unclaimed
 
-DRAWS: dict[str, Draw] = {**SIMPLE, **ATTENTION}
+DRAWS: dict[str, Draw] = {**SIMPLE, **ATTENTION, **PACKED}
 SAMPLES = 32
 
 

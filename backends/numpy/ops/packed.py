@@ -27,6 +27,7 @@ ELEMENTS = 1 << 18
 #: Rows come in groups of so many, where there are as many: whole bytes, and whole groups of BLAS.
 GROUP = 16
 
+
 @builder(MatMulNBits)
 def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Multiply by integers of a few bits."""
@@ -153,9 +154,7 @@ def _points(op: MatMulNBits, zero_points: Array, first: int, last: int) -> Array
     return found[:, : op.blocks]
 
 
-def _codes(
-    op: MatMulBnb4, operands: list[Array | None], first: int, last: int, out: Array
-) -> None:
+def _codes(op: MatMulBnb4, operands: list[Array | None], first: int, last: int, out: Array) -> None:
     """Fill `out` with the numbers that the codes stand for, times the factors of their blocks."""
     _, b, absmax = operands
     assert b is not None
