@@ -106,12 +106,21 @@ class WarpShape:
         return 16 * self.tm * self.warps_m
 
 
-#: From the fewest blocks to the most. Eleven shapes were measured on an H200: the first of these
-#: with a block for nearly every multiprocessor is close to the best.
-SHAPES = (WarpShape(2, 4, 1), WarpShape(1, 8, 1), WarpShape(1, 4, 1), WarpShape(1, 2, 2))
+#: From the most rows of a block to the fewest, and what share of the multiprocessors must have a
+#: block: larger blocks read keys and values less often and with more threads. Measured on an H200
+#: with 3 to 16 heads of 32 to 128 and 50 to 577 keys, in transformers' blocks.
+SHAPES = (
+    *((WarpShape(2, 4, 1), 0.9), (WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.33)),
+    *((WarpShape(1, 2, 4), 0.0), (WarpShape(1, 4, 1), 0.0)),
+)
+#: The same for larger heads, of whose keys a thread copies more.
+LARGE_SHAPES = (
+    *((WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.9)),
+    *((WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
+)
 #: Those for few queries, from the fewest rows to the most.
 FEW_SHAPES = (WarpShape(1, 1, 4), WarpShape(1, 2, 2), WarpShape(1, 4, 1), WarpShape(1, 8, 1))
-#: The largest heads, key and value together, whose 32 rows a warp has registers for.
+#: The largest heads, key and value together, that are not large: a warp has registers for 32 rows.
 MAX_DOUBLE = 128
 #: Tiles of few queries in shared memory, at most.
 MAX_STAGES = 4
@@ -174,18 +183,15 @@ def _shared(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) ->
 def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Target) -> WarpShape:
     """Return the shape with most rows a block that keeps the multiprocessors busy."""
     batch, heads, length, _ = task.q.dims
-    maximum = max(1, ceil_div(task.total, keys))
-    usable = [
-        shape
-        for shape in SHAPES
-        if shape.warps_n <= maximum and (shape.tm == 1 or sum(sizes) <= MAX_DOUBLE)
-        if _shared(shape, keys, 2, sizes) <= target.shared
-    ]
-    for shape in usable:
+    tiles = max(1, ceil_div(task.total, keys))
+    for shape, least in SHAPES if sum(sizes) <= MAX_DOUBLE else LARGE_SHAPES:
+        if shape.warps_n > tiles or _shared(shape, keys, 2, sizes) > target.shared:
+            continue
         blocks = ceil_div(length, shape.rows) * heads * batch
-        if blocks >= 0.9 * target.processors and length > shape.rows // 2:
+        busy = blocks >= least * target.processors and length > shape.rows // 2
+        if busy or (least < 0.9 and 1 < shape.warps_n == tiles):  # all keys in one step
             return shape
-    return usable[-1] if usable else WarpShape(1, 1, 1)
+    return WarpShape(1, 1, 1)
 
 
 # ── float32 ──────────────────────────────────────────────────────────────────────────────────────

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
-from .elementwise import Chain, chain_of
+from .elementwise import CHEAP, Chain, chain_of
 
 MAX_OPERANDS = 2
 
@@ -23,11 +23,13 @@ class Tail:
             `channel` its place along the two axes of a matrix product or the channel of an image.
         operands: what z0 and z1 point to.
         title: the operators, for reports.
+        is_cheap: whether they are of a few instructions each.
     """
 
     code: str
     operands: tuple[Tensor | Packed, ...] = ()
     title: str = ""
+    is_cheap: bool = True
 
     @property
     def reads_along(self) -> bool:
@@ -75,7 +77,9 @@ def tail_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Tail | str:
     if isinstance(chain, str):
         return chain
     is_product = first.producer is not None and isinstance(first.producer.op, MatMul | Gemm)
-    return _finish(chain, y, -1 if is_product or y.rank < 3 else 1)
+    tail = _finish(chain, y, -1 if is_product or y.rank < 3 else 1)
+    cheap = all(isinstance(node.op, CHEAP) for node in nodes)
+    return tail if isinstance(tail, str) else replace(tail, is_cheap=cheap)
 
 
 def _finish(chain: Chain, y: Tensor, axis: int) -> Tail | str:

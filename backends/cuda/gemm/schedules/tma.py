@@ -31,6 +31,8 @@ MAX_CORNER, MAX_STEP, MAX_TAP = 127, 8, 255
 #: Rows of results, and the side of a square of as many pixels.
 ROWS, SIDE = 64, 8
 ALIGNMENT = 1024
+#: Bytes through which a warp stores 16 rows of 32 columns, 40 apart, in float32.
+STRIP = 16 * 40 * 4
 #: Columns of a tile that any product may have.
 NARROWEST = 32
 _ONE, _NONE = (1, 1), (0, 0)
@@ -159,6 +161,11 @@ def shared(tile: Tile, stage: int, chunk: int) -> int:
     """
     barriers = 16 * sum(tile.ends)
     return tile.stages * stage + tile.stages_b * tile.bn * chunk * 2 + barriers
+
+
+def strips(tile: Tile) -> int:
+    """Return the bytes through which a block stores rows of results that are no whole words."""
+    return tile.groups * 4 * STRIP
 
 
 def fits(tile: Tile, stage: int, chunk: int, target: Target) -> bool:
@@ -338,7 +345,7 @@ def multiply(p: Convolution, tail: Tail, tile: Tile, staging: Staging, target: T
             *(("VECTOR_C", 8 if whole else 1), *epilogue_flags(p.gemm.bias, tail)),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn), tail.code)),
-        shared=shared(tile, stage, chunk),
+        shared=shared(tile, stage, chunk) + (0 if whole or p.pooled else strips(tile)),
         note=f"{staging.layout.name.lower()} {tile} {tail.title}".strip(),
         pitched=pitched,
     )

@@ -35,6 +35,9 @@ constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 64;
 constexpr int BM = GROUPS * BLOCKS * 64, TN = BN / 8;
 constexpr int ROW = CHUNK * 2;  // bytes
 constexpr int BYTES_B = BN * ROW;
+// Results of a warp on their way to rows that are no whole words: 16 rows of 32 columns.
+constexpr bool STRIPS = VECTOR_C == 1 && !POOL;
+constexpr int PITCH = 40;
 
 struct Windows {
     int taps, columns;                // of a window; columns in a row of it
@@ -200,6 +203,36 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], T* c, const T*
     }
 }
 
+// The same where rows of c are no whole words: through `strip`, so that neighbouring threads store
+// neighbouring columns.
+__device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* strip, T* c, const T* bias,
+                                           const T* z0, const T* z1, int m, int count, int n0, int n,
+                                           int ldc, const Windows& w)
+{
+    const int lane = threadIdx.x % 32, own = place_of(m + lane % 16, count, w);
+    float* const mine = strip + lane / 4 * PITCH + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < TN; j += 4) {
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                *(float2*)(mine + half * 8 * PITCH + i * 8) =
+                    make_float2(sums[j + i][half * 2], sums[j + i][half * 2 + 1]);
+        __syncwarp();
+        const int column = n0 + j * 8 + lane;
+#pragma unroll 4
+        for (int row = 0; row < 16; ++row) {
+            const int place = __shfl_sync(~0u, own, row);
+            if (place < 0 || column >= n) continue;
+            const long long at = (long long)place * ldc + column;
+            const float value[1] = {strip[row * PITCH + lane]};
+            finish_all(c, value, operands_at<1>(at, column, 1, bias, z0, z1), at, place, 1);
+        }
+    }
+}
+
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -210,6 +243,8 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES_A * stage_a;
     const Barriers barriers(tiles_b + STAGES_B * BYTES_B);
+    float* const strips = (float*)(shared + STAGES_A * stage_a + STAGES_B * BYTES_B)
+                          + (STAGES_A + STAGES_B) * 4;
     const Work work = {tiles, tiles_n, chunks, w.taps};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES_A; ++i) {
@@ -276,10 +311,15 @@ mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap 
         settle(sums);
         leave();
         if constexpr (KEPT) of_b = {};
+        const int n0 = tile % tiles_n * BN;
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i)
-            store(sums[i], c, bias, z0, z1,
-                  tile / tiles_n * BM + (group * BLOCKS + i) * 64 + warp * 16, m,
-                  tile % tiles_n * BN, n, ldc, w);
+        for (int i = 0; i < BLOCKS; ++i) {
+            const int m0 = tile / tiles_n * BM + (group * BLOCKS + i) * 64 + warp * 16;
+            if constexpr (STRIPS)
+                store_rows(sums[i], strips + (group * 4 + warp) * 16 * PITCH, c, bias, z0, z1, m0, m, n0, n,
+                           ldc, w);
+            else
+                store(sums[i], c, bias, z0, z1, m0, m, n0, n, ldc, w);
+        }
     }
 }
