@@ -1,12 +1,12 @@
 """Samples of onnxruntime's operators: drawn by seed, run here and in onnxruntime's CPU.
 
 A family's table has a `Draw` for each operator: a function of a random generator that returns a
-`Sample`. onnxruntime's CPU has many of the operators in float32 alone; `expected` asks it for that.
+`Sample`. All samples of an operator are nodes of one model, so that each runtime makes one session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,10 +35,11 @@ class Sample:
         outputs: which outputs are asked for.
         constants: names of the inputs that are initializers.
         domain: the operator's.
-        typed: dtypes of outputs that onnxruntime wants to be told.
         wide: whether onnxruntime's CPU has the operator in float32 only.
+        typed: dtypes of outputs that onnxruntime wants to be told.
         loose: factor of the tolerance.
         counts: which elements of an output are defined, where not all of them are.
+        instead: what the operator computes, of its inputs, where onnxruntime's CPU does not run it.
     """
 
     op: str
@@ -51,6 +52,7 @@ class Sample:
     typed: dict[int, str] = field(default_factory=dict)
     loose: float = 1.0
     counts: dict[int, Array] = field(default_factory=dict)
+    instead: Callable[..., list[Array]] | None = None
 
     def __str__(self) -> str:
         inputs = ", ".join(
@@ -59,47 +61,73 @@ class Sample:
         return f"{self.op}({inputs}; {self.attributes}; outputs {self.outputs})"
 
     @property
-    def feeds(self) -> dict[str, Array]:
-        """What a caller gives."""
-        return {n: x for n, x in self.inputs.items() if x is not None and n not in self.constants}
+    def given(self) -> dict[str, Array]:
+        """The inputs that are not left out."""
+        return {n: x for n, x in self.inputs.items() if x is not None}
+
+    @property
+    def results(self) -> list[int]:
+        """The positions of the outputs that are asked for."""
+        return [i for i, wanted in enumerate(self.outputs) if wanted]
 
 
 Draw = Callable[[np.random.Generator], Sample]
 
 
-def model_of(sample: Sample, *, symbolic: bool = False) -> onnx.ModelProto:
-    """Return the model of a sample.
+def _named(samples: Sample | Sequence[Sample]) -> dict[str, Sample]:
+    """Return samples by what stands before their names: nothing for one alone."""
+    if isinstance(samples, Sample):
+        return {"": samples}
+    return {f"s{i}_": sample for i, sample in enumerate(samples)}
+
+
+def feeds_of(samples: Sample | Sequence[Sample]) -> dict[str, Array]:
+    """Return what a caller of `model_of` gives."""
+    return {
+        prefix + n: x
+        for prefix, sample in _named(samples).items()
+        for n, x in sample.given.items()
+        if n not in sample.constants
+    }
+
+
+def model_of(samples: Sample | Sequence[Sample], *, symbolic: bool = False) -> onnx.ModelProto:
+    """Return a model with a node for each sample.
 
     Args:
-        sample: the node.
-        symbolic: give every axis but the last a symbol of its own.
+        samples: the nodes; the names of one alone are those of its inputs, and y0, y1, ….
+        symbolic: give every axis of an input but the last a symbol of its own.
     """
-    outputs = [f"y{i}" if wanted else "" for i, wanted in enumerate(sample.outputs)]
-    inputs = [n if x is not None else "" for n, x in sample.inputs.items()]
-    while inputs and not inputs[-1]:
-        inputs.pop()
-    node = helper.make_node(
-        sample.op, inputs, outputs, name="node", domain=sample.domain, **sample.attributes
-    )
+    nodes, results, weights = [], [], []
+    for at, sample in _named(samples).items():
+        outputs = [f"{at}y{k}" if wanted else "" for k, wanted in enumerate(sample.outputs)]
+        inputs = [at + n if x is not None else "" for n, x in sample.inputs.items()]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        nodes.append(
+            helper.make_node(
+                sample.op, inputs, outputs, f"{at}node", domain=sample.domain, **sample.attributes
+            )
+        )
+        results += [_result(n, sample.typed.get(k)) for k, n in enumerate(outputs) if n]
+        weights += [
+            onnx.numpy_helper.from_array(x, at + n)
+            for n, x in sample.given.items()
+            if n in sample.constants
+        ]
     infos = [
         helper.make_tensor_value_info(n, TO_ONNX[x.dtype], _shape(n, x, symbolic))
-        for n, x in sample.feeds.items()
+        for n, x in feeds_of(samples).items()
     ]
-    weights = [
-        onnx.numpy_helper.from_array(x, n)
-        for n, x in sample.inputs.items()
-        if x is not None and n in sample.constants
-    ]
-    results = [
-        helper.make_tensor_value_info(n, TO_ONNX[np.dtype(sample.typed[i])], None)
-        if i in sample.typed
-        else onnx.ValueInfoProto(name=n)
-        for i, n in enumerate(outputs)
-        if n
-    ]
-    graph = helper.make_graph([node], "g", infos, results, weights)
+    graph = helper.make_graph(nodes, "g", infos, results, weights)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _result(name: str, dtype: str | None) -> onnx.ValueInfoProto:
+    if dtype is None:
+        return onnx.ValueInfoProto(name=name)
+    return helper.make_tensor_value_info(name, TO_ONNX[np.dtype(dtype)], None)
 
 
 def _shape(name: str, x: Array, symbolic: bool) -> list[int | str]:
@@ -108,71 +136,89 @@ def _shape(name: str, x: Array, symbolic: bool) -> list[int | str]:
     return [*(f"{name}_{axis}" for axis in range(x.ndim - 1)), x.shape[-1]]
 
 
-def expected(sample: Sample) -> list[Array]:
-    """Return what onnxruntime's CPU computes, in the dtypes that the sample asks for."""
-    wider = sample
-    if sample.wide:
-        inputs = {n: None if x is None else _wide(x) for n, x in sample.inputs.items()}
-        typed = dict.fromkeys(sample.typed, "float32")
-        wider = replace(sample, inputs=inputs, typed=typed)
+def _by_sample(samples: Sequence[Sample], flat: Iterator[Array]) -> list[list[Array]]:
+    return [[np.asarray(next(flat)) for _ in sample.results] for sample in samples]
+
+
+def expected(samples: Sequence[Sample]) -> list[list[Array]]:
+    """Return what onnxruntime's CPU computes of each sample; half floats may come in float32."""
+    run = [_widened(sample) for sample in samples if sample.instead is None]
+    found = iter(_by_sample(run, iter(_onnxruntime(run))) if run else [])
+    return [
+        sample.instead(*sample.inputs.values()) if sample.instead else next(found)
+        for sample in samples
+    ]
+
+
+def _onnxruntime(samples: Sequence[Sample]) -> Sequence[Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model_of(wider).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return [np.asarray(each) for each in session.run(None, wider.feeds)]
+    proto = model_of(samples).SerializeToString()
+    session = onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds_of(samples))
+
+
+def _widened(sample: Sample) -> Sample:
+    if not sample.wide:
+        return sample
+    inputs = {n: None if x is None else _wide(x) for n, x in sample.inputs.items()}
+    return replace(sample, inputs=inputs, typed=dict.fromkeys(sample.typed, "float32"))
 
 
 def _wide(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype in (float16, bfloat16) else x
 
 
-def check(sample: Sample, *, symbolic: bool = False, **options: Any) -> None:
-    """Hold what tercet computes against onnxruntime's CPU.
+def against(
+    samples: Sequence[Sample],
+    wanted: Sequence[Sequence[Array]],
+    *,
+    symbolic: bool = False,
+    **options: Any,
+) -> None:
+    """Hold what tercet computes against these results.
 
     Raises:
         AssertionError: with the sample, where they differ.
     """
-    against(sample, expected(sample), symbolic=symbolic, **options)
+    with tercet.load(model_of(samples, symbolic=symbolic), **options) as loaded:
+        found = _by_sample(samples, iter(loaded.run(feeds_of(samples)).values()))
+    for sample, mine, theirs in zip(samples, found, wanted, strict=True):
+        for position, a, b in zip(sample.results, mine, theirs, strict=True):
+            where = f"output {position} of {sample}"
+            assert a.shape == b.shape, f"{where}: {a.shape}, expected {b.shape}"
+            if (counts := sample.counts.get(position)) is not None:
+                a, b = (np.where(counts, x, np.zeros((), x.dtype)) for x in (a, b))
+            _close(a, b, sample, where)
 
 
-def against(
-    sample: Sample, wanted: Sequence[Array], *, symbolic: bool = False, **options: Any
-) -> None:
-    """Hold what tercet computes against these results."""
-    with tercet.load(model_of(sample, symbolic=symbolic), **options) as loaded:
-        found = loaded.run(sample.feeds)
-    for i, (mine, theirs) in enumerate(zip(found.values(), wanted, strict=True)):
-        assert mine.shape == theirs.shape, f"output {i} of {sample}: {mine.shape} {theirs.shape}"
-        if not np.issubdtype(theirs.dtype, np.inexact) and theirs.dtype != bfloat16:
-            np.testing.assert_array_equal(mine, theirs, err_msg=f"output {i} of {sample}")
-            continue
-        position = [at for at, wanted in enumerate(sample.outputs) if wanted][i]
-        if (counts := sample.counts.get(position)) is not None:
-            mine, theirs = (np.where(counts, x, np.zeros((), x.dtype)) for x in (mine, theirs))
-        close(mine, theirs, sample, i)
-
-
-def close(mine: Array, theirs: Array, sample: Sample, i: int) -> None:
-    """Hold floats against each other, by the greatest of them."""
+def _close(mine: Array, theirs: Array, sample: Sample, where: str) -> None:
+    """Hold results against each other, floats by the greatest of them."""
+    if mine.dtype not in TOLERANCE:
+        np.testing.assert_array_equal(mine, theirs, err_msg=where)
+        return
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
     finite = np.isfinite(b)
-    assert (np.isfinite(a) == finite).all(), f"output {i} of {sample}"
+    assert (np.isfinite(a) == finite).all(), where
     scale = max(1.0, float(np.abs(b[finite]).max(initial=0)))
     error = float(np.abs(a - b)[finite].max(initial=0)) / scale
     limit = sample.loose * TOLERANCE[mine.dtype]
-    assert error <= limit, f"output {i} of {sample}: {error:.2e} > {limit:.2e}"
+    assert error <= limit, f"{where}: {error:.2e} > {limit:.2e}"
 
 
-def unclaimed(sample: Sample) -> list[str]:
-    """Return what the cuda backend would not run of a sample, planned without a GPU.
+def unclaimed(samples: Sequence[Sample]) -> list[str]:
+    """Return what the cuda backend would not run of samples, planned without a GPU.
 
     A scalar says how long something is, which a plan has to know.
     """
-    scalars = tuple(n for n, x in sample.inputs.items() if x is not None and not x.ndim)
-    sample = replace(sample, constants=(*sample.constants, *scalars))
-    found = tercet.inspect(model_of(sample), placement="cuda", target="sm_90a")
+    fixed = [
+        replace(
+            each, constants=(*each.constants, *(n for n, x in each.given.items() if not x.ndim))
+        )
+        for each in samples
+    ]
+    found = tercet.inspect(model_of(fixed), placement="cuda", target="sm_90a")
     return [
         str(row)
         for row in found.placement or ()

@@ -9,12 +9,19 @@ from .declaration import CONTRIB, DOMAIN, Contrib
 #: Operators of the domain com.microsoft, by the module here that states them.
 MODULES: dict[str, str] = {
     "activations": "BiasGelu FastGelu Gelu QuickGelu",
+    "convolution": "FusedConv NhwcConv NhwcFusedConv NhwcMaxPool",
+    "diffusion": "BiasAdd BiasSplitGelu GroupNorm SkipGroupNorm",
+    "embedding": "EmbedLayerNormalization",
+    "gated": "GatedAdd GatedRMSNorm LinearAttention LinearAttentionGate",
     "grouped_query": "GroupQueryAttention",
     "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",
+    "products": "FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu TransposeMatMul",
     "rotary": "RotaryEmbedding",
     "self_attention": "Attention",
+    "twins": "BiasSoftmax ExpandDims GatherND GridSample IsAllFinite Pad Range TorchEmbedding "
+    "Trilu Unique",
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})

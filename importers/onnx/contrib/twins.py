@@ -1,0 +1,116 @@
+"""Operators that onnxruntime had before ONNX, which has them under another name or signature."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ....runtime.ir import dtypes
+from .builder import Builder
+from .declaration import Anything, Index, Int32, Int64, Kind, Results, T, contrib
+
+Number = Annotated[str, Kind("T", dtypes.FLOATS | dtypes.INTEGERS)]
+Grid = Annotated[str, Kind("G", frozenset(dtypes.TO_ONNX))]
+
+
+@contrib("Pad")
+def pad(b: Builder, x: T, pads: Int64, value: T | None = None, *, mode: str = "constant") -> str:
+    """Pad with widths in one row."""
+    if value is not None:
+        value = b.Reshape(value, b.ints())
+    return b.Pad(x, b.Reshape(pads, b.ints(-1)), value, mode=mode)
+
+
+@contrib("Range")
+def range_(b: Builder, start: Number, limit: Number, delta: Number | None = None) -> str:
+    """Range of scalars or vectors of one element."""
+    step = delta if delta is not None else b.number(1, start)
+    return b.Range(*(b.Reshape(each, b.ints()) for each in (start, limit, step)))
+
+
+@contrib("Trilu")
+def trilu(b: Builder, x: Anything, k: Int64 | None = None, *, upper: int = 1) -> str:
+    """ONNX's Trilu."""
+    return b.Trilu(x, k, upper=upper)
+
+
+@contrib("GatherND")
+def gather_nd(b: Builder, data: Anything, indices: Index) -> str:
+    """ONNX's GatherND, with indices of 32 bits as well."""
+    return b.GatherND(data, b.cast(indices, dtypes.int64))
+
+
+@contrib("ExpandDims")
+def expand_dims(b: Builder, x: Anything, axis: Int32) -> str:
+    """Unsqueeze of one axis."""
+    return b.Unsqueeze(x, b.cast(b.Reshape(axis, b.ints(-1)), dtypes.int64))
+
+
+@contrib("Unique", outputs=(3, 3))
+def unique(b: Builder, x: Anything) -> Results:
+    """The distinct elements in order, where each one lies among them, and how often it occurs."""
+    b.rank(x, 1)
+    y, _, where, counts = b.chosen("Unique", (True, False, True, True), x, sorted=0)
+    return y, where, counts
+
+
+@contrib("GridSample")
+def grid_sample(
+    b: Builder,
+    x: Grid,
+    grid: Grid,
+    *,
+    align_corners: int = 0,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+) -> str:
+    """ONNX's GridSample, whose modes have other names."""
+    names = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}
+    if mode not in names:
+        raise b.error(f"mode='{mode}'; expected {', '.join(names)}")
+    how = names[mode]
+    return b.GridSample(x, grid, align_corners=align_corners, mode=how, padding_mode=padding_mode)
+
+
+@contrib("BiasSoftmax")
+def bias_softmax(b: Builder, data: T, bias: T, *, axis: int = 1, is_inner_broadcast: int) -> str:
+    """Softmax of data + bias over all axes from `axis` on; the bias lacks axes of data."""
+    rank, inner = b.rank(data), b.rank(bias)
+    axis += rank if axis < 0 else 0
+    if is_inner_broadcast and inner < rank:
+        missing = rank - inner
+        first = max(axis - missing, 0)
+        bias = b.Unsqueeze(bias, b.ints(*range(first, first + missing)))
+    total = b.Add(data, bias)
+    if axis == rank - 1:
+        return b.Softmax(total, axis=axis)
+    flat = b.Softmax(b.Flatten(total, axis=axis), axis=1)
+    return b.Reshape(flat, b.Shape(total))
+
+
+@contrib("IsAllFinite")
+def is_all_finite(b: Builder, *tensors: T, isinf_only: int = 0, isnan_only: int = 0) -> str:
+    """Whether no element is an infinity or a NaN, or neither of one of them."""
+    found = [b.Reshape(_strange(b, x, isinf_only, isnan_only), b.ints(-1)) for x in tensors]
+    whole = found[0] if len(found) == 1 else b.Concat(*found, axis=0)
+    most = b.ReduceMax(b.cast(whole, dtypes.int32), keepdims=0)
+    return b.Equal(most, b.constant(np.array(0, np.int32)))
+
+
+def _strange(b: Builder, x: str, isinf_only: int, isnan_only: int) -> str:
+    if isnan_only:
+        return b.IsNaN(x)
+    return b.IsInf(x) if isinf_only else b.Or(b.IsNaN(x), b.IsInf(x))
+
+
+@contrib("TorchEmbedding")
+def torch_embedding(
+    b: Builder,
+    weight: Anything,
+    indices: Int64,
+    padding_idx: Int64 | None = None,
+    scale_grad_by_freq: Annotated[str, Kind("B", frozenset({dtypes.bool_}))] | None = None,
+) -> str:
+    """Rows of a table."""
+    return b.Gather(weight, indices, axis=0)

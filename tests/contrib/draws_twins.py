@@ -1,0 +1,205 @@
+"""Samples of operators that ONNX has under another name or signature, and of gates."""
+
+from typing import Any
+
+import numpy as np
+
+from .draws_simple import DTYPES, Rng, floats, perhaps
+from .samples import Draw, Sample
+
+Inputs = dict[str, np.ndarray | None]
+
+
+def pad(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    shape = [int(rng.integers(2, 5)) for _ in range(rng.integers(1, 4))]
+    mode = str(rng.choice(["constant", "reflect", "edge"]))
+    pads = rng.integers(-1 if mode == "constant" else 0, 2, 2 * len(shape))
+    value = np.array([0.5] if rng.random() < 0.5 else 0.5, dtype)
+    inputs: Inputs = {
+        "x": floats(rng, *shape, dtype=dtype),
+        "pads": pads.astype(np.int64).reshape((1, -1) if rng.random() < 0.5 else -1),
+        "value": perhaps(rng, value) if mode == "constant" else None,
+    }
+    constants = ("pads",)
+    return Sample("Pad", inputs, {"mode": mode}, constants=constants, wide=dtype == "float16")
+
+
+def range_(rng: Rng) -> Sample:
+    dtype = str(rng.choice(["int16", "int32", "int64", "float32", "float64"]))
+    step = int(rng.choice([1, 2, -1, -3]))
+    start = int(rng.integers(-5, 5))
+    limit = start + step * int(rng.integers(0, 6))
+    shape = () if rng.random() < 0.5 else (1,)
+    delta = np.full(shape, step, dtype)
+    inputs: Inputs = {
+        "start": np.full(shape, start, dtype),
+        "limit": np.full(shape, limit, dtype),
+        "delta": delta if step != 1 else perhaps(rng, delta),
+    }
+    return Sample("Range", inputs, constants=("start", "limit", "delta"))
+
+
+def trilu(rng: Rng) -> Sample:
+    shape = [int(rng.integers(1, 5)) for _ in range(rng.integers(2, 4))]
+    dtype = str(rng.choice(["float32", "float64", "int64"]))
+    k = np.array(int(rng.integers(-4, 5)), np.int64)
+    inputs: Inputs = {"x": (10 * floats(rng, *shape)).astype(dtype), "k": perhaps(rng, k)}
+    return Sample("Trilu", inputs, {"upper": int(rng.integers(2))}, constants=("k",))
+
+
+def gather_nd(rng: Rng) -> Sample:
+    shape = [int(rng.integers(1, 5)) for _ in range(rng.integers(1, 4))]
+    depth = int(rng.integers(1, len(shape) + 1))
+    outer = [int(rng.integers(1, 4)) for _ in range(rng.integers(0, 3))]
+    indices = np.stack([rng.integers(0, size, outer) for size in shape[:depth]], -1)
+    inputs: Inputs = {
+        "data": floats(rng, *shape),
+        "indices": indices.astype(str(rng.choice(["int32", "int64"]))),
+    }
+    return Sample("GatherND", inputs)
+
+
+def expand_dims(rng: Rng) -> Sample:
+    shape = [int(rng.integers(1, 5)) for _ in range(rng.integers(1, 4))]
+    axis = np.array(int(rng.integers(-len(shape), len(shape) + 1)), np.int32)
+    return Sample("ExpandDims", {"x": floats(rng, *shape), "axis": axis}, constants=("axis",))
+
+
+def unique(rng: Rng) -> Sample:
+    x = rng.integers(0, 5, int(rng.integers(1, 12))).astype(np.float32)
+    return Sample("Unique", {"x": x}, outputs=(True, True, True))
+
+
+def grid_sample(rng: Rng) -> Sample:
+    n, c, h, w, oh, ow = (int(rng.integers(1, 5)) for _ in range(6))
+    grid = (2.4 * rng.random((n, oh, ow, 2)) - 1.2).astype(np.float32)
+    how: dict[str, Any] = {
+        "mode": str(rng.choice(["bilinear", "nearest", "bicubic"])),
+        "padding_mode": str(rng.choice(["zeros", "border", "reflection"])),
+        "align_corners": int(rng.integers(2)),
+    }
+    if how["mode"] == "bicubic" and how["padding_mode"] == "border":
+        how["padding_mode"] = "zeros"  # a ruling of ONNX's GridSample: onnxruntime clamps too late
+    inputs: Inputs = {"x": floats(rng, n, c, h + 1, w + 1), "grid": grid}
+    return Sample("GridSample", inputs, how, loose=5)
+
+
+def gate(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, t, h = (int(rng.integers(1, 5)) for _ in range(3))
+    both = rng.random() < 0.5
+    inputs: Inputs = {
+        "a": floats(rng, b, t, h, dtype=dtype),
+        "dt_bias": floats(rng, h),
+        "decay_scale": floats(rng, h),
+        "b": floats(rng, b, t, h, dtype=dtype) if both else None,
+    }
+    outputs = (True, True) if both else (True,)
+    return Sample("LinearAttentionGate", inputs, {}, outputs)
+
+
+def gated_norm(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, t, h, c = (int(rng.integers(1, 5)) for _ in range(4))
+    inputs: Inputs = {
+        "x": floats(rng, b, t, h * c, dtype=dtype),
+        "scale": floats(rng, c, dtype=dtype),
+        "gate": floats(rng, b, t, h * c, dtype=dtype),
+    }
+    how: dict[str, Any] = {"activation": str(rng.choice(["silu", "swish", "sigmoid"]))}
+    how |= {"epsilon": 1e-3} if rng.random() < 0.5 else {}
+    return Sample("GatedRMSNorm", inputs, how, loose=2)
+
+
+def gated_add(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, t, c = (int(rng.integers(1, 5)) for _ in range(3))
+    inputs: Inputs = {
+        "x": floats(rng, b, t, c, dtype=dtype),
+        "y": floats(rng, b, t, c, dtype=dtype),
+        "gate": floats(rng, b, t, 1, dtype=dtype),
+    }
+    return Sample("GatedAdd", inputs)
+
+
+def linear_attention(rng: Rng) -> Sample:
+    b, t, heads, times, size, inner = (int(rng.integers(1, 4)) for _ in range(6))
+    rule = str(rng.choice(["linear", "gated", "delta", "gated_delta"]))
+    by_head = rng.random() < 0.5
+    key = floats(rng, b, t, heads, size)
+    key /= np.linalg.norm(key, axis=-1, keepdims=True)
+    inputs: Inputs = {
+        "query": floats(rng, b, t, heads * times * size),
+        "key": key.reshape(b, t, -1),
+        "value": floats(rng, b, t, heads * inner),
+        "past_state": perhaps(rng, floats(rng, b, heads, size, inner)),
+        "decay": -np.abs(floats(rng, b, t, heads * (1 if by_head else size)))
+        if "gated" in rule
+        else None,
+        "beta": rng.random((b, t, heads)).astype(np.float32) if "delta" in rule else None,
+    }
+    how = {"q_num_heads": heads * times, "kv_num_heads": heads, "update_rule": rule}
+    return Sample("LinearAttention", inputs, how, (True, True), loose=4)
+
+
+def bias_softmax(rng: Rng) -> Sample:
+    shape = [int(rng.integers(1, 4)) for _ in range(4)]
+    axis = int(rng.integers(1, 4))
+    inner = int(rng.integers(2))
+    # The bias lacks axes from another one on up to `axis`, or all of those before.
+    lost = int(rng.integers(0, axis))
+    bias = shape[:lost] + shape[axis:] if inner else shape[axis:]
+    if not inner:
+        lost = 0
+    data = floats(rng, *shape)
+    added = floats(rng, *bias)
+
+    def instead(x: Any, y: Any) -> list:
+        whole = y.reshape([*shape[:lost], *[1] * (axis - lost), *shape[axis:]])
+        total = (x + whole).reshape(int(np.prod(shape[:axis])), -1)
+        e = np.exp(total - total.max(-1, keepdims=True))
+        return [(e / e.sum(-1, keepdims=True)).reshape(shape)]
+
+    how = {"axis": axis, "is_inner_broadcast": inner}
+    return Sample("BiasSoftmax", {"data": data, "bias": added}, how, instead=instead)
+
+
+def all_finite(rng: Rng) -> Sample:
+    inputs: Inputs = {}
+    for i in range(int(rng.integers(1, 4))):
+        x = floats(rng, int(rng.integers(1, 5)), 2)
+        if rng.random() < 0.3:
+            x[0, 0] = rng.choice([np.nan, np.inf, -np.inf])
+        inputs[f"x{i}"] = x
+    how = [{}, {"isinf_only": 1}, {"isnan_only": 1}][rng.integers(3)]
+
+    def instead(*tensors: Any) -> list:
+        flat = np.concatenate([x.ravel() for x in tensors])
+        odd = np.isnan(flat) if "isnan_only" in how else ~np.isfinite(flat)
+        return [np.array(not (np.isinf(flat) if "isinf_only" in how else odd).any())]
+
+    return Sample("IsAllFinite", inputs, how, instead=instead)
+
+
+def torch_embedding(rng: Rng) -> Sample:
+    inputs: Inputs = {"weight": floats(rng, 6, 3), "indices": rng.integers(0, 6, (2, 3))}
+    return Sample("TorchEmbedding", inputs, instead=lambda w, i: [w[i]])
+
+
+DRAWS: dict[str, Draw] = {
+    "BiasSoftmax": bias_softmax,
+    "IsAllFinite": all_finite,
+    "TorchEmbedding": torch_embedding,
+    "Pad": pad,
+    "Range": range_,
+    "Trilu": trilu,
+    "GatherND": gather_nd,
+    "ExpandDims": expand_dims,
+    "Unique": unique,
+    "GridSample": grid_sample,
+    "LinearAttentionGate": gate,
+    "GatedRMSNorm": gated_norm,
+    "GatedAdd": gated_add,
+    "LinearAttention": linear_attention,
+}
