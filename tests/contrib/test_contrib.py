@@ -6,6 +6,7 @@ import pytest
 from .draws_attention import DRAWS as ATTENTION
 from .draws_packed import DRAWS as PACKED
 from .draws_products import DRAWS as PRODUCTS
+from .draws_quantized import DRAWS as QUANTIZED
 from .draws_simple import DRAWS as SIMPLE
 from .draws_twins import DRAWS as TWINS
 from .samples import Draw, against, expected, unclaimed
@@ -14,6 +15,7 @@ DRAWS: dict[str, Draw] = {
     **ATTENTION,
     **PACKED,
     **PRODUCTS,
+    **QUANTIZED,
     **SIMPLE,
     **TWINS,
 }

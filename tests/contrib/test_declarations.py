@@ -11,7 +11,12 @@ from tercet.runtime.ir.dtypes import name_of
 
 SCHEMAS = {(s.domain, s.name): s for s in get_all_operator_schema()}
 #: ONNX's names of dtypes that numpy calls otherwise.
-WORDS = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn"}
+WORDS = {
+    "float": "float32",
+    "double": "float64",
+    "float4e2m1": "float4_e2m1fn",
+    **{f"float8{kind}": f"float8_{kind}" for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")},
+}
 
 
 @pytest.mark.parametrize("key", names(), ids=lambda key: "::".join(key))

@@ -18,6 +18,11 @@ MODULES: dict[str, str] = {
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",
     "products": "FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu TransposeMatMul",
+    "quantized_elementwise": "DequantizeLinear MulInteger QLinearAdd QLinearConcat "
+    "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere QuantizeLinear",
+    "quantized_products": "DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat QGemm",
+    "quantized_rows": "QLinearAveragePool QLinearConv QLinearGlobalAveragePool QLinearReduceMean "
+    "QLinearSoftmax",
     "rotary": "RotaryEmbedding",
     "self_attention": "Attention",
     "twins": "BiasSoftmax ExpandDims GatherND GridSample IsAllFinite Pad Range TorchEmbedding "

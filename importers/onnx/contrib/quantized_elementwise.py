@@ -1,0 +1,167 @@
+"""Elementwise operators on bytes, and those that quantize, which came before ONNX's own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ....runtime.ir import dtypes
+from .builder import Builder
+from .declaration import Anything, Float32, Kind, contrib
+from .quantized import Q, dequantized, quantized
+
+_WHOLE = frozenset(
+    {
+        *(dtypes.int4, dtypes.uint4, dtypes.int8, dtypes.uint8),
+        *(dtypes.int16, dtypes.uint16, dtypes.int32),
+    }
+)
+#: What there is to dequantize, and what can be quantized to.
+Wide = Annotated[str, Kind("T1", _WHOLE)]
+Narrow = Annotated[str, Kind("T2", _WHOLE - {dtypes.int32})]
+Scaled = Annotated[str, Kind("S", frozenset({dtypes.float32, dtypes.float16}))]
+Bool = Annotated[str, Kind("B", frozenset({dtypes.bool_}))]
+
+
+@contrib("DequantizeLinear")
+def dequantize_linear(
+    b: Builder,
+    x: Wide,
+    x_scale: Scaled,
+    x_zero_point: Wide | None = None,
+    *,
+    axis: int | None = None,
+) -> str:
+    """ONNX's own, where an axis that is not given means one scale for all."""
+    return b.DequantizeLinear(x, x_scale, x_zero_point, axis=axis)
+
+
+@contrib("QuantizeLinear")
+def quantize_linear(
+    b: Builder,
+    x: Scaled,
+    y_scale: Scaled,
+    y_zero_point: Narrow | None = None,
+    *,
+    axis: int | None = None,
+) -> str:
+    """ONNX's own, where an axis that is not given means one scale for all."""
+    return b.QuantizeLinear(x, y_scale, y_zero_point, axis=axis)
+
+
+@contrib("QLinearAdd", "QLinearMul")
+def q_linear_binary(
+    b: Builder,
+    a: Q,
+    a_scale: Float32,
+    a_zero_point: Q | None,
+    other: Q,
+    b_scale: Float32,
+    b_zero_point: Q | None,
+    c_scale: Float32,
+    c_zero_point: Q | None = None,
+) -> str:
+    """Quantized sum or product of what a and b stand for."""
+    left, right = (
+        dequantized(b, a, a_scale, a_zero_point),
+        dequantized(b, other, b_scale, b_zero_point),
+    )
+    y = (b.Add if b.node.op == "QLinearAdd" else b.Mul)(left, right)
+    return quantized(b, y, c_scale, c_zero_point, a)
+
+
+@contrib("QLinearSigmoid")
+def q_linear_sigmoid(
+    b: Builder,
+    x: Q,
+    x_scale: Float32,
+    x_zero_point: Q | None,
+    y_scale: Float32,
+    y_zero_point: Q | None = None,
+) -> str:
+    """Quantized sigmoid of what x stands for."""
+    y = b.Sigmoid(dequantized(b, x, x_scale, x_zero_point))
+    return quantized(b, y, y_scale, y_zero_point, x)
+
+
+@contrib("QLinearLeakyRelu")
+def q_linear_leaky_relu(
+    b: Builder,
+    x: Q,
+    x_scale: Float32,
+    x_zero_point: Q | None,
+    y_scale: Float32,
+    y_zero_point: Q | None = None,
+    *,
+    alpha: float = 0.01,
+) -> str:
+    """Quantized LeakyRelu of what x stands for."""
+    y = b.LeakyRelu(dequantized(b, x, x_scale, x_zero_point), alpha=alpha)
+    return quantized(b, y, y_scale, y_zero_point, x)
+
+
+@contrib("QLinearWhere")
+def q_linear_where(
+    b: Builder,
+    condition: Bool,
+    x: Q,
+    x_scale: Float32,
+    x_zero_point: Q,
+    y: Q,
+    y_scale: Float32,
+    y_zero_point: Q,
+    z_scale: Float32,
+    z_zero_point: Q,
+) -> str:
+    """Elements of x or y, of which each is quantized anew."""
+    left = quantized(b, dequantized(b, x, x_scale, x_zero_point), z_scale, z_zero_point, x)
+    right = quantized(b, dequantized(b, y, y_scale, y_zero_point), z_scale, z_zero_point, y)
+    return b.Where(condition, left, right)
+
+
+@contrib("QLinearConcat")
+def q_linear_concat(
+    b: Builder, y_scale: Float32, y_zero_point: Q, *inputs: Anything, axis: int
+) -> str:
+    """Tensors one behind the other, each given with its scale and its zero point."""
+    if not inputs or len(inputs) % 3:
+        raise b.error(
+            f"has {len(inputs)} inputs behind the scale and the zero point of the result; "
+            "expected a tensor, its scale and its zero point for each part"
+        )
+    parts = [
+        _requantized(b, *inputs[i : i + 3], y_scale, y_zero_point) for i in range(0, len(inputs), 3)
+    ]
+    return b.Concat(*parts, axis=axis)
+
+
+def _requantized(
+    b: Builder, x: str, scale: str, zero_point: str, y_scale: str, y_zero_point: str
+) -> str:
+    """Return bytes with another scale and zero point; the same ones leave them as they are."""
+    pairs = ((scale, y_scale), (zero_point, y_zero_point))
+    if all(a == c or _are_equal(b.value(a), b.value(c)) for a, c in pairs):
+        return x
+    return quantized(b, dequantized(b, x, scale, zero_point), y_scale, y_zero_point, x)
+
+
+def _are_equal(a: object, c: object) -> bool:
+    if not isinstance(a, np.ndarray) or not isinstance(c, np.ndarray):
+        return False
+    return a.dtype == c.dtype and bool(
+        a.size == c.size == 1 and (a.reshape(-1) == c.reshape(-1))[0]
+    )
+
+
+@contrib("MulInteger")
+def mul_integer(
+    b: Builder, a: Q, a_zero_point: Q | None, other: Q, b_zero_point: Q | None = None
+) -> str:
+    """(a - a_zero_point) * (b - b_zero_point) as int32."""
+    return b.Mul(_centred(b, a, a_zero_point), _centred(b, other, b_zero_point))
+
+
+def _centred(b: Builder, x: str, zero_point: str | None) -> str:
+    wide = b.cast(x, dtypes.int32)
+    return wide if zero_point is None else b.Sub(wide, b.cast(zero_point, dtypes.int32))

@@ -1,0 +1,138 @@
+"""Pools, convolution, softmax and mean of bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ....runtime.ir import dtypes
+from .builder import Builder
+from .declaration import Float32, Int32, Kind, contrib
+from .quantized import Q, W, dequantized, last_channels, quantized
+
+#: The dtype of a result that is told by its own zero point.
+Y = Annotated[str, Kind("Y", frozenset({dtypes.int8, dtypes.uint8}))]
+
+
+@contrib("QLinearSoftmax")
+def q_linear_softmax(
+    b: Builder,
+    x: Q,
+    x_scale: Float32,
+    x_zero_point: Q | None,
+    y_scale: Float32,
+    y_zero_point: Q,
+    *,
+    axis: int = -1,
+    opset: int,
+) -> str:
+    """Softmax along `axis`, before opset 13 over all axes from there on, of what x stands for."""
+    values = dequantized(b, x, x_scale, x_zero_point)
+    if opset < 13:
+        axis += b.rank(x) if axis < 0 else 0
+        y = b.Reshape(b.Softmax(b.Flatten(values, axis=axis), axis=1), b.Shape(x))
+    else:
+        y = b.Softmax(values, axis=axis)
+    return quantized(b, y, y_scale, y_zero_point, x)
+
+
+@contrib("QLinearReduceMean")
+def q_linear_reduce_mean(
+    b: Builder,
+    data: Q,
+    data_scale: Float32,
+    data_zero_point: Q | None,
+    reduced_scale: Float32,
+    reduced_zero_point: Q | None = None,
+    *,
+    axes: tuple[int, ...],
+    keepdims: int,
+) -> str:
+    """Mean over some axes of what the data stand for."""
+    values = dequantized(b, data, data_scale, data_zero_point)
+    y = b.ReduceMean(values, b.ints(*axes), keepdims=keepdims)
+    return quantized(b, y, reduced_scale, reduced_zero_point, data)
+
+
+@contrib("QLinearAveragePool")
+def q_linear_average_pool(
+    b: Builder,
+    x: Q,
+    x_scale: Float32,
+    x_zero_point: Q | None,
+    y_scale: Float32,
+    y_zero_point: Q | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: tuple[int, ...],
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> str:
+    """AveragePool of what x stands for, [N, C, …], or [N, …, C] with `channels_last`."""
+    values = last_channels(b, dequantized(b, x, x_scale, x_zero_point), channels_last)
+    pooled = b.AveragePool(
+        values,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        kernel_shape=kernel_shape,
+        pads=pads or None,
+        strides=strides or None,
+    )
+    y = last_channels(b, pooled, channels_last, back=True)
+    return quantized(b, y, y_scale, y_zero_point, x)
+
+
+@contrib("QLinearGlobalAveragePool")
+def q_linear_global_average_pool(
+    b: Builder,
+    x: Q,
+    x_scale: Float32,
+    x_zero_point: Q,
+    y_scale: Float32,
+    y_zero_point: Q,
+    *,
+    channels_last: int = 0,
+) -> str:
+    """Mean of every channel of what x stands for."""
+    values = dequantized(b, x, x_scale, x_zero_point)
+    rank = b.rank(x)
+    axes = range(1, rank - 1) if channels_last else range(2, rank)
+    return quantized(b, b.ReduceMean(values, b.ints(*axes)), y_scale, y_zero_point, x)
+
+
+@contrib("QLinearConv")
+def q_linear_conv(
+    b: Builder,
+    x: Q,
+    x_scale: Float32,
+    x_zero_point: Q,
+    w: W,
+    w_scale: Float32,
+    w_zero_point: W,
+    y_scale: Float32,
+    y_zero_point: Y,
+    bias: Int32 | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    channels_last: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> str:
+    """ONNX's own, of [N, C, …], or of [N, …, C] with `channels_last`; weights are [M, C, …]."""
+    y = b.QLinearConv(
+        last_channels(b, x, channels_last),
+        *(x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias),
+        auto_pad=auto_pad,
+        dilations=dilations or None,
+        group=group,
+        kernel_shape=kernel_shape or None,
+        pads=pads or None,
+        strides=strides or None,
+    )
+    return last_channels(b, y, channels_last, back=True)
