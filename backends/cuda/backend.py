@@ -13,7 +13,7 @@ from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Format
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import Answer, RecipeContext, Setting
 from .codegen.elementwise import chain_of, elementwise
-from .codegen.epilogue import no_tail, tail_of
+from .codegen.epilogue import epilogue_of, no_epilogue
 from .device import CudaDevice
 from .driver.step import KernelStep
 from .families import KERNELS
@@ -144,20 +144,24 @@ def recipe_of(
     inputs = tuple(map(tensor, head.inputs))
     context = RecipeContext(head.op, y, inputs, setting, more)
     if y.value not in results:
-        empty = no_tail(y.dtype) if registered.tail else None
-        return registered.build(replace(context, y=None, tail=empty))
+        empty = no_epilogue(y.dtype) if registered.epilogue else None
+        return registered.build(replace(context, y=None, epilogue=empty))
     if group.pool is not None:
         if setting.asked and "tensor_cores" not in setting.asked:
             return f"a pooling behind algorithm '{setting.asked[0]}'"
         before = Tensor(group.nodes[-2].output, y.format)
-        tail = tail_of(group.tail, before, head.output)
-        if isinstance(tail, str):
-            return tail
-        return pooled_convolution(replace(context, tail=tail), before)
-    if not registered.tail:
+        epilogue = epilogue_of(group.epilogue, before, head.output)
+        if isinstance(epilogue, str):
+            return epilogue
+        return pooled_convolution(replace(context, epilogue=epilogue), before)
+    if not registered.epilogue:
         return registered.build(context)
-    tail = tail_of(group.tail, y, head.output)
-    return tail if isinstance(tail, str) else registered.build(replace(context, tail=tail))
+    epilogue = epilogue_of(group.epilogue, y, head.output)
+    return (
+        epilogue
+        if isinstance(epilogue, str)
+        else registered.build(replace(context, epilogue=epilogue))
+    )
 
 
 def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
@@ -209,7 +213,7 @@ def _pitched(
     made = {value for node in group.nodes for value in node.outputs}
     along = {
         value
-        for value in reads_of(group.tail)
+        for value in reads_of(group.epilogue)
         if value not in made and value.tensor.dims == y.tensor.dims
     }
     alone = pitched - along
@@ -226,7 +230,7 @@ def _in_place(group: Group) -> tuple[tuple[Value, Value], ...]:
     windows = () if group.head is None else group.head.reads
     return tuple(
         (y, value)
-        for value in reads_of(group.tail)
+        for value in reads_of(group.epilogue)
         if value not in windows
         and value.tensor.dims == y.tensor.dims
         and value.tensor.dtype.itemsize == y.tensor.dtype.itemsize

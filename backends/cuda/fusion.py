@@ -37,7 +37,7 @@ class Group:
     pool: Node | None = None
 
     @property
-    def tail(self) -> tuple[Node, ...]:
+    def epilogue(self) -> tuple[Node, ...]:
         """The elementwise nodes behind the head, or all of them."""
         if self.head is None:
             return self.nodes
@@ -50,11 +50,11 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
     for node in graph.nodes:
         registered = KERNELS.get(type(node.op))
         if node in free and registered is not None and not in_chains(node):
-            tail = _tail(graph, node, free - taken) if registered.tail else ()
-            taken.update((node, *tail))
-            pool = _pool(graph, node, (node, *tail)[-1].output, free - taken)
+            epilogue = _tail(graph, node, free - taken) if registered.epilogue else ()
+            taken.update((node, *epilogue))
+            pool = _pool(graph, node, (node, *epilogue)[-1].output, free - taken)
             taken.update(pool)
-            yield Group((node, *tail, *pool), node, *pool)
+            yield Group((node, *epilogue, *pool), node, *pool)
     position = {node: i for i, node in enumerate(graph.nodes)}
     for node in reversed(graph.nodes):
         if node in free and node not in taken and in_chains(node):

@@ -332,7 +332,7 @@ def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
 
 def _takes_along(node: Node) -> bool:
     registered = KERNELS.get(type(node.op))
-    return registered is not None and registered.tail
+    return registered is not None and registered.epilogue
 
 
 def wanted(chain: Chain, options: Options) -> Wanted | str:

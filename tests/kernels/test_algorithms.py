@@ -260,7 +260,7 @@ def test_a_choice_that_makes_no_sense_any_more_is_ignored() -> None:
 
 
 def _with(task: Convolution, setting: Setting) -> Convolution:
-    return Convolution(task.op, task.y, task.x, task.w, task.b, task.view, task.tail, setting)
+    return Convolution(task.op, task.y, task.x, task.w, task.b, task.view, task.epilogue, setting)
 
 
 def residual(channels: int) -> Graph:

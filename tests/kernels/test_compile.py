@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends.cuda.codegen.elementwise import ROWS
-from tercet.backends.cuda.codegen.epilogue import NO_TAIL
+from tercet.backends.cuda.codegen.epilogue import NO_EPILOGUE
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm.sources import Rows
 from tercet.backends.cuda.gemm.tables.simt import SIMT
@@ -72,7 +72,7 @@ def gemm_sources() -> list[Source]:
                     "gemm/simt.cu",
                     (("T", "float"),),
                     (*tile.constants(*SIZES), *constants.items()),
-                    NO_TAIL.code,
+                    NO_EPILOGUE.code,
                 )
             )
     return found

@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 import tercet
 from tercet import api
 from tercet.backends import open_backends
-from tercet.backends.cuda.codegen.epilogue import no_tail
+from tercet.backends.cuda.codegen.epilogue import no_epilogue
 from tercet.backends.cuda.gemm.cost import Choice
 from tercet.backends.cuda.gemm.f16 import EIGHTS
 from tercet.backends.cuda.gemm.first_layer import pack_spans, pack_strips
@@ -325,7 +325,7 @@ def bulk_sources() -> Iterator[Source]:
             product = tma.Convolution(gemm, result if pooled else None)
             staging = tma.staged(product, tile, layout)
             assert staging is not None
-            yield tma.multiply(product, no_tail(float16), tile, staging, H200).source
+            yield tma.multiply(product, no_epilogue(float16), tile, staging, H200).source
 
 
 def value(*dims: int) -> Value:

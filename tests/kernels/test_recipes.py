@@ -106,7 +106,11 @@ def test_a_recipe_gets_what_it_names() -> None:
     x, y = tensor(3, 1000), tensor(3, 1000)
     context = RecipeContext(Softmax(), y, (x,), ON_H200)
     assert KERNELS[Softmax].build(context) == softmax(Softmax(), y, x, setting=ON_H200)
-    assert [KERNELS[op].tail for op in (Softmax, BatchNormalization, MatMul)] == [False, True, True]
+    assert [KERNELS[op].epilogue for op in (Softmax, BatchNormalization, MatMul)] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_softmax_is_plain_data() -> None:

@@ -17,7 +17,7 @@ from ..recipe.operands import Tensor
 from ..recipe.targets import Target
 
 if TYPE_CHECKING:
-    from ..codegen.epilogue import Tail
+    from ..codegen.epilogue import Epilogue
     from .selection import Selector
 
 Answer = Recipe | str
@@ -84,7 +84,7 @@ class RecipeContext:
         inputs: the operands, None where one is left out.
         setting: the GPU and the user's choices.
         more: the other outputs, None where nobody reads one.
-        tail: the elementwise nodes behind it; None where nothing can follow.
+        epilogue: the elementwise nodes behind it; None where nothing can follow.
     """
 
     op: Op
@@ -92,7 +92,7 @@ class RecipeContext:
     inputs: tuple[Tensor | None, ...]
     setting: Setting
     more: tuple[Tensor | None, ...] = ()
-    tail: Tail | None = None
+    epilogue: Epilogue | None = None
 
 
 #: Makes a recipe, or says in words why there is none.
@@ -110,7 +110,7 @@ class Kernel:
         follows: whether it takes its tensors in any format, the same one for all of them; perhaps
             only for some nodes.
         formats: the formats that it wants, where they are not plain.
-        tail: it applies an elementwise chain to its results before it stores them.
+        epilogue: it applies an elementwise chain to its results before it stores them.
         outputs: how many outputs it computes at most.
         selector: the algorithms that users and the tuner may choose from.
     """
@@ -118,7 +118,7 @@ class Kernel:
     build: Build
     follows: bool | Callable[[Node], bool] = False
     formats: FormatRule | None = None
-    tail: bool = False
+    epilogue: bool = False
     outputs: int = 1
     selector: Selector[Any] | None = None
 
@@ -151,7 +151,7 @@ def kernel(
     """Register a function that makes recipes; see `Kernel`.
 
     It is called with the operator, the first output and the inputs, and with those of the keywords
-    ``more``, ``setting`` and ``tail`` that it has; see `RecipeContext`.
+    ``more``, ``setting`` and ``epilogue`` that it has; see `RecipeContext`.
     """
 
     def registered(make: Function) -> Function:
@@ -163,7 +163,7 @@ def kernel(
             given = {name: getattr(context, name) for name in wanted}
             return make(context.op, context.y, *context.inputs, **given)
 
-        register(Kernel(build, follows, formats, "tail" in wanted, outputs), *operators)
+        register(Kernel(build, follows, formats, "epilogue" in wanted, outputs), *operators)
         return make
 
     return registered
@@ -173,7 +173,7 @@ def _keywords(make: Callable[..., Answer]) -> tuple[str, ...]:
     """Return the fields of `RecipeContext` that a function wants beside operator and operands."""
     parameters = signature(make).parameters.values()
     names = tuple(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
-    unknown = set(names) - {"more", "setting", "tail"}
+    unknown = set(names) - {"more", "setting", "epilogue"}
     if unknown:
         raise TypeError(f"{make.__name__}: a recipe has no {', '.join(sorted(unknown))}")
     return names

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ....runtime.errors import did_you_mean
 from ....runtime.ir.op import Op
 from ....runtime.plan.backend import Format
-from ..codegen.epilogue import Tail
+from ..codegen.epilogue import Epilogue
 from ..recipe.bounds import as_reason
 from ..recipe.launch import Recipe, launches_of
 from ..recipe.operands import Tensor
@@ -46,7 +46,7 @@ class Task(Protocol):
         ...
 
     @property
-    def tail(self) -> Tail:
+    def epilogue(self) -> Epilogue:
         """What follows on every result."""
         ...
 
@@ -176,7 +176,7 @@ class Selector(Generic[T]):
     def pick(self, task: T) -> Candidate:
         """Return the candidate that is taken; one without a recipe has all reasons."""
         setting = task.setting
-        known = (task.signature, task.tail.title, *setting.asked)
+        known = (task.signature, task.epilogue.title, *setting.asked)
         if known not in setting.picks:
             candidate = self._pick(task)
             setting.picks[known] = (candidate.algorithm, candidate.variant, candidate.reason)
@@ -292,7 +292,7 @@ class Selector(Generic[T]):
 
     def register(self, *operators: type[Op]) -> None:
         """Enter the selector into the table of kernels."""
-        kernel = Kernel(self.build, formats=self.formats, tail=True, selector=self)
+        kernel = Kernel(self.build, formats=self.formats, epilogue=True, selector=self)
         register(kernel, *operators)
 
 

@@ -15,8 +15,8 @@ MAX_OPERANDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """The C++ function ``finish(value, i, row, channel, z0, z1)``, which gives what is stored.
+class Epilogue:
+    """The C++ function ``epilogue(value, i, row, channel, z0, z1)``, which gives what is stored.
 
     Attributes:
         code: the function: `value` is the sum, `i` its place in the result in memory, `row` and
@@ -50,21 +50,21 @@ class Tail:
 def _head(dtype: DType) -> str:
     stored, computed = C_TYPES[dtype], C_TYPES[arithmetic(dtype)]
     return (
-        f"__device__ __forceinline__ {stored} finish({computed} value, long long i, int row, "
+        f"__device__ __forceinline__ {stored} epilogue({computed} value, long long i, int row, "
         f"int channel, const {stored}* z0, const {stored}* z1)"
     )
 
 
-def no_tail(dtype: DType) -> Tail:
-    """Return the tail that stores its argument as it is, rounded to `dtype`."""
-    return Tail(f"{_head(dtype)} {{ return {C_TYPES[dtype]}(value); }}")
+def no_epilogue(dtype: DType) -> Epilogue:
+    """Return the epilogue that stores its argument as it is, rounded to `dtype`."""
+    return Epilogue(f"{_head(dtype)} {{ return {C_TYPES[dtype]}(value); }}")
 
 
-NO_TAIL = no_tail(float32)
+NO_EPILOGUE = no_epilogue(float32)
 
 
-def tail_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Tail | str:
-    """Return elementwise nodes behind a kernel as its tail, or why they are none.
+def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Epilogue | str:
+    """Return elementwise nodes behind a kernel as its epilogue, or why they are none.
 
     Args:
         nodes: a chain in which each reads the one before it; may be empty.
@@ -72,17 +72,17 @@ def tail_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Tail | str:
         first: what the kernel itself computes; of the shape of `y`.
     """
     if not nodes:
-        return no_tail(y.dtype)
-    chain = chain_of(nodes, "tail", first)
+        return no_epilogue(y.dtype)
+    chain = chain_of(nodes, "chain", first)
     if isinstance(chain, str):
         return chain
     is_product = first.producer is not None and isinstance(first.producer.op, MatMul | Gemm)
-    tail = _finish(chain, y, -1 if is_product or y.rank < 3 else 1)
+    epilogue = _epilogue(chain, y, -1 if is_product or y.rank < 3 else 1)
     cheap = all(isinstance(node.op, CHEAP) for node in nodes)
-    return tail if isinstance(tail, str) else replace(tail, is_cheap=cheap)
+    return epilogue if isinstance(epilogue, str) else replace(epilogue, is_cheap=cheap)
 
 
-def _finish(chain: Chain, y: Tensor, axis: int) -> Tail | str:
+def _epilogue(chain: Chain, y: Tensor, axis: int) -> Epilogue | str:
     arguments = ["value"]
     operands: list[Tensor] = []
     for value in chain.operands[1:]:
@@ -99,8 +99,8 @@ def _finish(chain: Chain, y: Tensor, axis: int) -> Tail | str:
         operands.append(operand)
     if len(operands) > MAX_OPERANDS:
         return f"{len(operands)} operands"
-    call = f"{_head(y.dtype)} {{ return tail({', '.join(arguments)}); }}"
-    return Tail(f"{chain.code}\n{call}", tuple(operands), chain.title)
+    call = f"{_head(y.dtype)} {{ return chain({', '.join(arguments)}); }}"
+    return Epilogue(f"{chain.code}\n{call}", tuple(operands), chain.title)
 
 
 def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:

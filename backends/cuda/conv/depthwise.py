@@ -72,7 +72,7 @@ def depthwise(conv: Convolution, variant: str = "") -> Answer:
 
 def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
     """Return the launch of patches of words of channels."""
-    x, y, tail = conv.x, conv.y, conv.tail
+    x, y, epilogue = conv.x, conv.y, conv.epilogue
     count = plane.threads(patch)
     places = (plane.channels // CHANNELS, *reversed(plane.spread(patch)))
     names = ("words", "across", "down")
@@ -82,7 +82,14 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
         args={
-            **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b, **tail.args, "count": count},
+            **{
+                "x": x,
+                "w": weights_of(conv),
+                "y": y,
+                "bias": conv.b,
+                **epilogue.args,
+                "count": count,
+            },
             "p": {
                 **{**plane.geometry, "row_x": x.row, "row_y": y.row},
                 **dict(zip(names, places, strict=True)),
@@ -94,17 +101,17 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
             *(("ROWS", patch[0]), ("COLUMNS", patch[1]), ("VECTOR", CHANNELS)),
-            *epilogue_flags(conv.b, tail),
+            *epilogue_flags(conv.b, epilogue),
         ),
-        code=tail.code,
-        note=f"{times(plane.kernel)} {tail.title}".strip(),
+        code=epilogue.code,
+        note=f"{times(plane.kernel)} {epilogue.title}".strip(),
         pitched=(x, y),
     )
 
 
 def _pixels(conv: Convolution, plane: Plane) -> Launch:
     """Return the launch of a thread for each element."""
-    x, y, tail = conv.x, conv.y, conv.tail
+    x, y, epilogue = conv.x, conv.y, conv.epilogue
     count = plane.images * plane.channels * prod(plane.sizes[2:])
     return Launch(
         "conv/depthwise_pixels.cu",
@@ -112,7 +119,14 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
         grid=(ceil_div(count, THREADS), 1, 1),
         block=THREADS,
         args={
-            **{"x": x, "w": weights_of(conv), "y": y, "bias": conv.b, **tail.args, "count": count},
+            **{
+                "x": x,
+                "w": weights_of(conv),
+                "y": y,
+                "bias": conv.b,
+                **epilogue.args,
+                "count": count,
+            },
             "p": {**plane.geometry, "row_x": x.row, "row_y": y.row},
         },
         types=(("T", x.dtype),),
@@ -121,8 +135,8 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
             ("BIAS", conv.b is not None),
         ),
-        code=tail.code,
-        note=f"{times(plane.kernel)} {tail.title}".strip(),
+        code=epilogue.code,
+        note=f"{times(plane.kernel)} {epilogue.title}".strip(),
         pitched=(x, y),
     )
 

@@ -13,7 +13,7 @@ from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import Window, window
 from ....runtime.plan.backend import Format
 from ..algorithms.selection import PLAIN, Formats
-from ..codegen.epilogue import Tail, no_tail
+from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm.convolution import Convolution
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div
@@ -37,13 +37,13 @@ def naive(conv: Convolution, variant: str = "") -> Launch:
     """Return the baseline: one thread, one result. It takes weights of run time too."""
     operands = (conv.y, conv.x, conv.w, conv.b)
     zeros = _zeros(None, None)
-    return _by_threads("conv_naive", operands, conv.view, _sizes(conv), conv.tail, zeros)
+    return _by_threads("conv_naive", operands, conv.view, _sizes(conv), conv.epilogue, zeros)
 
 
 def naive_transposed(conv: Convolution, variant: str = "") -> Launch:
     """Return the transposed baseline: each thread collects what arrives at one result."""
     operands = (conv.y, conv.x, conv.w, conv.b)
-    return _by_threads("conv_transposed", operands, conv.view, _sizes(conv), conv.tail)
+    return _by_threads("conv_transposed", operands, conv.view, _sizes(conv), conv.epilogue)
 
 
 def _sizes(conv: Convolution) -> Ints:
@@ -79,7 +79,7 @@ def direct_sums(
     sizes = (dims[1], dims[1] // op.group, w.dims[1])
     result = Tensor(Value("sums", TensorType(int32, dims)), format)
     operands, points = (result, x, w, None), _zeros(*zeros)
-    launch = _by_threads("conv_naive", operands, view, sizes, no_tail(int32), points)
+    launch = _by_threads("conv_naive", operands, view, sizes, no_epilogue(int32), points)
     return replace(launch, args={**launch.args, "y": y})
 
 
@@ -94,7 +94,7 @@ def _by_threads(
     operands: tuple[Tensor, Tensor, Tensor, Tensor | None],
     view: Window,
     sizes: Ints,
-    tail: Tail,
+    epilogue: Epilogue,
     zeros: Mapping[str, Tensor | int | None] = NO_ZEROS,
 ) -> Launch:
     """Return a launch of `conv.cu`.
@@ -104,7 +104,7 @@ def _by_threads(
         operands: y, x, w and the bias.
         view: the windows.
         sizes: channels of the result, those of a group of it, and those of a group of the input.
-        tail: applied to every result.
+        epilogue: applied to every result.
         zeros: see `_zeros`, for the entry that has zero points.
     """
     (y, x, w, b), (filters, group_filters, group_channels) = operands, sizes
@@ -114,7 +114,7 @@ def _by_threads(
         grid=(ceil_div(y.size, THREADS), 1, 1),
         block=THREADS,
         args={
-            **{"x": x, "w": w, "y": y, "bias": b, **tail.args, **zeros, "count": y.size},
+            **{"x": x, "w": w, "y": y, "bias": b, **epilogue.args, **zeros, "count": y.size},
             **{"filters": filters, "group_filters": group_filters},
             **{"group_channels": group_channels, "from": spatial_strides(x)},
             "g": geometry(x.dims[2:], y.dims[2:], view),
@@ -124,6 +124,6 @@ def _by_threads(
             *(("CHANNELS_LAST", y.is_channels_last), ("BIAS", b is not None)),
             *(("ZERO_X", bool(zeros.get("x_zero"))), ("ZERO_W", bool(zeros.get("w_zero")))),
         ),
-        code=tail.code,
-        note=tail.title,
+        code=epilogue.code,
+        note=epilogue.title,
     )

@@ -125,7 +125,7 @@ def fft(conv: Convolution, variant: str = "") -> Answer:
         *batched.multiply(products, conv.setting),
         _end(
             *("fft_results", conv, tiling),
-            {"spectra": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
+            {"spectra": sums, "y": conv.y, "bias": conv.b, **conv.epilogue.args},
         ),
     )
     used = of_inputs + 8 * frequencies * tiles * m
@@ -149,10 +149,10 @@ def _end(entry: str, conv: Convolution, tiling: Tiling, operands: Arguments) -> 
         args={**operands, "p": plane},
         types=(("T", float32),),
         constants=(("SIZE", size), ("CHANNELS", lanes), ("BIAS", conv.b is not None)),
-        code="\n".join((roots(size), conv.tail.code)),
+        code="\n".join((roots(size), conv.epilogue.code)),
         shared=8 * (size // 2 + 1) * (size + 1) * lanes,
         note=f"{size}x{size}",
-        pitched=(conv.x,) if conv.tail.reads_along else (conv.x, conv.y),
+        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.y),
     )
 
 

@@ -16,7 +16,7 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ..algorithms.registry import Answer
 from ..algorithms.selection import LAST, Formats
-from ..codegen.epilogue import NO_TAIL
+from ..codegen.epilogue import NO_EPILOGUE
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
@@ -78,7 +78,7 @@ def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
         },
         types=(("T", x.dtype), ("A", arithmetic(x.dtype)), ("Index", index)),
         constants=(("BIAS", False), ("VECTOR", vector)),
-        code=NO_TAIL.code if x.dtype == float32 else conv.tail.code,
+        code=NO_EPILOGUE.code if x.dtype == float32 else conv.epilogue.code,
         scratch=used,
         note="im2col",
         pitched=(x,),
@@ -102,7 +102,7 @@ def _product(conv: Convolution) -> Recipe:
         bias=conv.b,
     )
     config = simt.unsplit(Problem(m, n, k), conv.setting.target)
-    return simt.multiply(gemm, conv.tail, conv.setting, config)
+    return simt.multiply(gemm, conv.epilogue, conv.setting, config)
 
 
 def _half_product(conv: Convolution, used: int) -> Recipe:
@@ -116,7 +116,7 @@ def _half_product(conv: Convolution, used: int) -> Recipe:
         ldc=conv.y.row,
         bias=conv.b,
     )
-    return multistage.multiply(gemm, conv.tail, conv.setting.target, used)
+    return multistage.multiply(gemm, conv.epilogue, conv.setting.target, used)
 
 
 def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
@@ -176,7 +176,7 @@ def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
         ldc=n,
     )
     config = simt.unsplit(Problem(m, n, k), conv.setting.target)
-    first = simt.multiply(gemm, NO_TAIL, conv.setting, config)
+    first = simt.multiply(gemm, NO_EPILOGUE, conv.setting, config)
     index = index_type(y.size)
     second = Launch(
         "conv/im2col.cu",
@@ -184,13 +184,13 @@ def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
         grid=(ceil_div(y.size, THREADS), 1, 1),
         block=THREADS,
         args={
-            **{"columns": Scratch(0), "y": y, "bias": conv.b, **conv.tail.args},
+            **{"columns": Scratch(0), "y": y, "bias": conv.b, **conv.epilogue.args},
             **{"count": y.size, "pitch": n, "p": _plane(y, x.dims[2:], conv.view)},
         },
         types=(("T", float32), ("A", float32), ("Index", index)),
         constants=(("BIAS", conv.b is not None), ("VECTOR", 1)),
-        code=conv.tail.code,
-        note=f"col2im {conv.tail.title}".strip(),
+        code=conv.epilogue.code,
+        note=f"col2im {conv.epilogue.title}".strip(),
     )
     return tuple(replace(launch, scratch=used) for launch in (*launches_of(first), second))
 

@@ -76,14 +76,14 @@ def _launch(
         grid=(ceil_div(pixels, BM), ceil_div(conv.filters, BN), conv.group * len(phases)),
         block=256,
         args={
-            **{"x": x, "w": weights, "y": y, "bias": conv.b, **conv.tail.args, "phases": table},
+            **{"x": x, "w": weights, "y": y, "bias": conv.b, **conv.epilogue.args, "phases": table},
             **{"p": plane, "only": phases[0].struct},
         },
         types=(("X", x.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),
         constants=(("BIAS", conv.b is not None), ("PHASES", table is not None)),
-        code=conv.tail.code,
-        note=f"{BM}x{BN}x16 {conv.tail.title}".strip(),
-        pitched=(x,) if conv.tail.reads_along else (x, y),
+        code=conv.epilogue.code,
+        note=f"{BM}x{BN}x16 {conv.epilogue.title}".strip(),
+        pitched=(x,) if conv.epilogue.reads_along else (x, y),
     )
 
 
@@ -310,7 +310,7 @@ def direct(conv: Convolution, variant: str = "") -> Answer:
         block=TILE // PIXELS,
         args={
             **{"x": x, "w": Packed((conv.w.value,), ("blocks", conv.group), pack), "y": y},
-            **{"bias": conv.b, **conv.tail.args, "p": plane},
+            **{"bias": conv.b, **conv.epilogue.args, "p": plane},
         },
         types=(("X", x.dtype), ("Y", y.dtype), ("A", arithmetic(y.dtype))),
         constants=(
@@ -320,9 +320,9 @@ def direct(conv: Convolution, variant: str = "") -> Answer:
             *zip(("SH", "SW", "DH", "DW"), (*view.strides, *view.dilations), strict=True),
             ("BIAS", conv.b is not None),
         ),
-        code=conv.tail.code,
-        note=f"{block.height}x{block.width} {conv.tail.title}".strip(),
-        pitched=(x,) if conv.tail.reads_along else (x, y),
+        code=conv.epilogue.code,
+        note=f"{block.height}x{block.width} {conv.epilogue.title}".strip(),
+        pitched=(x,) if conv.epilogue.reads_along else (x, y),
     )
 
 
@@ -370,7 +370,7 @@ def nhwc_formats(conv: Convolution) -> Formats | str:
 
 def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
     """Return a block for each pixel, a thread for each filter, sums in global memory."""
-    if conv.tail.reads_along:
+    if conv.epilogue.reads_along:
         return "an operand that may lie where the sums do"
     x, y, view = conv.x, conv.y, conv.view
     plane = {
@@ -386,11 +386,11 @@ def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:
         "naive_nhwc",
         grid=(view.output[1], view.output[0], x.dims[0]),
         block=conv.filters,
-        args={"x": x, "w": weights, "y": y, "bias": conv.b, **conv.tail.args, "p": plane},
+        args={"x": x, "w": weights, "y": y, "bias": conv.b, **conv.epilogue.args, "p": plane},
         types=(("T", x.dtype),),
         constants=(("BIAS", conv.b is not None),),
-        code=conv.tail.code,
-        note=conv.tail.title,
+        code=conv.epilogue.code,
+        note=conv.epilogue.title,
     )
 
 

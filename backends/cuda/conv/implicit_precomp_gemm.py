@@ -61,7 +61,7 @@ def _formats(conv: Convolution) -> Formats | str:
 
 def precomputed(conv: Convolution, variant: str = "") -> Answer:
     """Return the product of windows, or of pixels, and filters by `gemm/simt.cu`."""
-    return simt.multiply(_gemm(conv), conv.tail, conv.setting, _config(conv, variant))
+    return simt.multiply(_gemm(conv), conv.epilogue, conv.setting, _config(conv, variant))
 
 
 def _gemm(conv: Convolution) -> Gemm:

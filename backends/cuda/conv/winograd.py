@@ -115,7 +115,7 @@ def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
         block=threads,
         args={
             **{"x": conv.x, "w": Packed((conv.w.value,), ("winograd", out, block), pack)},
-            **{"y": conv.y, "bias": conv.b, **conv.tail.args, "p": _plane(conv, out)},
+            **{"y": conv.y, "bias": conv.b, **conv.epilogue.args, "p": _plane(conv, out)},
         },
         types=(("T", float32),),
         constants=(
@@ -123,10 +123,10 @@ def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
             *(("CHANNELS", block.channels), ("RESIDENT", block.resident)),
             ("BIAS", conv.b is not None),
         ),
-        code=conv.tail.code,
+        code=conv.epilogue.code,
         shared=4 * max(2 * (inputs + weights), points * block.tiles * block.filters),
-        note=f"F({out}x{out},3x3) {block.tiles}x{block.filters} {conv.tail.title}".strip(),
-        pitched=(conv.x,) if conv.tail.reads_along else (conv.x, conv.y),
+        note=f"F({out}x{out},3x3) {block.tiles}x{block.filters} {conv.epilogue.title}".strip(),
+        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.y),
     )
 
 
@@ -162,7 +162,7 @@ def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
         *batched.multiply(products, conv.setting),
         _end(
             *("winograd_results", conv, out, tiles * m),
-            {"sums": sums, "y": conv.y, "bias": conv.b, **conv.tail.args},
+            {"sums": sums, "y": conv.y, "bias": conv.b, **conv.epilogue.args},
         ),
     )
     used = of_inputs + 4 * points * tiles * m
@@ -178,9 +178,9 @@ def _end(entry: str, conv: Convolution, out: int, count: int, operands: Argument
         args={**operands, "count": count, "p": _plane(conv, out)},
         types=(("T", float32),),
         constants=(("OUT", out), ("BIAS", conv.b is not None)),
-        code=conv.tail.code,
+        code=conv.epilogue.code,
         note=f"F({out}x{out},3x3)",
-        pitched=(conv.x,) if conv.tail.reads_along else (conv.x, conv.y),
+        pitched=(conv.x,) if conv.epilogue.reads_along else (conv.x, conv.y),
     )
 
 

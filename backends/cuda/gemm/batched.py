@@ -15,7 +15,7 @@ import numpy as np
 from ....runtime.ir.graph import Value
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Setting
-from ..codegen.epilogue import NO_TAIL
+from ..codegen.epilogue import NO_EPILOGUE
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch
@@ -70,9 +70,9 @@ def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:
         if config.splits == 1 or config.tile.wgmma:  # others need room for partial sums
             order = (products.layout, "parts", parts)
             gemm = _gemm(products, order, partial(_in_parts, pack=products.pack, parts=parts))
-            return tf32x3.multiply(gemm, NO_TAIL, setting, config=config)
+            return tf32x3.multiply(gemm, NO_EPILOGUE, setting, config=config)
     gemm = _gemm(products, (products.layout, "fours"), partial(_fours, pack=products.pack))
-    return simt.multiply(gemm, NO_TAIL, setting, simt.unsplit(problem, setting.target))
+    return simt.multiply(gemm, NO_EPILOGUE, setting, simt.unsplit(problem, setting.target))
 
 
 def _gemm(products: Products, order: Hashable, pack: Callable[[Array], Array]) -> Gemm:

@@ -11,7 +11,7 @@ from ....runtime.ops.window import Window, transposed_window, window
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import Formats
-from ..codegen.epilogue import Tail, no_tail
+from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.layout import Ints
 from ..recipe.operands import Tensor
 from .atoms import HALVES
@@ -31,7 +31,7 @@ class Convolution:
         w: the weights, [m, c / group, *kernel]; of a transposed one [c, m / group, *kernel].
         b: the bias [m], or None.
         view: the windows.
-        tail: what follows on every result.
+        epilogue: what follows on every result.
         setting: the GPU and the user's choices.
     """
 
@@ -41,7 +41,7 @@ class Convolution:
     w: Tensor
     b: Tensor | None
     view: Window
-    tail: Tail
+    epilogue: Epilogue
     setting: Setting
 
     @property
@@ -162,7 +162,9 @@ def convolution(context: RecipeContext) -> Convolution | str:
     transposed = isinstance(op, ConvTranspose)
     find = transposed_window if transposed else window
     view = find(op, x.dims[2:], w.dims[2:])
-    return Convolution(op, y, x, w, b, view, context.tail or no_tail(y.dtype), context.setting)
+    return Convolution(
+        op, y, x, w, b, view, context.epilogue or no_epilogue(y.dtype), context.setting
+    )
 
 
 def image_formats(conv: Convolution, minimum: int) -> Formats:

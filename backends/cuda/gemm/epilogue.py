@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..codegen.epilogue import Tail
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
@@ -14,7 +14,7 @@ from .sources import Rows
 
 
 def epilogue_flags(
-    bias: Tensor | Packed | None, tail: Tail
+    bias: Tensor | Packed | None, epilogue: Epilogue
 ) -> tuple[tuple[str, int], tuple[str, int], tuple[str, int]]:
     """Return the constants of an epilogue: whether there is a bias, and how operands lie.
 
@@ -23,32 +23,32 @@ def epilogue_flags(
     """
     kinds = [
         1 if isinstance(operand, Tensor) and operand.data is None else 2
-        for operand in tail.operands
+        for operand in epilogue.operands
     ]
     first, second = (*kinds, 0, 0)[:2]
     return ("BIAS", bias is not None), ("Z0", first), ("Z1", second)
 
 
-def reduction(gemm: Gemm, tail: Tail, splits: int, partial_sums: Scratch) -> Launch:
+def reduction(gemm: Gemm, epilogue: Epilogue, splits: int, partial_sums: Scratch) -> Launch:
     """Return the second pass of a product whose blocks left partial sums: adds them, in order.
 
     Args:
         gemm: the product.
-        tail: applied to every result.
+        epilogue: applied to every result.
         splits: partial sums of a result.
         partial_sums: where they lie, [batch][splits][m][n] in float32.
     """
     (m, n, _), batch = gemm.shape, gemm.batch
     halves = gemm.dtype in HALVES
     vector, entry = (8, "mma_reduce") if halves else (4, "gemm_reduce")
-    flags = epilogue_flags(gemm.bias, tail) if halves else (("BIAS", gemm.bias is not None),)
+    flags = epilogue_flags(gemm.bias, epilogue) if halves else (("BIAS", gemm.bias is not None),)
     return Launch(
         f"gemm/reduce_splits{'_f16' if halves else ''}.cu",
         entry,
         grid=(ceil_div(m * ceil_div(n, vector), 256), batch.count, 1),
         block=256,
         args={
-            **{"partial": partial_sums, "c": gemm.c, "bias": gemm.bias, **tail.args},
+            **{"partial": partial_sums, "c": gemm.c, "bias": gemm.bias, **epilogue.args},
             **{"m": m, "n": n, "ldc": gemm.ldc, "batch_c": batch.c, "splits": splits},
         },
         types=(("T", gemm.dtype),),
@@ -57,9 +57,9 @@ def reduction(gemm: Gemm, tail: Tail, splits: int, partial_sums: Scratch) -> Lau
             ("GROUPS", gemm.a.rows is not Rows.MATRIX),
             *flags,
         ),
-        code=tail.code,
-        note=tail.title,
-        pitched=gemm.pitched(tail),
+        code=epilogue.code,
+        note=epilogue.title,
+        pitched=gemm.pitched(epilogue),
     )
 
 

@@ -15,7 +15,7 @@ from ....runtime.ops.window import Window, window
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..codegen.copies import transposition, words_of
-from ..codegen.epilogue import Tail
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
@@ -53,7 +53,7 @@ def linear(
     shape: Shape,
     form: Form,
     bias: Tensor | Packed | None,
-    tail: Tail,
+    epilogue: Epilogue,
     setting: Setting,
 ) -> Answer:
     """Return alpha * a @ b + bias for constant `b`.
@@ -65,7 +65,7 @@ def linear(
         shape: (m, n, k).
         form: (alpha, transposed).
         bias: [n] or None.
-        tail: applied to every result.
+        epilogue: applied to every result.
         setting: the GPU.
     """
     _, n, k = shape
@@ -75,49 +75,49 @@ def linear(
     columns = packed_matrix(b, form, "in eights", EIGHTS)
     gemm = Gemm(source, columns, y, shape, ceil_div(k, 8) * 8, n, bias=bias)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
-    fed = None if half_sums else _fed(gemm, tail, target)
-    return fed or multistage.multiply(gemm, tail, target, half_sums=half_sums)
+    fed = None if half_sums else _fed(gemm, epilogue, target)
+    return fed or multistage.multiply(gemm, epilogue, target, half_sums=half_sums)
 
 
-def _fed(gemm: Gemm, tail: Tail, target: Target) -> Launch | None:
+def _fed(gemm: Gemm, epilogue: Epilogue, target: Target) -> Launch | None:
     """Return the launch of a product that TMA feeds, if it should be faster."""
     if gemm.shape[2] % 8 or not target.has_wgmma:
         return None
-    found = _persistent(gemm, gemm, tail, target)
-    if found is not None or tail.reads_along:
+    found = _persistent(gemm, gemm, epilogue, target)
+    if found is not None or epilogue.reads_along:
         return found
     product = tma.Convolution(gemm)
     way = tma.choose(product, target)
     if way and way[0].microseconds < MARGIN * multistage.time_of(gemm, target):
-        return tma.multiply(product, tail, way[0].tile, way[1], target)
+        return tma.multiply(product, epilogue, way[0].tile, way[1], target)
     return None
 
 
 def _persistent(
-    gemm: Gemm, other: Gemm, tail: Tail, target: Target, transposing: float = 0.0
+    gemm: Gemm, other: Gemm, epilogue: Epilogue, target: Target, transposing: float = 0.0
 ) -> Launch | None:
     """Return the launch of `tma_persistent.cu` if it should be faster than `multistage.cu`.
 
     Args:
         gemm: the product.
         other: the same, as `multistage.cu` does it.
-        tail: applied to every result.
+        epilogue: applied to every result.
         target: the GPU.
         transposing: microseconds that `multistage.cu` needs besides.
     """
-    best = tma_persistent.choose(gemm, tail, target)
+    best = tma_persistent.choose(gemm, epilogue, target)
     if best is None:
         return None
-    if best.microseconds >= MARGIN * (multistage.time_of(other, target, tail) + transposing):
+    if best.microseconds >= MARGIN * (multistage.time_of(other, target, epilogue) + transposing):
         return None
-    return tma_persistent.multiply(gemm, tail, best.tile, target)
+    return tma_persistent.multiply(gemm, epilogue, best.tile, target)
 
 
 def product(
     y: Tensor,
     a: Tensor,
     b: Tensor,
-    tail: Tail,
+    epilogue: Epilogue,
     setting: Setting,
     *,
     transposed: bool = False,
@@ -129,7 +129,7 @@ def product(
         y: [..., m, n].
         a: [..., m, k].
         b: [..., k, n], or [n, k] if `transposed`; as many matrices as there are, or one.
-        tail: applied to every result.
+        epilogue: applied to every result.
         setting: the GPU.
         transposed: how b lies.
         bias: [n] or None.
@@ -165,10 +165,10 @@ def product(
     if count == 1 and k % 8 == 0 and not half_sums:
         given = replace(gemm, b=b, across=not transposed)
         transposing = 0.0 if transposed else LAUNCH + 2 * used / TRANSPOSED
-        fed = _persistent(given, gemm, tail, setting.target, transposing)
+        fed = _persistent(given, gemm, epilogue, setting.target, transposing)
         if fed is not None:
             return fed
-    last = multistage.multiply(gemm, tail, setting.target, used, half_sums=half_sums)
+    last = multistage.multiply(gemm, epilogue, setting.target, used, half_sums=half_sums)
     return last if transposed else (_transposed(b, (count, k, n, ldb), used), *last)
 
 
@@ -257,26 +257,26 @@ class Operands:
         )
 
 
-def convolution(conv: Operands, tail: Tail, setting: Setting) -> Answer:
-    """Return a convolution, with `tail` applied to every result."""
+def convolution(conv: Operands, epilogue: Epilogue, setting: Setting) -> Answer:
+    """Return a convolution, with `epilogue` applied to every result."""
     x, target = conv.x, setting.target
     if max(x.size, conv.y.size) >= 2**29 or max(x.dims[2:]) > MAX_EXTENT:
         return f"{max(x.size, conv.y.size)} elements"
     conv = conv.quickest(target)
     gemm, packing = _gemm(conv)
     half_sums = setting.algorithm == HALF_SUMS
-    if tail.reads_along and not half_sums:
+    if epilogue.reads_along and not half_sums:
         pixels = gemm.a.rows is Rows.PIXELS and gemm.a.data is x
         if pixels and conv.group == prod(conv.view.strides) == 1:
-            found = _persistent(gemm, gemm, tail, target)
+            found = _persistent(gemm, gemm, epilogue, target)
             if found is not None:
                 return found
     elif not half_sums:
         fed = _by_tma(conv, target)
         if fed and fed.choice.microseconds < MARGIN * multistage.time_of(gemm, target):
-            return fed.launches(tail, target)
+            return fed.launches(epilogue, target)
     used = max((launch.scratch for launch in packing), default=0)
-    last = multistage.multiply(gemm, tail, target, used, half_sums=half_sums)
+    last = multistage.multiply(gemm, epilogue, target, used, half_sums=half_sums)
     return sharing(*packing, *last)
 
 
@@ -318,9 +318,9 @@ class _Fed:
     staging: tma.Staging
     packing: tuple[Launch, ...]
 
-    def launches(self, tail: Tail, target: Target) -> tuple[Launch, ...]:
+    def launches(self, epilogue: Epilogue, target: Target) -> tuple[Launch, ...]:
         """Return the recipe."""
-        last = tma.multiply(self.product, tail, self.choice.tile, self.staging, target)
+        last = tma.multiply(self.product, epilogue, self.choice.tile, self.staging, target)
         return sharing(*self.packing, last)
 
 
@@ -350,22 +350,22 @@ def pooled_convolution(context: RecipeContext, before: Tensor) -> Answer:
     """Return a convolution whose greatest results of every 2 x 2 pixels are kept.
 
     Args:
-        context: the convolution, the tail applied to every result, and what is kept of them.
+        context: the convolution, the epilogue, and what is kept of them.
         before: the results.
     """
     op, y, (x, w, b) = context.op, context.y, (*context.inputs, None)[:3]
-    tail, setting = context.tail, context.setting
-    if not isinstance(op, Conv) or tail is None or y is None or x is None or w is None:
+    epilogue, setting = context.epilogue, context.setting
+    if not isinstance(op, Conv) or epilogue is None or y is None or x is None or w is None:
         return "no convolution"
     if setting.asked or setting.choices or op.group > 1:
         return "the pooling is a step of its own"
     if not all(t.is_channels_last for t in (y, before, x)) or w.data is None or not w.size:
         return "images that do not lie channels last"
-    if tail.reads_along:
+    if epilogue.reads_along:
         return "an operand that is not pooled"
     conv = Operands(1, before, x, w, b, window(op, x.dims[2:], w.dims[2:]))
     fed = _by_tma(conv, setting.target, y)
     apart = time_of(conv, setting.target) + 2 * (before.size + y.size) / MEMORY
     if fed is None or fed.choice.microseconds > apart:
         return "to pool it at once takes longer, or cannot be done"
-    return fed.launches(tail, setting.target)
+    return fed.launches(epilogue, setting.target)

@@ -51,10 +51,10 @@ def ladder(task: Multiplication, algorithm: str) -> Answer:
         grid=(ceil_div(n, width), rows, 1),
         block=threads,
         args={
-            **{"a": task.a, "b": task.b, "y": task.y, **task.tail.args},
+            **{"a": task.a, "b": task.b, "y": task.y, **task.epilogue.args},
             **{"m": m, "n": n, "k": k},
         },
         constants=(("VECTOR", vector),),
-        code=task.tail.code,
-        note=f"by {vector} {task.tail.title}".strip(),
+        code=task.epilogue.code,
+        note=f"by {vector} {task.epilogue.title}".strip(),
     )

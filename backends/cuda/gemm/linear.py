@@ -8,7 +8,7 @@ from math import prod
 from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import Gemm as GemmOp
 from ..algorithms.registry import Answer, Setting, need_dtypes
-from ..codegen.epilogue import Tail
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Tensor
@@ -31,7 +31,7 @@ def multiply_rows(
     y: Tensor,
     shape: Shape,
     bias: Tensor | Packed | None,
-    tail: Tail,
+    epilogue: Epilogue,
     setting: Setting,
 ) -> Launch:
     """Return the launch of y = x @ w' for at most `MAX_GEMV_ROWS` rows.
@@ -42,7 +42,7 @@ def multiply_rows(
         y: [m, n].
         shape: (m, n, k).
         bias: [n] or None.
-        tail: applied to every result.
+        epilogue: applied to every result.
         setting: the GPU.
     """
     m, n, k = shape
@@ -55,21 +55,21 @@ def multiply_rows(
         "gemv",
         grid=(ceil_div(n * parts, GEMV_WARPS), 1, 1),
         block=32 * GEMV_WARPS,
-        args={"w": w, "x": x, "y": y, "bias": bias, **tail.args, "n": n, "k": k},
+        args={"w": w, "x": x, "y": y, "bias": bias, **epilogue.args, "n": n, "k": k},
         types=(("T", y.dtype),),
         constants=(
             *(("M", m), ("PARTS", parts), ("VECTOR", words if k % words == 0 else 1)),
             *(("BIAS", bias is not None), ("CONSTANT", constant)),
         ),
-        code=tail.code,
-        note=f"{m} rows {tail.title}".strip(),
+        code=epilogue.code,
+        note=f"{m} rows {epilogue.title}".strip(),
     )
 
 
 # ── operators ────────────────────────────────────────────────────────────────────────────────────
 
 
-def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> Answer:
+def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue, setting: Setting) -> Answer:
     """Multiply matrices, or stacks of them, by the algorithm that `Setting.algorithm` names."""
     refused = need_dtypes(TILED, y, a, b)
     if refused:
@@ -78,17 +78,23 @@ def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) 
         n = b.dims[1] if b.rank == 2 else 1
         k = b.dims[0]
         return _product(
-            y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, tail, setting
+            y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, epilogue, setting
         )
     if a.rank < 2 or setting.algorithm == "gemv":
         return "a stack of matrices on the right"
     if y.dtype != float32:
-        return f16.product(y, a, b, tail, setting)
-    return _stacked(y, a, b, tail, setting)
+        return f16.product(y, a, b, epilogue, setting)
+    return _stacked(y, a, b, epilogue, setting)
 
 
 def tiled_gemm(
-    op: GemmOp, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, tail: Tail, setting: Setting
+    op: GemmOp,
+    y: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    epilogue: Epilogue,
+    setting: Setting,
 ) -> Answer:
     """Multiply two matrices, scale, and add constants, as `Setting.algorithm` says."""
     refused = need_dtypes(TILED, y, a, b, c)
@@ -104,7 +110,9 @@ def tiled_gemm(
         if c.data is None or c.size not in (1, n) or (c.size == n and c.dims[-1] != n):
             return f"c of {c.value.tensor}, not one constant a column"
         bias = Packed((c.value,), ("bias", n, op.beta), partial(pack_bias, n=n, beta=op.beta))
-    return _product(y, a, b, (m, n, a.dims[1]), (op.alpha, bool(op.transB)), bias, tail, setting)
+    return _product(
+        y, a, b, (m, n, a.dims[1]), (op.alpha, bool(op.transB)), bias, epilogue, setting
+    )
 
 
 def _product(
@@ -114,7 +122,7 @@ def _product(
     shape: Shape,
     form: Form,
     bias: Tensor | Packed | None,
-    tail: Tail,
+    epilogue: Epilogue,
     setting: Setting,
 ) -> Answer:
     """Return a @ b with `a` of any rank and `b` [k, n], or [n, k] where form[1] says transposed."""
@@ -131,15 +139,15 @@ def _product(
                 (b.value,), ("rows", *form), partial(rows_of, alpha=alpha, transposed=transposed)
             )
         )
-        return multiply_rows(w, a, y, shape, bias, tail, setting)
+        return multiply_rows(w, a, y, shape, bias, epilogue, setting)
     if setting.algorithm == "gemv":
         return f"{m} rows, more than {MAX_GEMV_ROWS}"
     if y.dtype != float32:
         if b.data is None:
-            return f16.product(y, a, b, tail, setting, transposed=form[1], bias=bias)
-        return f16.linear(y, a, b, shape, form, bias, tail, setting)
+            return f16.product(y, a, b, epilogue, setting, transposed=form[1], bias=bias)
+        return f16.linear(y, a, b, shape, form, bias, epilogue, setting)
     if _tensor_cores_pay(shape, 1, b, setting):
-        return tf32x3.linear(y, a, b, shape, form, bias, tail, setting)
+        return tf32x3.linear(y, a, b, shape, form, bias, epilogue, setting)
     ldb = n
     columns: Tensor | Packed = b
     if b.data is not None:
@@ -151,14 +159,14 @@ def _product(
                 partial(pack_columns, alpha=alpha, transposed=transposed),
             )
     source = Matrix(a, k, widest((4, 2), k))
-    return simt.multiply(Gemm(source, columns, y, shape, ldb, n, bias=bias), tail, setting)
+    return simt.multiply(Gemm(source, columns, y, shape, ldb, n, bias=bias), epilogue, setting)
 
 
-def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> Answer:
+def _stacked(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue, setting: Setting) -> Answer:
     """Return a stack of products; all stacks as long as the result's, or a single matrix."""
     (m, k), n = a.dims[-2:], b.dims[-1]
     count = prod(y.dims[:-2])
-    if (tail.operands and count != 1) or k == 0:
+    if (epilogue.operands and count != 1) or k == 0:
         return "a stack with an operand behind it"
     stacks = [prod(operand.dims[:-2]) for operand in (a, b)]
     if any(stack not in (1, count) for stack in stacks):
@@ -171,9 +179,9 @@ def _stacked(y: Tensor, a: Tensor, b: Tensor, tail: Tail, setting: Setting) -> A
         return "a stack times one matrix of run time"
     if of_b and _tensor_cores_pay((m, n, k), count, b, setting):
         form = (1.0, False)
-        return tf32x3.linear(y, a, b, (m, n, k), form, None, tail, setting, batch)
+        return tf32x3.linear(y, a, b, (m, n, k), form, None, epilogue, setting, batch)
     source = Matrix(a, k, widest((4, 2), k))
-    return simt.multiply(Gemm(source, b, y, (m, n, k), n, n, batch), tail, setting)
+    return simt.multiply(Gemm(source, b, y, (m, n, k), n, n, batch), epilogue, setting)
 
 
 def _tensor_cores_pay(shape: Shape, count: int, b: Tensor, setting: Setting) -> bool:

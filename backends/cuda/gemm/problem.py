@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....runtime.ir.dtypes import DType, float32
-from ..codegen.epilogue import Tail
+from ..codegen.epilogue import Epilogue
 from ..recipe.operands import Given, Packed, Scratch, Tensor
 from .sources import Rows, Source, widest
 from .tile import Shape, Tile
@@ -93,11 +93,11 @@ class Gemm:
         """Return how many results are stored at once: one of these numbers, or 1."""
         return widest(vectors, self.shape[1], self.ldc, self.batch.c)
 
-    def pitched(self, tail: Tail) -> tuple[Tensor, ...]:
+    def pitched(self, epilogue: Epilogue) -> tuple[Tensor, ...]:
         """Return the operands of a convolution that may be slices; see `Launch.pitched`."""
         if self.a.rows is Rows.MATRIX:
             return ()
-        images = (self.a.data, self.c, *tail.along)
+        images = (self.a.data, self.c, *epilogue.along)
         return tuple(image for image in images if isinstance(image, Tensor))
 
     @property

@@ -12,7 +12,7 @@ from ....runtime.ir.dtypes import FLOATS, DType
 from ....runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..codegen.elementwise import NUMBERS
-from ..codegen.epilogue import Tail, no_tail
+from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.launch import Launch, each
 from ..recipe.layout import Ints, broadcast_strides, ceil_div
 from ..recipe.operands import Given, Scratch, Tensor
@@ -31,7 +31,7 @@ def _launch(
     stack: tuple[Ints, Ints, Ints] = ((1,), (0,), (0,)),
     zeros: tuple[Tensor | None, Tensor | None] = (None, None),
     factors: tuple[float, float] = (1.0, 1.0),
-    tail: Tail,
+    epilogue: Epilogue,
     scratch: int = 0,
 ) -> Answer:
     """Return the launch of `product.cu`.
@@ -45,7 +45,7 @@ def _launch(
         stack: sizes of the axes of the stack, and the distances of its matrices in a and in b.
         zeros: the zero points of a and b.
         factors: alpha and beta.
-        tail: applied to every result.
+        epilogue: applied to every result.
         scratch: bytes of the workspace, where the results go there.
     """
     a, b, c = operands
@@ -64,7 +64,7 @@ def _launch(
         block=SIDE * SIDE,
         args={
             **{"a": a, "b": b, "c": c, "y": target, "a_zero": zeros[0], "b_zero": zeros[1]},
-            **{**tail.args, "m": m, "n": n, "k": k, "tiles_n": tiles_n, "tiles": tiles},
+            **{**epilogue.args, "m": m, "n": n, "k": k, "tiles_n": tiles_n, "tiles": tiles},
             **{"alpha": factors[0], "beta": factors[1]},
             "by": {**by, "zero_a": zero_a, "zero_b": zero_b},
             **{"stack": sizes, "of_a": of_a, "of_b": of_b},
@@ -77,18 +77,18 @@ def _launch(
             *(("RANK", len(sizes)), ("ADDED", c is not None), ("SCALED", factors != (1.0, 1.0))),
             *(("ZERO_A", zeros[0] is not None), ("ZERO_B", zeros[1] is not None)),
         ),
-        code=tail.code,
+        code=epilogue.code,
         scratch=scratch,
-        note=f"{m} x {n} x {k} {tail.title}".strip(),
+        note=f"{m} x {n} x {k} {epilogue.title}".strip(),
     )
 
 
-def stacked_product(y: Tensor, a: Tensor, b: Tensor, tail: Tail) -> Answer:
+def stacked_product(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> Answer:
     """Return the product of vectors, matrices, or stacks of them, which are broadcast."""
     refused = need_dtypes(NUMBERS, y, a, b)
     if refused:
         return refused
-    return stack_of_products(y, y.dtype, y.dims, a, b, tail=tail)
+    return stack_of_products(y, y.dtype, y.dims, a, b, epilogue=epilogue)
 
 
 def stack_of_products(
@@ -99,7 +99,7 @@ def stack_of_products(
     b: Tensor,
     *,
     zeros: tuple[Tensor | None, Tensor | None] = (None, None),
-    tail: Tail | None = None,
+    epilogue: Epilogue | None = None,
     scratch: int = 0,
 ) -> Answer:
     """Return the launch of numpy's `matmul`, less zero points; see `_launch`.
@@ -111,14 +111,14 @@ def stack_of_products(
         a: the left operand.
         b: the right operand.
         zeros: one for all, or one a row of a and a column of b.
-        tail: applied to every result.
+        epilogue: applied to every result.
         scratch: bytes of the workspace, where the results go there.
     """
     rows = a.dims if a.rank > 1 else (1, *a.dims)
     columns = b.dims if b.rank > 1 else (*b.dims, 1)
     m, k, n = rows[-2], rows[-1], columns[-1]
     outer = dims[: len(dims) - (a.rank > 1) - (b.rank > 1)]
-    if tail is not None and tail.operands and prod(outer) != 1:
+    if epilogue is not None and epilogue.operands and prod(outer) != 1:
         return "a stack with an operand behind it"
     stacks = [
         tuple(
@@ -134,13 +134,13 @@ def stack_of_products(
         (k, 1, n, 1, 0, 0),
         stack=(outer or (1,), stacks[0] or (0,), stacks[1] or (0,)),
         zeros=zeros,
-        tail=tail or no_tail(dtype),
+        epilogue=epilogue or no_epilogue(dtype),
         scratch=scratch,
     )
 
 
 def general_product(
-    op: Gemm, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, tail: Tail
+    op: Gemm, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, epilogue: Epilogue
 ) -> Answer:
     """Return alpha * a' @ b' + beta * c, each transposed or not, c broadcast."""
     refused = need_dtypes(NUMBERS, y, a, b, c)
@@ -155,7 +155,7 @@ def general_product(
     of_c = (0, 0) if c is None else broadcast_strides(c.dims, c.format, y.dims)
     factors = (op.alpha, op.beta if c is not None else 1.0)
     steps = (*of_a, *of_b, *of_c)
-    return _launch(y, y.dtype, (a, b, c), (m, n, k), steps, factors=factors, tail=tail)
+    return _launch(y, y.dtype, (a, b, c), (m, n, k), steps, factors=factors, epilogue=epilogue)
 
 
 @kernel(Einsum)
@@ -241,5 +241,7 @@ def products_with(target: Scratch, dtype: DType, x: Tensor, w: Tensor, width: in
     k = x.dims[-1]
     shape = (prod(x.dims[:-1]), width, k)
     stack = ((w.dims[0],), (0,), (width * k,))
-    tail = no_tail(dtype)
-    return _launch(target, dtype, (x, w, None), shape, (k, 1, 1, k, 0, 0), stack=stack, tail=tail)
+    epilogue = no_epilogue(dtype)
+    return _launch(
+        target, dtype, (x, w, None), shape, (k, 1, 1, k, 0, 0), stack=stack, epilogue=epilogue
+    )

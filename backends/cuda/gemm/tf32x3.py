@@ -9,7 +9,7 @@ from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, Setting
 from ..algorithms.selection import Formats
-from ..codegen.epilogue import Tail
+from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor
@@ -121,13 +121,13 @@ def time_of(shape: Shape, count: int, constant: bool, setting: Setting) -> float
 
 
 def multiply(
-    gemm: Gemm, tail: Tail, setting: Setting, used: int = 0, config: Config | None = None
+    gemm: Gemm, epilogue: Epilogue, setting: Setting, used: int = 0, config: Config | None = None
 ) -> tuple[Launch, ...]:
     """Return the launches of a product, whose `b` lies as `in_parts` makes it.
 
     Args:
         gemm: what is multiplied.
-        tail: applied to every result.
+        epilogue: applied to every result.
         setting: the GPU, and the precision.
         used: bytes of the workspace that are taken.
         config: tile and splits; chosen where None.
@@ -137,17 +137,17 @@ def multiply(
         problem = problem_of(gemm.shape, gemm.batch.count, gemm.a.rows, parts)
         config = choose(problem, parts, target).config
     if config.tile.wgmma:
-        return (wgmma_rs.multiply(gemm, tail, config, parts, target),)
-    return multistage.multiply_parts(gemm, tail, config, parts, used)
+        return (wgmma_rs.multiply(gemm, epilogue, config, parts, target),)
+    return multistage.multiply_parts(gemm, epilogue, config, parts, used)
 
 
 def _launches(
-    packing: tuple[Launch, ...], gemm: Gemm, tail: Tail, setting: Setting, form: str
+    packing: tuple[Launch, ...], gemm: Gemm, epilogue: Epilogue, setting: Setting, form: str
 ) -> tuple[Launch, ...]:
     """Return what packs an operand and the product, by the form of the way that is wanted."""
     used = max((launch.scratch for launch in packing), default=0)
     config = Config.parse(form, TILES) if form else None
-    return sharing(*packing, *multiply(gemm, tail, setting, used, config))
+    return sharing(*packing, *multiply(gemm, epilogue, setting, used, config))
 
 
 def linear(
@@ -157,7 +157,7 @@ def linear(
     shape: Shape,
     form: Form,
     bias: Tensor | Packed | None,
-    tail: Tail,
+    epilogue: Epilogue,
     setting: Setting,
     batch: Batch = SINGLE,
 ) -> tuple[Launch, ...]:
@@ -170,7 +170,7 @@ def linear(
         shape: (m, n, k).
         form: (alpha, transposed).
         bias: [n] or None.
-        tail: applied to every result.
+        epilogue: applied to every result.
         setting: the GPU.
         batch: how many products, and the distances of their operands.
     """
@@ -187,7 +187,7 @@ def linear(
         batch=batch,
         bias=bias,
     )
-    return _launches(packing, gemm, tail, setting, setting.form)
+    return _launches(packing, gemm, epilogue, setting, setting.form)
 
 
 def one_in(parts: int) -> partial[Array]:
@@ -258,7 +258,7 @@ def convolution(conv: Convolution, variant: str = "") -> Answer:
         batch=Batch(conv.group, image.channels, 0, conv.filters),
         bias=conv.b,
     )
-    return _launches(packing, gemm, conv.tail, setting, variant)
+    return _launches(packing, gemm, conv.epilogue, setting, variant)
 
 
 def convolution_time(conv: Convolution) -> float:

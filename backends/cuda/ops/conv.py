@@ -77,7 +77,7 @@ def _half_depthwise_formats(conv: Convolution) -> Formats | str:
 
 
 def _half(conv: Convolution, variant: str = "") -> Answer:
-    return f16.convolution(_operands(conv), conv.tail, conv.setting)
+    return f16.convolution(_operands(conv), conv.epilogue, conv.setting)
 
 
 def _half_time(conv: Convolution) -> float:

@@ -7,7 +7,7 @@ from ....runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
 from ....runtime.ops.window import window
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.elementwise import NUMBERS
-from ..codegen.epilogue import no_tail
+from ..codegen.epilogue import no_epilogue
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Tensor
 from ..recipe.source import arithmetic
@@ -36,7 +36,7 @@ def col2im(op: Col2Im, y: Tensor, x: Tensor, image_shape: Tensor, block_shape: T
             *(("CHANNELS_LAST", False), ("BIAS", False)),
             *(("ZERO_X", False), ("ZERO_W", False)),
         ),
-        code=no_tail(y.dtype).code,
+        code=no_epilogue(y.dtype).code,
     )
 
 

@@ -9,7 +9,7 @@ from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import PLAIN, Algorithm, Formats, Selector
-from ..codegen.epilogue import Tail, no_tail
+from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm import tf32x3
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import times
@@ -32,7 +32,7 @@ class Multiplication:
         y: the result.
         a, b: what is multiplied.
         c: what Gemm adds, or None.
-        tail: what follows on every result.
+        epilogue: what follows on every result.
         setting: the GPU and the user's choices.
     """
 
@@ -41,7 +41,7 @@ class Multiplication:
     a: Tensor
     b: Tensor
     c: Tensor | None
-    tail: Tail
+    epilogue: Epilogue
     setting: Setting
 
     @property
@@ -97,7 +97,7 @@ def multiplication(context: RecipeContext) -> Multiplication | str:
     op, y, (a, b, c) = context.op, context.y, (*context.inputs, None)[:3]
     if not isinstance(op, MatMul | Gemm) or y is None or a is None or b is None:
         return "no product of two matrices"
-    return Multiplication(op, y, a, b, c, context.tail or no_tail(y.dtype), context.setting)
+    return Multiplication(op, y, a, b, c, context.epilogue or no_epilogue(y.dtype), context.setting)
 
 
 # ── algorithms ─────────────
@@ -182,8 +182,8 @@ def _by(name: str, *, by_name: bool = False) -> Algorithm[Multiplication]:
     def make(task: Multiplication, variant: str) -> Answer:
         setting = replace(task.setting, algorithm=name, form=variant)
         if isinstance(task.op, Gemm):
-            return tiled_gemm(task.op, task.y, task.a, task.b, task.c, task.tail, setting)
-        return tiled_matmul(task.y, task.a, task.b, task.tail, setting)
+            return tiled_gemm(task.op, task.y, task.a, task.b, task.c, task.epilogue, setting)
+        return tiled_matmul(task.y, task.a, task.b, task.epilogue, setting)
 
     return Algorithm(name, make, formats, time, forms, by_name=by_name)
 
@@ -199,8 +199,8 @@ def _step(name: str, slower: float) -> Algorithm[Multiplication]:
 
 def _naive(task: Multiplication, variant: str) -> Answer:
     if isinstance(task.op, Gemm):
-        return general_product(task.op, task.y, task.a, task.b, task.c, task.tail)
-    return stacked_product(task.y, task.a, task.b, task.tail)
+        return general_product(task.op, task.y, task.a, task.b, task.c, task.epilogue)
+    return stacked_product(task.y, task.a, task.b, task.epilogue)
 
 
 ALGORITHMS = (

@@ -25,7 +25,7 @@ from ....runtime.ops.norm import (
 )
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
-from ..codegen.epilogue import Tail
+from ..codegen.epilogue import Epilogue
 from ..gemm.vectorized_f16 import half_lrn, pools_words
 from ..norm.norm_groups import DEVIATION_PLUS, ROOT, SUM, Statistic, standardize
 from ..norm.norm_parts import WORD, cut
@@ -54,7 +54,7 @@ def batch_normalization(
     var: Tensor,
     *,
     more: tuple[Tensor | None, ...] = (),
-    tail: Tail,
+    epilogue: Epilogue,
     setting: Setting,
 ) -> Answer:
     """Scale and shift every channel by what its statistics come down to."""
@@ -62,7 +62,7 @@ def batch_normalization(
     if refused:
         return refused
     if op.training_mode:
-        return _batch_statistics(op, y, x, (scale, b), (mean, var), more, tail, setting)
+        return _batch_statistics(op, y, x, (scale, b), (mean, var), more, epilogue, setting)
     if y is None:
         return "its first output is not read"
     compute = arithmetic(x.dtype)
@@ -86,7 +86,7 @@ def batch_normalization(
         block=THREADS,
         args={
             **({"pairs": packed} if fixed else given),
-            **{"x": x, "y": y, **tail.args, "count": y.size, "channels": channels},
+            **{"x": x, "y": y, **epilogue.args, "count": y.size, "channels": channels},
             **{"inner": inner, "row_x": x.pitch or channels, "row_y": y.pitch or channels},
         },
         types=(
@@ -94,8 +94,8 @@ def batch_normalization(
             ("Index", index_type(y.size)),
         ),
         constants=(("VECTOR", vector), ("CHANNELS_LAST", innermost), ("PIXELS", pixels)),
-        code=tail.code,
-        note=tail.title,
+        code=epilogue.code,
+        note=epilogue.title,
         pitched=(x, y),
     )
 
@@ -119,11 +119,11 @@ def _batch_statistics(
     parameters: tuple[Tensor, Tensor],
     running: tuple[Tensor, Tensor],
     more: tuple[Tensor | None, ...],
-    tail: Tail,
+    epilogue: Epilogue,
     setting: Setting,
 ) -> Answer:
     """Return the batch normalization of training."""
-    if tail.title:
+    if epilogue.title:
         return "training_mode=1 with nodes behind it"
     mean, variance = (*more, None, None)[:2]
     how = Statistic(

@@ -43,7 +43,7 @@ class Launch:
         note: what tells it from other launches of its entry, for reports: ``64x64 split 4``.
         pitched: operands whose `Tensor.row` or `Tensor.strides` it goes by, so that they may be
             slices of tensors with more channels; it is a promise, that nothing else tells. Those
-            of its tail are read by the row of the result, and so can only be the same slice.
+            of its epilogue are read by the row of the result, and so can only be the same slice.
     """
 
     file: str

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from .....runtime.ir.dtypes import float32
-from ...codegen.epilogue import NO_TAIL, Tail
+from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.operands import Given, Scratch
@@ -115,39 +115,39 @@ def problem_of(gemm: Gemm) -> Problem:
     return Problem(m, n, k, count, gemm.a.rows, 2 * (read + count * (m * n + n * k)))
 
 
-def time_of(gemm: Gemm, target: Target, tail: Tail = NO_TAIL) -> float:
-    """Return the microseconds that a product should take, with what its tail reads."""
+def time_of(gemm: Gemm, target: Target, epilogue: Epilogue = NO_EPILOGUE) -> float:
+    """Return the microseconds that a product should take, with what its epilogue reads."""
     problem = problem_of(gemm)
     config = choose(problem, target).config
-    if tail.along:
+    if epilogue.along:
         m, n, _ = gemm.shape
-        more = 2 * m * n * gemm.batch.count * len(tail.along)
+        more = 2 * m * n * gemm.batch.count * len(epilogue.along)
         problem = replace(problem, traffic=problem.traffic + more)
     return expected(problem, config, target)
 
 
 def multiply(
-    gemm: Gemm, tail: Tail, target: Target, used: int = 0, *, half_sums: bool = False
+    gemm: Gemm, epilogue: Epilogue, target: Target, used: int = 0, *, half_sums: bool = False
 ) -> tuple[Launch, ...]:
     """Return the launches of a product of 16-bit floats.
 
     Args:
         gemm: what is multiplied.
-        tail: applied to every result.
+        epilogue: applied to every result.
         target: the GPU.
         used: bytes of the workspace that are taken.
         half_sums: a block adds up in float16; several blocks' sums are added up in float32.
     """
     config = choose(problem_of(gemm), target, wgmma=not half_sums).config
     if config.splits == 1 or target.has_clusters:
-        return (_halves(gemm, tail, config, None, half_sums=half_sums),)
+        return (_halves(gemm, epilogue, config, None, half_sums=half_sums),)
     partial_sums = Scratch(ceil_div(used, 256) * 256)
-    first = _halves(gemm, tail, config, partial_sums, half_sums=half_sums)
-    return first, reduction(gemm, tail, config.splits, partial_sums)
+    first = _halves(gemm, epilogue, config, partial_sums, half_sums=half_sums)
+    return first, reduction(gemm, epilogue, config.splits, partial_sums)
 
 
 def _halves(
-    gemm: Gemm, tail: Tail, config: Config, partial_sums: Scratch | None, *, half_sums: bool
+    gemm: Gemm, epilogue: Epilogue, config: Config, partial_sums: Scratch | None, *, half_sums: bool
 ) -> Launch:
     """Return the launch of multistage.cu."""
     tile, splits, dtype = config.tile, config.splits, gemm.dtype
@@ -161,22 +161,22 @@ def _halves(
         block=threads(tile),
         args={
             **{**arguments(gemm, config), "c": partial_sums or gemm.c, "bias": gemm.bias},
-            **{**tail.args, "ldb": gemm.ldb, "batch_b": gemm.batch.b},
+            **{**epilogue.args, "ldb": gemm.ldb, "batch_b": gemm.batch.b},
         },
         types=(("T", dtype),),
         constants=(
             *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
             *(("VECTOR_C", gemm.vector_c(8)), ("SPLIT", int(split)), ("HALF_SUMS", half_sums)),
-            *epilogue_flags(gemm.bias, tail),
+            *epilogue_flags(gemm.bias, epilogue),
         ),
-        code="\n".join((code, tail.code)),
+        code="\n".join((code, epilogue.code)),
         shared=shared(tile, steps),
         scratch=_scratch(gemm, splits, partial_sums),
         cluster=(1, 1, splits if split is Split.CLUSTER else 1),
         early=gemm.constant,
-        note=f"{config} {tail.title}".strip(),
-        pitched=gemm.pitched(tail),
+        note=f"{config} {epilogue.title}".strip(),
+        pitched=gemm.pitched(epilogue),
     )
 
 
@@ -207,26 +207,26 @@ def _scratch(gemm: Gemm, splits: int, partial_sums: Scratch | None) -> int:
 
 
 def multiply_parts(
-    gemm: Gemm, tail: Tail, config: Config, parts: int, used: int
+    gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, used: int
 ) -> tuple[Launch, ...]:
     """Return the launches of a product of float32, whose `b` lies as `in_parts` makes it.
 
     Args:
         gemm: what is multiplied.
-        tail: applied to every result.
+        epilogue: applied to every result.
         config: tile and splits.
         parts: numbers of tf32 that stand for one: 2, or 1 for their precision.
         used: bytes of the workspace that are taken.
     """
     if config.splits == 1:
-        return (_parts(gemm, tail, config, parts, None),)
+        return (_parts(gemm, epilogue, config, parts, None),)
     partial_sums = Scratch(ceil_div(used, 256) * 256)
-    first = _parts(gemm, NO_TAIL, config, parts, partial_sums)
-    return first, reduction(gemm, tail, config.splits, partial_sums)
+    first = _parts(gemm, NO_EPILOGUE, config, parts, partial_sums)
+    return first, reduction(gemm, epilogue, config.splits, partial_sums)
 
 
 def _parts(
-    gemm: Gemm, tail: Tail, config: Config, parts: int, partial_sums: Scratch | None
+    gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, partial_sums: Scratch | None
 ) -> Launch:
     """Return the launch of multistage_tf32x3.cu."""
     tile, whole = config.tile, partial_sums is None
@@ -238,30 +238,32 @@ def _parts(
         block=threads(tile),
         args={
             **{**arguments(gemm, config), "c": partial_sums or gemm.c, "bias": bias},
-            **{**tail.args, "rows_b": ceil_div(gemm.shape[1], 8) * 8},
+            **{**epilogue.args, "rows_b": ceil_div(gemm.shape[1], 8) * 8},
         },
         types=(("T", float32),),
         constants=(
             *tile.constants("BM", "BN", "STAGES", "WARPS_M", "WARPS_N"),
-            *parts_flags(gemm, tail, parts, split),
+            *parts_flags(gemm, epilogue, parts, split),
         ),
-        code="\n".join((TF32.code(), tail.code)),
+        code="\n".join((TF32.code(), epilogue.code)),
         shared=tile.stages * 128 * (tile.bm + parts * tile.bn),
         scratch=_scratch(gemm, config.splits, partial_sums),
-        note=parts_title(config, parts, tail),
-        pitched=gemm.pitched(tail),
+        note=parts_title(config, parts, epilogue),
+        pitched=gemm.pitched(epilogue),
     )
 
 
-def parts_flags(gemm: Gemm, tail: Tail, parts: int, split: Split) -> tuple[tuple[str, int], ...]:
+def parts_flags(
+    gemm: Gemm, epilogue: Epilogue, parts: int, split: Split
+) -> tuple[tuple[str, int], ...]:
     """Return the constants of tf32x3.cuh."""
     return (
         *(("PARTS", parts), ("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
         *(("VECTOR_C", gemm.vector_c(4, 2)), ("SPLIT", int(split))),
-        *epilogue_flags(None if split is Split.PARTIAL else gemm.bias, tail),
+        *epilogue_flags(None if split is Split.PARTIAL else gemm.bias, epilogue),
     )
 
 
-def parts_title(config: Config, parts: int, tail: Tail) -> str:
+def parts_title(config: Config, parts: int, epilogue: Epilogue) -> str:
     """Return such as ``3xtf32 w64x64 split 2 Relu``."""
-    return f"{'3xtf32' if parts == 2 else 'tf32'} {config} {tail.title}".strip()
+    return f"{'3xtf32' if parts == 2 else 'tf32'} {config} {epilogue.title}".strip()

@@ -7,7 +7,7 @@ from functools import cache
 
 from .....runtime.ir.dtypes import float32
 from ...algorithms.registry import Setting
-from ...codegen.epilogue import NO_TAIL, Tail
+from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.bounds import MAX_BLOCKS
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
@@ -90,13 +90,13 @@ def tried(problem: Problem, target: Target) -> tuple[str, ...]:
 
 
 def multiply(
-    gemm: Gemm, tail: Tail, setting: Setting, config: Config | None = None
+    gemm: Gemm, epilogue: Epilogue, setting: Setting, config: Config | None = None
 ) -> tuple[Launch, ...]:
     """Return the launches of a product, whose `b` is [k][n] with rows of `ldb`.
 
     Args:
         gemm: the product.
-        tail: applied to every result.
+        epilogue: applied to every result.
         setting: the GPU.
         config: tile and splits; chosen where None.
     """
@@ -106,11 +106,11 @@ def multiply(
         problem = Problem(*gemm.shape, gemm.batch.count)
         config = choose(problem, setting.target).config
     if config.splits == 1:
-        return (_launch(gemm, tail, config),)
-    return _launch(gemm, NO_TAIL, config), reduction(gemm, tail, config.splits, Scratch(0))
+        return (_launch(gemm, epilogue, config),)
+    return _launch(gemm, NO_EPILOGUE, config), reduction(gemm, epilogue, config.splits, Scratch(0))
 
 
-def _launch(gemm: Gemm, tail: Tail, config: Config) -> Launch:
+def _launch(gemm: Gemm, epilogue: Epilogue, config: Config) -> Launch:
     """Return the launch of simt.cu; several splits leave partial sums in the workspace."""
     (m, n, _), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     split = splits > 1
@@ -125,7 +125,7 @@ def _launch(gemm: Gemm, tail: Tail, config: Config) -> Launch:
         block=threads(tile),
         args={
             **{**gemm.sizes, "a": gemm.a.data, "b": gemm.b, "c": Scratch(0) if split else gemm.c},
-            **{"bias": None if split else gemm.bias, **tail.args, "ldb": gemm.ldb},
+            **{"bias": None if split else gemm.bias, **epilogue.args, "ldb": gemm.ldb},
             **{"ldc": gemm.ldc, "batch_b": batch.b, "batch_c": batch.c, "splits": splits},
         },
         types=(("T", float32),),
@@ -135,9 +135,9 @@ def _launch(gemm: Gemm, tail: Tail, config: Config) -> Launch:
             *(("ROWS", int(gemm.a.rows)), ("ACROSS", across)),
             *(("BIAS", gemm.bias is not None and not split), ("SPLIT", split), ("WIDE", wide)),
         ),
-        code=tail.code,
+        code=epilogue.code,
         shared=shared(tile),
         scratch=4 * batch.count * splits * m * n if split else 0,
-        note=str(config) if split else f"{config} {tail.title}".strip(),
-        pitched=gemm.pitched(tail),
+        note=str(config) if split else f"{config} {epilogue.title}".strip(),
+        pitched=gemm.pitched(epilogue),
     )

@@ -10,7 +10,7 @@ from enum import Enum
 from math import prod
 
 from .....runtime.ops.window import Window
-from ...codegen.epilogue import Tail
+from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import Ints, ceil_div
 from ...recipe.operands import Tensor, TensorMap
@@ -294,12 +294,14 @@ def _expected(p: Convolution, staging: Staging, tile: Tile, target: Target) -> f
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
 
 
-def multiply(p: Convolution, tail: Tail, tile: Tile, staging: Staging, target: Target) -> Launch:
+def multiply(
+    p: Convolution, epilogue: Epilogue, tile: Tile, staging: Staging, target: Target
+) -> Launch:
     """Return the launch of a product.
 
     Args:
         p: what is multiplied.
-        tail: applied to every result, before they are pooled.
+        epilogue: applied to every result, before they are pooled.
         tile: what a block computes.
         staging: how tiles of A lie in shared memory.
         target: the GPU.
@@ -325,14 +327,14 @@ def multiply(p: Convolution, tail: Tail, tile: Tile, staging: Staging, target: T
         **{"plane": divisor(prod(staging.extents)), "row": divisor(staging.extents[1])},
     }
     whole = filters % 8 == p.ldc % 8 == 0
-    pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(tail))
+    pitched = tuple(p.result if t is p.gemm.c else t for t in p.gemm.pitched(epilogue))
     return Launch(
         "gemm/tma.cu",
         "mma_bulk",
         grid=(min(tiles, tile.resident * target.processors), 1, 1),
         block=tile.groups * 128 + 64,  # two warps more than multiply
         args={
-            **{"a": staging.map, "b": weights, "c": p.result, "bias": p.gemm.bias, **tail.args},
+            **{"a": staging.map, "b": weights, "c": p.result, "bias": p.gemm.bias, **epilogue.args},
             **{"m": staging.rows, "n": filters, "ldc": p.ldc, "tiles": tiles},
             **{"tiles_n": tiles_n, "chunks": chunks, "stage_a": stage, "w": windows},
         },
@@ -342,10 +344,10 @@ def multiply(p: Convolution, tail: Tail, tile: Tile, staging: Staging, target: T
             ("BLOCKS", tile.bm // (64 * tile.groups)),
             *tile.constants("BN", "STAGES_A", "STAGES_B", "RESIDENT"),
             *(("CHUNK", chunk), ("POOL", p.pooled is not None), ("KEPT", kept)),
-            *(("VECTOR_C", 8 if whole else 1), *epilogue_flags(p.gemm.bias, tail)),
+            *(("VECTOR_C", 8 if whole else 1), *epilogue_flags(p.gemm.bias, epilogue)),
         ),
-        code="\n".join((atom_of(dtype).code(tile.bn), tail.code)),
+        code="\n".join((atom_of(dtype).code(tile.bn), epilogue.code)),
         shared=shared(tile, stage, chunk) + (0 if whole or p.pooled else strips(tile)),
-        note=f"{staging.layout.name.lower()} {tile} {tail.title}".strip(),
+        note=f"{staging.layout.name.lower()} {tile} {epilogue.title}".strip(),
         pitched=pitched,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from ...codegen.epilogue import Tail
+from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.operands import TensorMap
@@ -52,9 +52,9 @@ def _exchange(tile: Tile) -> float:
     return LATENCY / tile.epilogues + tile.bm * tile.bn / EXCHANGED
 
 
-def choose(gemm: Gemm, tail: Tail, target: Target) -> Choice | None:
+def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> Choice | None:
     """Return the tile that should be fastest, if there is one."""
-    (m, n, k), along = gemm.shape, len(tail.along)
+    (m, n, k), along = gemm.shape, len(epilogue.along)
     if not target.has_wgmma or along > 1 or any(x % 8 for x in (n, k, gemm.a.row, gemm.ldc)):
         return None
     traffic = 2 * (m * k + n * k + m * n * (1 + along))
@@ -68,7 +68,7 @@ def choose(gemm: Gemm, tail: Tail, target: Target) -> Choice | None:
             target.processors,
             wave=_exchange(tile) if along else 0.0,
         )
-        finishing = 0.0 if tail.is_cheap else LAST_RESULTS
+        finishing = 0.0 if epilogue.is_cheap else LAST_RESULTS
         return max(estimate(tile.cost, work) + finishing, traffic / MEMORY)
 
     # Others multiply nothing for half of their time, which is still less than to transpose B.
@@ -86,13 +86,13 @@ def patch_of(gemm: Gemm, tile: Tile, target: Target) -> int:
     return 1 if 2 * n * k <= STAYING else round(sqrt(target.processors * tile.bn / tile.bm))
 
 
-def multiply(gemm: Gemm, tail: Tail, tile: Tile, target: Target) -> Launch:
+def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Launch:
     """Return the launch of a product.
 
     Args:
         gemm: what is multiplied; B is [n][k], or [k][n] if `across`; n, k and the distances of
             rows are multiples of 8.
-        tail: applied to every result; one operand at most is read along.
+        epilogue: applied to every result; one operand at most is read along.
         tile: what a block computes.
         target: the GPU.
     """
@@ -102,7 +102,7 @@ def multiply(gemm: Gemm, tail: Tail, tile: Tile, target: Target) -> Launch:
     if gemm.across:
         rows_of_b = ((n, k), (n,), (STRIP, tile.bk))
     results, strip = ((n, m), (gemm.ldc,)), (STRIP, blocks(tile) * ROWS)
-    along = tail.along[0] if tail.along else gemm.c
+    along = epilogue.along[0] if epilogue.along else gemm.c
     return Launch(
         "gemm/tma_persistent.cu",
         "mma_linear",
@@ -113,7 +113,7 @@ def multiply(gemm: Gemm, tail: Tail, tile: Tile, target: Target) -> Launch:
             "b": TensorMap(gemm.b, dtype, *rows_of_b),
             "c": TensorMap(gemm.c, dtype, *results, strip),
             "z": TensorMap(along, dtype, *results, strip),
-            **{"bias": gemm.bias, **tail.args, "n": n, "tiles_m": tiles_m, "tiles_n": tiles_n},
+            **{"bias": gemm.bias, **epilogue.args, "n": n, "tiles_m": tiles_m, "tiles_n": tiles_n},
             **{"patch": patch_of(gemm, tile, target), "steps": ceil_div(k, tile.bk)},
         },
         types=(("T", dtype),),
@@ -122,11 +122,11 @@ def multiply(gemm: Gemm, tail: Tail, tile: Tile, target: Target) -> Launch:
             *tile.constants("BN", "STAGES", "TURNS", "PLACES"),
             *(("FEW", FEW), ("MANY", MANY[tile.groups])),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
-            *epilogue_flags(gemm.bias, tail),
+            *epilogue_flags(gemm.bias, epilogue),
         ),
-        code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), tail.code)),
+        code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
         shared=shared(tile),
         early=gemm.constant,  # B is read before the kernel in front has ended
-        note=f"{tile} {tail.title}".strip(),
-        pitched=gemm.pitched(tail),
+        note=f"{tile} {epilogue.title}".strip(),
+        pitched=gemm.pitched(epilogue),
     )

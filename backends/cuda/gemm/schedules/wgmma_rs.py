@@ -7,7 +7,7 @@ tile after the other; or those of a cluster share the sum of one.
 from __future__ import annotations
 
 from .....runtime.ir.dtypes import float32
-from ...codegen.epilogue import Tail
+from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
 from ...recipe.targets import Target
@@ -39,7 +39,7 @@ def registers(tile: Tile) -> tuple[int, int]:
     return own, total - tile.groups * own
 
 
-def multiply(gemm: Gemm, tail: Tail, config: Config, parts: int, target: Target) -> Launch:
+def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, target: Target) -> Launch:
     """Return the launch of a product; see `multistage.multiply_parts`."""
     (m, n, k), batch, tile, splits = gemm.shape, gemm.batch, config.tile, config.splits
     tiles = tile.count(m, n)
@@ -57,19 +57,19 @@ def multiply(gemm: Gemm, tail: Tail, config: Config, parts: int, target: Target)
         block=threads(tile),
         args={
             **{"a": gemm.a.data, "b": gemm.b, "c": gemm.c, "table": gemm.a.table},
-            **{"bias": gemm.bias, **tail.args, "ldc": gemm.ldc, "work": work},
+            **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
             "image": gemm.a.geometry,
         },
         types=(("T", float32),),
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),
-            *parts_flags(gemm, tail, parts, Split.CLUSTER if splits > 1 else Split.WHOLE),
+            *parts_flags(gemm, epilogue, parts, Split.CLUSTER if splits > 1 else Split.WHOLE),
             ("CONSTANT", gemm.constant),
         ),
-        code="\n".join((TF32.code(tile.bn, a_in_registers=True), tail.code)),
+        code="\n".join((TF32.code(tile.bn, a_in_registers=True), epilogue.code)),
         shared=shared(tile, parts),
         cluster=(splits, 1, 1),
-        note=parts_title(config, parts, tail),
-        pitched=gemm.pitched(tail),
+        note=parts_title(config, parts, epilogue),
+        pitched=gemm.pitched(epilogue),
     )

@@ -36,7 +36,7 @@ __device__ __forceinline__ Position position(long long i, int channels, const in
 }
 
 // The baseline: one thread, one result, three loops over the window and one over the channels.
-// y[n][m][o] = finish(bias[m] + sum over c, k of x[n][c][o*stride - pad + k*dilation] * w[m][c][k])
+// y[n][m][o] = epilogue(bias[m] + sum over c, k of x[n][c][o*stride - pad + k*dilation] * w[m][c][k])
 extern "C" __global__ void conv_naive(const X* x, const W* w, Y* y, const Y* bias, const Y* z0,
                                       const Y* z1, long long count, int filters, int group_filters,
                                       int group_channels, Strides from, Geometry g,
@@ -67,7 +67,7 @@ extern "C" __global__ void conv_naive(const X* x, const W* w, Y* y, const Y* bia
                     sum += (A(pixel[channel * from.channel]) - zero_x)
                            * (A(weights[channel * taps + tap]) - zero_w);
             }
-    y[i] = finish(sum, i, p.n, p.channel, z0, z1);
+    y[i] = epilogue(sum, i, p.n, p.channel, z0, z1);
 }
 
 // The gradient of a convolution: input position i adds x[i] * w[k] to the results at
@@ -104,7 +104,7 @@ extern "C" __global__ void conv_transposed(const X* x, const W* w, Y* y, const Y
                     sum += A(pixel[channel * from.channel])
                            * A(weights[(long long)channel * group_filters * taps + tap]);
             }
-    y[i] = finish(sum, i, p.n, p.channel, z0, z1);
+    y[i] = epilogue(sum, i, p.n, p.channel, z0, z1);
 }
 
 // Col2Im: position p of an image is the sum of what lies there in overlapping blocks; x is

@@ -59,7 +59,7 @@ __device__ __forceinline__ Words operand(const T* z, long long at, int channel)
     return words(KIND_OF == 1 ? z + at : z + channel);
 }
 
-// Stores finish(sums + shift), the result of a pixel.
+// Stores epilogue(sums + shift), the result of a pixel.
 __device__ __forceinline__ void keep(T* y, const Floats& sums, const Floats& shift, long long pixel,
                                      int n, int channel, const T* z0, const T* z1, const Plane& p)
 {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void keep(T* y, const Floats& sums, const Floats& shi
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         const float sum = BIAS ? sums.at[q] + shift.at[q] : sums.at[q];
-        ((T*)results.bits)[q] = finish(sum, q, n, q, (const T*)first.bits, (const T*)second.bits);
+        ((T*)results.bits)[q] = epilogue(sum, q, n, q, (const T*)first.bits, (const T*)second.bits);
     }
     *(Words*)(y + pixel * p.row_y + channel) = results;
 }

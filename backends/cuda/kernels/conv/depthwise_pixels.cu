@@ -40,5 +40,5 @@ depthwise_pixels(const T* x, const T* w, T* y, const T* bias, const T* z0, const
         }
     }
     if (BIAS) sum += bias[channel];
-    y[(long long)pixel * p.row_y + channel] = finish(sum, i, n, channel, z0, z1);
+    y[(long long)pixel * p.row_y + channel] = epilogue(sum, i, n, channel, z0, z1);
 }

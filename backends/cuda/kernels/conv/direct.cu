@@ -81,7 +81,7 @@ direct(const X* x, const X* w, Y* y, const Y* bias, const Y* z0, const Y* z1, Pl
             const int channel = group * p.filters + filter;
             const long long target = place + (long long)channel * p.to_channel;
             const A sum = sums[i][q] + (BIAS ? A(bias[channel]) : A(0));
-            y[target] = finish(sum, target, image, channel, z0, z1);
+            y[target] = epilogue(sum, target, image, channel, z0, z1);
         }
     }
 }

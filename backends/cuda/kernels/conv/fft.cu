@@ -136,6 +136,6 @@ fft_results(const float* spectra, float* y, const float* bias, const float* z0, 
         if (i >= p.valid_w || column % p.stride_w || column / p.stride_w >= p.width) continue;
         const long long at = start + (long long)(column / p.stride_w) * p.of_column;
         const float sum = z[i].re / (SIZE * SIZE) + shift;
-        y[at] = finish(sum, at, corner.image, channel, z0, z1);
+        y[at] = epilogue(sum, at, corner.image, channel, z0, z1);
     }
 }

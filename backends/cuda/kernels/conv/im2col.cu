@@ -59,5 +59,5 @@ extern "C" __global__ void col2im(const T* columns, T* y, const T* bias, const T
         }
     const long long at = image * p.of_image + (long long)row * p.of_row
                          + (long long)column * p.of_column + (long long)channel * p.of_channel;
-    y[at] = finish(sum, at, (int)image, channel, z0, z1);
+    y[at] = epilogue(sum, at, (int)image, channel, z0, z1);
 }

@@ -111,7 +111,7 @@ implicit_gemm(const X* x, const X* w, Y* y, const Y* bias, const Y* z0, const Y*
             const int channel = group * p.filters + n0 + column0 + i;
             const long long target = place + (long long)channel * p.to_channel;
             const A sum = sums[j][i] + (BIAS ? A(bias[channel]) : A(0));
-            y[target] = finish(sum, target, n, channel, z0, z1);
+            y[target] = epilogue(sum, target, n, channel, z0, z1);
         }
     }
 }

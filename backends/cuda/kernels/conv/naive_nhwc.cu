@@ -27,5 +27,5 @@ extern "C" __global__ void naive_nhwc(const T* x, const T* w, T* y, const T* bia
             for (int c = 0; c < p.channels; ++c)
                 *sum = *sum + x[from + c] * w[(term + c) * p.pitch + filter];
         }
-    *sum = finish(*sum, pixel * filters + filter, image, filter, z0, z1);
+    *sum = epilogue(*sum, pixel * filters + filter, image, filter, z0, z1);
 }

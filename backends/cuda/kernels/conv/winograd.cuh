@@ -123,7 +123,7 @@ __device__ __forceinline__ void write_tile(const float (&m)[EDGE][EDGE], float* 
             if (row >= p.out_height || place >= p.out_width) continue;
             const long long at = (long long)tile.image * p.to_image + (long long)row * p.to_row
                                  + (long long)place * p.to_column + channel;
-            y[at] = finish(out[a] + shift, at, tile.image, channel, z0, z1);
+            y[at] = epilogue(out[a] + shift, at, tile.image, channel, z0, z1);
         }
     }
 }

@@ -1,6 +1,6 @@
-// The end of a product on tensor cores: neighbouring results get bias and tail, and are stored.
+// The end of a product on tensor cores: neighbouring results get bias and epilogue, and are stored.
 //
-// Compile-time: T; VECTOR_C; BIAS; Z0 and Z1, how the operands of finish lie: 0 none, 1 like the result,
+// Compile-time: T; VECTOR_C; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none, 1 like the result,
 // 2 one a channel.
 
 #include "gemm/neighbours.cuh"
@@ -42,24 +42,24 @@ __device__ __forceinline__ Operands<N> operands_at(long long at, int channel, in
             operand<N, Z1>(z1, at, channel, room)};
 }
 
-// Returns finish(values + bias).
+// Returns epilogue(values + bias).
 template <int N>
-__device__ __forceinline__ Neighbours<T, N> finished(const float (&values)[N], const Operands<N>& with,
+__device__ __forceinline__ Neighbours<T, N> with_epilogue(const float (&values)[N], const Operands<N>& with,
                                                      int row)
 {
     Neighbours<T, N> results;
 #pragma unroll
     for (int q = 0; q < N; ++q) {
         const float sum = BIAS ? values[q] + float(with.shift.at[q]) : values[q];
-        results.at[q] = finish(sum, q, row, q, with.first.at, with.second.at);
+        results.at[q] = epilogue(sum, q, row, q, with.first.at, with.second.at);
     }
     return results;
 }
 
-// Stores finish(values + bias) at place `at` of the result.
+// Stores epilogue(values + bias) at place `at` of the result.
 template <int N>
-__device__ __forceinline__ void finish_all(T* c, const float (&values)[N], const Operands<N>& with,
+__device__ __forceinline__ void epilogue_all(T* c, const float (&values)[N], const Operands<N>& with,
                                            long long at, int row, int room)
 {
-    keep(c + at, finished(values, with, row), room);
+    keep(c + at, with_epilogue(values, with, row), room);
 }

@@ -1,4 +1,4 @@
-// y[m][n] = finish(sum over k of x[m][k] * w[n][k] + bias[n]) for at most eight rows m.
+// y[m][n] = epilogue(sum over k of x[m][k] * w[n][k] + bias[n]) for at most eight rows m.
 //
 // Bound by memory: the weights are read once, whole warps along k, several words in flight a
 // thread, and every word meets all rows. `x` is small and stays in the L1 cache.
@@ -73,6 +73,6 @@ gemv(const T* w, const T* x, T* y, const T* bias, const T* z0, const T* z1, int 
         float sum = 0;
         for (int i = 0; i < PARTS; ++i) sum += parts[warp + i][lane];
         const long long at = (long long)lane * n + column;
-        y[at] = finish(sum + (BIAS ? float(bias[column]) : 0.f), at, lane, column, z0, z1);
+        y[at] = epilogue(sum + (BIAS ? float(bias[column]) : 0.f), at, lane, column, z0, z1);
     }
 }

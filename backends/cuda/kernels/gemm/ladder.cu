@@ -1,4 +1,4 @@
-// y[m][n] = finish(sum over k of a[m][k] * b[k][n]) as textbooks make it fast, one step at a time.
+// y[m][n] = epilogue(sum over k of a[m][k] * b[k][n]) as textbooks make it fast, one step at a time.
 // Nothing here is meant to be used: simt.cu does the same and more. Read one function after the
 // other; each is the one before it with one idea added.
 //
@@ -14,7 +14,7 @@ extern "C" __global__ void gemm_naive(const float* a, const float* b, float* y, 
     float sum = 0;
     for (int q = 0; q < k; ++q) sum += a[(long long)row * k + q] * b[(long long)q * n + column];
     const long long at = (long long)row * n + column;
-    y[at] = finish(sum, at, row, column, z0, z1);
+    y[at] = epilogue(sum, at, row, column, z0, z1);
 }
 
 // 2. A block brings a square of a and one of b to shared memory, where SIDE threads read each
@@ -39,7 +39,7 @@ gemm_blocked(const float* a, const float* b, float* y, const float* z0, const fl
     }
     if (row >= m || column >= n) return;
     const long long at = (long long)row * n + column;
-    y[at] = finish(sum, at, row, column, z0, z1);
+    y[at] = epilogue(sum, at, row, column, z0, z1);
 }
 
 // 3. A thread computes PER x PER results: 2 * PER loads from shared memory for PER * PER
@@ -111,7 +111,7 @@ gemm_registers(const float* a, const float* b, float* y, const float* z0, const 
             Words found;
 #pragma unroll
             for (int v = 0; v < VECTOR; ++v)
-                found.at[v] = finish(sums[u][part * VECTOR + v], at + v, row, column + v, z0, z1);
+                found.at[v] = epilogue(sums[u][part * VECTOR + v], at + v, row, column + v, z0, z1);
             *(Words*)(y + at) = found;
         }
     }

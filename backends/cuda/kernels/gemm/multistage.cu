@@ -1,4 +1,4 @@
-// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on tensor cores: 16-bit elements,
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on tensor cores: 16-bit elements,
 // sums in float32, or a block's in float16, too (HALF_SUMS, without WGMMA).
 //
 // As in simt.cu the rows of `a` are rows of a matrix, or windows of an image whose channels lie
@@ -16,7 +16,7 @@
 //
 // Compile-time: BM BN WARPS_M WARPS_N STAGES WGMMA; ROWS: 0 matrix, 1 pixels (1x1 windows),
 // 2 windows; VECTOR, the elements of `a` copied at once (2, 4, 8); VECTOR_C, the results stored at
-// once (8 or 1); HALF_SUMS; BIAS; Z0 and Z1, how the operands of finish lie: 0 none, 1 like the result, 2 one a
+// once (8 or 1); HALF_SUMS; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none, 1 like the result, 2 one a
 // channel; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER. A batch is a group of a convolution.
 
 #include "ptx/pdl.cuh"

@@ -1,4 +1,4 @@
-// y[m][n] = finished(sum over k of (a[m][k] - a_zero) * (b[n][k] - b_zero[n])) on tensor cores: bytes,
+// y[m][n] = with_epilogue(sum over k of (a[m][k] - a_zero) * (b[n][k] - b_zero[n])) on tensor cores: bytes,
 // with signs or without, and sums in int32, which wrap around.
 //
 // Rows of `a`, tiles, steps and clusters are those of multistage.cu. The bytes are multiplied as they are, for
@@ -127,7 +127,7 @@ __device__ __forceinline__ OfColumn of_column(const Parameters& p, int column, i
     return found;
 }
 
-__device__ __forceinline__ Y finished(int sum, const OfRow& row, const OfColumn& column)
+__device__ __forceinline__ Y with_epilogue(int sum, const OfRow& row, const OfColumn& column)
 {
     const int whole = (int)((u32)sum + column.shift + (BY_ROW ? (u32)row.zero * column.weight : 0));
     if constexpr (QUANTIZED) {
@@ -270,7 +270,7 @@ mma_integer(const T* a, const U* b, Y* y, const Window* table, const int* b_sums
         const Some<8> found = collect((const int*)shared + i * PITCH + j, splits);
         Neighbours<Y, 8> results;
 #pragma unroll
-        for (int q = 0; q < 8; ++q) results.at[q] = finished(found.at[q], by_row, columns[j + q]);
+        for (int q = 0; q < 8; ++q) results.at[q] = with_epilogue(found.at[q], by_row, columns[j + q]);
         keep(y + (long long)(m0 + i) * ldc + n0 + j, results, n - n0 - j);
     }
     if constexpr (SPLIT == CLUSTER) cluster_sync();  // others may still read what is here

@@ -1,4 +1,4 @@
-// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) in float32 on tensor cores, with the
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) in float32 on tensor cores, with the
 // products that every GPU from Ampere on has: tf32x3.cuh says how, and what the constants are.
 //
 // Tiles travel to shared memory by cp.async, several steps of 32 terms ahead. Few tiles do not fill the

@@ -1,4 +1,4 @@
-// y[m][n] = finish(alpha * sum over k of (a[m][k] - a_zero[m]) * (b[k][n] - b_zero[n]) + beta *
+// y[m][n] = epilogue(alpha * sum over k of (a[m][k] - a_zero[m]) * (b[k][n] - b_zero[n]) + beta *
 // c[m][n]) for any element types and strides: transposed operands, stacks that are broadcast.
 //
 // A block computes a tile of SIDE x SIDE results, a thread one of them; tiles of both operands go
@@ -53,5 +53,5 @@ product(const XA* a, const XB* b, const XC* c, Y* y, const XA* a_zero, const XB*
         sum += SCALED ? A(beta) * more : more;
     }
     const long long at = ((long long)number * m + row + i) * n + column + j;
-    y[at] = finish(sum, at, row + i, column + j, z0, z1);
+    y[at] = epilogue(sum, at, row + i, column + j, z0, z1);
 }

@@ -38,7 +38,7 @@ gemm_reduce(const T* partial, T* c, const T* bias, const T* z0, const T* z1, int
         if (column + q < n) {
             const int channel = (GROUPS ? batch * n : 0) + column + q;
             const T sum = sums[q] + (BIAS ? bias[channel] : T(0));
-            sums[q] = finish(sum, batch * batch_c + at + q, row, channel, z0, z1);
+            sums[q] = epilogue(sum, batch * batch_c + at + q, row, channel, z0, z1);
         }
     store<VECTOR_C>(c + batch * batch_c + at, sums, n - column);
 }

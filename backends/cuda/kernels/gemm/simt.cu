@@ -1,4 +1,4 @@
-// c[m][n] = finish(sum over k of a[m][k] * b[k][n] + bias[n]), in plain float32 arithmetic.
+// c[m][n] = epilogue(sum over k of a[m][k] * b[k][n] + bias[n]), in plain float32 arithmetic.
 //
 // The rows of `a` are rows of a matrix, or pixels of an image whose channels lie innermost: then
 // this is a convolution, and no im2col matrix is ever stored (implicit GEMM). Row m of that matrix
@@ -275,7 +275,7 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
                     if (column + q < n) {
                         const int channel = (ROWS == MATRIX ? 0 : batch * n) + column + q;
                         const T sum = values[q] + (BIAS ? bias[channel] : T(0));
-                        values[q] = finish(sum, batch * batch_c + at + q, row, channel, z0, z1);
+                        values[q] = epilogue(sum, batch * batch_c + at + q, row, channel, z0, z1);
                     }
             }
             store<VECTOR_C>(out + at, values, n - column);

@@ -14,7 +14,7 @@
 //
 // Compile-time: PARTS, 2, or 1 for plain tf32; BM, BN; ROWS: 0 matrix, 1 pixels (1x1 windows),
 // 2 windows; VECTOR, the elements of `a` copied at once (1, 2, 4); VECTOR_C, the results that can be
-// stored at once (1, 2, 4); BIAS; Z0 and Z1, how the operands of finish lie: 0 none, 1 like the result,
+// stored at once (1, 2, 4); BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none, 1 like the result,
 // 2 one a channel; SPLIT: 0 no, 1 partial sums, 2 cluster. LOADERS, the threads that copy `a`.
 
 #include "ptx/pdl.cuh"
@@ -80,7 +80,7 @@ struct Results {
                                           int column) const
     {
         T* to = c + place(row, column);
-        const Neighbours<T, N> results = finished(sums, with, row);
+        const Neighbours<T, N> results = with_epilogue(sums, with, row);
         if constexpr (VECTOR_C >= N) {
             *(Neighbours<T, N>*)to = results;
         } else {

@@ -1,4 +1,4 @@
-// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper: as multistage.cu, but tiles come by
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper: as multistage.cu, but tiles come by
 // the copy engine, which two threads keep busy while GROUPS times four warps multiply. A block stays
 // and does one tile after the other; what it needs next arrives while it stores.
 //
@@ -185,7 +185,7 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], T* c, const T*
         for (int half = 0; half < 2; ++half) {
             float values[8];
             exchange(values, sums + j, half, lane);
-            results[half] = finished(values, operands[half], places[half]);
+            results[half] = with_epilogue(values, operands[half], places[half]);
         }
         if constexpr (POOL) {
             Words best = greater(results[0], results[1]), other;
@@ -228,7 +228,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* st
             if (place < 0 || column >= n) continue;
             const long long at = (long long)place * ldc + column;
             const float value[1] = {strip[row * PITCH + lane]};
-            finish_all(c, value, operands_at<1>(at, column, 1, bias, z0, z1), at, place, 1);
+            epilogue_all(c, value, operands_at<1>(at, column, 1, bias, z0, z1), at, place, 1);
         }
     }
 }

@@ -1,10 +1,10 @@
-// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows: as
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows: as
 // MATRIX of tma.cu, but the copy engine also brings what is read along with the results, while
 // sums are made, and takes the results away while the next ones are. With ACROSS, `b` is b[k][n].
 //
 // Blocks stay and do one tile after the other. One warp fetches tiles of `b`, one those of `a`, and one
 // keeps the places for results in shared memory: it fetches what lies there first (an operand of
-// `finish`), and stores what the multiplying warps leave there instead. These are GROUPS times four. The
+// `epilogue`), and stores what the multiplying warps leave there instead. These are GROUPS times four. The
 // groups share a tile; or, with TURNS, each has tiles of its own, and one of them finishes its tile
 // while the other multiplies.
 //
@@ -149,7 +149,7 @@ __device__ __forceinline__ Pair pair_at(const T* from, int column, bool inside)
 }
 
 // Finishes the sums of a group, whose place for results is `place`.
-__device__ __forceinline__ void finish_all(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
+__device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
                                            const T* bias, const T* z0, const T* z1, int n0, int n)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4;
@@ -179,7 +179,7 @@ __device__ __forceinline__ void finish_all(const float (&sums)[BLOCKS][TN][4], u
                     for (int q = 0; q < 2; ++q) {
                         const float sum = sums[i][strip * 8 + j][half * 2 + q];
                         result.at[q] =
-                            finish(BIAS ? sum + float(shift[j].at[q]) : sum, q, 0, q, x.at, y.at);
+                            epilogue(BIAS ? sum + float(shift[j].at[q]) : sum, q, 0, q, x.at, y.at);
                     }
                     *at = result;
                 }
@@ -261,7 +261,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
 
             mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
-            finish_all(sums, results + round.place() + part * STRIP * STRIPS, bias, z0, z1,
+            epilogue_all(sums, results + round.place() + part * STRIP * STRIPS, bias, z0, z1,
                        work.corner(round.tile()).n, n);
             fence_proxy_async();
             __syncwarp();

@@ -1,4 +1,4 @@
-// c[m][n] = finish(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper:
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper:
 // tf32x3.cuh says how, and what the constants are.
 //
 // The last four warps of a block load: windows of `a` by cp.async, tiles of the constants by one bulk

@@ -1,4 +1,4 @@
-// y = finish(x * factor + shift), with a pair (factor, shift) for each channel: a batch
+// y = epilogue(x * factor + shift), with a pair (factor, shift) for each channel: a batch
 // normalization that no convolution could take over. VECTOR neighbours a thread; `inner` elements
 // of a channel lie together, or channels are innermost (CHANNELS_LAST) and a thread computes those of
 // PIXELS pixels. T is the type of the
@@ -26,7 +26,7 @@ __device__ __forceinline__ void store(Words words, const Pairs& by, T* y, Index 
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         const A value = A(words.at[q]) * by.at[q].factor + by.at[q].shift;
-        words.at[q] = finish(value, i + q, 0, channel + (CHANNELS_LAST ? q : 0), z0, z1);
+        words.at[q] = epilogue(value, i + q, 0, channel + (CHANNELS_LAST ? q : 0), z0, z1);
     }
     *(Words*)y = words;
 }
