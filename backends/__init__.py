@@ -2,8 +2,9 @@
 
 A backend is a module with a function ``open_backends(options) -> tuple[Backend, ...]``: the
 backend itself, then those that take on the same device what it leaves over. It raises
-`BackendUnavailable` where it cannot run. Other packages add theirs through the entry point group
-``tercet.backends``.
+`BackendUnavailable` where it cannot run. If the backend has options of its own, the module has
+them as ``OPTIONS``, a frozen dataclass, and gets them by `Options.of_backend`. Other packages add
+theirs through the entry point group ``tercet.backends``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.host import HOST
+from .options import with_own
 
 _OWN = {
     "numpy": ".numpy",
@@ -71,11 +73,14 @@ def open_backends(
         fallback: the name of a backend for the nodes that all others decline, or several.
 
     Raises:
-        UsageError: there is no backend of that name, or all work on the host, which has no GPUs.
+        UsageError: there is no backend of that name, an option of it that does not exist, or
+            all work on the host, which has no GPUs.
         BackendUnavailable: it cannot run on this machine.
     """
     first, *behind = (name,) if isinstance(name, str) else name
     behind += (fallback,) if isinstance(fallback, str) else fallback or ()
+    for own in options.backend_options:
+        options = with_own(options, own, _opener(own))
     found = list(_opener(first)(options))
     for other in behind:
         have = {backend.name for backend in found}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from .base import arguments
 from .base.arguments import Rule
@@ -15,6 +15,8 @@ from .ir.op import OPERATORS
 
 if TYPE_CHECKING:
     from .ir.graph import Graph
+
+T = TypeVar("T")
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
 Control = Literal["device", "host"]
@@ -90,6 +92,9 @@ class Options:
             a node's own entry counts more than that of its operator, and both more than `conv`.
         ranges: least, usual and greatest size by symbolic dimension: what a tensorrt engine serves,
             which without it is built for one set of shapes.
+        backend_options: options of single backends, by name of the backend: a dict, or an instance
+            of the frozen dataclass ``OPTIONS`` of its module, such as ``{"openvino": {"min_nodes":
+            2}}``; what a backend does not have is refused when it is opened.
         strip_weights: keep tensorrt's engines on disk without their weights, which are put in again
             from the model when they are opened.
     """
@@ -115,11 +120,22 @@ class Options:
     ranges: Mapping[str, tuple[int, int, int]] = field(
         default_factory=dict[str, tuple[int, int, int]], hash=False
     )
+    backend_options: Mapping[str, object] = field(default_factory=dict[str, object], hash=False)
     strip_weights: bool = False
 
     def __post_init__(self) -> None:
         for name, rule in OPTION_RULES.items():
             object.__setattr__(self, name, rule(name, getattr(self, name)))
+
+    def of_backend(self, name: str, kind: type[T]) -> T:
+        """Return the options of one backend: what the user gave, else the defaults of `kind`.
+
+        Args:
+            name: the backend.
+            kind: its frozen dataclass.
+        """
+        found = self.backend_options.get(name)
+        return found if isinstance(found, kind) else kind()
 
     def ways_for(self, operator: str, names: Iterable[str]) -> tuple[str, ...]:
         """Return the ways that the user wants for a node, best first; empty for the backend's own.
@@ -210,5 +226,6 @@ OPTION_RULES: Mapping[str, Rule] = {
         "ways by node or operator, such as {'Conv': 'fft'}", value=_ways
     ),
     "ranges": arguments.mapping("sizes by symbolic dimension", value=_range),
+    "backend_options": arguments.mapping("options by name of a backend"),
     "strip_weights": arguments.flag,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -11,7 +12,7 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
-from .algorithms.registry import Answer, RecipeContext, Setting
+from .algorithms.registry import Answer, Choice, RecipeContext, Setting
 from .codegen.elementwise import chain_of, elementwise
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .device import CudaDevice
@@ -33,6 +34,7 @@ class CudaBackend:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
+        self._choices: Mapping[str, Choice] = {}
 
     @property
     def name(self) -> str:
@@ -44,9 +46,22 @@ class CudaBackend:
         """The GPU."""
         return self._device
 
+    def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudaBackend:
+        """Return a backend that knows, with `Options.tune`, which algorithms are the fastest."""
+        if not options.tune:
+            return self
+        setting = Setting(self._device.compiler.target, options)
+        nodes = (node for node in graph.nodes if node in free)
+        works = [work for work in works_of(nodes, setting) if not work.task.setting.asked]
+        say = self._device.compiler.announce
+        found = copy(self)
+        found._choices = tuner_of(self._device, options.cache).choices(works, say)
+        say("")
+        return found
+
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield claims of groups; where a group has no recipe, of smaller ones."""
-        setting = self._setting(graph, free, options)
+        setting = Setting(self._device.compiler.target, options, choices=self._choices)
         for group in groups(graph, free):
             answer = self._claim(graph, group, setting)
             while isinstance(answer, Decline) and len(group.nodes) > 1:
@@ -56,19 +71,6 @@ class CudaBackend:
                 group = last
                 answer = self._claim(graph, group, setting)
             yield answer
-
-    def _setting(self, graph: Graph, free: Set[Node], options: Options) -> Setting:
-        """Return what recipes depend on; with `Options.tune` measured algorithms are part of it."""
-        setting = Setting(self._device.compiler.target, options)
-        if not options.tune:
-            return setting
-        nodes = (node for node in graph.nodes if node in free)
-        works = [work for work in works_of(nodes, setting) if not work.task.setting.asked]
-        tuner = tuner_of(self._device, options.cache)
-        say = self._device.compiler.announce
-        choices = tuner.choices(works, say)
-        say("")
-        return replace(setting, choices=choices, picks={})
 
     def _claim(self, graph: Graph, group: Group, setting: Setting) -> Claim | Decline:
         results = results_of(graph, group.nodes)

@@ -84,7 +84,8 @@ class Rival:
         """Return what decides who runs the nodes of a graph."""
         plain = replace(options, algorithms={}, conv=None)
         groups: dict[Node, tuple[Node, ...]] = {}
-        for answer in self._backend.claim(graph, free, plain):
+        backend = self._backend.prepare(graph, free, plain)
+        for answer in backend.claim(graph, free, plain):
             if isinstance(answer, Claim):
                 groups.update(dict.fromkeys(answer.nodes, answer.nodes))
         return Arena(self, graph, plain, groups)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -64,27 +65,35 @@ class CudnnBackend:
         self.device = device
         self.chooser = chooser
         self._rival = rival
+        self._duels: Mapping[Node, Duel | None] = {}
+
+    def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudnnBackend:
+        """Return a backend that knows, with `Options.tune`, where the cuda kernels are faster."""
+        if not options.tune or self._rival is None:
+            return self
+        arena = self._rival.on(graph, free, options)
+        prepared = copy(self)
+        prepared._duels = {
+            found.nodes[0]: self._fought(found, arena)
+            for found in survey(graph, free, options)
+            if isinstance(found, Wanted) and not _asked(found.nodes[0], options)
+        }
+        self.device.compiler.announce("")
+        return prepared
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield a claim for each node with what it can take along, a reason for the rest."""
-        arena = None
-        if options.tune and self._rival is not None:
-            arena = self._rival.on(graph, free, options)
         for found in survey(graph, free, options):
             if isinstance(found, Decline):
                 yield found
                 continue
-            duel = None
-            if arena is not None and not _asked(found.nodes[0], options):
-                duel = self._fought(found, arena)
+            duel = self._duels.get(found.nodes[0])
             if duel is not None and duel.lost:
                 yield Decline(found.nodes[0], duel.lost)
                 continue
             build = partial(self._build, found, options.tune, duel)
             always = tuple(found.gives.values())
             yield Claim(found.nodes, build, found.formats, always=always)
-        if arena is not None:
-            self.device.compiler.announce("")
 
     def _fought(self, wanted: Wanted, arena: Arena) -> Duel | None:
         """Return who is faster; None where one of the two has nothing to run or to measure."""

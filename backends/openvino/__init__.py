@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
 
 #: How many nodes a region has at least that is worth a call.
 MIN_NODES_VARIABLE = "TERCET_OPENVINO_LEAST"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenvinoOptions:
+    """Options of the openvino backend.
+
+    Attributes:
+        min_nodes: fewest nodes of a region that OpenVINO gets, unless one multiplies matrices;
+            what `MIN_NODES_VARIABLE` says, or 4, where 0.
+    """
+
+    min_nodes: int = 0
+
+
+OPTIONS = OpenvinoOptions
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
@@ -33,7 +49,9 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     from .backend import OpenvinoBackend
 
     compiler = _compiler(options.cache / "openvino")
-    return OpenvinoBackend(compiler, min_nodes(MIN_NODES_VARIABLE)), *open_numpy(options)
+    own = options.of_backend("openvino", OPTIONS)
+    minimum = own.min_nodes or min_nodes(MIN_NODES_VARIABLE)
+    return OpenvinoBackend(compiler, minimum), *open_numpy(options)
 
 
 @cache

@@ -6,6 +6,7 @@ built with the latter's parser and builder; none has been run yet: see docs/tens
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 
 #: How many nodes a region has at least that is worth an engine.
 MIN_NODES_VARIABLE = "TERCET_TENSORRT_LEAST"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorrtOptions:
+    """Options of the tensorrt backend.
+
+    Attributes:
+        min_nodes: fewest nodes of a region that TensorRT gets, unless one multiplies matrices;
+            what `MIN_NODES_VARIABLE` says, or 4, where 0.
+    """
+
+    min_nodes: int = 0
+
+
+OPTIONS = TensorrtOptions
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
@@ -49,7 +65,9 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
     if obstacle:
         missing = f"{engines.vendor} runs no engines on {device.description}: {obstacle}"
         raise BackendUnavailable("tensorrt", missing, "use another GPU, or the backend cudnn")
-    return TensorrtBackend(device, engines, minimum=min_nodes(MIN_NODES_VARIABLE)), *cuda
+    own = options.of_backend("tensorrt", OPTIONS)
+    minimum = own.min_nodes or min_nodes(MIN_NODES_VARIABLE)
+    return TensorrtBackend(device, engines, minimum=minimum), *cuda
 
 
 @cache

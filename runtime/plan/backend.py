@@ -358,6 +358,30 @@ class Backend(Protocol):
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         """Yield a claim or a decline for each of the `free` nodes, whose shapes are static.
 
-        A claim may cover several free nodes. Earlier ones win where two overlap.
+        A claim may cover several free nodes. Earlier ones win where two overlap. Nothing is
+        compiled, measured or allocated here: that is for `Claim.build` and `Preparing.prepare`.
         """
         ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A backend whose claims depend on what is measured on its device."""
+
+    def prepare(self, graph: Graph, free: Set[Node], options: Options) -> Backend:
+        """Measure what the claims of the `free` nodes depend on.
+
+        It is called once before `Backend.claim`, with the same arguments, and may be slow. A
+        backend that was not prepared claims by estimates.
+
+        Returns:
+            The backend that is asked for claims: this one, or a copy that knows the measurements.
+        """
+        ...
+
+
+def measured(backend: Backend, graph: Graph, free: Set[Node], options: Options) -> Backend:
+    """Return the backend to ask for claims: what `Preparing.prepare` gives, else `backend`."""
+    if isinstance(backend, Preparing):
+        return backend.prepare(graph, free, options)
+    return backend

@@ -13,7 +13,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.grown import Grown
 from ..ir.types import TensorType
 from ..options import Options
-from .backend import Backend, Claim, Decline
+from .backend import Backend, Claim, Decline, measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ def partition(
     for backend in backends:
         offered = {n for n in free if _is_static(n) and bars.allows(backend, n)}
         refusals.extend(_ruled_out(free, offered, backend, bars))
-        for answer in backend.claim(graph, frozenset(offered), options):
+        asked = measured(backend, graph, frozenset(offered), options)
+        for answer in asked.claim(graph, frozenset(offered), options):
             check_time()
             if isinstance(answer, Decline):
                 refusals.append(_refusal(answer.node, backend, answer.reason))

@@ -139,8 +139,8 @@ class Known(CudnnBackend):
 def claims(options: Options) -> list[Claim | Decline]:
     graph = CASE.graph()
     doubles: tuple[Any, ...] = (Device(), None, Fixed({"Conv+Relu": 20.0}))
-    backend = Known(*doubles)
-    return list(backend.claim(graph, frozenset(graph.nodes), options))
+    free = frozenset(graph.nodes)
+    return list(Known(*doubles).prepare(graph, free, options).claim(graph, free, options))
 
 
 def test_tuning_declines_what_the_cuda_kernels_are_faster_at() -> None:

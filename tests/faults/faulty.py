@@ -20,6 +20,7 @@ from tercet.runtime.plan.backend import (
     Run,
     Step,
     View,
+    measured,
 )
 from tercet.runtime.plan.host import HOST, logical
 
@@ -47,6 +48,9 @@ class FaultyBackend:
     @property
     def device(self) -> Device:
         return self._inner.device
+
+    def prepare(self, graph: Graph, free: Set[Node], options: Options) -> FaultyBackend:
+        return FaultyBackend(self._nodes, self._damage, measured(self._inner, graph, free, options))
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         for answer in self._inner.claim(graph, free, options):

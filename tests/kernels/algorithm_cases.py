@@ -1,4 +1,4 @@
-"""Convolutions of odd shapes, and the ways to run each of them."""
+"""Convolutions of odd shapes, and the algorithms that run each of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Case:
 
     x: tuple[int, ...]
     w: tuple[int, ...]
-    ways: tuple[str, ...]
+    algorithms: tuple[str, ...]
     how: dict[str, Any] = field(default_factory=dict)
     operator: str = "Conv"
     dtype: Any = float32
@@ -130,5 +130,5 @@ def error(got: Array, want: Array) -> float:
 
 
 def pairs() -> list[tuple[Case, str]]:
-    """Return every case with each of its ways."""
-    return [(case, way) for case in (*CASES, *TRANSPOSED) for way in case.ways]
+    """Return every case with each of its algorithms."""
+    return [(case, way) for case in (*CASES, *TRANSPOSED) for way in case.algorithms]

@@ -51,8 +51,8 @@ class Clock:
     """Says how long algorithms take, and counts how often it is asked.
 
     Attributes:
-        times: microseconds by algorithm; 50 where none is given, and the algorithm's form plays no
-        part. wrong: algorithms whose results are wrong.
+        times: microseconds by algorithm; 50 where none is given, whatever its form.
+        wrong: algorithms whose results are wrong.
         failing: what algorithms raise.
         full: whether there is no memory for the tensors.
         dies: raise KeyboardInterrupt instead of the measurement of this number.

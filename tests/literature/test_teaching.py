@@ -96,7 +96,7 @@ def test_steps_are_not_taken_by_themselves(shape: tuple[int, int, int]) -> None:
     zeros = [np.broadcast_to(np.float32(0), dims) for dims in ((m, k), (k, n))]
     (launch, *_) = launches(planned(single("MatMul", zeros)))
     assert launch.file != "gemm/ladder.cu"
-    assert {way.name for way in MATMUL.ways} >= set(BLOCKS)
+    assert {each.name for each in MATMUL.algorithms} >= set(BLOCKS)
 
 
 def test_fours_are_a_reason() -> None:

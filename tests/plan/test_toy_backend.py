@@ -72,3 +72,28 @@ def test_it_says_what_it_does_not_run(installed: Path) -> None:
     answer = tercet(installed, "run", str(model(installed)), "-b", "toy")
     assert answer.returncode == 3
     assert "toy runs Relu alone" in answer.stderr
+
+
+def test_an_option_of_its_own(installed: Path) -> None:
+    path = str(model(installed))
+    arguments = ("run", path, "-b", "toy", "--backend-option", "toy.max_elements=5")
+    answer = tercet(installed, *arguments)
+    assert answer.returncode == 3
+    assert "more than 5 elements" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("toy.max_element=5", "no option 'max_element'; did you mean 'max_elements'?"),
+        ("toy.max_elements=many", "'many' is not int"),
+        ("numpy.anything=1", "backend 'numpy' has no options of its own"),
+        ("toy=1", "BACKEND.OPTION=VALUE"),
+    ],
+)
+def test_options_that_it_does_not_have(installed: Path, option: str, message: str) -> None:
+    answer = tercet(
+        installed, "run", str(model(installed)), "-b", "toy", "--backend-option", option
+    )
+    assert answer.returncode == 2, answer.stderr
+    assert message in " ".join(answer.stderr.split())

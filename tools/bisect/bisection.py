@@ -27,7 +27,7 @@ from ...runtime.ir.types import HostValue
 from ...runtime.options import Options
 from ...runtime.passes import Rewrites
 from ...runtime.passes.driver import Rewrite
-from ...runtime.plan.backend import Backend, Claim, Decline, Device
+from ...runtime.plan.backend import Backend, Claim, Decline, Device, measured
 from ..common.console import Say, silent, text_of
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
@@ -402,7 +402,14 @@ class _Limited:
         """The backend's."""
         return self._backend.device
 
+    def prepare(self, graph: Graph, free: Set[Node], options: Options) -> _Limited:
+        """Let the backend measure what its claims of those nodes depend on."""
+        found = measured(self._backend, graph, self._own(free), self._options)
+        return _Limited(found, self._names, self._options)
+
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         """Yield what the backend says of those nodes."""
-        own = frozenset(node for node in free if node.name in self._names)
-        return self._backend.claim(graph, own, self._options)
+        return self._backend.claim(graph, self._own(free), self._options)
+
+    def _own(self, free: Set[Node]) -> frozenset[Node]:
+        return frozenset(node for node in free if node.name in self._names)

@@ -10,6 +10,7 @@ import typer
 from ...runtime.errors import UsageError
 from .options import (
     Algorithms,
+    BackendOptions,
     Convolution,
     Debug,
     Device,
@@ -27,6 +28,7 @@ from .options import (
     Timeout,
     Tune,
     algorithms_of,
+    backend_options_of,
     exit_code,
     integers,
     names_of,
@@ -51,6 +53,7 @@ def profile(
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
+    backend_option: BackendOptions = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -107,6 +110,7 @@ def profile(
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
+            backend_options=backend_options_of(backend_option),
         )
     if trace is not None:
         write_trace(found, trace)
@@ -157,6 +161,7 @@ def bench(
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
+    backend_option: BackendOptions = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -226,6 +231,7 @@ def bench(
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
+            backend_options=backend_options_of(backend_option),
         )
     show(found, show_bench, json=json)
     raise typer.Exit(exit_code(found.ok, found.stopped))

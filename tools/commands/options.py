@@ -57,6 +57,14 @@ Algorithms = Annotated[
         help="Algorithm of a node, or of all nodes of an operator; repeat it for more.",
     ),
 ]
+BackendOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backend-option",
+        metavar="BACKEND.OPTION=VALUE",
+        help="Option of one backend, such as openvino.min_nodes=2; repeat it for more.",
+    ),
+]
 Files = Annotated[
     list[str] | None,
     typer.Option(
@@ -195,6 +203,13 @@ def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
             raise UsageError(f"--algorithm {text}: NODE=WAY, such as Conv=winograd_f2")
         found[node] = way
     return found
+
+
+def backend_options_of(texts: Sequence[str] | None) -> dict[str, dict[str, Any]]:
+    """Return options by backend, as --backend-option BACKEND.OPTION=VALUE gives them."""
+    from ...backends.options import parsed
+
+    return parsed({name: value for name, _, value in (t.partition("=") for t in texts or ())})
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ from ...runtime.errors import UsageError
 from .options import (
     Algorithms,
     AllowInconclusive,
+    BackendOptions,
     Bgr,
     Convolution,
     Crop,
@@ -36,6 +37,7 @@ from .options import (
     Timeout,
     Tune,
     algorithms_of,
+    backend_options_of,
     exit_code,
     names_of,
     show,
@@ -56,6 +58,7 @@ def run(
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
+    backend_option: BackendOptions = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -111,6 +114,7 @@ def run(
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
+            backend_options=backend_options_of(backend_option),
             check_each=check_each,
             freeze=read_named("--freeze-input", freeze or ()),
             timeout=timeout,
@@ -142,6 +146,7 @@ def compare(
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
+    backend_option: BackendOptions = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -240,6 +245,7 @@ def compare(
                 tune=tune,
                 conv=conv,
                 algorithms=algorithms_of(algorithm),
+                backend_options=backend_options_of(backend_option),
                 allow_inconclusive=allow,
                 timeout=timeout,
                 say=say,
@@ -261,6 +267,7 @@ def compare(
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
+            backend_options=backend_options_of(backend_option),
             skip_unavailable=skip_unavailable,
             load=load,
             allow_inconclusive=allow,
@@ -290,6 +297,7 @@ def bisect(
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
+    backend_option: BackendOptions = None,
     files: Files = None,
     inputs_from: Folder = None,
     seed: Seed = 0,
@@ -330,6 +338,7 @@ def bisect(
 
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
     options = {"tune": tune, "conv": conv, "algorithms": algorithms_of(algorithm)}
+    options["backend_options"] = backend_options_of(backend_option)
     if tolerance is None and save is not None:
         raise UsageError("--save belongs to --tolerance")
     if tolerance is not None:

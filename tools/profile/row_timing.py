@@ -10,6 +10,7 @@ time that it takes to launch it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -32,6 +33,7 @@ from ...runtime.plan.backend import (
     Run,
     Stream,
     Weights,
+    measured,
 )
 from ...runtime.plan.host import HOST
 from ...runtime.plan.layout import Row
@@ -246,6 +248,11 @@ class _Watched:
     @property
     def device(self) -> Device:
         return self._inner.device
+
+    def prepare(self, graph: Graph, free: Set[Node], options: Options) -> Backend:
+        found = copy(self)
+        found._inner = measured(self._inner, graph, free, options)
+        return found
 
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
         return self._inner.claim(graph, free, options)

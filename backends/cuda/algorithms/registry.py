@@ -46,10 +46,10 @@ class Setting:
     Attributes:
         target: the GPU that it is sized for.
         options: the user's choices.
-        asked: algorithms of a selector that the user wants for this node, the first that can be
-        used. algorithm: the algorithm that a recipe must be of, where its selector has chosen;
-        empty for any. form: the form of that algorithm, such as the size of a tile; empty for the
-        best guess. choices: what was measured, by the signature of a task; empty where nothing was.
+        asked: algorithms that the user wants for this node, the first that can be used.
+        algorithm: the algorithm that a recipe must be of, once one is chosen; empty for any.
+        form: its variant, such as the size of a tile; empty for the best guess.
+        choices: what was measured, by the signature of a task; empty where nothing was.
         picks: what selectors have taken so far, so that nobody has to compare again.
     """
 

@@ -1,0 +1,87 @@
+"""Options of one backend: a frozen dataclass in its module, filled with what the user gave."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, cast, get_type_hints
+
+from ..runtime.base.arguments import shown
+from ..runtime.errors import UsageError, did_you_mean
+from ..runtime.options import Options
+
+#: Name of the dataclass in the module of `open_backends`.
+ATTRIBUTE = "OPTIONS"
+
+
+def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options:
+    """Return `options` with those of one backend checked, as an instance of its dataclass.
+
+    Args:
+        options: `Options.backend_options` has what the user gave, by name of a backend.
+        name: the backend.
+        opener: its `open_backends`; the module around it has the dataclass as ``OPTIONS``.
+
+    Raises:
+        UsageError: the backend has no options, not that one, or the value does not fit.
+    """
+    given = options.backend_options.get(name)
+    if given is None:
+        return options
+    kind = getattr(sys.modules.get(opener.__module__), ATTRIBUTE, None)
+    if kind is None or not is_dataclass(kind) or not isinstance(kind, type):
+        raise UsageError(f"backend_options: backend '{name}' has no options of its own")
+    own = given if isinstance(given, kind) else _made(name, kind, given)
+    return replace(options, backend_options={**options.backend_options, name: own})
+
+
+def _made(name: str, kind: type[Any], given: object) -> Any:
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"backend_options: {shown(given)} is neither a dict nor the {kind.__name__} of '{name}'"
+        )
+    values, known = cast("Mapping[str, Any]", given), [field.name for field in fields(kind)]
+    hints = get_type_hints(kind)
+    for option, value in values.items():
+        if option not in known:
+            hint = did_you_mean(option, known)
+            raise UsageError(
+                f"backend '{name}' has no option '{option}'{hint} (options: {', '.join(known)})"
+            )
+        if not _fits(value, hints[option]):
+            wanted = getattr(hints[option], "__name__", hints[option])
+            raise UsageError(f"option '{option}' of '{name}': {shown(value)} is not {wanted}")
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"backend_options of '{name}': {error}") from error
+
+
+def _fits(value: object, wanted: Any) -> bool:
+    """Whether a value is of a plain type; other types are the dataclass's own business."""
+    if wanted not in (bool, int, float, str):
+        return True
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+
+
+def parsed(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return options from texts such as ``{"toy.limit": "5"}``: values are JSON, else text.
+
+    Raises:
+        UsageError: a name without a backend.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in texts.items():
+        backend, dot, option = name.partition(".")
+        if not (backend and dot and option):
+            raise UsageError(f"--backend-option {name}={text}: BACKEND.OPTION=VALUE")
+        try:
+            value: Any = json.loads(text)
+        except ValueError:
+            value = text
+        found.setdefault(backend, {})[option] = value
+    return found
