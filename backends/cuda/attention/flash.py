@@ -184,12 +184,12 @@ def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Targe
     """Return the shape with most rows a block that keeps the multiprocessors busy."""
     batch, heads, length, _ = task.q.dims
     tiles = max(1, ceil_div(task.total, keys))
-    for shape, least in SHAPES if sum(sizes) <= MAX_DOUBLE else LARGE_SHAPES:
+    for shape, minimum in SHAPES if sum(sizes) <= MAX_DOUBLE else LARGE_SHAPES:
         if shape.warps_n > tiles or _shared(shape, keys, 2, sizes) > target.shared:
             continue
         blocks = ceil_div(length, shape.rows) * heads * batch
-        busy = blocks >= least * target.processors and length > shape.rows // 2
-        if busy or (least < 0.9 and 1 < shape.warps_n == tiles):  # all keys in one step
+        busy = blocks >= minimum * target.processors and length > shape.rows // 2
+        if busy or (minimum < 0.9 and 1 < shape.warps_n == tiles):  # all keys in one step
             return shape
     return WarpShape(1, 1, 1)
 
