@@ -24,6 +24,7 @@ from . import (
     hoist_reshapes,
     inline_bodies,
     join_heads,
+    lift_windows,
     lower_conv,
     lower_einsum,
     merge_branches,
@@ -119,6 +120,11 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
         "fuse_attention",
         fuse_attention.run,
         "before transposes move, which it knows keys by",
+    ),
+    Pass(
+        "lift_windows",
+        lift_windows.run,
+        "behind it, when masks are operands of attentions",
     ),
     Pass(
         "join_heads",
@@ -224,6 +230,7 @@ AFTER_SHAPES: tuple[Pass, ...] = (
     Pass("hoist_reshapes", hoist_reshapes.run_bound, "sizes tell which axes are rows"),
     Pass("fuse_rotary", fuse_rotary.run, "it needs the number of positions"),
     Pass("fuse_attention", fuse_attention.run, "sizes tell which masks are broadcast, and how"),
+    Pass("lift_windows", lift_windows.run, "and which masks are windows"),
     Pass("join_heads", join_heads.run, "and how many heads a Reshape makes"),
     Pass("unshuffle", unshuffle.run, "sizes tell which axes are cut and joined"),
     Pass("compose_moves", compose_moves.run, "sizes tell which rows are moved where"),

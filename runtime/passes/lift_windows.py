@@ -1,0 +1,157 @@
+"""Causal and sliding masks, which are constants in files, become attributes of Attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import Array
+from ..ops.attention import Attention
+from ..ops.elementwise import Add, And
+from .driver import Context
+from .editing import Builder, drop, dtype_of, shape_of
+
+#: What is added to hidden scores lies at or below this, so that their exponentials are 0 beside any
+#: other finite score of float32.
+HIDDEN = -1e30
+#: Inputs of Attention.
+_MASK, _PAST, _LENGTHS = 3, 4, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The keys that query i sees: those from i - left to i + right, -1 for no bound."""
+
+    left: int
+    right: int
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        """What says so in Attention."""
+        causal = self.right == 0
+        right = -1 if causal else self.right
+        return {"is_causal": causal, "left_window_size": self.left, "right_window_size": right}
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Leave out of every mask what the attributes of its Attention can say.
+
+    Exporters write causal masks as constants of queries times keys. A kernel that knows the window
+    reads no mask, and does not multiply the keys that it hides.
+    """
+    for node in list(graph.nodes):
+        if node in graph and isinstance(node.op, Attention) and _is_open(node):
+            text = _lift(graph, node)
+            if text:
+                yield text
+
+
+def _is_open(node: Node) -> bool:
+    """Whether an Attention has a mask and no window yet, and counts positions from its past."""
+    op = node.op
+    assert isinstance(op, Attention)
+    inputs = (*node.inputs, *(None,) * 7)
+    windows = op.is_causal or max(op.left_window_size, op.right_window_size) >= 0
+    scores = len(node.outputs) > _MASK and node.outputs[_MASK].consumers
+    return inputs[_MASK] is not None and inputs[_LENGTHS] is None and not windows and not scores
+
+
+def _lift(graph: Graph, node: Node) -> str:
+    mask = node.inputs[_MASK]
+    assert mask is not None
+    join = And if dtype_of(mask) == np.bool_ else Add
+    terms = list(_terms(mask, join))
+    windows = ((i, _window(node, term.data)) for i, term in enumerate(terms))
+    found = next(((i, window) for i, window in windows if window is not None), None)
+    if found is None:
+        return ""
+    place, window = found
+    others = [*terms[:place], *terms[place + 1 :]]
+    add = Builder(graph, node, f"{node.name}.mask", (node,))
+    rest = reduce(lambda a, b: add(join(), a, b), others) if others else None
+    inputs = [*node.inputs]
+    inputs[_MASK] = rest
+    while inputs[-1] is None:
+        inputs.pop()
+    assert isinstance(node.op, Attention)
+    op = replace(node.op, **window.attributes)
+    made = add.node(op, *inputs, outputs=len(node.outputs), name=node.name)
+    graph.replace(node, made.outputs)
+    graph.rename(made, node.name)
+    drop(graph, mask.producer)
+    return f"Attention '{made.name}' knows its mask: {op}"
+
+
+def _terms(mask: Value, join: type[And | Add]) -> Iterator[Value]:
+    """Yield what a mask joins: each hides keys of its own."""
+    source = mask.producer
+    if source is None or not isinstance(source.op, join):
+        yield mask
+        return
+    for value in source.reads:
+        yield from _terms(value, join)
+
+
+def _window(node: Node, mask: Array | None) -> Window | None:
+    """Return the window that a mask stands for, if it is a constant and does nothing else."""
+    queries, keys = _lengths(node)
+    if mask is None or not mask.size or queries is None or keys is None:
+        return None
+    if mask.shape[-2:] != (queries, keys):
+        return None
+    seen = mask if mask.dtype == np.bool_ else mask == 0
+    if mask.dtype != np.bool_ and not (seen | (mask.astype(np.float64) <= HIDDEN)).all():
+        return None
+    seen = seen.reshape(-1, queries, keys)
+    if not (seen == seen[:1]).all():
+        return None
+    return _bounds(seen[0], keys - queries)
+
+
+def _lengths(node: Node) -> tuple[int | None, int | None]:
+    """Return the number of queries and of keys, the past among them, where they are known."""
+    scores = shape_of(node.outputs[_MASK]) if len(node.outputs) > _MASK else None
+    if scores is None:
+        inputs = [value.type if value is not None else None for value in node.inputs]
+        inferred = node.op.infer(*inputs)
+        scores = inferred[_MASK].shape if isinstance(inferred, tuple) else None
+    queries, keys = scores[-2:] if scores is not None else (None, None)
+    past = node.inputs[_PAST] if len(node.inputs) > _PAST else None
+    if not isinstance(queries, int) or not isinstance(keys, int):
+        return None, None
+    # Without a past, query i stands at position i.
+    return (queries, keys) if past is not None or queries == keys else (None, None)
+
+
+def _bounds(seen: Array, offset: int) -> Window | None:
+    """Return the window of queries at positions `offset` and following, if each sees such a one."""
+    queries, keys = seen.shape
+    first, count = seen.argmax(1), seen.sum(1)
+    last = first + count - 1
+    places = np.arange(keys)
+    whole = (seen == ((places >= first[:, None]) & (places <= last[:, None]))).all()
+    if not whole or not count.all():
+        return None
+    own = np.arange(queries) + offset
+    right = _bound(last - own, last < keys - 1, keys - 1 - own)
+    left = _bound(own - first, first > 0, own)
+    return None if left is None or right is None else Window(left, right)
+
+
+def _bound(reach: Array, ends: Array, room: Array) -> int | None:
+    """Return how far rows see in a direction; -1 for as far as there is, None if they differ.
+
+    Args:
+        reach: how far each one does.
+        ends: whether it sees less than there is.
+        room: how far it could.
+    """
+    if not ends.any():
+        return -1
+    bound = int(reach[ends][0])
+    fits = bound >= 0 and (reach[ends] == bound).all() and (room[~ends] <= bound).all()
+    return bound if fits else None
