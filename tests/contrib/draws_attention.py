@@ -193,7 +193,53 @@ def grouped(rng: Rng) -> Sample:
     return Sample("GroupQueryAttention", inputs, attributes, outputs, counts=counts)
 
 
+def windowed(rng: Rng) -> Sample:
+    """Caches that hold a window of the past."""
+    dtype = str(rng.choice(DTYPES))
+    b, groups, size = int(rng.integers(1, 4)), int(rng.integers(1, 3)), 16
+    heads, window = groups * int(rng.integers(1, 3)), int(rng.integers(1, 5))
+    room = window + int(rng.integers(0, 4))
+    kind = str(rng.choice(["prompt", "step", "chunk"]))
+    s = 1 if kind == "step" else int(rng.integers(1, 8))
+    before = 0 if kind == "prompt" else int(rng.integers(1, 12))
+    b = 1 if kind == "chunk" else b
+    total = before + s
+    lens = rng.integers(max(1, s if before else 1), total + 1, b)
+    lens = lens if kind == "step" else np.full(b, total)
+    lens[0] = total
+    state = (b, groups, room, size)
+    inputs: Inputs = {
+        "query": floats(rng, b, s, (heads + 2 * groups) * size, dtype=dtype),
+        "key": None,
+        "value": None,
+        "past_key": floats(rng, *state, dtype=dtype),
+        "past_value": floats(rng, *state, dtype=dtype),
+        "seqlens_k": (lens - 1).astype(np.int32),
+        "total_sequence_length": np.array(total, np.int32),
+        "cos_cache": floats(rng, 24, 8, dtype=dtype),
+        "sin_cache": floats(rng, 24, 8, dtype=dtype),
+        "position_ids": None,
+        "attention_bias": None,
+        "head_sink": perhaps(rng, floats(rng, heads, dtype=dtype), 0.4),
+    }
+    attributes: dict[str, Any] = {
+        "num_heads": heads,
+        "kv_num_heads": groups,
+        "do_rotary": 1,
+        "local_window_size": window,
+        "sliding_window_cache": 1,
+    }
+    over = np.maximum(lens - room, 0)
+    step = room - window + 1
+    kept = lens - step * -(-over // step)
+    rows = (np.arange(room) < kept[:, np.newaxis])[:, np.newaxis, :, np.newaxis]
+    asked = np.arange(s) < (lens if not before else np.full(b, s))[:, np.newaxis]
+    counts = {0: asked[:, :, np.newaxis], 1: rows, 2: rows}
+    return Sample("GroupQueryAttention", inputs, attributes, (True, True, True), counts=counts)
+
+
 DRAWS: dict[str, Draw] = {
+    "GroupQueryAttention, windowed": windowed,
     "GroupQueryAttention": grouped,
     "RotaryEmbedding": rotary,
     "MultiHeadAttention": multi_head,

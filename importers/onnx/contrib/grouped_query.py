@@ -12,7 +12,9 @@ from .builder import Builder
 from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
 from .heads import head_size, join_heads, need_heads, positions, split_heads
 from .rotary import rotated
-from .sink import Scores, with_sink
+from .sink import Scores, visible, with_sink
+from .window import present, window_of
+from .window import seen as window_seen
 
 Cache = Annotated[str, Kind("C", dtypes.FLOATS | {dtypes.int8, dtypes.uint8, dtypes.float8e4m3fn})]
 
@@ -77,11 +79,6 @@ def group_query_attention(
     A cache has room for the greatest length, or exactly what there was; the results have room for
     what there is. Its rows behind a sequence's end stay as they are.
     """
-    if sliding_window_cache:
-        raise b.unsupported(
-            "sliding_window_cache=1: a cache that forgets what leaves the window",
-            "export the model with caches of the whole length; local_window_size stays",
-        )
     if k_scale or v_scale or not k_quant_type == v_quant_type == "NONE" or kv_cache_bit_width:
         raise b.unsupported(
             f"keys are cached as {k_quant_type}, values as {v_quant_type}",
@@ -103,39 +100,88 @@ def group_query_attention(
             raise b.error("do_rotary=1 needs cos_cache and sin_cache")
         ids = _ids(b, query, step, position_ids)
         q, k = (rotated(b, x, cos_cache, sin_cache, ids, size, rotary_interleaved) for x in (q, k))
+    if head_sink is None and smooth_softmax > 0:
+        head_sink = b.constant(np.zeros(heads, b.dtype(query)))
+    how = Scores(heads, groups, size, scale or size**-0.5, softcap, qk_output)
+    asked = Asked(bool(causal), local_window_size, attention_bias, head_sink)
+    if sliding_window_cache:
+        y, keys, values = _windowed(b, (q, k, v), (past_key, past_value), step, asked, how)
+        return join_heads(b, y, heads, size), keys, values, None
     keys = _grown(b, past_key, k, step, "past_key", groups, size)
     values = _grown(b, past_value, v, step, "past_value", groups, size)
-    sink = head_sink
-    if sink is None and smooth_softmax > 0:
-        sink = b.constant(np.zeros(heads, b.dtype(query)))
-    scale = scale or size**-0.5
-    window = local_window_size - 1 if local_window_size > 0 else -1
-    seen = b.Add(step.past, step.length) if causal and step.past is not None else step.valid
-    if step.past is None and causal:
-        seen = b.Expand(step.length, b.size(query, 0))
-    if sink is None:
-        y, _, _, scores = b.chosen(
-            "Attention",
-            (True, False, False, b.wants(3)),
-            q,
-            keys,
-            values,
-            attention_bias,
-            None,
-            None,
-            seen,
-            is_causal=causal,
-            left_window_size=window,
-            scale=scale,
-            softcap=softcap,
-            qk_matmul_output_mode=3 if qk_output == 2 else 2,
-        )
-    else:
-        b.need_shape(sink, "head_sink", heads)
-        how = Scores(heads, groups, size, scale, softcap, window, bool(causal), qk_output)
-        y, scores = with_sink(b, (q, keys, values), seen, attention_bias, sink, how)
+    y, scores = _attended(b, (q, keys, values), step, asked, how)
     qk = _visible(b, scores, step) if b.wants(3) else None
     return join_heads(b, y, heads, size), keys, values, qk
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a query sees, and what is added: see the operator."""
+
+    causal: bool
+    local_window_size: int
+    attention_bias: str | None
+    head_sink: str | None
+
+
+def _attended(
+    b: Builder, qkv: tuple[str, str, str], step: Step, asked: Asked, how: Scores
+) -> tuple[str, str]:
+    """Return the result [batch, heads, length, size], and the scores."""
+    query, key, _ = qkv
+    window = asked.local_window_size - 1 if asked.local_window_size > 0 else -1
+    length = step.valid
+    if asked.causal:
+        before = step.past or b.ints(0)
+        length = b.Expand(b.Add(before, step.length), b.size(query, 0))
+    if asked.head_sink is not None:
+        b.need_shape(asked.head_sink, "head_sink", how.heads)
+        seen = visible(b, query, key, length, asked.causal, window)
+        return with_sink(b, qkv, seen, asked.attention_bias, asked.head_sink, how)
+    y, _, _, scores = b.chosen(
+        "Attention",
+        (True, False, False, b.wants(3)),
+        *qkv,
+        asked.attention_bias,
+        None,
+        None,
+        length,
+        is_causal=int(asked.causal),
+        left_window_size=window,
+        scale=how.scale,
+        softcap=how.softcap,
+        qk_matmul_output_mode=3 if how.stage == 2 else 2,
+    )
+    return y, scores
+
+
+def _windowed(
+    b: Builder,
+    qkv: tuple[str, str, str],
+    past: tuple[str | None, str | None],
+    step: Step,
+    asked: Asked,
+    how: Scores,
+) -> tuple[str, str, str]:
+    """Return the result [batch, heads, length, size] and the caches, which hold a window."""
+    if past[0] is None or past[1] is None or step.past is None:
+        raise b.error("sliding_window_cache=1 needs past_key and past_value")
+    if asked.attention_bias is not None or b.wants(3):
+        raise b.unsupported(
+            "sliding_window_cache=1 with attention_bias or output_qk",
+            "export the model with caches of the whole length",
+        )
+    window = window_of(b, past[0], step.past, step.valid, asked.local_window_size)
+    query = qkv[0]
+    rows = [b.Concat(old, new, axis=2) for old, new in zip(past, qkv[1:], strict=True)]
+    seen = window_seen(b, window, step.length, asked.local_window_size)
+    if asked.head_sink is not None:
+        b.need_shape(asked.head_sink, "head_sink", how.heads)
+        y, _ = with_sink(b, (query, rows[0], rows[1]), seen, None, asked.head_sink, how)
+    else:
+        y = b.Attention(query, *rows, seen, scale=how.scale, softcap=how.softcap)
+    keys, values = (present(b, window, x, how.groups, how.size) for x in rows)
+    return y, keys, values
 
 
 def _heads(

@@ -19,8 +19,6 @@ class Scores:
         size: of a head.
         scale: of the products.
         softcap: their bound, 0 for none.
-        window: how many keys before its own position a query sees, -1 for all.
-        causal: whether it sees none behind its own position.
         stage: 1 for the scores before the softmax, 2 for those behind it.
     """
 
@@ -29,20 +27,18 @@ class Scores:
     size: int
     scale: float
     softcap: float
-    window: int
-    causal: bool
     stage: int
 
 
 def with_sink(
-    b: Builder, qkv: tuple[str, str, str], length: str, bias: str | None, sink: str, how: Scores
+    b: Builder, qkv: tuple[str, str, str], seen: str, bias: str | None, sink: str, how: Scores
 ) -> tuple[str, str]:
     """Return the result [batch, heads, rows, size], and the scores [batch, heads, rows, keys].
 
     Args:
         b: adds the nodes.
         qkv: queries [batch, heads, rows, size], keys and values of as many or fewer heads.
-        length: [batch], number of keys up to the last query.
+        seen: [batch, 1, rows, keys], which keys each query sees.
         bias: added to the scores; it may end before the keys do.
         sink: [heads].
         how: the rest.
@@ -61,7 +57,6 @@ def with_sink(
         short = b.Sub(keys, b.size(bias, 3))
         widths = b.shape(b.ints(0, 0, 0, 0, 0, 0, 0), short)
         scores = b.Add(scores, b.cast(b.Pad(bias, widths), dtypes.float32))
-    seen = _seen(b, rows, keys, length, how)
     scores = b.Where(seen, scores, b.number(float("-inf"), scores))
     batch = b.size(scores, 0)
     extra = b.reshape(b.cast(sink, dtypes.float32), 1, heads, 1, 1)
@@ -73,15 +68,25 @@ def with_sink(
     return b.reshape(y, 0, heads, rows, size), shown
 
 
-def _seen(b: Builder, rows: str, keys: str, length: str, how: Scores) -> str:
-    """Return which keys each query sees: [batch, 1, rows, keys]."""
+def visible(b: Builder, query: str, key: str, length: str, causal: bool, window: int) -> str:
+    """Return which keys each query sees: [batch, 1, rows, keys].
+
+    Args:
+        b: adds the nodes.
+        query: [batch, heads, rows, size].
+        key: [batch, heads, keys, size].
+        length: [batch], number of keys up to the last query.
+        causal: whether a query sees none behind its own position.
+        window: how many keys before its own position it sees, -1 for all.
+    """
+    rows, keys = b.size(query, 2), b.size(key, 2)
     ends = b.Unsqueeze(length, b.ints(1, 2, 3))
     places = positions(b, keys)
     seen = b.Less(places, ends)
-    if not how.causal:
+    if not causal:
         return seen
     own = b.Add(b.Unsqueeze(positions(b, rows), b.ints(1)), b.Sub(ends, rows))
     seen = b.LessOrEqual(places, own)
-    if how.window < 0:
+    if window < 0:
         return seen
-    return b.And(seen, b.LessOrEqual(b.Sub(own, places), b.ints(how.window)))
+    return b.And(seen, b.LessOrEqual(b.Sub(own, places), b.ints(window)))
