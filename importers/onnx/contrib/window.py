@@ -67,7 +67,10 @@ def seen(b: Builder, window: Window, length: str, size: int) -> str:
 
 
 def present(b: Builder, window: Window, rows: str, heads: int, size: int) -> str:
-    """Return the buffer behind the call, of the rows of the one before and the new ones."""
+    """Return the buffer behind the call, of the rows of the one before and the new ones.
+
+    Rows that hold no position are zeros.
+    """
     before, after, kept, left = (
         b.Unsqueeze(x, b.ints(1)) for x in (window.before, window.after, window.kept, window.left)
     )
@@ -78,4 +81,6 @@ def present(b: Builder, window: Window, rows: str, heads: int, size: int) -> str
     index = b.Max(b.Where(b.Less(places, before), old, new), b.constant(np.array(0, np.int64)))
     index = b.Unsqueeze(index, b.ints(1, 3))
     shape = b.shape(b.size(rows, 0), heads, window.room, size)
-    return b.GatherElements(rows, b.Expand(index, shape), axis=2)
+    found = b.GatherElements(rows, b.Expand(index, shape), axis=2)
+    filled = b.Unsqueeze(b.Less(positions(b, window.room), left), b.ints(1, 3))
+    return b.Where(filled, found, b.number(0.0, rows))
