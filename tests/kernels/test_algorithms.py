@@ -17,7 +17,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.algorithms.registry import Answer, Choice, RecipeContext, Setting
 from tercet.backends.cuda.algorithms.selection import UNASKED, Algorithm, Candidate, Selector
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.conv.fft import pack_spectra, tiling_of
+from tercet.backends.cuda.conv.estimates import fft_tiling
+from tercet.backends.cuda.conv.fft import pack_spectra
 from tercet.backends.cuda.conv.implicit_gemm import phases_of
 from tercet.backends.cuda.conv.winograd import WEIGHTS
 from tercet.backends.cuda.gemm.convolution import Convolution
@@ -386,7 +387,7 @@ def test_the_workspace_of_nonfused_winograd(algorithm: str, out: int) -> None:
 
 def test_the_workspace_of_fft() -> None:
     selector, task = tasked(128, 128, 11, 11, x=(1, 128, 128, 128), pads=(5,) * 4)
-    tiling = tiling_of(task)
+    tiling = fft_tiling(task)
     assert tiling is not None
     algorithm = selector.named("fft")
     assert not isinstance(algorithm, str)

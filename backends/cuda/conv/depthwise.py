@@ -13,7 +13,6 @@ import numpy as np
 
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
-from ..algorithms.selection import LAST, Formats
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, times
 from ..gemm.epilogue import epilogue_flags
 from ..gemm.sources import divisor, image_of
@@ -36,21 +35,6 @@ SMALL: Patch = (2, 2)
 BUSY = {LARGE[4]: 256, LARGE[2]: 256, SMALL: 64}
 #: Taps of a window up to which patches are larger than a pixel: windows are written out.
 MAX_TAPS = 49
-
-
-def depthwise_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `depthwise` in float32, or why it cannot be used."""
-    if conv.group == 1:
-        return "one group"
-    if not conv.is_depthwise:
-        return f"groups of {conv.channels} channels and {conv.filters} filters, not 1 and 1"
-    return conv.need_float32() or conv.need_plane() or conv.need_constants() or LAST
-
-
-def depthwise_time(conv: Convolution) -> float:
-    """Return the microseconds that the memory and the arithmetic of `depthwise` take."""
-    traffic = conv.x.dtype.itemsize * (prod(conv.x.dims) + conv.y.size)
-    return 1.5 + max(traffic / 3e6, conv.macs / 6e6)
 
 
 def depthwise_variants(conv: Convolution) -> tuple[str, ...]:

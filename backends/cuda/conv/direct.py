@@ -12,7 +12,6 @@ from ....runtime.ir.types import TensorType
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import Window, window
 from ....runtime.plan.backend import Format
-from ..algorithms.selection import PLAIN, Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..gemm.convolution import Convolution
 from ..recipe.launch import Launch
@@ -26,11 +25,6 @@ NO_ZEROS: Mapping[str, Tensor | int | None] = MappingProxyType({})
 
 
 # ── naive ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def naive_formats(conv: Convolution) -> Formats:
-    """Return the plain order; `naive` takes others too."""
-    return PLAIN
 
 
 def naive(conv: Convolution, variant: str = "") -> Launch:
@@ -48,11 +42,6 @@ def naive_transposed(conv: Convolution, variant: str = "") -> Launch:
 
 def _sizes(conv: Convolution) -> Ints:
     return conv.y.dims[1], conv.filters, conv.channels
-
-
-def naive_time(conv: Convolution) -> float:
-    """Return the microseconds that one thread a result is expected to take."""
-    return 3.0 + conv.macs / 1.75e6 + 0.07 * conv.taps * conv.channels
 
 
 def direct_sums(

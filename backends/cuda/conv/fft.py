@@ -7,7 +7,7 @@ one of real matrices of twice the size. Weights are transformed on the host, in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
-from ..algorithms.selection import LAST, Formats
 from ..gemm import batched
 from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, Convolution
@@ -24,82 +23,7 @@ from ..recipe.launch import Launch
 from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Arguments, Scratch
 from ..recipe.spatial import by_axis, moves
-
-SIZES = (16, 32, 64)
-#: Channels of a block, by the size of its tiles: as many as shared memory has room for.
-CHANNELS = {16: 8, 32: 8, 64: 4}
-#: Microseconds that a block of the largest tiles takes of the GPU, beside others.
-BLOCK_64 = 0.2
-#: Bytes of transformed weights above which nobody wants them.
-MAX_SPECTRA = 2 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """How an image is cut.
-
-    Attributes:
-        size: rows and columns of a tile.
-        valid: results of stride 1 along each axis that a tile gives; a multiple of the stride.
-        counts: tiles along each axis.
-        tiles: of all images.
-    """
-
-    size: int
-    valid: tuple[int, int]
-    counts: tuple[int, int]
-    tiles: int
-
-    @property
-    def frequencies(self) -> int:
-        """Different frequencies of a real tile."""
-        return self.size * (self.size // 2 + 1)
-
-
-def fft_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `fft`, or why it cannot be used."""
-    refused = conv.need_one_group() or conv.need_float32() or conv.need_constants()
-    if refused:
-        return refused
-    if conv.x.rank != 4:
-        return f"{conv.x.rank - 2} spatial axes, not 2"
-    tiling = tiling_of(conv)
-    if tiling is None:
-        extent = "x".join(map(str, conv.view.extent))
-        return f"windows over {extent}, too large for tiles of {SIZES[-1]}x{SIZES[-1]}"
-    spectra = 16 * tiling.frequencies * conv.channels * conv.filters
-    if spectra > MAX_SPECTRA:
-        return f"transformed weights of {spectra} bytes"
-    return LAST
-
-
-def tiling_of(conv: Convolution) -> Tiling | None:
-    """Return the tiles with the least arithmetic; None where windows leave no results in them."""
-    found: list[tuple[float, Tiling]] = []
-    view = conv.view
-    for size in SIZES:
-        valid = [
-            (size - extent + 1) // stride * stride
-            for extent, stride in zip(view.extent, view.strides, strict=True)
-        ]
-        if min(valid) < 1:
-            continue
-        rows, columns = (
-            ceil_div((output - 1) * stride + 1, part)
-            for output, stride, part in zip(view.output, view.strides, valid, strict=True)
-        )
-        tiles = conv.x.dims[0] * rows * columns
-        tiling = Tiling(size, (valid[0], valid[1]), (rows, columns), tiles)
-        found.append((_work(conv, tiling), tiling))
-    return min(found, key=lambda pair: pair[0])[1] if found else None
-
-
-def _work(conv: Convolution, tiling: Tiling) -> float:
-    """Return the arithmetic of the products, and what weights and spectra weigh against it."""
-    c, m = conv.channels, conv.filters
-    products = 4.0 * tiling.tiles * c * m
-    moved = 4 * c * m + 4 * tiling.tiles * (c + m)
-    return tiling.frequencies * (products + 10 * moved)
+from .estimates import FFT_CHANNELS, FftTiling, fft_tiling
 
 
 def fft(conv: Convolution, variant: str = "") -> Answer:
@@ -107,7 +31,7 @@ def fft(conv: Convolution, variant: str = "") -> Answer:
 
     The workspace has the spectra of tiles and results: 2 * frequencies * tiles * (c + m) elements.
     """
-    tiling = tiling_of(conv)
+    tiling = fft_tiling(conv)
     if tiling is None:
         return "windows too large"
     c, m, tiles, frequencies = conv.channels, conv.filters, tiling.tiles, tiling.frequencies
@@ -132,8 +56,8 @@ def fft(conv: Convolution, variant: str = "") -> Answer:
     return tuple(replace(launch, scratch=used) for launch in launches)
 
 
-def _end(entry: str, conv: Convolution, tiling: Tiling, operands: Arguments) -> Launch:
-    size, lanes = tiling.size, CHANNELS[tiling.size]
+def _end(entry: str, conv: Convolution, tiling: FftTiling, operands: Arguments) -> Launch:
+    size, lanes = tiling.size, FFT_CHANNELS[tiling.size]
     image, view = conv.x if entry == "fft_inputs" else conv.y, conv.view
     plane = {
         **dict(zip(("channels", "height", "width"), image.dims[1:], strict=True)),
@@ -161,19 +85,6 @@ def roots(size: int) -> str:
     angles = -2 * np.pi * np.arange(size // 2) / size
     pairs = ", ".join(f"{{{np.cos(a):.9e}f, {np.sin(a):.9e}f}}" for a in angles)
     return f"__constant__ float2 twiddles[{size // 2}] = {{{pairs}}};"
-
-
-def fft_time(conv: Convolution) -> float:
-    """Return the microseconds that `fft` is expected to take."""
-    tiling = tiling_of(conv)
-    if tiling is None:
-        return float("inf")
-    c, m, count = conv.channels, conv.filters, tiling.frequencies
-    problem = Problem(tiling.tiles, 2 * m, 2 * c, count)
-    ends = 16 * count * tiling.tiles * (c + m) / 2.4e6
-    if tiling.size == SIZES[-1]:
-        ends += BLOCK_64 * tiling.tiles * sum(ceil_div(n, CHANNELS[tiling.size]) for n in (c, m))
-    return 6.0 + batched.time_of(problem, conv.setting) + ends
 
 
 def pack_spectra(w: Array, size: int, dilations: Ints) -> Array:

@@ -15,11 +15,10 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.window import Window
 from ..algorithms.registry import Answer
-from ..algorithms.selection import LAST, Formats
 from ..codegen.epilogue import NO_EPILOGUE
 from ..gemm import f16
 from ..gemm.atoms import HALVES
-from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
+from ..gemm.convolution import Convolution
 from ..gemm.pack import pack_windows, packed_filters
 from ..gemm.problem import Gemm, Problem
 from ..gemm.schedules import multistage, simt
@@ -29,32 +28,11 @@ from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed, Scratch, Tensor, index_type
 from ..recipe.source import arithmetic
 from ..recipe.spatial import by_axis
-from .implicit_precomp_gemm import MIN_CHANNELS
 
 THREADS = 256
 
 
 # ── convolution ──────────────────────────────────────────────────────────────────────────────────
-
-
-def explicit_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `explicit_gemm`, or why it cannot be used."""
-    refused = _refused(conv)
-    if refused:
-        return refused
-    terms = conv.taps * conv.channels
-    if conv.x.dtype in HALVES and terms % 2:
-        return f"rows of {terms} 16-bit elements, an odd number"
-    if conv.pixels * terms >= 2**40:
-        return f"a matrix of {conv.pixels} x {terms} elements"
-    return image_formats(conv, MIN_CHANNELS)
-
-
-def _refused(conv: Convolution) -> str:
-    one = conv.need_one_group() or conv.need_plane() or conv.need_constants()
-    if one or conv.x.dtype in HALVES:
-        return one
-    return conv.need_float32()
 
 
 def explicit_gemm(conv: Convolution, variant: str = "") -> Answer:
@@ -135,28 +113,7 @@ def _plane(x: Tensor, output: Ints, view: Window) -> dict[str, int]:
     }
 
 
-def explicit_time(conv: Convolution) -> float:
-    """Return the microseconds that writing, reading and multiplying are expected to take."""
-    m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
-    matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
-    if conv.x.dtype in HALVES and conv.channels % 2 == 0:
-        operands = f16.Operands(1, conv.y, conv.x, conv.w, conv.b, conv.view)
-        return 2.0 + matrix + f16.time_of(operands, conv.setting.target)
-    return 2.0 + matrix + simt.choose(Problem(m, n, k), conv.setting.target).microseconds
-
-
 # ── transposed convolution ───────────────────────────────────────────────────────────────────────
-
-
-def transposed_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of a transposed `explicit_gemm`, or why it cannot be used."""
-    refused = _refused(conv) or conv.need_float32()
-    if refused:
-        return refused
-    pixels = conv.x.size // conv.channels
-    if pixels * conv.taps * conv.filters >= MAX_ELEMENTS:
-        return f"a matrix of {pixels} x {conv.taps * conv.filters} elements"
-    return LAST
 
 
 def transposed_gemm(conv: Convolution, variant: str = "") -> Answer:
@@ -201,11 +158,3 @@ def pack_transposed(w: Array) -> Array:
     packed = np.zeros((w.shape[0], ceil_div(columns.shape[1], 4) * 4), w.dtype)
     packed[:, : columns.shape[1]] = columns
     return packed
-
-
-def transposed_time(conv: Convolution) -> float:
-    """Return the microseconds that product and sums are expected to take."""
-    m, n = conv.x.size // conv.channels, conv.taps * conv.filters
-    traffic = 4 * (2 * m * n + conv.y.size)
-    problem = Problem(m, n, conv.channels)
-    return 2.0 + traffic / 2.5e6 + simt.choose(problem, conv.setting.target).microseconds

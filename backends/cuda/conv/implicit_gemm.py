@@ -26,7 +26,7 @@ from ..recipe.layout import Ints, ceil_div
 from ..recipe.operands import Packed
 from ..recipe.source import arithmetic
 from ..recipe.spatial import by_axis, moves, sizes
-from .implicit_precomp_gemm import MIN_CHANNELS
+from .estimates import MIN_CHANNELS
 
 # ── implicit GEMM ────────────────────────────────────────────────────────────────────────────────
 

@@ -10,50 +10,18 @@ from __future__ import annotations
 from functools import partial
 
 from ..algorithms.registry import Answer
-from ..algorithms.selection import Formats
-from ..gemm.convolution import Convolution, image_formats
+from ..gemm.convolution import Convolution
 from ..gemm.pack import pack_windows
-from ..gemm.problem import Batch, Gemm, Problem
+from ..gemm.problem import Batch, Gemm
 from ..gemm.schedules import simt
 from ..gemm.sources import Image, widest
 from ..gemm.tables.simt import SIMT
 from ..gemm.tile import Config
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed
-
-#: Fewer channels than this are read in the plain order: the vectors would be mostly padding.
-MIN_CHANNELS = 8
-#: By how much copies of single elements make a product of windows in the plain order slower.
-ACROSS = 1.6
-
+from .estimates import precomputed_problem
 
 # ── the names ────────────────────────────────────────────────────────────────────────────────────
-
-
-def pointwise_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `gemm_1x1`, or why the pixels are no matrix."""
-    if conv.taps != 1:
-        return f"a window of {conv.taps} elements, not 1"
-    if not conv.is_pointwise:
-        return "padding around single pixels"
-    return conv.need_one_group() or _formats(conv)
-
-
-def window_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `implicit_precomp_gemm`, or why it cannot be used."""
-    return conv.need_one_group() or _formats(conv)
-
-
-def grouped_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of `grouped`, or why it cannot be used."""
-    if conv.group == 1:
-        return "one group"
-    return _formats(conv)
-
-
-def _formats(conv: Convolution) -> Formats | str:
-    refused = conv.need_float32() or conv.need_plane() or conv.need_constants()
-    return refused or image_formats(conv, MIN_CHANNELS)
 
 
 # ── the recipe ───────────────────────────────────────────────────────────────────────────────────
@@ -97,15 +65,11 @@ def _gemm(conv: Convolution) -> Gemm:
 # ── tiles ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _problem(conv: Convolution) -> Problem:
-    return Problem(conv.pixels, conv.filters, conv.taps * conv.channels, conv.group)
-
-
 def _config(conv: Convolution, variant: str) -> Config:
     """Return the tile and the splits of a variant, or the best guess within the workspace."""
     if variant:
         return Config.parse(variant, SIMT)
-    problem, setting = _problem(conv), conv.setting
+    problem, setting = precomputed_problem(conv), conv.setting
     config = simt.choose(problem, setting.target).config
     limit, sums = setting.options.workspace, 4 * problem.batch * problem.m * problem.n
     if config.splits > 1 and limit is not None and sums * config.splits > limit:
@@ -113,12 +77,6 @@ def _config(conv: Convolution, variant: str) -> Config:
     return config
 
 
-def precomputed_time(conv: Convolution) -> float:
-    """Return the microseconds that `precomputed` is expected to take."""
-    time = simt.choose(_problem(conv), conv.setting.target).microseconds
-    return ACROSS * time if conv.x.dims[1] < MIN_CHANNELS else time
-
-
 def tile_variants(conv: Convolution) -> tuple[str, ...]:
     """Return the tiles, each with the splits of sums that are worth a try."""
-    return simt.tried(_problem(conv), conv.setting.target)
+    return simt.tried(precomputed_problem(conv), conv.setting.target)

@@ -6,7 +6,7 @@ on the host, in float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import sqrt
 
@@ -15,7 +15,6 @@ import numpy as np
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer
-from ..algorithms.selection import LAST, Formats
 from ..gemm import batched
 from ..gemm.batched import Products
 from ..gemm.convolution import MAX_ELEMENTS, Convolution
@@ -24,6 +23,7 @@ from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Arguments, Packed, Scratch
 from ..recipe.spatial import by_axis, moves, sizes
+from .estimates import WINOGRAD_BLOCKS, WinogradBlock, winograd_tiles
 
 THREADS = 256
 #: The transform of weights, G w G', for tiles of 2 and of 4 results; see `winograd.cuh`.
@@ -42,52 +42,10 @@ WEIGHTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What a block of winograd.cu computes.
-
-    Attributes:
-        tiles: input tiles.
-        filters: filters.
-        channels: of a step.
-        resident: blocks that share a multiprocessor.
-        wave: microseconds of the beginning and the end of a block, measured on an H200.
-        step: microseconds of a step, likewise.
-    """
-
-    tiles: int
-    filters: int
-    channels: int
-    resident: int
-    wave: float
-    step: float
-
-
-BLOCKS = {2: Block(32, 32, 8, 2, 1.5, 1.3), 4: Block(16, 32, 4, 1, 2.5, 1.45)}
-
-
-def winograd_formats(conv: Convolution) -> Formats | str:
-    """Return the formats of all four, or why none of them can be used."""
-    view = conv.view
-    if view.kernel != (3, 3):
-        return f"windows of {'x'.join(map(str, view.kernel))}, not 3x3"
-    if view.strides != (1, 1):
-        return f"strides of {'x'.join(map(str, view.strides))}, not 1x1"
-    if view.dilations != (1, 1):
-        return f"dilations of {'x'.join(map(str, view.dilations))}, not 1x1"
-    return conv.need_one_group() or conv.need_float32() or conv.need_constants() or LAST
-
-
-def _tiles(conv: Convolution, out: int) -> tuple[int, int, int]:
-    """Return the number of tiles: of all images, along the height, along the width."""
-    rows, columns = (ceil_div(size, out) for size in conv.view.output)
-    return conv.x.dims[0] * rows * columns, rows, columns
-
-
 def _plane(conv: Convolution, out: int) -> dict[str, int]:
     """Return struct `Plane` of winograd.cuh."""
     x, y = conv.x, conv.y
-    _, rows, columns = _tiles(conv, out)
+    _, rows, columns = winograd_tiles(conv, out)
     strides = {**moves("of", x.strides), **moves("to", y.strides)}
     return {
         **{"images": x.dims[0], "channels": x.dims[1], "filters": y.dims[1]},
@@ -102,8 +60,8 @@ def _plane(conv: Convolution, out: int) -> dict[str, int]:
 
 def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
     """Return transform, products and inverse transform as one kernel, without a workspace."""
-    block, points = BLOCKS[out], (out + 2) ** 2
-    tiles, _, _ = _tiles(conv, out)
+    block, points = WINOGRAD_BLOCKS[out], (out + 2) ** 2
+    tiles, _, _ = winograd_tiles(conv, out)
     threads = points * block.tiles // 8 * (block.filters // 8)
     inputs = points * block.channels * (block.tiles + 4)
     weights = points * block.channels * block.filters
@@ -130,16 +88,6 @@ def fused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
     )
 
 
-def fused_time(conv: Convolution, *, out: int) -> float:
-    """Return the microseconds that `fused` is expected to take."""
-    block = BLOCKS[out]
-    tiles, _, _ = _tiles(conv, out)
-    blocks = ceil_div(tiles, block.tiles) * ceil_div(conv.filters, block.filters)
-    waves = ceil_div(blocks, conv.setting.target.processors)
-    steps = ceil_div(conv.channels, block.channels)
-    return 4.0 + waves * (block.wave + steps * block.step)
-
-
 # ── in three kernels ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -148,7 +96,7 @@ def nonfused(conv: Convolution, variant: str = "", *, out: int) -> Answer:
 
     The workspace has the transformed inputs and sums: (out + 2)^2 * tiles * (c + m) elements.
     """
-    points, (tiles, _, _) = (out + 2) ** 2, _tiles(conv, out)
+    points, (tiles, _, _) = (out + 2) ** 2, winograd_tiles(conv, out)
     c, m = conv.channels, conv.filters
     if points * tiles * max(c, m) >= MAX_ELEMENTS:
         return f"tiles of {points * tiles * max(c, m)} elements, not fewer than 2^31"
@@ -184,16 +132,6 @@ def _end(entry: str, conv: Convolution, out: int, count: int, operands: Argument
     )
 
 
-def nonfused_time(conv: Convolution, *, out: int) -> float:
-    """Return the microseconds that `nonfused` is expected to take."""
-    points, (tiles, _, _) = (out + 2) ** 2, _tiles(conv, out)
-    problem = Problem(tiles, conv.filters, conv.channels, points)
-    spaces = 4 * points * tiles * (conv.channels + conv.filters)
-    images = 4 * (conv.x.size + conv.y.size)
-    # Fitted to 26 measurements on an H200, within a tenth of nearly all of them.
-    return 4.7 + 0.85 * batched.time_of(problem, conv.setting) + spaces / 5.3e6 + images / 2.6e6
-
-
 # ── weights, on the host ─────────────────────────────────────────────────────────────────────────
 
 
@@ -204,7 +142,7 @@ def transformed(w: Array, out: int) -> Array:
     return points.reshape(-1, w.shape[1], w.shape[0])
 
 
-def pack_fused(w: Array, out: int, block: Block) -> Array:
+def pack_fused(w: Array, out: int, block: WinogradBlock) -> Array:
     """Return weights [m, c, 3, 3] as [block of filters, step, point, channel, filter]."""
     points = transformed(w, out)
     count, channels, filters = points.shape

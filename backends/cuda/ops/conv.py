@@ -15,22 +15,30 @@ from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ..algorithms.registry import Answer
 from ..algorithms.selection import PLAIN, Algorithm, Formats, Selector
-from ..conv.depthwise import depthwise, depthwise_formats, depthwise_time, depthwise_variants
-from ..conv.direct import (
-    naive,
+from ..conv.depthwise import depthwise, depthwise_variants
+from ..conv.direct import naive, naive_transposed
+from ..conv.estimates import (
+    MIN_CHANNELS,
+    depthwise_formats,
+    depthwise_time,
+    explicit_formats,
+    explicit_time,
+    fft_formats,
+    fft_time,
+    fused_time,
+    grouped_formats,
     naive_formats,
     naive_time,
-    naive_transposed,
-)
-from ..conv.fft import fft, fft_formats, fft_time
-from ..conv.im2col import (
-    explicit_formats,
-    explicit_gemm,
-    explicit_time,
+    nonfused_time,
+    pointwise_formats,
+    precomputed_time,
     transposed_formats,
-    transposed_gemm,
     transposed_time,
+    window_formats,
+    winograd_formats,
 )
+from ..conv.fft import fft
+from ..conv.im2col import explicit_gemm, transposed_gemm
 from ..conv.implicit_gemm import (
     direct,
     direct_formats,
@@ -42,16 +50,8 @@ from ..conv.implicit_gemm import (
     nhwc_formats,
     nhwc_time,
 )
-from ..conv.implicit_precomp_gemm import (
-    MIN_CHANNELS,
-    grouped_formats,
-    pointwise_formats,
-    precomputed,
-    precomputed_time,
-    tile_variants,
-    window_formats,
-)
-from ..conv.winograd import fused, fused_time, nonfused, nonfused_time, winograd_formats
+from ..conv.implicit_precomp_gemm import precomputed, tile_variants
+from ..conv.winograd import fused, nonfused
 from ..gemm import f16, tf32x3
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import Convolution, convolution
