@@ -23,6 +23,7 @@ from ....runtime.ir.types import Array, ValueType
 from ....runtime.ir.unknown import Opaque, UnknownOperator, UnknownOperators, stand_in
 from ..contrib.catalogue import find
 from ..contrib.declaration import Contrib
+from ..contrib.recipes import recipe
 from ..source.raw import RawFunction, RawGraph, RawModel, RawNode, Reference, items
 from ..source.source import FileSource
 from ..upgrading.upgrade import upgrade
@@ -33,11 +34,6 @@ from .order import Names
 from .scope import NameSpace, Scope
 
 Operators = Mapping[tuple[str, str], type[Op]]
-
-#: Who writes operators of a domain, and how to get a model without them.
-_ORIGINS = {
-    "com.microsoft": "; onnxruntime's optimiser and quantizer write it; export without them"
-}
 
 
 def bind(
@@ -272,7 +268,8 @@ class _Binder:
         near = did_you_mean(
             name, [known for where, known in keys if where == domain and known != name]
         )
-        return near or _ORIGINS.get(domain, "")
+        known = recipe(domain, name)
+        return near or (f"; {known}" if known else "")
 
     def insert(self, node: RawNode, scope: Scope, label: str, origin: str) -> tuple[Value, ...]:
         """Add a node of the newest opset, called `label`, that the file's `origin` has become."""

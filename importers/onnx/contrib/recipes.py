@@ -1,0 +1,59 @@
+"""Operators of other domains that are not stated here: who writes them, and how to do without."""
+
+from __future__ import annotations
+
+from .declaration import DOMAIN
+
+_FUSIONS = "onnxruntime's optimiser and quantizer write it; export without them"
+_LAYOUT = (
+    "onnxruntime laid the model out for one processor; save it again with "
+    "graph_optimization_level ORT_ENABLE_EXTENDED"
+)
+_COMPILED = "a part of the model that is compiled for one device; take the model it was made of"
+_SEARCH = (
+    "a search over decoders that lie inside of the node; export the decoder alone, and search "
+    "outside of it"
+)
+_SERVER = "caches that a server manages; export with GroupQueryAttention"
+_TRAINING = "it is part of training; export the model for inference"
+_PACKED = "sequences without their padding; optimise the model without removing the padding"
+
+#: By domain.
+_DOMAINS = {
+    DOMAIN: _FUSIONS,
+    f"{DOMAIN}.nchwc": _LAYOUT,
+    "com.ms.internal.nhwc": _LAYOUT,
+    "ai.onnx.contrib": "onnxruntime-extensions runs it; do that step outside of the model",
+    "ai.onnx.training": _TRAINING,
+    f"{DOMAIN}.dml": "DirectML's fusions; save the model again with the CPU's optimiser",
+    "trt": "TensorRT's plugins; export with standard QuantizeLinear and DequantizeLinear",
+    "pkg.onnxscript.torch_lib": "a function that the file lacks; export the model once more",
+}
+#: By name, in the domain of onnxruntime's own operators.
+_NAMES = {
+    _COMPILED: "EPContext Snpe",
+    _LAYOUT: "ReorderInput ReorderOutput",
+    _SEARCH: "BeamSearch GreedySearch Sampling WhisperBeamSearch BifurcationDetector",
+    _SERVER: "PagedAttention SparseAttention SparsePagedAttention DynamicSparseAttention",
+    _PACKED: "PackedAttention PackedMultiHeadAttention RemovePadding RestorePadding",
+    _TRAINING: "BitmaskDropout BitmaskBiasDropout",
+    "weights that onnxruntime packed for one GPU; quantize the model again without prepacking": (
+        "MatMulNBitsMlp MatMulNBitsQkv MatMulBlockQuantizedFp4Weight "
+        "MatMulBlockQuantizedFp8Weight GemmFloat8"
+    ),
+    "integers in an order of one GPU; quantize the model again in QDQ format": (
+        "QOrderedAttention QOrderedGelu QOrderedLayerNormalization QOrderedLongformerAttention "
+        "QOrderedMatMul QuantizeWithOrder DequantizeWithOrder QuantizeBFP DequantizeBFP"
+    ),
+    "beams of one shared buffer; export the decoder without --use_decoder_masked_mha": (
+        "DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention DecoderAttention"
+    ),
+}
+_BY_NAME = {name: text for text, names in _NAMES.items() for name in names.split()}
+
+
+def recipe(domain: str, name: str) -> str:
+    """Return what an operator that nobody knows is, and what to do; "" where that is not known."""
+    if domain == DOMAIN and name in _BY_NAME:
+        return _BY_NAME[name]
+    return _DOMAINS.get(domain, "")
