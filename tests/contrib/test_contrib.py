@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 
 from .draws_attention import DRAWS as ATTENTION
+from .draws_experts import DRAWS as EXPERTS
 from .draws_packed import DRAWS as PACKED
 from .draws_products import DRAWS as PRODUCTS
 from .draws_quantized import DRAWS as QUANTIZED
+from .draws_quantized_layers import DRAWS as LAYERS
 from .draws_simple import DRAWS as SIMPLE
 from .draws_twins import DRAWS as TWINS
 from .samples import Draw, against, expected, unclaimed
 
 DRAWS: dict[str, Draw] = {
     **ATTENTION,
+    **EXPERTS,
+    **LAYERS,
     **PACKED,
     **PRODUCTS,
     **QUANTIZED,
@@ -21,7 +25,7 @@ DRAWS: dict[str, Draw] = {
 }
 SAMPLES = 32
 #: Operators whose results have shapes that only the data tell: the host runs them.
-COUNTED = {"Unique"}
+COUNTED = {"ConvTransposeWithDynamicPads", "Unique"}
 
 
 @pytest.mark.parametrize("name", DRAWS)

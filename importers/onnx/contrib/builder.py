@@ -13,6 +13,7 @@ from ....runtime.ir.dtypes import TO_ONNX, DType
 from ....runtime.ir.types import Array, Dim, Shape, TensorType
 from ..source.raw import RawNode
 from ..upgrading.rewrite import NEWEST, NodeSite
+from .declaration import DOMAIN
 
 
 class GrowingSite(NodeSite, Protocol):
@@ -67,6 +68,14 @@ class Builder:
             names = names[:-1]
         self._add(op, inputs, names, attributes)
         return names + ("",) * (len(wanted) - len(names))
+
+    def own(self, op: str, *inputs: str | None, **attributes: Any) -> str:
+        """Add a node of an operator of com.microsoft that is known as it is."""
+        name = self._site.fresh(f"{self._prefix}/{op}")
+        reads = tuple(each or "" for each in inputs)
+        made = RawNode(op, reads, (name,), attributes, self._prefix, domain=DOMAIN, opset=1)
+        self._site.add(made)
+        return name
 
     def _add(
         self, op: str, inputs: Sequence[str | None], names: tuple[str, ...], given: dict[str, Any]

@@ -13,6 +13,7 @@ MODULES: dict[str, str] = {
     "diffusion": "BiasAdd BiasSplitGelu GroupNorm SkipGroupNorm",
     "embedding": "EmbedLayerNormalization",
     "gated": "GatedAdd GatedRMSNorm LinearAttention LinearAttentionGate",
+    "experts": "MoE QMoE",
     "grouped_query": "GroupQueryAttention",
     "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
@@ -20,6 +21,8 @@ MODULES: dict[str, str] = {
     "products": "FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu TransposeMatMul",
     "quantized_elementwise": "DequantizeLinear MulInteger QLinearAdd QLinearConcat "
     "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearWhere QuantizeLinear",
+    "quantized_layers": "ConvTransposeWithDynamicPads DynamicQuantizeLSTM QAttention "
+    "QEmbedLayerNormalization",
     "quantized_products": "DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat QGemm",
     "quantized_rows": "QLinearAveragePool QLinearConv QLinearGlobalAveragePool QLinearReduceMean "
     "QLinearSoftmax",

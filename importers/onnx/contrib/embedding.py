@@ -36,10 +36,10 @@ def embed_layer_normalization(
     if segment_embedding is not None and segment_ids is not None:
         total = b.Add(total, b.Gather(segment_embedding, segment_ids, axis=0))
     y = b.LayerNormalization(total, gamma, beta, epsilon=epsilon)
-    return y, _words(b, input_ids, mask) if b.wants(1) else None, total
+    return y, words_seen(b, input_ids, mask) if b.wants(1) else None, total
 
 
-def _words(b: Builder, input_ids: str, mask: str | None) -> str:
+def words_seen(b: Builder, input_ids: str, mask: str | None) -> str:
     """Return how many ones a mask has in each row; 0 without a mask."""
     if mask is None:
         return b.Expand(b.constant(np.array(0, np.int32)), b.size(input_ids, 0))

@@ -1,0 +1,83 @@
+"""Mixtures of experts in forms that onnxruntime's CPU lacks, against the formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tercet
+
+from .samples import Sample, feeds_of, model_of
+
+ROWS, HIDDEN, INNER, COUNT = 3, 4, 6, 3
+Array = np.ndarray
+
+
+def floats(*shape: int) -> Array:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def run(inputs: dict[str, Array | None], **attributes: Any) -> Array:
+    sample = Sample("MoE", inputs, attributes)
+    with tercet.load(model_of(sample)) as model:
+        (found,) = model.run(feeds_of(sample)).values()
+    return found
+
+
+def gated(gate: Array, linear: Array, alpha: float, beta: float, limit: float) -> Array:
+    gate, linear = np.minimum(gate, limit), np.clip(linear, -limit, limit)
+    return gate / (1 + np.exp(-alpha * gate)) * (linear + beta)
+
+
+@pytest.mark.parametrize("fusion", [0, 1, 2])
+@pytest.mark.parametrize("limit", [None, 0.5])
+def test_swiglu(fusion: int, limit: float | None) -> None:
+    """Gate and linear part from two products, from one in turns, and from one behind the other."""
+    x, router, fc2 = floats(ROWS, HIDDEN), floats(ROWS, COUNT), floats(COUNT, HIDDEN, INNER)
+    gate, linear = floats(COUNT, INNER, HIDDEN), 2 * floats(COUNT, INNER, HIDDEN)[:, ::-1]
+    both = {
+        0: gate,
+        1: np.stack([gate, linear], 2).reshape(COUNT, 2 * INNER, HIDDEN),
+        2: np.concatenate([gate, linear], 1),
+    }[fusion]
+    inputs = {"x": x, "router": router, "fc1": both, "b1": None, "fc2": fc2, "b2": None}
+    inputs["fc3"] = np.ascontiguousarray(linear) if fusion == 0 else None
+    attributes: dict[str, Any] = {"activation_alpha": 1.5, "activation_beta": 0.5, "k": COUNT}
+    if limit is not None:
+        attributes["swiglu_limit"] = limit
+    found = run(inputs, activation_type="swiglu", swiglu_fusion=fusion, **attributes)
+    exponents = np.exp(router)
+    weights = exponents / exponents.sum(1, keepdims=True)
+    wanted = sum(
+        weights[:, e : e + 1]
+        * (gated(x @ gate[e].T, x @ linear[e].T, 1.5, 0.5, limit or np.inf) @ fc2[e].T)
+        for e in range(COUNT)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = {
+    "a sparse mixer": ({"use_sparse_mixer": 1}, tercet.UnsupportedError, "use_sparse_mixer=0"),
+    "an unknown activation": ({"activation_type": "tanh"}, tercet.ModelError, "expected relu"),
+    "no second half": ({"activation_type": "swiglu"}, tercet.ModelError, "swiglu_fusion=0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    attributes, kind, said = REFUSED[name]
+    inputs = {"x": floats(ROWS, HIDDEN), "router": floats(ROWS, COUNT)}
+    inputs |= {"fc1": floats(COUNT, INNER, HIDDEN), "b1": None, "fc2": floats(COUNT, HIDDEN, INNER)}
+    with pytest.raises(kind, match=said):
+        run(inputs, **attributes)
+
+
+def test_other_formats_of_weights_are_refused_with_a_recipe() -> None:
+    bytes_ = np.zeros((COUNT, HIDDEN, HIDDEN // 2), np.uint8)
+    inputs = {"x": floats(ROWS, HIDDEN), "router": floats(ROWS, COUNT), "fc1": bytes_}
+    inputs |= {"s1": floats(COUNT, HIDDEN), "b1": None, "fc2": bytes_, "s2": floats(COUNT, HIDDEN)}
+    sample = Sample("QMoE", inputs, {"quant_type": "fp4"}, constants=("fc1", "fc2"))
+    with pytest.raises(tercet.UnsupportedError, match="quant_type='int'"):
+        tercet.load(model_of(sample))
