@@ -15,6 +15,7 @@ WORDS = {
     "float": "float32",
     "double": "float64",
     "float4e2m1": "float4_e2m1fn",
+    "float8e8m0": "float8_e8m0fnu",
     **{f"float8{kind}": f"float8_{kind}" for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")},
 }
 
