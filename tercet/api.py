@@ -33,7 +33,7 @@ from .runtime.passes.to_half import check_kept
 from .runtime.plan.backend import Format
 from .runtime.plan.host import HOST
 from .runtime.session.dlpack import place_of
-from .runtime.session.freeze import freeze_inputs
+from .runtime.session.freeze import freeze_inputs, frozen_around
 from .runtime.session.io_types import as_array, as_texts
 from .runtime.session.model import Model, ModelSource
 
@@ -128,7 +128,8 @@ def load(
             warnings.warn(f"{model}{text}", ModelWarning, stacklevel=3)
         check_kept(found.graph, chosen.keep_float32)
         check_algorithms(found.graph, chosen.algorithms)
-        graph = freeze_inputs(found.graph, freeze) if freeze else found.graph
+        frozen = {**frozen_around(), **(freeze or {})}
+        graph = freeze_inputs(found.graph, frozen) if frozen else found.graph
         return Model(graph, chain, chosen, evaluate, about)
 
 

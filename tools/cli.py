@@ -15,6 +15,7 @@ import typer
 from .. import __version__
 from .commands import files, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
+from .commands.freezing import with_frozen_inputs
 from .commands.operators import with_operators
 from .commands.options import PROCESS, Debug
 from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _call_off_watchdog()
     if ended is not None:
         code = end_of(ended, debug="--debug" in given, json="--json" in given)
+    _leave_if_interrupted(code)
     raise SystemExit(code)
 
 
@@ -64,6 +66,15 @@ def _call_off_watchdog() -> None:
     deadline = sys.modules.get(f"{__package__}.common.deadline")
     if deadline is not None:
         deadline.WATCHDOG.disarm()
+
+
+def _leave_if_interrupted(code: object) -> None:
+    """End a process of our own where work was interrupted; see `deadline.leave`."""
+    deadline = sys.modules.get(f"{__package__}.common.deadline")
+    if not PROCESS.is_command or deadline is None or not isinstance(code, int):
+        return
+    if deadline.WATCHDOG.has_rung or code == INTERRUPTED:
+        deadline.leave(code)
 
 
 def _let_streams_take_anything() -> None:
@@ -112,4 +123,5 @@ COMMANDS = (
 for command in COMMANDS:
     # The whole sentence: typer would cut it, however wide the terminal is.
     summary = (command.__doc__ or "").partition("\n")[0]
-    app.command(short_help=summary)(with_operators(with_data_dir(command)))
+    whole = with_frozen_inputs(with_operators(with_data_dir(command)))
+    app.command(short_help=summary)(whole)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,24 @@ from ..ir.infer import specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import TensorType, ValueType
 from .io_types import TensorInfo, check_value
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_AROUND = ContextVar("frozen inputs", default=_NOTHING)
+
+
+@contextmanager
+def frozen_in(arrays: Mapping[str, Any]) -> Generator[None]:
+    """Freeze these inputs of every model that is loaded in the block."""
+    token = _AROUND.set({**_AROUND.get(), **arrays})
+    try:
+        yield
+    finally:
+        _AROUND.reset(token)
+
+
+def frozen_around() -> Mapping[str, Any]:
+    """Return the arrays by input that `frozen_in` gives, none outside of it."""
+    return _AROUND.get()
 
 
 def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:

@@ -289,10 +289,46 @@ def test_every_command_ends_promptly(folder: Path) -> None:
             child.communicate()
 
 
+#: Work that is interrupted with a lock in its hands, beside a thread that never ends.
+STUCK = """
+import sys, threading, time
+from tercet.tools.cli import main
+from tercet.tools.run import run
+
+def stick(*args, timeout, say, **kwargs):
+    threading.Thread(target=lambda: time.sleep(1e6)).start()
+    threading._shutdown_locks_lock.acquire() if hasattr(threading, "_shutdown_locks_lock") else None
+    with run.all_or_nothing(timeout, say):
+        while True:
+            pass
+
+from tercet.tools.common import deadline
+run.all_or_nothing = deadline.all_or_nothing
+run.run_model = stick
+sys.argv = ["tercet", "run", "adder.onnx", "--timeout", "0.1", "--json"]
+main()
+"""
+
+
+def test_a_process_ends_behind_interrupted_work(folder: Path) -> None:
+    """Python's own end would wait for the lock, and for the thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+    assert done.returncode == 7, done.stderr
+    assert "stopped after 0.1 s" in done.stdout + done.stderr
+
+
 def ends_of_process(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ended: list[float] = []
     monkeypatch.setattr(deadline, "GRACE", 0.0)
     monkeypatch.setattr(deadline, "_end_process", ended.append)
+    monkeypatch.setattr(deadline, "leave", ended.append)  # it may be a slow machine
     return ended
 
 

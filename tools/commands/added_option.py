@@ -23,18 +23,19 @@ def added_option(
         name: of the parameter, None where the option is not given.
         annotation: its type, with the `typer.Option`.
         around: opens, for a value, the context in which the command runs.
-        readers: parameters by which a command that reads a model is known; others stay as they are.
+        readers: parameters by which a command that reads a model is known; others stay as they are,
+            and so do those that have a parameter of this name already.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        if readers.isdisjoint(signature.parameters):
+        if readers.isdisjoint(signature.parameters) or name in signature.parameters:
             return command
 
         @wraps(command)
         def wrapped(**given: Any) -> None:
             value = given.pop(name, None)
-            if value is None:
+            if not value:
                 return command(**given)
             with around(value):
                 return command(**given)

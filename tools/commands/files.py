@@ -14,6 +14,7 @@ from .options import (
     BackendOptions,
     Convolution,
     Debug,
+    Device,
     Dims,
     External,
     Fallback,
@@ -136,6 +137,8 @@ def extract(
     opset: Opset = None,
     external: External = None,
     force: Force = False,
+    shapes: Shapes = None,
+    dims: Dims = None,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
@@ -154,6 +157,8 @@ def extract(
             opset=opset,
             external=external,
             force=force,
+            shapes=shapes or (),
+            dims=dims or (),
         )
     show(found, show_exported, json=json)
 
@@ -209,6 +214,7 @@ def inspect(
     fallback: Fallback = None,
     precision: Precision = "float32",
     keep: KeepFloat32 = "",
+    device: Device = 0,
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
@@ -236,8 +242,10 @@ def inspect(
             model,
             backend,
             json=json,
+            timeout=timeout,
             target=target,
             precision=precision,
+            device=device,
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
@@ -258,6 +266,7 @@ def inspect(
             fallback=fallback,
             precision=precision,
             keep_float32=names_of(keep),
+            device=device,
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
@@ -274,9 +283,16 @@ def inspect(
 
 
 def _inspect_algorithms(
-    model: Path, backend: str, *, json: bool, target: str | None, **options: Any
+    model: Path,
+    backend: str,
+    *,
+    json: bool,
+    timeout: float | None,
+    target: str | None,
+    **options: Any,
 ) -> None:
     from ..common.console import progress
+    from ..common.deadline import all_or_nothing
     from ..tune.algorithms import algorithms
     from ..tune.algorithms_view import show_algorithms
     from ..tune.cudnn_algorithms import engine_lists, show_engine_lists
@@ -286,10 +302,10 @@ def _inspect_algorithms(
     if backend == "cudnn" and target is not None:
         raise UsageError("--target is for cuda; cuDNN says what it can on the GPU that is here")
     if backend == "cudnn":
-        with progress() as say:
-            lists = engine_lists(model, say=say, **options)
+        with progress() as say, all_or_nothing(timeout, say) as tell:
+            lists = engine_lists(model, say=tell, **options)
         show(lists, show_engine_lists, json=json)
         return
-    with progress() as say:
-        menus = algorithms(model, target=target, say=say, **options)
+    with progress() as say, all_or_nothing(timeout, say) as tell:
+        menus = algorithms(model, target=target, say=tell, **options)
     show(menus, show_algorithms, json=json)

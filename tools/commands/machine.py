@@ -96,10 +96,14 @@ def demo(
             "--backend", "-b", metavar="BACKEND", help="Backend to use; else all that can run."
         ),
     ] = None,
+    timeout: Timeout = None,
     debug: Debug = False,
 ) -> None:
     """Read handwritten digits on every backend that this machine has."""
     from ..common.console import open_console
+    from ..common.deadline import all_or_nothing
     from ..demo.demo import run_demo
 
-    raise typer.Exit(run_demo(open_console(), backends))
+    with all_or_nothing(timeout):
+        code = run_demo(open_console(), backends)
+    raise typer.Exit(code)

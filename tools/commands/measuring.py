@@ -158,6 +158,7 @@ def bench(
     accuracy: Annotated[
         bool, typer.Option("--accuracy/--no-accuracy", help="Run in float64, too, for the errors.")
     ] = True,
+    device: Device = 0,
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
@@ -228,6 +229,7 @@ def bench(
             timeout=timeout,
             say=say,
             keep_float32=names_of(keep),
+            device=device,
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
@@ -252,13 +254,16 @@ def report(
     title: Annotated[
         str, typer.Option(metavar="TEXT", help="Title of the page; else the models' names.")
     ] = "",
+    timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write comparisons, profiles and benchmarks as one HTML file that loads nothing."""
+    from ..common.deadline import all_or_nothing
     from ..report.report import report as make_report
     from ..report.report import show_report
 
-    found = make_report(files, title)
-    found.write(out)
+    with all_or_nothing(timeout):
+        found = make_report(files, title)
+        found.write(out)
     show(found, lambda console, made: show_report(console, out, made), json=json)

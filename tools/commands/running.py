@@ -143,6 +143,7 @@ def compare(
     fallback: Fallback = None,
     precision: Precision = "float32",
     keep: KeepFloat32 = "",
+    device: Device = 0,
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
@@ -242,6 +243,7 @@ def compare(
                 fallback=fallback,
                 precision=precision,
                 keep_float32=names_of(keep),
+                device=device,
                 tune=tune,
                 conv=conv,
                 algorithms=algorithms_of(algorithm),
@@ -264,6 +266,7 @@ def compare(
             fallback=fallback,
             precision=precision,
             keep_float32=names_of(keep),
+            device=device,
             tune=tune,
             conv=conv,
             algorithms=algorithms_of(algorithm),
@@ -294,6 +297,7 @@ def bisect(
     fallback: Fallback = None,
     precision: Precision = "float32",
     keep: KeepFloat32 = "",
+    device: Device = 0,
     tune: Tune = False,
     conv: Convolution = None,
     algorithm: Algorithms = None,
@@ -337,8 +341,13 @@ def bisect(
     from ..common.threads import use_threads
 
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
-    options = {"tune": tune, "conv": conv, "algorithms": algorithms_of(algorithm)}
-    options["backend_options"] = backend_options_of(backend_option)
+    options: dict[str, Any] = {
+        "device": device,
+        "tune": tune,
+        "conv": conv,
+        "algorithms": algorithms_of(algorithm),
+        "backend_options": backend_options_of(backend_option),
+    }
     if tolerance is None and save is not None:
         raise UsageError("--save belongs to --tolerance")
     if tolerance is not None:

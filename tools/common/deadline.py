@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from threading import Event, Thread, Timer, current_thread, main_thread
 from time import monotonic
 from types import FrameType
+from typing import NoReturn
 
 from ...runtime.errors import TimeLimitError, UsageError
 from .console import Say, silent
@@ -89,7 +90,7 @@ class _Watch:
         self._raise()
 
     def _raise(self) -> None:
-        self.rung = True
+        self.rung = WATCHDOG.has_rung = True
         raise OutOfTime
 
 
@@ -204,10 +205,11 @@ class Watchdog:
 
     Attributes:
         owns_process: whether the process is there for the command alone.
+        has_rung: whether work was interrupted as its time was up.
     """
 
     def __init__(self) -> None:
-        self.owns_process = False
+        self.owns_process = self.has_rung = False
         self._timer: Timer | None = None
 
     def arm(self, seconds: float | None) -> float | None:
@@ -234,3 +236,18 @@ def _end_process(seconds: float) -> None:
     said = f"error: not done after {seconds:g} s, and cannot be interrupted: the process ends here"
     print(f"{cursor}{said}", file=sys.stderr, flush=True)
     os._exit(TimeLimitError.exit_code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once, behind work that was interrupted.
+
+    It may have been interrupted with a lock in its hands, or beside a thread that is in a library's
+    function: Python's own end of a process waits for both.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    if (processes := sys.modules.get("multiprocessing")) is not None:
+        for child in processes.active_children():
+            child.kill()
+    os._exit(code)

@@ -269,6 +269,8 @@ def extract(
     opset: int | None = None,
     external: int | None = None,
     force: bool = False,
+    shapes: Shapes = (),
+    dims: Dims = (),
     operators: Operators | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
 ) -> ExportResult:
@@ -283,17 +285,23 @@ def extract(
         opset: as for `export`.
         external: as for `export`.
         force: as for `export`.
+        shapes: as for `export`, of the model's own inputs.
+        dims: as for `export`.
         operators: custom operators; see `tercet.load`.
         external_data_dir: the folder of the weights that the model keeps in other files; its own
             folder where None.
 
     Raises:
-        InputError: the model has no such tensor, or the outputs depend on further inputs.
+        InputError: `shapes` or `dims` do not fit, the model has no such tensor, or the outputs
+            depend on further inputs.
         UnsupportedError: a node cannot be written in the wanted opset.
         OSError: the file cannot be written.
     """
+    texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
     with load(source, stop_at=0, operators=operators) as model:
         graph = model.imported
+        if any(texts):
+            graph = _bound(model, graph, *texts, optimise=False)
         part = cut(graph, inputs, outputs)
         return _write(model, part, source, file, opset=opset, external=external, force=force)
 

@@ -10,8 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import onnx
 from onnx import ModelProto, helper
+from onnx.numpy_helper import from_array
 
 from ... import __version__, backends
 from ...api import Loadable, Operators, load
@@ -21,6 +23,7 @@ from ...importers.onnx.reading.texts import FORMATS, format_of
 from ...importers.onnx.writing.embed import self_contained
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
 from ...runtime.ir.types import Array, HostValue
+from ...runtime.session.freeze import frozen_around
 from ..common.console import counted
 from ..common.threads import usable_cpus
 from .saved import is_saved
@@ -192,8 +195,8 @@ class _OnnxRuntime:
 
 def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
     """Return what a session is made of; tensors that are no outputs must be made so first."""
-    if outputs:
-        model = self_contained(source)
+    if outputs or frozen_around():
+        model = _frozen(source)
         have = {value.name for value in model.graph.output}
         model.graph.output.extend(
             helper.make_empty_tensor_value_info(name) for name in outputs if name not in have
@@ -206,6 +209,18 @@ def _for_onnxruntime(source: Loadable, outputs: Sequence[str]) -> str | bytes:
     if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() not in FORMATS:
         return os.fspath(source) if external_data_dir() is None else Path(source).read_bytes()
     return self_contained(source).SerializeToString()
+
+
+def _frozen(source: Loadable) -> ModelProto:
+    """Return a model with all its constants, the inputs that are frozen among them."""
+    model = self_contained(source)
+    arrays = frozen_around()
+    kept = [value for value in model.graph.input if value.name not in arrays]
+    given = {value.name for value in model.graph.input} & arrays.keys()
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(from_array(np.asarray(arrays[n]), n) for n in sorted(given))
+    return model
 
 
 class _Reference:
@@ -228,7 +243,7 @@ class _Reference:
         from onnx.reference import ReferenceEvaluator
 
         try:
-            self._evaluator: Any = ReferenceEvaluator(self_contained(source))
+            self._evaluator: Any = ReferenceEvaluator(_frozen(source))
         except self._failures as error:
             raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
         self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]

@@ -1,0 +1,21 @@
+"""The option of every command that reads a model: inputs that are the same in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .added_option import added_option
+from .options import Freeze
+
+
+def _around(texts: Sequence[str]) -> AbstractContextManager[Any]:
+    from ...runtime.session.freeze import frozen_in
+    from ..common.arrays import read_named
+
+    return frozen_in(read_named("--freeze-input", texts))
+
+
+#: Gives a command the option, if it reads a model and has none of its own.
+with_frozen_inputs = added_option("freeze", Freeze, _around, frozenset({"model", "models"}))
