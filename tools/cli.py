@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     PROCESS.is_command = arguments is None
+    _begin_watchdog()
     _let_streams_take_anything()
     try:
         with listening():
@@ -59,6 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = end_of(ended, debug="--debug" in given, json="--json" in given)
     _leave_if_interrupted(code)
     raise SystemExit(code)
+
+
+def _begin_watchdog() -> None:
+    """Forget what a command before this one has left of its --timeout."""
+    deadline = sys.modules.get(f"{__package__}.common.deadline")
+    if deadline is not None:
+        deadline.WATCHDOG.has_rung = False
 
 
 def _call_off_watchdog() -> None:
