@@ -6,6 +6,7 @@ A file may also be a part of a family: `attention_rows.py` is one of `attention`
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,44 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DECLARED = ROOT / "runtime" / "ops"
-BACKENDS = {"numpy": ROOT / "backends" / "numpy", "cuda": ROOT / "backends" / "cuda"}
-#: What declares an implementation: a decorator with operators, or a menu's method.
-DECORATORS = {"kernel", "builder"}
+BACKENDS = {name: ROOT / "backends" / name for name in ("numpy", "cuda", "cudnn")}
+#: What declares an implementation: a decorator with operators, or a selector's method.
+DECORATORS = {"kernel", "builder", "claims"}
+#: How many implementations a backend has at least; cudnn's tables name most of its operators.
+MINIMUM = {"numpy": 60, "cuda": 60, "cudnn": 9}
+#: Files of cudnn whose operators are in tables, and the families of these.
+TABLES = {"pointwise": "elementwise", "reduce": "reduce"}
+KERNELS = ROOT / "backends" / "cuda" / "kernels"
+
+#: The room of kernels of a family that has none of its own, by what the kernels have in common.
+KERNEL_ROOMS = {
+    "boxes": "image",
+    "pool": "image",
+    "resize": "image",
+    "conv_variants": "conv",
+    "counted": "reduce",
+    "search": "reduce",
+    "reduce_cumulative": "reduce",
+    "gather": "move",
+    "movement": "move",
+    "copies": "move",
+    "conditional_nodes": "move",  # counters and flags of control flow
+    "loss": "norm",  # sums of logarithms, as softmax has them
+    "packed": "gemm",
+    "quantize": "elementwise",
+    "random": "elementwise",
+    "recurrent": "sequence",
+    "signal": "sequence",
+    "training": "sequence",
+}
+#: Kernels of another room than that of the file which launches them, and why.
+KERNELS_ELSEWHERE = {
+    "tuning/judge.py": {"norm/squared_error.cu"},  # by which results are compared
+    "gemm/vectorized_f16.py": {
+        "image/pool_vectorized.cu",
+        "norm/lrn_vectorized.cu",
+    },  # 16-bit words
+}
 
 #: Operators that a file of another family runs, which does the same work already, and why.
 ELSEWHERE = {
@@ -27,6 +63,13 @@ ELSEWHERE = {
     ("cuda", "NonZero"): "counted",
     ("cuda", "Det"): "product",  # products of any strides
     ("cuda", "Einsum"): "product",
+}
+#: Kernels whose names are put together where they are launched.
+NAMED_IN_PARTS = {
+    "attention/attention_mma.cu",
+    "attention/attention_tiles.cu",
+    "gemm/reduce_splits.cu",
+    "gemm/reduce_splits_f16.cu",
 }
 
 
@@ -66,7 +109,7 @@ def test_families_are_read() -> None:
 def test_a_family_has_one_name(backend: str) -> None:
     family, wrong = families(), []
     implemented = [pair for pair in implementations(BACKENDS[backend]) if pair[0] in family]
-    assert len(implemented) > 60
+    assert len(implemented) >= MINIMUM[backend]
     for operator, file in implemented:
         expected = ELSEWHERE.get((backend, operator), family[operator])
         if file != expected and not file.startswith(f"{expected}_"):
@@ -87,3 +130,38 @@ def test_tables_of_cases_are_named_after_families() -> None:
     for file in (ROOT / "tests" / "ops").glob("cases_*.py"):
         name = file.stem.removeprefix("cases_")
         assert any(name == one or name.startswith(f"{one}_") for one in known), file.name
+
+
+def test_tables_of_cudnn_lie_in_files_of_their_families() -> None:
+    known = set(families().values())
+    for file, family in TABLES.items():
+        assert (BACKENDS["cudnn"] / f"{file}.py").is_file()
+        assert family in known
+
+
+def launched() -> Iterator[tuple[str, str]]:
+    """Yield files of the cuda backend and the kernel files that they name."""
+    cuda = BACKENDS["cuda"]
+    for file in sorted(cuda.rglob("*.py")):
+        for name in re.findall(r'"(\w+/\w+\.cu)"', file.read_text(encoding="utf-8")):
+            yield file.relative_to(cuda).as_posix(), name
+
+
+def test_kernels_lie_in_the_rooms_of_their_families() -> None:
+    wrong: list[str] = []
+    for file, kernel in launched():
+        folder, stem = file.split("/")[0], Path(file).stem
+        room = KERNEL_ROOMS.get(stem, stem if folder in ("ops", "codegen") else folder)
+        if kernel.split("/")[0] != room and kernel not in KERNELS_ELSEWHERE.get(file, ()):
+            wrong.append(f"{file} launches {kernel}, not one of {room}/")
+    assert not wrong
+
+
+def test_every_kernel_is_launched_and_every_exception_needed() -> None:
+    found = set(launched())
+    files = {path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cu")}
+    assert files - {kernel for _, kernel in found} == NAMED_IN_PARTS
+    stems = {Path(file).stem for file, _ in found}
+    assert set(KERNEL_ROOMS) <= stems
+    for file, kernels in KERNELS_ELSEWHERE.items():
+        assert {(file, kernel) for kernel in kernels} <= found

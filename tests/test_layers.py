@@ -98,24 +98,12 @@ ROOMS: dict[str, dict[str, str]] = {
 }
 
 
-def imports(file: Path, *, typing: bool = True) -> Iterator[tuple[int, str]]:
+def imports(file: Path) -> Iterator[tuple[int, str]]:
     """Line and module of every import; a relative one as its path from the root: ./runtime/text.
 
-    Args:
-        file: the module.
-        typing: whether those count that only type checkers see.
+    Those that only type checkers see count, too.
     """
-    tree = ast.parse(file.read_bytes())
-    unseen = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        if node in unseen:
-            continue
+    for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -163,7 +151,7 @@ def test_rooms_import_only_what_they_may(folder: str) -> None:
         path = ROOT / folder / room
         files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
         for file in files:
-            for line, name in imports(file, typing=False):
+            for line, name in imports(file):
                 target = name.removeprefix(f"./{folder}").strip("/").split("/")[0]
                 is_inside = name == f"./{folder}" or name.startswith(f"./{folder}/")
                 if is_inside and target not in (room, *allowed.split()):

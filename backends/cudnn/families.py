@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import attention, conv, matmul, norm, pointwise, reduction
+from . import attention, conv, matmul, norm, pointwise, reduce
 from .registry import FAMILIES
 
-__all__ = ["FAMILIES", "attention", "conv", "matmul", "norm", "pointwise", "reduction"]
+__all__ = ["FAMILIES", "attention", "conv", "matmul", "norm", "pointwise", "reduce"]

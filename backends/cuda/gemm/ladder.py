@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import MatMul
 from ..algorithms.registry import Answer, need_dtypes
 from ..algorithms.selection import PLAIN, Formats
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
-
-if TYPE_CHECKING:
-    from ..ops.matmul import Multiplication
+from .multiplication import Multiplication
 
 #: By algorithm: rows and columns of a block, and its threads.
 BLOCKS = {

@@ -1,0 +1,91 @@
+"""What every algorithm of MatMul and Gemm gets: operator, operands, epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ....runtime.ir.dtypes import name_of
+from ....runtime.ops.matmul import Gemm, MatMul
+from ..algorithms.registry import RecipeContext, Setting
+from ..algorithms.selection import PLAIN, Formats
+from ..codegen.epilogue import Epilogue, no_epilogue
+from ..recipe.operands import Tensor
+from .convolution import times
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplication:
+    """A matrix product, or a stack of them.
+
+    Attributes:
+        op: its attributes.
+        y: the result.
+        a, b: what is multiplied.
+        c: what Gemm adds, or None.
+        epilogue: what follows on every result.
+        setting: the GPU and the user's choices.
+    """
+
+    op: MatMul | Gemm
+    y: Tensor
+    a: Tensor
+    b: Tensor
+    c: Tensor | None
+    epilogue: Epilogue
+    setting: Setting
+
+    @property
+    def formats(self) -> Formats:
+        """Always the plain order."""
+        return PLAIN
+
+    def within(self, formats: Formats) -> Multiplication:
+        """Return the same task, whose tensors have one order only."""
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and terms of one product."""
+        terms = self.a.dims[0] if self._is_turned else self.a.dims[-1]
+        columns = self.y.dims[-1] if self.b.rank > 1 else 1
+        rows = self.y.size // max(columns, 1)
+        return (rows // self.count, columns, terms)
+
+    @property
+    def _is_turned(self) -> bool:
+        return isinstance(self.op, Gemm) and bool(self.op.transA)
+
+    @property
+    def count(self) -> int:
+        """How many products with right matrices of their own."""
+        return max(prod(self.y.dims[:-2]), 1) if self.b.rank > 2 else 1
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the right matrix is a constant, which can be packed."""
+        return self.b.data is not None
+
+    @property
+    def signature(self) -> str:
+        """What the speed depends on: ``Gemm float32 1x2048 2048x1000 constant to 1x1000``."""
+        parts = [
+            type(self.op).__name__,
+            name_of(self.y.dtype),
+            times(self.a.dims),
+            times(self.b.dims),
+        ]
+        if self.is_constant:
+            parts.append("constant")
+        parts += ["to", times(self.y.dims)]
+        if isinstance(self.op, Gemm):
+            parts.append(f"trans {self.op.transA} {self.op.transB}")
+        return " ".join(parts)
+
+
+def multiplication(context: RecipeContext) -> Multiplication | str:
+    """Return the task of a MatMul or Gemm."""
+    op, y, (a, b, c) = context.op, context.y, (*context.inputs, None)[:3]
+    if not isinstance(op, MatMul | Gemm) or y is None or a is None or b is None:
+        return "no product of two matrices"
+    return Multiplication(op, y, a, b, c, context.epilogue or no_epilogue(y.dtype), context.setting)
