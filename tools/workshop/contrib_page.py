@@ -1,0 +1,167 @@
+"""Operators of com.microsoft: which run here, which are refused and with which recipe.
+
+    python -m tercet.tools.workshop.contrib_page docs/results/contrib.md
+
+Every operator of the installed onnxruntime has a row. What runs is found out by running the samples
+of tests/contrib: on numpy against onnxruntime's CPU, and planned for cuda (sm_90a) without a GPU.
+The second table does the same with the files of tests/producers/transformers.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as bindings
+
+from ...importers.onnx.contrib.catalogue import find
+from ...importers.onnx.contrib.recipes import recipe
+from ...runtime.errors import TercetError
+from ...runtime.ir.op import OPERATORS
+
+DOMAIN = "com.microsoft"
+ROOT = Path(__file__).resolve().parents[2]
+#: Samples of each operator, on numpy and for cuda.
+SAMPLES, PLANNED = 32, 6
+TARGET = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        name: operator or file.
+        numpy: what became of it there.
+        cuda: likewise, as planned.
+        onnxruntime: whether its CPU runs it.
+        note: why not, and what to do; operators that a file has.
+    """
+
+    name: str
+    numpy: str
+    cuda: str
+    onnxruntime: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"| {self.name} | {self.numpy} | {self.cuda} | {self.onnxruntime} | {self.note} |"
+
+
+def samples() -> ModuleType:
+    """Return the module of tests/contrib that has the table of draws, as part of a package."""
+    package = ModuleType("contrib_samples")
+    package.__path__ = [str(ROOT / "tests" / "contrib")]
+    sys.modules[package.__name__] = package
+    return import_module(f"{package.__name__}.test_contrib")
+
+
+def operators() -> list[Row]:
+    """Return a row for every operator that onnxruntime declares."""
+    table = samples()
+    draws: dict[str, list[Any]] = {}
+    for name, draw in table.DRAWS.items():
+        draws.setdefault(name.partition(",")[0], []).append(draw)
+    kernels = {each.op_name for each in bindings.get_all_opkernel_def() if each.domain == DOMAIN}
+    declared = {each.name for each in bindings.get_all_operator_schema() if each.domain == DOMAIN}
+    names = sorted(declared | {"SimplifiedLayerNormalization"})
+    kernels.add("SimplifiedLayerNormalization")
+    return [operator(name, draws.get(name, []), table, name in kernels) for name in names]
+
+
+def operator(name: str, draws: list[Any], table: ModuleType, on_cpu: bool) -> Row:
+    """Return the row of one operator."""
+    cpu = "yes" if on_cpu else "no kernel"
+    if (DOMAIN, name) in OPERATORS:
+        return Row(name, "yes", "no", cpu, "an operator of tercet's own; see tests/numpy")
+    if find(DOMAIN, name) is None and find("", name) is None:
+        return Row(name, "refused", "refused", cpu, recipe(DOMAIN, name))
+    numpy, cuda = "", ""
+    for draw in draws:
+        drawn = [draw(np.random.default_rng(seed)) for seed in range(SAMPLES)]
+        try:
+            wanted = table.expected(drawn)
+            table.against(drawn, wanted, symbolic=True)
+            table.against(drawn, wanted, stop_at=0)
+            numpy = numpy or f"{SAMPLES} samples"
+        except (AssertionError, TercetError) as error:
+            numpy = f"wrong: {str(error)[:80]}"
+        left = table.unclaimed(drawn[:PLANNED])
+        cuda = "host" if left else cuda or "yes"
+    return Row(name, numpy or "stated", cuda or "stated", cpu)
+
+
+def files() -> list[Row]:
+    """Return a row for every file of a producer."""
+    import tercet
+
+    rows: list[Row] = []
+    for path in sorted((ROOT / "tests" / "producers" / "transformers").glob("*.onnx")):
+        proto = onnx.load(path)
+        kinds = sorted({node.op_type for node in proto.graph.node if node.domain == DOMAIN})
+        with np.load(path.with_suffix(".npz")) as held:
+            feeds = {key[6:]: held[key] for key in held.files if key.startswith("input/")}
+            wanted = {key[7:]: held[key] for key in held.files if key.startswith("output/")}
+        with tercet.load(path) as model:
+            found = model.run(feeds)
+        wide = {n: (found[n].astype(np.float64), x.astype(np.float64)) for n, x in wanted.items()}
+        error = max(float(np.abs(a - b).max(initial=0)) for a, b in wide.values())
+        shapes = {
+            dim.dim_param: size
+            for each in proto.graph.input
+            for dim, size in zip(
+                each.type.tensor_type.shape.dim, feeds[each.name].shape, strict=True
+            )
+            if dim.dim_param
+        }
+        placed = tercet.inspect(path, placement="cuda", target=TARGET, dims=shapes).placement or ()
+        host = [row for row in placed if row.backend != "plan" and "cuda" not in row.backend]
+        cuda = f"{len(host)} on the host" if host else "yes"
+        rows.append(Row(path.stem, f"error {error:.0e}", cuda, "yes", ", ".join(kinds)))
+    return rows
+
+
+def page(rows: list[Row], made: list[Row]) -> str:
+    """Return the page."""
+    run = [row for row in rows if row.numpy != "refused"]
+    on_cpu = [row for row in rows if row.onnxruntime == "yes"]
+    both = [row for row in run if row.onnxruntime == "yes"]
+    head = [
+        "# Operators of onnxruntime",
+        "",
+        f"Of {len(rows)} operators that onnxruntime {onnxruntime.__version__} declares in "
+        f"com.microsoft, its CPU runs {len(on_cpu)}, and tercet {len(both)} of those and "
+        f"{len(run) - len(both)} more. Each is held against onnxruntime's CPU in {SAMPLES} samples "
+        "over attributes, shapes, dtypes and optional inputs, with symbolic dimensions and without "
+        f"passes; `cuda` is what a plan for {TARGET} runs on the device, made without a GPU. Where "
+        "onnxruntime's CPU has no kernel, the formula of its documentation is what they are held "
+        "against. `refused` files get an error with the recipe in the last column.",
+        "",
+        "Made by `python -m tercet.tools.workshop.contrib_page docs/results/contrib.md`.",
+        "",
+        "| operator | numpy | cuda | onnxruntime CPU | instead |",
+        "| --- | --- | --- | --- | --- |",
+        *map(str, rows),
+        "",
+        "## Files of producers",
+        "",
+        "Small networks with random weights (`tools/workshop/transformer_files.py`); the error is "
+        "the greatest difference from onnxruntime's CPU.",
+        "",
+        "| file | numpy | cuda | onnxruntime CPU | operators |",
+        "| --- | --- | --- | --- | --- |",
+        *map(str, made),
+        "",
+    ]
+    return "\n".join(head)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(operators(), files()))
