@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
 Control = Literal["device", "host"]
-#: The names of the ways to convolve, and to multiply matrices, that the cuda backend has;
+#: The names of the algorithms for convolutions and products that the cuda backend has;
 #: docs/algorithms.md describes them.
 ALGORITHMS = (
     "naive",
@@ -47,8 +47,8 @@ ALGORITHMS = (
     "gemm_vectors",
 )
 
-#: Who runs a node of the cudnn backend, as a way: cuDNN whatever the cuda kernels would take, or
-#: these by their own choice.
+#: Who runs a node of the cudnn backend, in the place of an algorithm: cuDNN whatever the cuda
+#: kernels would take, or these by their own choice.
 CUDNN, CUDA = "cudnn", "cuda"
 
 
@@ -72,7 +72,7 @@ class Options:
         max_bytes: memory of the host that the model may take, its plans, results and packed
             weights together; 7/8 of what the machine, or its container, has where None.
         workspace: greatest scratch memory of one step in bytes; None for no limit.
-        tune: measure the ways to run convolutions and products, the backend's own and those of
+        tune: measure the algorithms for convolutions and products, the backend's own and those of
             vendor libraries, and take the fastest instead of trusting estimates; what was measured
             is kept in `cache`, and without `tune` it is not looked at.
         max_plans: plans that a model keeps, one per set of input shapes.
@@ -83,15 +83,15 @@ class Options:
         control: who decides on If, Loop and Scan: ``device`` for the device, in the middle of its
             recorded work, where it can and the bodies are work for it alone; ``host``.
         cache: folder for compiled kernels and measured choices, a path or its text.
-        conv: the way to run every Conv: one of `ALGORITHMS` on the cuda backend, or several with
+        conv: the algorithm of every Conv: one of `ALGORITHMS` on the cuda backend, or several with
             commas between, of which each node takes the first that it can; a node that can take
             none is refused, with the reasons. On the cudnn backend ``cudnn`` and ``cuda`` say
             who runs it. On numpy, ``direct`` keeps it from Winograd's algorithm, whose rounding is
             a few times that of the products.
         algorithms: the same by the name of a node, or of an operator such as ``ConvTranspose``;
             a node's own entry counts more than that of its operator, and both more than `conv`.
-        ranges: least, usual and greatest size by symbolic dimension: what a tensorrt engine serves,
-            which without it is built for one set of shapes.
+        ranges: minimum, usual and maximum size by symbolic dimension: what a tensorrt engine
+            serves, which without it is built for one set of shapes.
         backend_options: options of single backends, by name of the backend: a dict, or an instance
             of the frozen dataclass ``OPTIONS`` of its module, such as ``{"openvino": {"min_nodes":
             2}}``; what a backend does not have is refused when it is opened.
@@ -137,16 +137,16 @@ class Options:
         found = self.backend_options.get(name)
         return found if isinstance(found, kind) else kind()
 
-    def ways_for(self, operator: str, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the ways that the user wants for a node, best first; empty for the backend's own.
+    def algorithms_for(self, operator: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the algorithms that the user wants for a node, best first; empty for any.
 
         Args:
             operator: the node's, such as ``Conv``.
             names: the node's name, and those of the nodes of the file that it stands for.
         """
         own = (self.algorithms[name] for name in (*names, operator) if name in self.algorithms)
-        ways = next(own, self.conv if operator == "Conv" else None)
-        return () if ways is None else tuple(ways.split(","))
+        found = next(own, self.conv if operator == "Conv" else None)
+        return () if found is None else tuple(found.split(","))
 
 
 def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
@@ -167,14 +167,16 @@ def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _ways(name: str, value: Any) -> str:
-    """Take the names of ways, with commas between or in a list."""
+def _algorithms(name: str, value: Any) -> str:
+    """Take the names of algorithms, with commas between or in a list."""
     known = (*ALGORITHMS, CUDNN, CUDA)
-    joined = value if isinstance(value, str) else ",".join(arguments.words("ways")(name, value))
-    for way in joined.split(","):
-        if way not in known:
-            hint = did_you_mean(way, known)
-            raise UsageError(f"{name}: '{way}' is none of {', '.join(known)}{hint}")
+    joined = (
+        value if isinstance(value, str) else ",".join(arguments.words("algorithms")(name, value))
+    )
+    for each in joined.split(","):
+        if each not in known:
+            hint = did_you_mean(each, known)
+            raise UsageError(f"{name}: '{each}' is none of {', '.join(known)}{hint}")
     return joined
 
 
@@ -221,9 +223,9 @@ OPTION_RULES: Mapping[str, Rule] = {
     "lanes": arguments.whole(1),
     "control": arguments.one_of(*get_args(Control)),
     "cache": arguments.path,
-    "conv": arguments.optional(_ways),
+    "conv": arguments.optional(_algorithms),
     "algorithms": arguments.mapping(
-        "ways by node or operator, such as {'Conv': 'fft'}", value=_ways
+        "algorithms by node or operator, such as {'Conv': 'fft'}", value=_algorithms
     ),
     "ranges": arguments.mapping("sizes by symbolic dimension", value=_range),
     "backend_options": arguments.mapping("options by name of a backend"),

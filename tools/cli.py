@@ -21,6 +21,10 @@ from .commands.options import PROCESS, Debug
 from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
 from .common.warned import listening
 
+#: Options by their former names, which still work but are in no help.
+FORMER = {"again": "force", "conv": "conv-algorithm"}
+
+
 app = typer.Typer(
     name="tercet",
     epilog=(
@@ -31,7 +35,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: FORMER.get(name, name),
+    },
 )
 
 

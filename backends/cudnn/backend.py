@@ -41,7 +41,7 @@ def survey(graph: Graph, free: Set[Node], options: Options) -> Iterator[Wanted |
 
 def _asked(node: Node, options: Options) -> str:
     """Return the way that the user wants first for a node; empty for whatever is best."""
-    return next(iter(options.ways_for(node.kind, (node.name, *node.origin))), "")
+    return next(iter(options.algorithms_for(node.kind, (node.name, *node.origin))), "")
 
 
 def _other_way(node: Node, options: Options) -> str:

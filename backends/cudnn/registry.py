@@ -59,4 +59,4 @@ def claims(*operators: type[Op]) -> Callable[[Family], Family]:
 
 def is_wanted_anyway(node: Node, options: Options) -> bool:
     """Whether cuDNN gets a node that it is known to be slow at: it is measured, or asked for."""
-    return options.tune or CUDNN in options.ways_for(node.kind, (node.name, *node.origin))
+    return options.tune or CUDNN in options.algorithms_for(node.kind, (node.name, *node.origin))

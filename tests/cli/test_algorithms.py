@@ -70,12 +70,18 @@ def test_tune_needs_a_gpu(tercet: Tercet) -> None:
     [
         ("Conv=winograd_f3", "did you mean 'winograd_f"),
         ("convv=direct", "the model has no node 'convv'"),
-        ("direct", "NODE=WAY"),
-        ("=direct", "NODE=WAY"),
-        ("Conv=", "NODE=WAY"),
+        ("direct", "NODE=NAME"),
+        ("=direct", "NODE=NAME"),
+        ("Conv=", "NODE=NAME"),
     ],
 )
 def test_bad_texts(text: str, said: str, tercet: Tercet) -> None:
     done = tercet("run", "classifier.onnx", "--algorithm", text)
     assert done.code == 2
     assert said in done.err
+
+
+@pytest.mark.parametrize("option", ["--conv-algorithm", "--conv"])
+def test_a_former_name_of_an_option_still_works(option: str, tercet: Tercet) -> None:
+    assert tercet("run", "classifier.onnx", option, "direct", "--repeat", "0").code == 0
+    assert "--conv " not in tercet("run", "-h").out

@@ -45,7 +45,8 @@ Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU to run
 Convolution = Annotated[
     str | None,
     typer.Option(
-        metavar="WAY",
+        "--conv-algorithm",
+        metavar="NAME",
         help="Algorithm of every Conv: naive, direct, fft, ...; or several, the first that can.",
     ),
 ]
@@ -53,7 +54,7 @@ Algorithms = Annotated[
     list[str] | None,
     typer.Option(
         "--algorithm",
-        metavar="NODE=WAY",
+        metavar="NODE=NAME",
         help="Algorithm of a node, or of all nodes of an operator; repeat it for more.",
     ),
 ]
@@ -195,13 +196,13 @@ def wanted_inputs(
 
 
 def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return the way wanted by node or operator, as --algorithm NODE=WAY gives them."""
+    """Return algorithms by node or operator, as --algorithm NODE=NAME gives them."""
     found: dict[str, str] = {}
     for text in texts or ():
-        node, equals, way = text.rpartition("=")
-        if not (node and equals and way):
-            raise UsageError(f"--algorithm {text}: NODE=WAY, such as Conv=winograd_f2")
-        found[node] = way
+        node, equals, name = text.rpartition("=")
+        if not (node and equals and name):
+            raise UsageError(f"--algorithm {text}: NODE=NAME, such as Conv=winograd_f2")
+        found[node] = name
     return found
 
 

@@ -32,7 +32,7 @@ def tune(
         bool, typer.Option("--report", help="Show every way that was measured, not the best alone.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure also what was measured before.")
+        bool, typer.Option("--force", help="Measure also what was measured before.")
     ] = False,
     workspace: Annotated[
         int | None, typer.Option(metavar="BYTES", help="Maximum scratch memory of a node.")

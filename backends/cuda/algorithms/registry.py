@@ -69,7 +69,7 @@ class Setting:
 
     def for_node(self, node: Node) -> Setting:
         """Return the setting for one node, with the algorithms that the user asked for."""
-        names = self.options.ways_for(node.kind, (node.name, *node.origin))
+        names = self.options.algorithms_for(node.kind, (node.name, *node.origin))
         asked = tuple(name for name in names if name != CUDA)
         return replace(self, asked=asked) if asked != self.asked else self
 
