@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Array
+from ..ir.types import Array, TensorType
 from ..ops.attention import Attention
 from ..ops.elementwise import Add, And
 from .driver import Context
@@ -118,7 +118,8 @@ def _lengths(node: Node) -> tuple[int | None, int | None]:
     if scores is None:
         inputs = [value.type if value is not None else None for value in node.inputs]
         inferred = node.op.infer(*inputs)
-        scores = inferred[_MASK].shape if isinstance(inferred, tuple) else None
+        found = inferred[_MASK] if isinstance(inferred, tuple) else None
+        scores = found.shape if isinstance(found, TensorType) else None
     queries, keys = scores[-2:] if scores is not None else (None, None)
     past = node.inputs[_PAST] if len(node.inputs) > _PAST else None
     if not isinstance(queries, int) or not isinstance(keys, int):
@@ -129,14 +130,15 @@ def _lengths(node: Node) -> tuple[int | None, int | None]:
 
 def _bounds(seen: Array, offset: int) -> Window | None:
     """Return the window of queries at positions `offset` and following, if each sees such a one."""
-    queries, keys = seen.shape
-    first, count = seen.argmax(1), seen.sum(1)
-    last = first + count - 1
-    places = np.arange(keys)
-    whole = (seen == ((places >= first[:, None]) & (places <= last[:, None]))).all()
-    if not whole or not count.all():
+    queries, keys = (int(size) for size in seen.shape)
+    first: Array = seen.argmax(1)
+    count: Array = seen.sum(1)
+    last: Array = first + count - 1
+    places: Array = np.arange(keys)
+    between: Array = (places >= first[:, None]) & (places <= last[:, None])
+    if not count.all() or not np.array_equal(seen, between):
         return None
-    own = np.arange(queries) + offset
+    own: Array = np.arange(queries) + offset
     right = _bound(last - own, last < keys - 1, keys - 1 - own)
     left = _bound(own - first, first > 0, own)
     return None if left is None or right is None else Window(left, right)
