@@ -22,7 +22,7 @@ SLACK = 3.0
 _TOGETHER = 2.0
 #: A difference may be this share of the greatest magnitude of an output, and of each slice of it,
 #: and still count as agreement. Beyond, rounding may explain it, but nothing proves it right.
-CAP = {"float32": 2.0**-11, "tf32": 2.0**-5, "float16": 2.0**-5, "bfloat16": 2.0**-5}
+CAP = {"float32": 2.0**-11, "tf32": 2.0**-6, "float16": 2.0**-6, "bfloat16": 2.0**-5}
 _LOCAL = 8.0
 #: Steps that no sample shows at their place may be so many, by those that a sample has.
 _RARE = 0.1

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
+from shlex import quote
 
 import atheris  # pip install 'tercet[fuzz]'
 
@@ -78,7 +79,9 @@ def main() -> None:
         with suppress(TercetError):
             harness(data)
 
-    atheris.Setup([sys.argv[0], *LIMITS, *sys.argv[2:]], one, custom_mutator=change)
+    # What is merged is read by processes of their own, which libFuzzer starts by this name.
+    again = f"{quote(sys.executable)} -m {__spec__.name} {sys.argv[1]}"
+    atheris.Setup([again, *LIMITS, *sys.argv[2:]], one, custom_mutator=change)
     atheris.Fuzz()
 
 
