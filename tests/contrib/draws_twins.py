@@ -187,7 +187,77 @@ def torch_embedding(rng: Rng) -> Sample:
     return Sample("TorchEmbedding", inputs, instead=lambda w, i: [w[i]])
 
 
+def unfold(rng: Rng) -> Sample:
+    shape = [int(rng.integers(1, 4)) for _ in range(rng.integers(1, 4))]
+    dim = int(rng.integers(0, len(shape)))
+    shape[dim] = int(rng.integers(4, 9))
+    how = {"dim": dim - int(rng.integers(2)) * len(shape), "size": int(rng.integers(1, 4))}
+    how["step"] = int(rng.integers(1, 4))
+    return Sample("UnfoldTensor", {"x": floats(rng, *shape)}, how)
+
+
+def causal_conv(rng: Rng) -> Sample:
+    b, c, t = (int(rng.integers(1, 5)) for _ in range(3))
+    k, dilation, last = int(rng.integers(1, 4)), int(rng.integers(1, 3)), int(rng.integers(2))
+    carried = (k - 1) * dilation
+    shapes = [(b, t, c), (b, carried, c)] if last else [(b, c, t), (b, c, carried)]
+    state = floats(rng, *shapes[1])
+    inputs: Inputs = {
+        "x": floats(rng, *shapes[0]),
+        "weight": floats(rng, c, 1, k),
+        "bias": perhaps(rng, floats(rng, c)),
+        "past_state": perhaps(rng, state) if carried else None,
+    }
+    how: dict[str, Any] = {"activation": str(rng.choice(["none", "silu", "swish"]))}
+    how |= {"dilation": dilation, "channels_last": last}
+    constants = ("weight",)
+    return Sample("CausalConvWithState", inputs, how, (True, True), constants)
+
+
+def scaled_silu(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    x = floats(rng, 2, int(rng.integers(1, 6)), dtype=dtype)
+    scale = np.array(0.5, str(rng.choice(["float32", "float16"])))
+    inputs: Inputs = {"x": x, "scale": perhaps(rng, scale)}
+    return Sample("ScaledSiLU", inputs, {"alpha": 1.5})
+
+
+def branchwise(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    rows, c, h = (int(rng.integers(1, 5)) for _ in range(3))
+    flat = rng.random() < 0.5
+    scale = floats(rng, *[(c * h,), (c, h), (h,)][rng.integers(3)])
+    shape = (rows, c * h) if flat else (rows, c, h)
+    inputs: Inputs = {"x": floats(rng, *shape, dtype=dtype), "scale": perhaps(rng, scale, 0.7)}
+    how = {"num_branches": c} if flat else {}
+    return Sample("BranchwiseRMSNorm", inputs, how, loose=2)
+
+
+def multimodal(rng: Rng) -> Sample:
+    dtype = str(rng.choice(DTYPES))
+    b, s, n = (int(rng.integers(1, 4)) for _ in range(3))
+    layout = int(rng.integers(2))
+    section = [2, 1, 1] if layout else [int(rng.integers(0, 3)) for _ in range(3)]
+    section[0] += 1
+    pairs = sum(section)
+    shape = (b, n, s, 2 * pairs) if rng.random() < 0.5 else (b, s, n * 2 * pairs)
+    inputs: Inputs = {
+        "x": floats(rng, *shape, dtype=dtype),
+        "position_ids": rng.integers(0, 9, (3, b, s)),
+        "cos_cache": floats(rng, 9, pairs, dtype=dtype),
+        "sin_cache": floats(rng, 9, pairs, dtype=dtype),
+    }
+    how: dict[str, Any] = {"mrope_section": section, "mrope_layout": layout, "num_heads": n}
+    how["interleaved"] = int(rng.integers(2))
+    return Sample("MRotaryEmbedding", inputs, how)
+
+
 DRAWS: dict[str, Draw] = {
+    "BranchwiseRMSNorm": branchwise,
+    "CausalConvWithState": causal_conv,
+    "MRotaryEmbedding": multimodal,
+    "ScaledSiLU": scaled_silu,
+    "UnfoldTensor": unfold,
     "BiasSoftmax": bias_softmax,
     "IsAllFinite": all_finite,
     "TorchEmbedding": torch_embedding,

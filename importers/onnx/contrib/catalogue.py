@@ -12,7 +12,8 @@ MODULES: dict[str, str] = {
     "convolution": "FusedConv NhwcConv NhwcFusedConv NhwcMaxPool",
     "diffusion": "BiasAdd BiasSplitGelu GroupNorm SkipGroupNorm",
     "embedding": "EmbedLayerNormalization",
-    "gated": "GatedAdd GatedRMSNorm LinearAttention LinearAttentionGate",
+    "gated": "BranchwiseRMSNorm CausalConvWithState GatedAdd GatedRMSNorm LinearAttention "
+    "LinearAttentionGate ScaledSiLU",
     "experts": "MoE QMoE",
     "grouped_query": "GroupQueryAttention",
     "multi_head": "MultiHeadAttention",
@@ -26,10 +27,10 @@ MODULES: dict[str, str] = {
     "quantized_products": "DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat QGemm",
     "quantized_rows": "QLinearAveragePool QLinearConv QLinearGlobalAveragePool QLinearReduceMean "
     "QLinearSoftmax",
-    "rotary": "RotaryEmbedding",
+    "rotary": "MRotaryEmbedding RotaryEmbedding",
     "self_attention": "Attention",
     "twins": "BiasSoftmax ExpandDims GatherND GridSample IsAllFinite Pad Range TorchEmbedding "
-    "Trilu Unique",
+    "Trilu UnfoldTensor Unique",
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})

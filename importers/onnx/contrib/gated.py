@@ -96,3 +96,101 @@ def gated_rms_norm(
 def gated_add(b: Builder, x: T, y: T, gate: T) -> str:
     """X + gate * y, a gate for each row."""
     return b.Add(x, b.Mul(y, gate))
+
+
+@contrib("CausalConvWithState", outputs=(2, 2))
+def causal_conv_with_state(
+    b: Builder,
+    x: T,
+    weight: T,
+    bias: T | None = None,
+    past_state: T | None = None,
+    *,
+    activation: str = "none",
+    channels_last: int = 0,
+    dilation: int = 1,
+    ndim: int = 1,
+    state_window: int = 0,
+) -> Results:
+    """ONNX's CausalConvWithState, whose window may have gaps, and whose channels may come last."""
+    if ndim != 1 or state_window:
+        raise b.unsupported(
+            f"ndim={ndim}, state_window={state_window}",
+            "export convolutions along one axis, without speculative decoding",
+        )
+    if dilation < 1:
+        raise b.error(f"dilation={dilation}; expected 1 or more")
+    if channels_last:
+        b.rank(x, 3)
+        x = b.transpose(x, 0, 2, 1)
+        past_state = past_state and b.transpose(past_state, 0, 2, 1)
+    if dilation == 1:
+        results = b.several(
+            "CausalConvWithState", 2, x, weight, bias, past_state, activation=activation
+        )
+    else:
+        results = _dilated(b, x, weight, bias, past_state, activation, dilation)
+    if channels_last:
+        y, state = (b.transpose(each, 0, 2, 1) for each in results)
+        return y, state
+    return results
+
+
+def _dilated(
+    b: Builder,
+    x: str,
+    weight: str,
+    bias: str | None,
+    past_state: str | None,
+    activation: str,
+    dilation: int,
+) -> tuple[str, str]:
+    """Return the convolution of past and new positions, and the last ones of them."""
+    channels = b.need_extent(weight, 0)
+    carried = (b.need_extent(weight, 2) - 1) * dilation
+    if past_state is None:
+        zero = b.number(0.0, x)
+        past_state = b.Expand(zero, b.shape(b.size(x, 0), channels, carried))
+    whole = b.Concat(past_state, x, axis=2)
+    y = b.Conv(whole, weight, bias, group=channels, dilations=(dilation,))
+    if activation in ("silu", "swish"):
+        y = b.Swish(y)
+    elif activation != "none":
+        raise b.error(f"activation='{activation}'; expected silu, swish or none")
+    end = b.size(whole, 2)
+    return y, b.slice(whole, 2, b.Sub(end, b.ints(carried)), end)
+
+
+@contrib("ScaledSiLU")
+def scaled_silu(b: Builder, x: T, scale: S | None = None, *, alpha: float = 1.0) -> str:
+    """SiLU of a multiple of x, every step rounded to the dtype of x."""
+    dtype = b.dtype(x)
+    wide = b.cast(x, dtypes.float32)
+    factor = b.number(alpha, wide) if scale is None else b.cast(scale, dtypes.float32)
+    z = b.cast(b.Mul(factor, wide), dtype)
+    return b.Mul(z, b.Sigmoid(z))
+
+
+@contrib("BranchwiseRMSNorm")
+def branchwise_rms_norm(
+    b: Builder, x: T, scale: S | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
+) -> str:
+    """RMSNormalization of every branch of a row, whose axis may be flattened."""
+    rank = b.rank(x)
+    size = b.need_extent(x, -1)
+    groups = x
+    if num_branches:
+        if num_branches < 0 or size % num_branches:
+            raise b.error(f"num_branches={num_branches} does not divide x {b.type(x)}")
+        size //= num_branches
+        groups = b.reshape(x, *([0] * (rank - 1)), num_branches, size)
+    wide = b.cast(groups, dtypes.float32)
+    ones = b.Expand(b.number(1.0, wide), b.ints(size))
+    y = b.RMSNormalization(wide, ones, epsilon=epsilon)
+    if scale is not None:
+        factor = b.cast(scale, dtypes.float32)
+        if b.rank(scale, 1, 2) == 1 and b.need_extent(scale, 0) != size:
+            factor = b.reshape(factor, -1, size)
+        y = b.Mul(y, factor)
+    y = b.cast(y, b.dtype(x))
+    return b.Reshape(y, b.Shape(x)) if num_branches else y

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from .builder import Builder
 from .declaration import Int64, T, contrib
 from .heads import head_size, positions
@@ -75,3 +79,66 @@ def rotated(b: Builder, x: str, cos: str, sin: str, ids: str, size: int, interle
     return b.RotaryEmbedding(
         x, cos, sin, ids, interleaved=interleaved, rotary_embedding_dim=partial
     )
+
+
+@contrib("MRotaryEmbedding")
+def multimodal_rotary_embedding(
+    b: Builder,
+    x: T,
+    position_ids: Int64,
+    cos_cache: T,
+    sin_cache: T,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    mrope_layout: int = 0,
+    mrope_section: tuple[int, ...],
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> str:
+    """RotaryEmbedding with three positions: each pair of a head turns by one of them."""
+    if is_packed_batching:
+        raise b.unsupported("is_packed_batching=1", "export with a batch that is padded")
+    if len(mrope_section) != 3 or min(mrope_section) < 0:
+        raise b.error(f"mrope_section={list(mrope_section)}; expected three sizes")
+    if mrope_layout not in (0, 1):
+        raise b.error(f"mrope_layout={mrope_layout}; expected 0 or 1")
+    b.rank(position_ids, 3)
+    pairs = b.need_extent(cos_cache, 1)
+    if sum(mrope_section) != pairs:
+        raise b.error(f"mrope_section={list(mrope_section)} is not the {pairs} pairs of cos_cache")
+    stream = _streams(mrope_section, pairs, bool(mrope_layout))
+    heads = None
+    if b.rank(x, 3, 4) == 3:
+        hidden = b.need_extent(x, 2)
+        heads = num_heads or head_size(b, hidden, 2 * pairs, "x, in heads as cos_cache has them,")
+    cos, sin = (_mixed(b, cache, position_ids, stream) for cache in (cos_cache, sin_cache))
+    return b.RotaryEmbedding(
+        x,
+        cos,
+        sin,
+        interleaved=interleaved,
+        num_heads=heads,
+        rotary_embedding_dim=rotary_embedding_dim or None,
+    )
+
+
+def _streams(section: tuple[int, ...], pairs: int, interleaved: bool) -> np.ndarray[Any, Any]:
+    """Return which of the three positions each pair takes."""
+    if not interleaved:
+        return np.repeat(np.arange(3), section)
+    stream = np.zeros(pairs, np.int64)
+    for i in (1, 2):
+        stream[i : 3 * section[i] : 3] = i
+    return stream
+
+
+def _mixed(b: Builder, cache: str, ids: str, stream: np.ndarray[Any, Any]) -> str:
+    """Return [batch, length, pairs] of a cache, by positions [3, batch, length]."""
+    found = b.Gather(cache, ids, axis=0)
+    parts = [b.Gather(found, b.constant(np.array(i, np.int64)), axis=0) for i in range(3)]
+    mixed = parts[0]
+    for i in (1, 2):
+        mixed = b.Where(b.constant(stream == i), parts[i], mixed)
+    return mixed

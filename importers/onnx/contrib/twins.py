@@ -9,6 +9,7 @@ import numpy as np
 from ....runtime.ir import dtypes
 from .builder import Builder
 from .declaration import Anything, Index, Int32, Int64, Kind, Results, T, contrib
+from .heads import positions
 
 Number = Annotated[str, Kind("T", dtypes.FLOATS | dtypes.INTEGERS)]
 Grid = Annotated[str, Kind("G", frozenset(dtypes.TO_ONNX))]
@@ -71,6 +72,21 @@ def grid_sample(
         raise b.error(f"mode='{mode}'; expected {', '.join(names)}")
     how = names[mode]
     return b.GridSample(x, grid, align_corners=align_corners, mode=how, padding_mode=padding_mode)
+
+
+@contrib("UnfoldTensor")
+def unfold_tensor(b: Builder, x: Anything, *, dim: int = -1, size: int, step: int = 1) -> str:
+    """Every window of `size` elements of an axis, `step` apart, along a new last axis."""
+    if size < 1 or step < 1:
+        raise b.error(f"size={size}, step={step}; expected 1 or more")
+    rank = b.rank(x)
+    dim += rank if dim < 0 else 0
+    last = b.Sub(b.size(x, dim), b.ints(size))
+    count = b.Add(b.Div(last, b.ints(step)), b.ints(1))
+    starts = b.Mul(b.Unsqueeze(positions(b, count), b.ints(1)), b.ints(step))
+    index = b.Add(starts, b.constant(np.arange(size, dtype=np.int64)))
+    found = b.Gather(x, index, axis=dim)
+    return b.transpose(found, *range(dim + 1), *range(dim + 2, rank + 1), dim + 1)
 
 
 @contrib("BiasSoftmax")
