@@ -1,5 +1,6 @@
 """Samples of attention and of rotary embeddings."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -238,7 +239,42 @@ def windowed(rng: Rng) -> Sample:
     return Sample("GroupQueryAttention", inputs, attributes, (True, True, True), counts=counts)
 
 
+def quantized(rng: Rng) -> Sample:
+    """Caches of eight and of four bits."""
+    plain = grouped(rng)
+    inputs, how = dict(plain.inputs), dict(plain.attributes)
+    for name in ("attention_bias", "head_sink"):
+        inputs[name] = None
+    how = {n: v for n, v in how.items() if n not in ("smooth_softmax", "qk_output", "softcap")}
+    past, groups = inputs["past_key"], how["kv_num_heads"]
+    query = inputs["query"]
+    assert query is not None
+    packed = groups * 2 if inputs["key"] is None else 0
+    size = query.shape[2] // (how["num_heads"] + packed)
+    bits = int(rng.choice([4, 8]))
+    kind = str(rng.choice(["PER_TENSOR", "PER_CHANNEL"]))
+    if past is None:
+        past = np.zeros((query.shape[0], groups, query.shape[1] + 2, size))
+    shape = past.shape if bits == 8 else (*past.shape[:3], size // 2)
+    low, dtype = (-128, np.int8) if bits == 8 else (0, np.uint8)
+    for name in ("past_key", "past_value"):
+        inputs[name] = rng.integers(low, low + 256, shape).astype(dtype)
+    for name in ("k_scale", "v_scale"):
+        scale = rng.random((1, groups, 1, size) if kind == "PER_CHANNEL" else (1,))
+        inputs[name] = ((scale + 0.2) / (16 if bits == 8 else 2)).astype(np.float32)
+    how |= {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
+    counts = {n: x for n, x in plain.counts.items() if n < 3}
+    if past.shape[2] != counts[1].shape[2]:
+        total = int(inputs["total_sequence_length"])
+        lens = inputs["seqlens_k"] + 1
+        kept = np.arange(max(past.shape[2], total)) < lens[:, np.newaxis]
+        counts[1] = counts[2] = kept[:, np.newaxis, :, np.newaxis]
+    outputs = (True, True, True)
+    return replace(plain, inputs=inputs, attributes=how, outputs=outputs, counts=counts, loose=2)
+
+
 DRAWS: dict[str, Draw] = {
+    "GroupQueryAttention, quantized": quantized,
     "GroupQueryAttention, windowed": windowed,
     "GroupQueryAttention": grouped,
     "RotaryEmbedding": rotary,

@@ -204,6 +204,7 @@ def _close(mine: Array, theirs: Array, sample: Sample, where: str) -> None:
         assert np.count_nonzero(apart) <= 1 + apart.size // 10, where
         return
     if mine.dtype not in TOLERANCE:
+        assert mine.dtype == theirs.dtype, where
         np.testing.assert_array_equal(mine, theirs, err_msg=where)
         return
     a, b = mine.astype(np.float64), theirs.astype(np.float64)

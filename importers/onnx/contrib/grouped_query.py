@@ -9,6 +9,7 @@ import numpy as np
 
 from ....runtime.ir import dtypes
 from .builder import Builder
+from .cache_bits import Bits, bits_of, packed, unpacked
 from .declaration import Float32, Int32, Int64, Kind, Results, T, contrib
 from .heads import head_size, join_heads, need_heads, positions, split_heads
 from .rotary import rotated
@@ -79,11 +80,6 @@ def group_query_attention(
     A cache has room for the greatest length, or exactly what there was; the results have room for
     what there is. Its rows behind a sequence's end stay as they are.
     """
-    if k_scale or v_scale or not k_quant_type == v_quant_type == "NONE" or kv_cache_bit_width:
-        raise b.unsupported(
-            f"keys are cached as {k_quant_type}, values as {v_quant_type}",
-            "export the model with caches that are not quantized",
-        )
     if causal not in (0, 1) or (not causal and local_window_size != -1):
         raise b.error(f"causal={causal}, local_window_size={local_window_size} exclude each other")
     if qk_output not in (0, 1, 2):
@@ -105,11 +101,19 @@ def group_query_attention(
     how = Scores(heads, groups, size, scale or size**-0.5, softcap, qk_output)
     asked = Asked(bool(causal), local_window_size, attention_bias, head_sink)
     if sliding_window_cache:
+        if not k_quant_type == v_quant_type == "NONE":
+            raise b.unsupported(
+                "sliding_window_cache=1 with caches that are quantized",
+                "export the model with caches of the whole length, or of floats",
+            )
         y, keys, values = _windowed(b, (q, k, v), (past_key, past_value), step, asked, how)
         return join_heads(b, y, heads, size), keys, values, None
-    keys = _grown(b, past_key, k, step, "past_key", groups, size)
-    values = _grown(b, past_value, v, step, "past_value", groups, size)
-    y, scores = _attended(b, (q, keys, values), step, asked, how)
+    width = kv_cache_bit_width
+    k_bits = bits_of(b, k_quant_type, k_scale, width, "k_quant_type", groups, size)
+    v_bits = bits_of(b, v_quant_type, v_scale, width, "v_quant_type", groups, size)
+    keys, k = _cached(b, past_key, k, step, "past_key", groups, k_bits)
+    values, v = _cached(b, past_value, v, step, "past_value", groups, v_bits)
+    y, scores = _attended(b, (q, k, v), step, asked, how)
     qk = _visible(b, scores, step) if b.wants(3) else None
     return join_heads(b, y, heads, size), keys, values, qk
 
@@ -256,6 +260,19 @@ def _grown(
     missing = b.Sub(b.Max(room, step.total), room)
     widths = b.shape(b.ints(0, 0, 0, 0, 0, 0), missing, b.ints(0))
     return b.TensorScatter(b.Pad(past, widths), new, step.past, axis=2)
+
+
+def _cached(
+    b: Builder, past: str | None, new: str, step: Step, name: str, groups: int, bits: Bits | None
+) -> tuple[str, str]:
+    """Return a cache with the new rows in it, and what attention reads of it."""
+    if bits is None:
+        size = b.need_extent(new, 3)
+        cache = _grown(b, past, new, step, name, groups, size)
+        return cache, cache
+    size = bits.size if bits.bits == 8 else bits.size // 2
+    cache = _grown(b, past, packed(b, new, bits), step, name, groups, size)
+    return cache, unpacked(b, cache, bits, new)
 
 
 def _visible(b: Builder, scores: str, step: Step) -> str:

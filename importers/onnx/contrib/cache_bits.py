@@ -1,0 +1,79 @@
+"""Caches of few bits: what is written into them, and what attention reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....runtime.ir import dtypes
+from .builder import Builder
+
+
+@dataclass(frozen=True)
+class Bits:
+    """How a cache [batch, heads, length, size] holds its elements.
+
+    Attributes:
+        scale: of the elements, for all of them or for each head's channels.
+        bits: 8 for int8; 4 for two in a uint8, the first in the low half, plus 8.
+        size: of a head.
+    """
+
+    scale: str
+    bits: int
+    size: int
+
+
+def bits_of(
+    b: Builder, kind: str, scale: str | None, bits: int, name: str, heads: int, size: int
+) -> Bits | None:
+    """Return how a cache is quantized, by the attribute `name`; None where it is not."""
+    if kind == "NONE":
+        if scale is not None:
+            raise b.error(f"has a scale, but {name}='NONE'")
+        return None
+    if kind not in ("PER_TENSOR", "PER_CHANNEL"):
+        raise b.error(f"{name}='{kind}'; expected NONE, PER_TENSOR or PER_CHANNEL")
+    if scale is None:
+        raise b.error(f"{name}='{kind}' needs a scale")
+    if bits not in (0, 4, 8):
+        raise b.error(f"kv_cache_bit_width={bits}; expected 4 or 8")
+    if b.rank(scale, 1, 4) == 1:
+        shape = (1, 1, 1, 1) if kind == "PER_TENSOR" else (1, heads, 1, size)
+        scale = b.reshape(scale, *shape)
+    return Bits(scale, bits or 8, size)
+
+
+def packed(b: Builder, x: str, how: Bits) -> str:
+    """Return what a cache holds of rows of floats."""
+    lowest = -(1 << (how.bits - 1))
+    wide = b.Round(b.Div(b.cast(x, dtypes.float32), how.scale))
+    whole = b.Clip(wide, b.number(lowest, wide), b.number(-lowest - 1, wide))
+    if how.bits == 8:
+        return b.cast(whole, dtypes.int8)
+    nibbles = b.cast(b.Add(whole, b.number(8.0, wide)), dtypes.uint8)
+    pairs = b.reshape(nibbles, 0, 0, -1, how.size // 2, 2)
+    low, high = (b.Gather(pairs, b.constant(np.array(i, np.int64)), axis=4) for i in (0, 1))
+    return b.BitwiseOr(low, b.BitShift(high, _byte(b, 4), direction="LEFT"))
+
+
+def unpacked(b: Builder, cache: str, how: Bits, like: str) -> str:
+    """Return the floats that a cache holds, in the dtype of `like`."""
+    if how.bits == 8:
+        whole = b.cast(cache, dtypes.float32)
+    else:
+        low = b.BitwiseAnd(cache, _byte(b, 15))
+        high = b.BitShift(cache, _byte(b, 4), direction="RIGHT")
+        last = b.ints(4)
+        both = b.Concat(b.Unsqueeze(low, last), b.Unsqueeze(high, last), axis=4)
+        heads = b.dim(cache, 1)
+        wide = b.cast(
+            b.reshape(both, 0, heads if isinstance(heads, int) else 0, -1, how.size), dtypes.float32
+        )
+        whole = b.Sub(wide, b.number(8.0, wide))
+    return b.cast(b.Mul(whole, how.scale), b.dtype(like))
+
+
+def _byte(b: Builder, value: int) -> str:
+    return b.constant(np.array(value, np.uint8))
