@@ -1,4 +1,4 @@
-"""Attention without a matrix of scores in memory: float32, and 16-bit floats on tensor cores."""
+"""Flash attention (online softmax): float32, and 16-bit floats on tensor cores."""
 
 from __future__ import annotations
 

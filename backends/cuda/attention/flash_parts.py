@@ -1,4 +1,4 @@
-"""How blocks share the work of an attention: heads with the same keys, and parts of long keys."""
+"""Split-K of flash attention: how CTAs share heads with the same keys, and parts of long keys."""
 
 from __future__ import annotations
 

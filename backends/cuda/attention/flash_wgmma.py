@@ -1,4 +1,4 @@
-"""Attention of 16-bit floats on Hopper, whose copy engine feeds products of four warps."""
+"""Flash attention of 16-bit floats on Hopper: TMA feeds wgmma."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Products whose tiles threads copy, several steps ahead (cp.async): `multistage*.cu`.
+"""GEMM and implicit GEMM with a multistage cp.async pipeline: `multistage*.cu` (mma.sync, wgmma).
 
 Tensor cores multiply in single warps (mma.sync) or, 16-bit floats and bytes on Hopper, in groups of
-four from shared memory (wgmma). Blocks may share the sum of a tile: as a cluster, which adds it up
-from each other's shared memory, or by partial sums in the workspace.
+four from shared memory (wgmma). Split-K: CTAs may share the sum of a tile, as a cluster, which adds
+it up from each other's shared memory, or by partial sums in the workspace.
 """
 
 from __future__ import annotations

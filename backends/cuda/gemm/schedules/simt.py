@@ -1,4 +1,4 @@
-"""Products of float32 without tensor cores: `simt.cu`."""
+"""GEMM and implicit GEMM of float32 without tensor cores, with split-K: `simt.cu`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Products of 16-bit floats that TMA feeds, windows of images among them: `tma.cu` (Hopper).
+"""Implicit GEMM and GEMM of float16 and bfloat16 by TMA: persistent, warp-specialized (Hopper).
 
-A product of matrices is a convolution of pixels by 1x1.
+The kernel is `tma.cu`. A product of matrices is a convolution of pixels by 1x1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Linear layers and 1x1 convolutions of 16-bit floats that TMA feeds and empties (Hopper).
+"""GEMM and 1x1 convolutions of float16 and bfloat16 by TMA, results and operands too (Hopper).
 
-Blocks stay and do one tile after the other: `tma_persistent.cu`.
+Persistent and warp-specialized, with an epilogue that overlaps the next tile: `tma_persistent.cu`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Products of float32 on Hopper, with A in registers, where it is cut in two: `wgmma_rs.cu`.
+"""GEMM of float32 as three TF32 products on Hopper, wgmma with A in registers: `wgmma_rs.cu`.
 
-Warps of their own load: windows of A by cp.async, tiles of B by bulk copies. Blocks stay and do one
-tile after the other; or those of a cluster share the sum of one.
+Warp-specialized: producer warps load windows of A by cp.async and tiles of B by bulk copies. The
+kernel is persistent, or the CTAs of a cluster share the sum of one tile (split-K).
 """
 
 from __future__ import annotations

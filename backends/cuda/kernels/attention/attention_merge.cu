@@ -1,4 +1,4 @@
-// Puts together what blocks have left of the parts of the keys (attention_parts.cuh): y = the sums of
+// Split-K of attention, second pass: joins what CTAs have left of the parts of the keys (attention_parts.cuh): y = the sums of
 // all parts by their weights, those of each scaled from its own greatest score to that of all. The
 // order in which they are added up is always the same. A block has one row of queries; rows that see no
 // key give 0.

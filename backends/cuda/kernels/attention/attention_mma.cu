@@ -1,5 +1,5 @@
-// softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on tensor cores, without a matrix of
-// scores in memory: sums, and exponentials of scores less the greatest one so far, in float32.
+// softmax(softcap(scale * q @ k') + mask) @ v of 16-bit floats on tensor cores (flash attention: online
+// softmax, no matrix of scores in memory), with accumulators and exponentials in float32.
 //
 // A block has 16 * TM * WARPS_M rows of queries of heads with the same keys (attention_parts.cuh). It
 // goes over the keys in tiles, which cp.async brings to shared memory STAGES - 1 ahead. WARPS_N groups

@@ -1,4 +1,4 @@
-// softmax(softcap(scale * q @ k') + mask) @ v in float32, without a matrix of scores in memory.
+// softmax(softcap(scale * q @ k') + mask) @ v in float32 without tensor cores (flash attention, online softmax).
 //
 // A block has TM * DOWN rows of queries of heads with the same keys (attention_parts.cuh) and goes over
 // the keys in tiles of KEYS. A thread has TM rows and, of a tile, the keys across, across + ACROSS, ...;

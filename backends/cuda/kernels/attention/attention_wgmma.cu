@@ -1,5 +1,5 @@
 // softmax(softcap(scale * q @ k') + mask) @ v of heads of 64 elements of 16 bits, on Hopper: as
-// attention_mma.cu, but the copy engine brings all operands, and groups of four warps multiply straight
+// attention_mma.cu, but TMA brings all operands, and groups of four warps multiply straight
 // from shared memory, what they weigh values with apart, which stays in registers.
 //
 // A block is one group, and has 64 rows of queries of one head; several of them share a multiprocessor,

@@ -1,4 +1,4 @@
-// From scores to weights, a step of keys at a time: each row of scores becomes exponentials of what it
+// Online softmax: scores become weights one step of keys at a time. Each row of scores becomes exponentials of what it
 // exceeds the greatest score so far by, and what was summed up beside a smaller one is scaled down.
 //
 // Compile-time, besides what heads.cuh wants: SOFTCAP; MASK_ROWS, whether rows of the mask differ; RAW,

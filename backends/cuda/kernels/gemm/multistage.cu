@@ -1,5 +1,5 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on tensor cores: 16-bit elements,
-// sums in float32, or a block's in float16, too (HALF_SUMS, without WGMMA).
+// accumulators in float32, or a block's in float16, too (HALF_SUMS, without WGMMA).
 //
 // As in simt.cu the rows of `a` are rows of a matrix, or windows of an image whose channels lie
 // innermost (implicit GEMM); `table` says where element k of a window lies. A block computes a tile

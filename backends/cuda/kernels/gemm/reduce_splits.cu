@@ -1,4 +1,4 @@
-// The second pass of a split `gemm`: adds the partial sums of all splits, always in the same order,
+// Split-K, second pass (of simt.cu): adds the partial sums of all splits, always in the same order,
 // so that results do not change from run to run, and finishes them.
 //
 // partial is [batch][splits][m][n]. Compile-time: VECTOR_C, the results of a thread; BIAS;

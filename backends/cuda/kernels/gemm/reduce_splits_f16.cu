@@ -1,4 +1,4 @@
-// The second pass of a split `mma` where blocks form no clusters: adds the partial sums of all
+// Split-K, second pass (of multistage.cu where CTAs form no clusters): adds the partial sums of all
 // splits, always in the same order, and finishes them.
 //
 // partial is [batch][splits][m][n] in float32. Compile-time: T, VECTOR_C, BIAS, Z0 and Z1 as in multistage.cu;

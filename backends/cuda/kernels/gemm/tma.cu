@@ -1,6 +1,6 @@
-// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper: as multistage.cu, but tiles come by
-// the copy engine, which two threads keep busy while GROUPS times four warps multiply. A block stays
-// and does one tile after the other; what it needs next arrives while it stores.
+// c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) of 16-bit floats on Hopper, as GEMM or implicit
+// GEMM: warp-specialized, where two threads feed tiles by TMA while GROUPS times four warps multiply (wgmma),
+// and persistent: a CTA does one tile after the other, and prefetches the next one while it stores.
 //
 // Rows of `a` are rows of a matrix or pixels of an image, channels last; b is [n][tap][channel]. The
 // sum goes over chunks of CHUNK channels and, within each, over the taps of a window. What lies in

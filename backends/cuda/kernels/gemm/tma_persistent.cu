@@ -1,8 +1,8 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows: as
-// MATRIX of tma.cu, but the copy engine also brings what is read along with the results, while
-// sums are made, and takes the results away while the next ones are. With ACROSS, `b` is b[k][n].
+// MATRIX of tma.cu, but TMA also brings the operands of the epilogue, while accumulators are
+// summed up, and stores the results while the next ones are. With ACROSS, `b` is b[k][n].
 //
-// Blocks stay and do one tile after the other. One warp fetches tiles of `b`, one those of `a`, and one
+// Persistent and warp-specialized: a CTA does one tile after the other. One warp fetches tiles of `b`, one those of `a`, and one
 // keeps the places for results in shared memory: it fetches what lies there first (an operand of
 // `epilogue`), and stores what the multiplying warps leave there instead. These are GROUPS times four. The
 // groups share a tile; or, with TURNS, each has tiles of its own, and one of them finishes its tile

@@ -1,7 +1,7 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) in float32, on the tensor cores of Hopper:
 // tf32x3.cuh says how, and what the constants are.
 //
-// The last four warps of a block load: windows of `a` by cp.async, tiles of the constants by one bulk
+// Warp-specialized: the last four warps of a block load: windows of `a` by cp.async, tiles of the constants by one bulk
 // copy a step, STAGES steps ahead. Each other group of four warps multiplies 64 rows of `a`: it reads
 // them into registers, cuts them in two there, and leaves them to wgmma with the tiles of `b`. Barriers
 // in shared memory tell what is full and what is empty, so that groups fall out of step and one

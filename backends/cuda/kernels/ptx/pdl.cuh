@@ -1,5 +1,5 @@
-// Kernels that begin before the one in front of them has ended (Hopper and newer;
-// elsewhere this does nothing).
+// Programmatic dependent launch (PDL): a kernel may start before its predecessor finishes (Hopper and
+// newer; elsewhere this does nothing).
 
 // Waits for the kernel in front; everything that it wrote can be read then. Lets the one behind begin.
 __device__ __forceinline__ void grid_dependency_sync()

@@ -1,4 +1,4 @@
-// Places in shared memory that are filled and emptied in turn.
+// The pipeline of a warp-specialized kernel: stages in shared memory that producers fill and consumers empty.
 
 #include "ptx/mbarrier.cuh"
 

@@ -1,4 +1,4 @@
-// The copy engine of Hopper, as PTX: barriers that count bytes, and copies of boxes of tensors that
+// TMA (Tensor Memory Accelerator, Hopper's copy engine) as PTX: barriers that count bytes, and copies of boxes of tensors that
 // tensor maps describe. One thread asks; elements outside of a tensor arrive as zeros, and are not stored.
 
 struct alignas(64) TensorMap {
