@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import ModelProto, helper
 
@@ -128,6 +129,15 @@ def test_another_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trial, "load", sabotaged)
     assert try_mutant(Mutant("x", seed.data, None), ()).ended == "different"
+
+
+@pytest.mark.parametrize(("read", "ended"), [("x", "ran"), ("y", "refused in the run")])
+def test_nodes_that_nobody_reads_may_go(read: str, ended: str) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 20]> g (int16[n] x) => (int16[m] z)
+              { y, b, c, d = Split <num_outputs = 4> (x)  z = Neg (READ) }"""
+    model = onnx.parser.parse_model(text.replace("READ", read))
+    feeds = (np.ones(2, np.int16),)
+    assert try_mutant(Mutant("x", model.SerializeToString(), None), feeds).ended == ended
 
 
 def test_a_campaign_in_processes_and_its_page() -> None:
