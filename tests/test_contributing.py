@@ -9,7 +9,17 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import float32
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ops.elementwise import Abs, Add, Div
+from tercet.runtime.options import Options
+from tercet.runtime.passes import Pass, Rewrites, optimise
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -98,7 +108,7 @@ def run(script: str, modules: tuple[str, ...], folder: Path) -> None:
 
 
 def test_each_piece_has_its_file() -> None:
-    assert len(BLOCKS["python"]) == len(MODULES)
+    assert len(BLOCKS["python"]) == len(MODULES) + 1
     for module in MODULES:
         assert f"`{module.removeprefix('tercet.').replace('.', '/')}.py`" in TEXT
 
@@ -114,3 +124,19 @@ def test_the_operator_runs_on_cuda(tmp_path: Path) -> None:
     (name,) = re.findall(r"`backends/cuda/kernels/([\w/]+\.cu)`", TEXT)
     (tmp_path / "kernels" / name).write_text(kernel, encoding="utf-8")
     run(ON_CUDA, MODULES, tmp_path)
+
+
+def test_the_pass_runs() -> None:
+    package = "tercet.runtime.passes"
+    names = {"__name__": f"{package}.fuse_softsign", "__package__": package}
+    exec(BLOCKS["python"][-1], names)
+    graph = Graph("softsign")
+    x = graph.add_input("x", TensorType(float32, (2, 3)))
+    one = graph.constant(np.ones((), np.float32))
+    below = graph.insert(Add(), [one, graph.insert(Abs(), [x]).output]).output
+    graph.set_outputs({"y": graph.insert(Div(), [x, below], ["y"]).output})
+    infer(graph)
+    own = Pass("fuse_softsign", names["run"], "as in CONTRIBUTING.md")
+    rewrites = Rewrites()
+    optimise(graph, (own,), Options(), evaluate, rewrites)
+    assert [node.kind for node in graph.nodes] == ["Softsign"]

@@ -23,6 +23,7 @@ _FILE = re.compile(
 #: Files that readers are told to make, or that a tool writes where there is such a device.
 TO_BE_MADE = {
     "backends/cuda/kernels/norm/row_energy.cu",
+    "runtime/passes/fuse_softsign.py",
 }
 
 
