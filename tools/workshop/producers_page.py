@@ -1,0 +1,188 @@
+"""Which files of real producers load, where, and whether their results are right.
+
+    python -m tercet.tools.workshop.producers_page tests/producers --output docs/results
+
+Every folder below the one that is given holds models, each beside an .npz with its inputs
+(``input/…``) and with what onnxruntime's CPU made of them (``output/…``). A file is named after its
+network and how it was made, in either order; whatever lies there gets a row, so that a producer
+needs no other entry than its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import tercet
+
+from ...runtime.errors import TercetError
+from ...runtime.text import printable
+from ..common.results import write
+
+TARGET = "sm_90a"
+#: What results may be off by, as a share of the greatest element: by the part of a file's name.
+#: Numbers beside a tie are rounded to either side, which is one step of eight bits further on.
+TOLERANCES = {"fp16": 1e-2, "O4": 1e-2, "qdq": 2e-2, "qoperator": 2e-2}
+TOLERANCE = 2e-5
+
+HEAD = """# Files of real producers
+
+Made by `python -m tercet.tools.workshop.producers_page tests/producers --output docs/results`. The
+files lie in tests/producers; tools in tools/workshop wrote them. *numpy*: its greatest error
+against onnxruntime's CPU, as a share of the greatest element, with all passes / as the file is.
+*cuda*: planned for sm_90a without a GPU, which says whether every node has a kernel; nothing was
+run there. *onnxruntime*: whether its CPU loads and runs the file.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One file.
+
+    Attributes:
+        folder: which producers it is of.
+        name: the file's.
+        operators: those of other domains than ONNX's.
+        numpy: the errors, or why there are none.
+        cuda: ``plans``, or what is not planned.
+        onnxruntime: ``runs``, or why not.
+        right: whether numpy's results are within the tolerance.
+    """
+
+    folder: str
+    name: str
+    operators: str
+    numpy: str
+    cuda: str
+    onnxruntime: str
+    right: bool
+
+
+def tolerance(path: Path) -> float:
+    """Return what results of a file may be off by, as a share of the greatest element."""
+    return max((v for k, v in TOLERANCES.items() if k in path.stem), default=TOLERANCE)
+
+
+def inputs_of(path: Path, kind: str = "input") -> dict[str, Any]:
+    """Return the inputs that lie beside a model, or its outputs."""
+    with np.load(path.with_suffix(".npz")) as file:
+        return {k[len(kind) + 1 :]: file[k] for k in file.files if k.startswith(f"{kind}/")}
+
+
+def error_of(path: Path, **options: Any) -> float:
+    """Return numpy's greatest error, as a share of the greatest element of each output.
+
+    Maps are held against the columns of a matrix; texts are right or not at all.
+    """
+    with tercet.load(path, **options) as model:
+        found = model.run(inputs_of(path))
+    wanted = inputs_of(path, "output")
+    worst = 0.0
+    for name, theirs in wanted.items():
+        if name.endswith("[keys]"):
+            continue
+        mine = found[name]
+        if isinstance(mine, list):
+            keys = wanted[f"{name}[keys]"].tolist()
+            mine = np.array([[each[key] for key in keys] for each in mine])
+        worst = max(worst, _apart(mine, theirs))
+    return worst
+
+
+def _apart(mine: Any, theirs: Any) -> float:
+    if theirs.dtype.kind in "OUS":
+        return 0.0 if np.array_equal(mine.astype(str), theirs.astype(str)) else float("inf")
+    wide = theirs.astype(np.float64)
+    scale = max(float(np.abs(wide).max(initial=0)), float(np.finfo(np.float32).tiny))
+    apart = np.where(mine == theirs, 0, np.abs(wide - mine.astype(np.float64)))
+    return float(apart.max(initial=0)) / scale
+
+
+def unplanned(path: Path) -> list[str]:
+    """Return the operators that the cuda backend would not run, each with the reason."""
+    dims = dict(_sizes(onnx.load(path), inputs_of(path)))
+    found = tercet.inspect(path, placement="cuda", target=TARGET, dims=dims).placement
+    return [
+        f"{row.operators}: {row.reason}"
+        for row in found or ()
+        if row.backend != "plan" and not row.backend.startswith("cuda")
+    ]
+
+
+def _sizes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for each in model.graph.input:
+        if each.name in feeds:
+            dims = each.type.tensor_type.shape.dim
+            for dim, size in zip(dims, feeds[each.name].shape, strict=True):
+                if dim.dim_param:
+                    yield dim.dim_param, size
+
+
+def _onnxruntime(path: Path) -> str:
+    try:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        session.run(None, inputs_of(path))
+    except Exception as error:
+        return printable(str(error).splitlines()[0][:80])
+    return "runs"
+
+
+def row_of(path: Path) -> Row:
+    """Try one file everywhere."""
+    domains = {n.op_type for n in onnx.load(path).graph.node if n.domain not in ("", "ai.onnx")}
+    try:
+        errors = [error_of(path), error_of(path, stop_at=0)]
+        numpy, right = " / ".join(f"{e:.1e}" for e in errors), max(errors) <= tolerance(path)
+    except TercetError as error:
+        numpy, right = printable(str(error).splitlines()[0][:80]), False
+    try:
+        cuda = "; ".join(unplanned(path)) or "plans"
+    except TercetError as error:
+        cuda = printable(str(error).splitlines()[0][:80])
+    found = ", ".join(sorted(domains))
+    return Row(path.parent.name, path.stem, found, numpy, cuda, _onnxruntime(path), right)
+
+
+def page(rows: list[Row]) -> str:
+    """Return the page of all rows."""
+    right = sum(row.right for row in rows)
+    planned = sum(row.cuda == "plans" for row in rows)
+    lines = [
+        f"{len(rows)} files: {right} are right on numpy, {planned} plan wholly on cuda.\n",
+        "| producers | file | operators beyond ONNX's | numpy | cuda | onnxruntime |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        mark = "" if row.right else "**wrong**: "
+        cells = (row.folder, row.name, row.operators, mark + row.numpy, row.cuda, row.onnxruntime)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the models below a folder that have inputs beside them."""
+    found = sorted(folder.glob("*/*.onnx"))
+    return [path for path in found if path.with_suffix(".npz").exists()]
+
+
+def main() -> None:
+    """Try every file, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="whose folders hold the models")
+    parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    arguments = parser.parse_args()
+    rows = [row_of(path) for path in files_in(arguments.folder)]
+    write(arguments.output, {"producers.md": page(rows)})
+
+
+if __name__ == "__main__":
+    main()
