@@ -97,7 +97,7 @@ def export(network: str, folder: Path, device: str = "cpu") -> Path:
     if file.exists() and results.exists():
         return file
     folder.mkdir(parents=True, exist_ok=True)
-    torch = _library("torch")
+    torch = library("torch")
     net, inputs = build(network)
     if not file.exists():
         options = {"dynamo": True, "external_data": False, "verbose": False}
@@ -110,7 +110,7 @@ def export(network: str, folder: Path, device: str = "cpu") -> Path:
 
 def build(network: str) -> tuple[Any, tuple[Any, ...]]:
     """Return a network with seeded random weights that gives one tensor, and inputs for it."""
-    torch = _library("torch")
+    torch = library("torch")
     torch.manual_seed(0)
     kind, _, name = network.partition(":")
     makers: dict[str, Callable[[str], tuple[Any, tuple[Any, ...]]]] = {
@@ -136,7 +136,8 @@ def build(network: str) -> tuple[Any, tuple[Any, ...]]:
     return First().eval(), inputs
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """Return a library that is no dependency; raises UsageError where it is missing."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -144,39 +145,39 @@ def _library(name: str) -> Any:
 
 
 def _timm(name: str) -> tuple[Any, tuple[Any, ...]]:
-    net = _library("timm").create_model(name, pretrained=False)
+    net = library("timm").create_model(name, pretrained=False)
     size = net.pretrained_cfg.get("input_size", (3, 224, 224))
-    return net, (_library("torch").randn(1, *size),)
+    return net, (library("torch").randn(1, *size),)
 
 
 def _torchvision(name: str) -> tuple[Any, tuple[Any, ...]]:
-    models = _library("torchvision").models
+    models = library("torchvision").models
     if hasattr(models.segmentation, name):
         net = getattr(models.segmentation, name)(weights=None, weights_backbone=None)
     else:
         net = getattr(models, name)(weights=None)
-    return net, (_library("torch").randn(1, 3, 224, 224),)
+    return net, (library("torch").randn(1, 3, 224, 224),)
 
 
 def _transformers(name: str) -> tuple[Any, tuple[Any, ...]]:
-    torch, library = _library("torch"), _library("transformers")
+    torch, transformers = library("torch"), library("transformers")
     if name in _TEXT:
         kind, config, options = _TEXT[name]
-        chosen = getattr(library, config)(**options)
+        chosen = getattr(transformers, config)(**options)
         tokens = torch.randint(0, chosen.vocab_size, (1, TOKENS))
-        net = getattr(library, kind)(chosen)
+        net = getattr(transformers, kind)(chosen)
         masked = name in ("bert", "roberta", "distilbert", "t5_encoder")
         return net, (tokens, torch.ones(1, TOKENS, dtype=torch.int64))[: 1 + masked]
     if name not in _OTHERS:
         known = ", ".join((*_TEXT, *_OTHERS))
         raise UsageError(f"'hf:{name}' is none of the networks that are known here: {known}")
     kind, config, options, shape = _OTHERS[name]
-    net = getattr(library, kind)(getattr(library, config)(**options))
+    net = getattr(transformers, kind)(getattr(transformers, config)(**options))
     return (net.encoder if name == "whisper_encoder" else net), (torch.randn(*shape),)
 
 
 def _first(found: Any) -> Any:
-    if isinstance(found, _library("torch").Tensor):
+    if isinstance(found, library("torch").Tensor):
         return found
     if isinstance(found, dict) and "out" in found:
         return found["out"]
@@ -188,7 +189,7 @@ def _first(found: Any) -> Any:
 
 def _settle(net: Any, inputs: Sequence[Any]) -> None:
     """Give batch-norms the statistics of one batch, so that numbers stay in range."""
-    torch = _library("torch")
+    torch = library("torch")
     layers = torch.nn.modules.batchnorm
     norms = [m for m in net.modules() if isinstance(m, layers._BatchNorm)]
     for module in net.modules():
@@ -206,7 +207,7 @@ def _settle(net: Any, inputs: Sequence[Any]) -> None:
 
 def _results(net: Any, inputs: Sequence[Any], device: str) -> dict[str, Array]:
     """Return what PyTorch gives by precision, as float64; what it cannot compute is left out."""
-    torch = _library("torch")
+    torch = library("torch")
     found: dict[str, Array] = {}
     with torch.inference_mode():
         for precision in PRECISIONS:

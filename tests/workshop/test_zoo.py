@@ -1,0 +1,67 @@
+"""The zoo's rows: from processes that take turns, to a page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tercet.runtime.errors import UsageError
+from tercet.tools.workshop import zoo
+from tercet.tools.workshop.zoo import ZooPeer, ZooRow, measure, page, summary
+
+WORKER = """
+import json, sys
+name = sys.argv[1]
+if name == "broken":
+    raise SystemExit(3)
+print("a library says something")
+print("ready", flush=True)
+sys.stdin.readline()
+peers = [{"name": "eager", "ms": 3.0, "error": 1e-3}]
+peers += [{"name": "torch.compile", "ms": 2.0, "error": 1e-3}]
+row = {"precision": "float16", "batch": 1, "ms": 1.0, "error": 2e-3, "load_s": 0.5, "peers": peers}
+print(json.dumps(row))
+print(json.dumps({"precision": "float16", "batch": 32, "failed": "ValueError: no such layer"}))
+"""
+
+
+def start(network: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WORKER, network]
+    return subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True)
+
+
+def test_networks_take_turns_and_lose_no_row() -> None:
+    rows = list(measure(["a", "broken", "b"], 2, start))
+    found = [(row.network, row.batch, row.ratio, row.failed) for row in rows]
+    whole = [(1, 2.0, ""), (32, None, "ValueError: no such layer")]
+    assert found == [
+        *(("a", *row) for row in whole),
+        ("broken", 0, None, "its process ended with 3"),
+        *(("b", *row) for row in whole),
+    ]
+
+
+def test_page() -> None:
+    peers = (ZooPeer("eager", 3.0, 1e-3), ZooPeer("torch.compile", 2.0, 1e-3))
+    rows = [
+        ZooRow("a", "float16", 1, 1.0, 2e-3, 0.5, peers),
+        ZooRow("b", "float16", 1, 4.0, 2e-3, 0.5, peers),
+        ZooRow("c", "float16", 1, failed="ValueError: no such layer"),
+    ]
+    assert summary(rows) == ["float16, batch 1: geometric mean 1.00 of 2; behind: b 0.50"]
+    text = page(rows, {"GPU": "one"})
+    assert "| a | float16 | 1 | 1.000 | torch.compile | 2.000 | 2.00 |" in text
+    assert "| c | float16 | 1 | ValueError: no such layer |" in text
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert widths == {len(zoo.TITLES) + 1}
+    assert [ZooRow.from_dict(json.loads(json.dumps(zoo.asdict(row)))) for row in rows] == rows
+
+
+@pytest.mark.parametrize("rows", ["fp16:1", "float16", "float16:many", ""])
+def test_rows_are_checked(rows: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected PRECISION:BATCH"):
+        zoo._arguments(["--rows", rows, "--output", str(tmp_path)])

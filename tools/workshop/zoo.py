@@ -1,0 +1,219 @@
+"""Networks as people export them, beside PyTorch on the same GPU: eager and torch.compile.
+
+    python -m tercet.tools.workshop.zoo --output docs/results
+    python -m tercet.tools.workshop.zoo timm:resnet50 hf:bert --rows float16:1,float32:1 --jobs 4
+
+Each row is a network in a precision and a batch size: the time of the device for a replay of a CUDA
+graph with the inputs resident, and the relative L2 distance of the first two results from float64.
+Networks are exported and compiled in processes of their own, `--jobs` at once; then each is timed
+alone, while the others wait. A row is written when it is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from ...backends import open_backends
+from ...runtime.errors import TercetError, UsageError
+from ...runtime.options import Options
+from ..common.environment import PACKAGES, ROOT, device_environment
+from ..common.results import earlier, to_json, write
+from .exported_networks import NETWORKS
+
+TITLES = (
+    *("network", "precision", "batch", "ms", "best peer", "its ms", "ratio", "error", "its error"),
+    "load",
+)
+ROWS = ("float16:1", "float16:32", "float32:1")
+
+
+@dataclass(frozen=True, slots=True)
+class ZooPeer:
+    """PyTorch's time for a row, in milliseconds, and its error."""
+
+    name: str
+    ms: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class ZooRow:
+    """A network in one precision and batch size.
+
+    Attributes:
+        network: its name.
+        precision: ``float16`` or ``float32``.
+        batch: samples.
+        ms: milliseconds of tercet on the device.
+        error: relative L2 distance from float64.
+        load_s: seconds from the file to the first result.
+        peers: PyTorch's ways.
+        failed: why there is nothing of the above.
+        failures: why a peer is missing, by its name.
+    """
+
+    network: str
+    precision: str
+    batch: int
+    ms: float = 0.0
+    error: float = 0.0
+    load_s: float = 0.0
+    peers: tuple[ZooPeer, ...] = ()
+    failed: str = ""
+    failures: Mapping[str, str] | None = None
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> ZooRow:
+        """Return what `asdict` was made of."""
+        peers = tuple(ZooPeer(**peer) for peer in entry.get("peers", ()))
+        return cls(**{**entry, "peers": peers})
+
+    @property
+    def best(self) -> ZooPeer | None:
+        """The fastest peer."""
+        return min(self.peers, key=lambda peer: peer.ms, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """The best peer's time by tercet's."""
+        best = self.best
+        return None if best is None or not self.ms else best.ms / self.ms
+
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+def starter(rows: Sequence[str], compiled: bool) -> Start:
+    """Return what starts the process of a network."""
+    # As many networks are compiled at once as there are jobs.
+    few = {"TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}
+
+    def start(network: str) -> subprocess.Popen[str]:
+        worker = [sys.executable, "-m", "tercet.tools.workshop.zoo_worker", network]
+        command = [*worker, ",".join(rows), "compile" if compiled else ""]
+        quiet = subprocess.DEVNULL
+        environment = few | os.environ
+        return subprocess.Popen(
+            command, stdin=-1, stdout=-1, stderr=quiet, text=True, env=environment
+        )
+
+    return start
+
+
+def measure(networks: Sequence[str], jobs: int, start: Start) -> Iterator[ZooRow]:
+    """Yield the rows of networks, of which `jobs` are made ready at once and timed one by one."""
+    for first in range(0, len(networks), jobs):
+        workers = {network: start(network) for network in networks[first : first + jobs]}
+        for worker in workers.values():
+            _wait(worker)
+        for network, worker in workers.items():
+            found, _ = worker.communicate("go\n")
+            lines = [line for line in found.splitlines() if line.startswith("{")]
+            for line in lines:
+                yield ZooRow.from_dict({"network": network, **json.loads(line)})
+            if worker.returncode or not lines:
+                yield ZooRow(network, "", 0, failed=f"its process ended with {worker.returncode}")
+
+
+def _wait(worker: subprocess.Popen[str]) -> None:
+    """Wait until a process is ready, or has ended."""
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        if line.strip() == "ready":
+            return
+
+
+def summary(rows: Sequence[ZooRow]) -> list[str]:
+    """Return a line for each precision and batch size: the geometric mean, and who is behind."""
+    lines: list[str] = []
+    for key in dict.fromkeys((row.precision, row.batch) for row in rows if row.ratio):
+        ratios = {r.network: r.ratio for r in rows if (r.precision, r.batch) == key and r.ratio}
+        mean = exp(sum(map(log, ratios.values())) / len(ratios))
+        behind = sorted((ratio, name) for name, ratio in ratios.items() if ratio < 1)
+        text = ", ".join(f"{name} {ratio:.2f}" for ratio, name in behind) or "none"
+        title = f"{key[0]}, batch {key[1]}"
+        lines.append(f"{title}: geometric mean {mean:.2f} of {len(ratios)}; behind: {text}")
+    return lines
+
+
+def page(rows: Sequence[ZooRow], about: Mapping[str, str]) -> str:
+    """Return the page of results."""
+    lines = [
+        "# Networks as exporters write them, beside PyTorch",
+        "",
+        "Written by `tools/workshop/zoo.py`. Random weights, exported by torch.onnx (dynamo) as",
+        "they stand. Milliseconds of the device for a replay of a CUDA graph, inputs resident;",
+        "*error* is the relative L2 distance of the first two results from float64; *ratio* is the",
+        "time of the best of eager PyTorch (both memory formats) and torch.compile, by tercet's;",
+        "*load* is the time from the file to the first result, beside other processes.",
+        "",
+        *(f"- {name}: {text}" for name, text in about.items()),
+        "",
+        *(f"- **{line}**" for line in summary(rows)),
+        "",
+        f"| {' | '.join(TITLES)} |",
+        "|---|---|---:|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        own = f"| {row.network} | {row.precision} | {row.batch} |"
+        if (best := row.best) is None or row.ratio is None:
+            lines.append(f"{own} {row.failed or 'no peer'} |||||||")
+            continue
+        times = f" {row.ms:.3f} | {best.name} | {best.ms:.3f} | {row.ratio:.2f} |"
+        lines.append(f"{own}{times} {row.error:.1e} | {best.error:.1e} | {row.load_s:.1f} s |")
+    return "\n".join(lines) + "\n"
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="zoo", description=__doc__)
+    parser.add_argument("networks", nargs="*", help="timm:NAME, tv:NAME, hf:NAME; a list without")
+    parser.add_argument("--rows", default=",".join(ROWS), help="PRECISION:BATCH, with commas")
+    parser.add_argument("--jobs", type=int, default=4, help="networks made ready at once")
+    parser.add_argument("--no-compile", action="store_true", help="eager peers alone")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", metavar="FOLDER")
+    parser.add_argument("--commit", default="", help="what to record where there is no git")
+    chosen = parser.parse_intermixed_args(arguments)
+    chosen.rows = chosen.rows.split(",")
+    for row in chosen.rows:
+        precision, _, batch = row.partition(":")
+        if precision not in ("float16", "float32", "bfloat16") or not batch.isdecimal():
+            raise UsageError(f"--rows {row!r}; expected PRECISION:BATCH, such as float16:32")
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and save; return the exit code."""
+    try:
+        chosen = _arguments(arguments)
+        device = open_backends("cuda", Options())[0].device
+        about = device_environment(device, (*PACKAGES, "torch"), chosen.commit)
+    except TercetError as error:
+        print(f"zoo: {error}", file=sys.stderr)
+        return error.exit_code
+    rows = {
+        (row.network, row.precision, row.batch): row
+        for row in earlier(chosen.output / "zoo.json", about, ZooRow.from_dict)
+    }
+    start = starter(chosen.rows, not chosen.no_compile)
+    for row in measure(chosen.networks or NETWORKS, max(1, chosen.jobs), start):
+        rows[row.network, row.precision, row.batch] = row
+        ratio = f"{row.ms:.4f} ms, ratio {row.ratio:.2f}" if row.ratio else row.failed
+        print(f"{row.network}  {row.precision}  {row.batch}  {ratio}", flush=True)
+        found = list(rows.values())
+        results = to_json(about, results=[asdict(each) for each in found])
+        write(chosen.output, {"zoo.json": results, "zoo.md": page(found, about)})
+    print(*summary(list(rows.values())), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

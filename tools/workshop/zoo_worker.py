@@ -1,0 +1,222 @@
+"""One network of the zoo: everything is made ready, and timed only when it is this one's turn.
+
+``python -m tercet.tools.workshop.zoo_worker NETWORK ROWS`` prints a line "ready", waits for a line
+of input, and then prints a line of JSON for each row. Exporting and compiling keep the processors
+busy for half a minute a row: they run for many networks at once, while nothing is timed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...api import load
+from ...runtime.errors import TercetError
+from ...runtime.ir.types import Array
+from ...runtime.session.model import Model
+from ..profile.device_time import device_times
+from .exported_networks import build, library
+
+T = TypeVar("T")
+
+#: Replays of a peer's CUDA graph that are timed, and samples of a batch that are compared.
+REPLAYS, JUDGED = 100, 2
+
+
+@dataclass(slots=True)
+class Row:
+    """A network in one precision and batch size, loaded everywhere.
+
+    Attributes:
+        precision, batch: which.
+        model: tercet's.
+        feeds: its inputs.
+        error: relative L2 distance of its result from PyTorch's in float64.
+        seconds: from the file to the first result.
+        peers: what replays PyTorch's graphs, and the error of each, by name.
+        failures: why a peer is missing, by name.
+    """
+
+    precision: str
+    batch: int
+    model: Model
+    feeds: dict[str, Array]
+    error: float
+    seconds: float
+    peers: dict[str, tuple[Any, float]]
+    failures: dict[str, str]
+
+    def timed(self) -> dict[str, Any]:
+        """Return the row with all times in milliseconds, one after the other."""
+        shapes = {name: data.shape for name, data in self.feeds.items()}
+        own = device_times(self.model, self.model.prepare(shapes))
+        if own is None:
+            raise TercetError("not all of it runs on the device")
+        return {
+            **{"precision": self.precision, "batch": self.batch, "ms": own.median * 1e3},
+            **{"error": self.error, "load_s": self.seconds, "failures": self.failures},
+            "peers": [
+                {"name": name, "ms": _replayed(graph), "error": error}
+                for name, (graph, error) in self.peers.items()
+            ],
+        }
+
+
+def prepared(network: str, precision: str, batch: int, compiled: bool) -> Row:
+    """Return a row that is ready to be timed.
+
+    Args:
+        network: see `exported_networks`.
+        precision: ``float32`` or ``float16``.
+        batch: samples.
+        compiled: whether torch.compile is a peer.
+    """
+    torch = library("torch")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    net, single = build(network)
+    inputs = [_repeated(torch, x, batch) for x in single]
+    with torch.inference_mode():
+        first = [x[:JUDGED].double() if x.is_floating_point() else x[:JUDGED] for x in inputs]
+        exact = copy.deepcopy(net).double().cuda()(*[x.cuda() for x in first]).cpu().numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "network.onnx"
+        options = {"dynamo": True, "external_data": False, "verbose": False}
+        torch.onnx.export(net, tuple(inputs), str(file), **options)
+        begin = perf_counter()
+        model = load(file, "cuda", precision=precision)
+        names = list(model.inputs)
+        feeds = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
+        result = next(iter(model.run(feeds).values()))
+        seconds = perf_counter() - begin
+    row = Row(precision, batch, model, feeds, _distance(result, exact), seconds, {}, {})
+    for name, make in _peers(net, inputs, precision, compiled):
+        try:
+            graph, y = _captured(torch, make())
+            row.peers[name] = graph, _distance(y[:JUDGED].double().cpu().numpy(), exact)
+        except Exception as error:  # whatever a compiler raises: the row says so
+            row.failures[name] = f"{type(error).__name__}: {error}"[:300]
+    return row
+
+
+def _repeated(torch: Any, x: Any, batch: int) -> Any:
+    """Return a batch of inputs like this one, of which there is one."""
+    shape = (batch, *x.shape[1:])
+    if x.is_floating_point():
+        return torch.randn(*shape)
+    return (
+        torch.randint(0, int(x.max()) + 1, shape) if int(x.max()) > 1 else x.expand(shape).clone()
+    )
+
+
+def _peers(
+    net: Any, inputs: Sequence[Any], precision: str, compiled: bool
+) -> Iterator[tuple[str, Callable[[], Callable[[], Any]]]]:
+    """Yield what else runs a network: a name, and a function that makes a call of it."""
+    torch = library("torch")
+    dtype = getattr(torch, precision)
+    own = copy.deepcopy(net).to("cuda", dtype)
+    fed = [x.cuda().to(dtype) if x.is_floating_point() else x.cuda() for x in inputs]
+    images = any(x.dim() == 4 for x in fed)
+
+    def laid(form: Any) -> tuple[Any, list[Any]]:
+        there = copy.deepcopy(own).to(memory_format=form) if images else own
+        return there, [x.contiguous(memory_format=form) if x.dim() == 4 else x for x in fed]
+
+    def eager(form: Any) -> Callable[[], Any]:
+        there, x = laid(form)
+        return lambda: there(*x)
+
+    def optimised() -> Callable[[], Any]:
+        inductor = library("torch._inductor.config")
+        inductor.freezing = True
+        library("torch._dynamo").reset()
+        there, x = laid(torch.channels_last if images else torch.contiguous_format)
+        made = torch.compile(there)
+        made(*x)
+        return lambda: made(*x)
+
+    yield "eager", lambda: eager(torch.contiguous_format)
+    if images:
+        yield "eager, channels last", lambda: eager(torch.channels_last)
+    if compiled:
+        yield "torch.compile", optimised
+
+
+def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
+    """Return a CUDA graph of a call, and what it gives."""
+    with torch.inference_mode():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(4):
+                call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = call()
+        graph.replay()
+        torch.cuda.synchronize()
+    return graph, y
+
+
+def _replayed(graph: Any) -> float:
+    """Return the milliseconds of a replay, the median of many."""
+    torch = library("torch")
+    for _ in range(10):
+        graph.replay()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    for _ in range(REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return float(np.median(times))
+
+
+def _distance(found: Any, exact: Array) -> float:
+    """Return the relative L2 distance of the first samples from the exact ones."""
+    y = np.asarray(found, np.float64)[: len(exact)]
+    return float(np.linalg.norm(y - exact) / max(float(np.linalg.norm(exact)), 1e-300))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make rows ready, wait, time them; return the exit code."""
+    network, specs, compiled = arguments or sys.argv[1:]
+    steps: list[Callable[[], dict[str, Any]]] = []
+    for spec in specs.split(","):
+        precision, _, batch = spec.partition(":")
+        about = {"precision": precision, "batch": int(batch)}
+        row = _tried(about, partial(prepared, network, precision, int(batch), compiled != ""))
+        steps.append(
+            partial(_tried, about, row.timed) if isinstance(row, Row) else partial(dict, row)
+        )
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for step in steps:
+        print(json.dumps(step()), flush=True)
+    return 0
+
+
+def _tried(about: Mapping[str, Any], step: Callable[[], T]) -> T | dict[str, Any]:
+    """Return what a step gives; what cannot be built or run is a row that says why."""
+    try:
+        return step()
+    except Exception as error:
+        return {**about, "failed": f"{type(error).__name__}: {error}"[:300]}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
