@@ -184,9 +184,9 @@ def _passes(name: str, value: Any) -> tuple[str, ...]:
     """Take names of graph passes."""
     found: tuple[str, ...] = arguments.words("names of graph passes")(name, value)
     if found:
-        from .passes import AFTER_SHAPES, BEFORE_SHAPES
+        from .passes import STATIC_PASSES, SYMBOLIC_PASSES
 
-        known = sorted({each.name for each in (*BEFORE_SHAPES, *AFTER_SHAPES)})
+        known = sorted({each.name for each in (*SYMBOLIC_PASSES, *STATIC_PASSES)})
         for each in found:
             if each not in known:
                 hint = did_you_mean(each, known)

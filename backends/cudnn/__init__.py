@@ -27,14 +27,14 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         raise BackendUnavailable("cudnn", error.missing, error.remedy) from None
     from ..cuda.backend import CudaBackend
     from ..cuda.device import open_device
-    from .arbitration import Rival
+    from .arbitration import CudaTimer
     from .backend import CudnnBackend
     from .choice import Chooser
 
     device, folder = open_device(options.cache, "cudnn", options.device), options.cache / "cudnn"
     device.enter()
     chooser = Chooser(_session(device.ordinal), folder)
-    return CudnnBackend(device, chooser, Rival(CudaBackend(device), folder)), *cuda
+    return CudnnBackend(device, chooser, CudaTimer(CudaBackend(device), folder)), *cuda
 
 
 @cache

@@ -29,7 +29,7 @@ from .registry import Wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class CudaTime:
     """Nodes as the cuda kernels run them.
 
     Attributes:
@@ -42,7 +42,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
+class Comparison:
     """CuDNN and the cuda kernels on the same nodes; changes of format that they need are counted.
 
     Attributes:
@@ -64,7 +64,7 @@ class Duel:
         return f"cuda kernels: {self.theirs:.1f} us, cuDNN: {self.ours:.1f} us{changes}"
 
 
-class Rival:
+class CudaTimer:
     """The cuda kernels, measured on parts of a graph; what was measured is kept on disk.
 
     Args:
@@ -77,10 +77,10 @@ class Rival:
         self._backend = backend
         self._records = Records(folder)
         self._context = f"kernels {digest()} on {backend.device.description}"
-        self._known: dict[str, Timed | None] = {}
+        self._known: dict[str, CudaTime | None] = {}
         self._changes: dict[str, float] = {}
 
-    def on(self, graph: Graph, free: Set[Node], options: Options) -> Arena:
+    def on(self, graph: Graph, free: Set[Node], options: Options) -> Arbiter:
         """Return what decides who runs the nodes of a graph."""
         plain = replace(options, algorithms={}, conv=None)
         groups: dict[Node, tuple[Node, ...]] = {}
@@ -88,9 +88,9 @@ class Rival:
         for answer in backend.claim(graph, free, plain):
             if isinstance(answer, Claim):
                 groups.update(dict.fromkeys(answer.nodes, answer.nodes))
-        return Arena(self, graph, plain, groups)
+        return Arbiter(self, graph, plain, groups)
 
-    def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> Timed | None:
+    def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> CudaTime | None:
         """Return how the cuda kernels run some nodes of a graph; None where that is not known.
 
         Args:
@@ -110,7 +110,7 @@ class Rival:
             self._known[key] = found
         return self._known[key]
 
-    def _measured(self, graph: Graph, nodes: Sequence[Node], options: Options) -> Timed | None:
+    def _measured(self, graph: Graph, nodes: Sequence[Node], options: Options) -> CudaTime | None:
         reads, results = reads_of(tuple(nodes)), results_of(graph, tuple(nodes))
         part = graph.cut(reads, {value.name: value for value in results})
         infer(part)
@@ -129,7 +129,7 @@ class Rival:
             for store in stores.values():
                 store.close()
 
-    def _clocked(self, plan: Plan) -> Timed:
+    def _clocked(self, plan: Plan) -> CudaTime:
         """Return the time of a plan's steps, on what a run has left in its memory."""
         plan.run({value.name: _numbers(value) for value in plan.graph.inputs})
         rows = [row for row in plan.rows if row.kind == "step" and row.run is not None]
@@ -142,7 +142,7 @@ class Rival:
         seen = {slot.value: slot.format for row in rows for slot in (*row.inputs, *row.outputs)}
         around = (*plan.graph.inputs, *plan.graph.outputs.values())
         formats = tuple(seen.get(value, Format.PLAIN) for value in around)
-        return Timed(microseconds(self._device, run, self._device.stream()), formats)
+        return CudaTime(microseconds(self._device, run, self._device.stream()), formats)
 
     def change(self, type_: TensorType, before: Format, after: Format) -> float:
         """Return the microseconds that a change of a tensor's format takes."""
@@ -172,7 +172,7 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
+class Arbiter:
     """A graph on which cuDNN and the cuda kernels meet.
 
     Attributes:
@@ -182,12 +182,12 @@ class Arena:
         groups: by node, the nodes that the cuda backend would run together with it.
     """
 
-    rival: Rival
+    rival: CudaTimer
     graph: Graph
     options: Options
     groups: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
 
-    def meet(self, wanted: Wanted, ours: float) -> Duel | None:
+    def meet(self, wanted: Wanted, ours: float) -> Comparison | None:
         """Return who is faster; None where the cuda kernels cannot run the nodes.
 
         Where they would take along what lies behind (a pooling), both sides have to do it.
@@ -209,9 +209,9 @@ class Arena:
             ours += behind.microseconds
             formats = {**self._formats(whole - mine, behind), **formats}
         changes = self._changes(wanted, formats)
-        return Duel(ours + changes, theirs.microseconds, changes)
+        return Comparison(ours + changes, theirs.microseconds, changes)
 
-    def _formats(self, nodes: Set[Node], timed: Timed) -> dict[Value, Format]:
+    def _formats(self, nodes: Set[Node], timed: CudaTime) -> dict[Value, Format]:
         """Return the formats of what the cuda kernels read and give for some nodes."""
         return dict(zip(_around(self.graph, self._sorted(nodes)), timed.formats, strict=True))
 
@@ -274,13 +274,13 @@ def signature(graph: Graph, nodes: Sequence[Node]) -> str:
 # ── on disk ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _entry(found: Timed) -> dict[str, Any]:
+def _entry(found: CudaTime) -> dict[str, Any]:
     """Return what is remembered."""
     formats = [format.value for format in found.formats]
     return {"microseconds": found.microseconds, "formats": formats}
 
 
-def _timed(entry: Mapping[str, Any] | None, count: int) -> Timed | None:
+def _timed(entry: Mapping[str, Any] | None, count: int) -> CudaTime | None:
     """Return what an entry says of so many tensors; None where it makes no sense."""
     if entry is None:
         return None
@@ -289,7 +289,7 @@ def _timed(entry: Mapping[str, Any] | None, count: int) -> Timed | None:
     except (LookupError, TypeError, ValueError):
         return None
     taken = _microseconds(entry)
-    return None if taken is None or len(formats) != count else Timed(taken, formats)
+    return None if taken is None or len(formats) != count else CudaTime(taken, formats)
 
 
 def _microseconds(entry: Mapping[str, Any] | None) -> float | None:

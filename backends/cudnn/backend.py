@@ -11,7 +11,7 @@ from ...runtime.ir.graph import Graph, Node
 from ...runtime.options import CUDNN, Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline
 from ..cuda.device import CudaDevice
-from .arbitration import Arena, Duel, Rival
+from .arbitration import Arbiter, Comparison, CudaTimer
 from .choice import Choice, Chooser, Task
 from .families import FAMILIES
 from .library import NoPlan
@@ -61,20 +61,22 @@ class CudnnBackend:
 
     name = "cudnn"
 
-    def __init__(self, device: CudaDevice, chooser: Chooser, rival: Rival | None = None) -> None:
+    def __init__(
+        self, device: CudaDevice, chooser: Chooser, rival: CudaTimer | None = None
+    ) -> None:
         self.device = device
         self.chooser = chooser
-        self._rival = rival
-        self._duels: Mapping[Node, Duel | None] = {}
+        self._timer = rival
+        self._comparisons: Mapping[Node, Comparison | None] = {}
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudnnBackend:
         """Return a backend that knows, with `Options.tune`, where the cuda kernels are faster."""
-        if not options.tune or self._rival is None:
+        if not options.tune or self._timer is None:
             return self
-        arena = self._rival.on(graph, free, options)
+        arbiter = self._timer.on(graph, free, options)
         prepared = copy(self)
-        prepared._duels = {
-            found.nodes[0]: self._fought(found, arena)
+        prepared._comparisons = {
+            found.nodes[0]: self._fought(found, arbiter)
             for found in survey(graph, free, options)
             if isinstance(found, Wanted) and not _asked(found.nodes[0], options)
         }
@@ -87,29 +89,29 @@ class CudnnBackend:
             if isinstance(found, Decline):
                 yield found
                 continue
-            duel = self._duels.get(found.nodes[0])
-            if duel is not None and duel.lost:
-                yield Decline(found.nodes[0], duel.lost)
+            comparison = self._comparisons.get(found.nodes[0])
+            if comparison is not None and comparison.lost:
+                yield Decline(found.nodes[0], comparison.lost)
                 continue
-            build = partial(self._build, found, options.tune, duel)
+            build = partial(self._build, found, options.tune, comparison)
             always = tuple(found.gives.values())
             yield Claim(found.nodes, build, found.formats, always=always)
 
-    def _fought(self, wanted: Wanted, arena: Arena) -> Duel | None:
+    def _fought(self, wanted: Wanted, arbiter: Arbiter) -> Comparison | None:
         """Return who is faster; None where one of the two has nothing to run or to measure."""
         self.device.compiler.announce(f"measuring cuDNN: {wanted.task.title}")
         try:
             choice = self._chosen(wanted.task, tune=True)
         except NoPlan:
             return None  # whoever builds it says why
-        return None if choice.microseconds is None else arena.meet(wanted, choice.microseconds)
+        return None if choice.microseconds is None else arbiter.meet(wanted, choice.microseconds)
 
     def _chosen(self, task: Task, *, tune: bool) -> Choice:
         with Bench(self.device, task, filled=tune) as bench:
             return self.chooser.choose(task, bench, tune=tune)
 
     def _build(
-        self, wanted: Wanted, tune: bool, duel: Duel | None, site: BuildContext
+        self, wanted: Wanted, tune: bool, comparison: Comparison | None, site: BuildContext
     ) -> GraphStep | Decline:
         first = wanted.nodes[0]
         task = wanted.task if wanted.at is None else wanted.at(site)
@@ -121,6 +123,6 @@ class CudnnBackend:
             session = self.chooser.session
             where = f"cuDNN {session.vendor.version} on {session.target}"
             return Decline(first, f"{where} has no engine: {error}")
-        if duel is not None:
-            choice = replace(choice, rival=duel.theirs)
+        if comparison is not None:
+            choice = replace(choice, rival=comparison.theirs)
         return GraphStep(self.device, site, wanted, choice)

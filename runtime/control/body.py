@@ -9,7 +9,7 @@ from ..errors import ModelError
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import specialise
 from ..ir.types import Array, TensorType, ValueType
-from ..passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
+from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
 from ..plan.arena import ALIGNMENT, Allocation, aligned, pack
 from ..plan.backend import BuildContext, Run, View, Weights
 from ..plan.layout import Layout, Row, Slot, lives_of
@@ -32,7 +32,7 @@ def opened(
     inputs = graph.inputs
     for place, data in known.items():
         graph.freeze(inputs[place], data)
-    optimise(graph, BEFORE_SHAPES, resources.options, resources.evaluate, Rewrites())
+    optimise(graph, SYMBOLIC_PASSES, resources.options, resources.evaluate, Rewrites())
     return graph
 
 
@@ -40,7 +40,7 @@ def settled(graph: Graph, types: Sequence[ValueType | None], resources: Resource
     """Return an opened body for inputs of these types, after the passes of a plan."""
     named = {v.name: type_ for v, type_ in zip(graph.inputs, types, strict=True)}
     bound = specialise(graph, named)
-    optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, Rewrites())
+    optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, Rewrites())
     lower(bound)
     return bound
 

@@ -44,8 +44,8 @@ from .driver import Context, Evaluate, Pass, PassOptions, Rewrite, Rewrites, run
 from .inline_bodies import lower
 
 __all__ = [
-    "AFTER_SHAPES",
-    "BEFORE_SHAPES",
+    "STATIC_PASSES",
+    "SYMBOLIC_PASSES",
     "Evaluate",
     "Pass",
     "Rewrite",
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 #: Passes that may touch weights: they run once a model, while shapes are still symbolic.
-BEFORE_SHAPES: tuple[Pass, ...] = (
+SYMBOLIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "fold_constants",
         fold_constants.run,
@@ -209,7 +209,7 @@ BEFORE_SHAPES: tuple[Pass, ...] = (
 )
 
 #: Passes that run again once a plan knows its integer shapes; none of them touches weights.
-AFTER_SHAPES: tuple[Pass, ...] = (
+STATIC_PASSES: tuple[Pass, ...] = (
     Pass(
         "fold_constants",
         fold_constants.run,
@@ -251,7 +251,7 @@ def optimise(
 
     Args:
         graph: inferred (`runtime.infer.infer`).
-        passes: `BEFORE_SHAPES` or `AFTER_SHAPES`.
+        passes: `SYMBOLIC_PASSES` or `STATIC_PASSES`.
         options: budgets, and `stop_at`, which counts all rewrites in `rewrites` so far.
         evaluate: runs one operator on arrays.
         rewrites: gets one entry for every rewrite.

@@ -21,7 +21,7 @@ from ..ir.op import Op
 from ..ir.types import Array, HostValue
 from ..ops.elementwise import Cast
 from ..options import Options
-from ..passes import BEFORE_SHAPES, Evaluate, Rewrites, optimise
+from ..passes import SYMBOLIC_PASSES, Evaluate, Rewrites, optimise
 
 #: Precisions that have fewer numbers than float32.
 NARROW = ("float16", "bfloat16")
@@ -76,7 +76,7 @@ class Watch:
         values = {n: self.imported.outputs.get(n) or self.imported.values[n] for n in outputs}
         wide = self.imported.extract(values)
         options = replace(self.options, precision="float32")
-        optimise(wide, BEFORE_SHAPES, options, self.evaluate, Rewrites())
+        optimise(wide, SYMBOLIC_PASSES, options, self.evaluate, Rewrites())
         right: dict[str, bool] = {}
         ends: dict[Value, bool] = {}
         for node, found in _walk(wide, feeds, self.evaluate):

@@ -14,7 +14,7 @@ from ..ir.graph import Graph
 from ..ir.infer import specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import TensorType, ValueType, type_of
-from ..passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, lower, optimise
+from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
 from ..plan.backend import Format, Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.weights import arrays_of
@@ -78,7 +78,7 @@ class Lookup:
 
     def _optimise(self, graph: Graph, rewrites: Rewrites) -> Graph:
         resources = self._resources
-        optimise(graph, BEFORE_SHAPES, resources.options, resources.evaluate, rewrites)
+        optimise(graph, SYMBOLIC_PASSES, resources.options, resources.evaluate, rewrites)
         return graph
 
     def graph_for(self, wanted: tuple[str, ...], unknown: frozenset[str] = frozenset()) -> Graph:
@@ -124,7 +124,7 @@ class Lookup:
         self._warn(unclear)
         self._resources.doubts.look(bound)
         resources, log = self._resources, self.rewrites.copy()
-        optimise(bound, AFTER_SHAPES, resources.options, resources.evaluate, log)
+        optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
         lower(bound)
         try:
             program = Program(bound, resources, ends=ends)

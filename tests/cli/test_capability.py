@@ -16,7 +16,7 @@ from tercet.runtime.errors import UnsupportedError
 from tercet.runtime.ir.infer import specialise
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.passes import AFTER_SHAPES, optimise
+from tercet.runtime.passes import STATIC_PASSES, optimise
 from tercet.runtime.plan.layout import lay_out
 from tercet.runtime.plan.partition import obstacle
 from tercet.runtime.session.model import Model
@@ -162,7 +162,7 @@ def check_recipes(model: Model, feeds: Mapping[str, Any]) -> bool:
 
     types = {name: TensorType(data.dtype, data.shape) for name, data in feeds.items()}
     graph = specialise(model.graph, types)
-    optimise(graph, AFTER_SHAPES, model.options, _nothing, model.rewrites.copy())
+    optimise(graph, STATIC_PASSES, model.options, _nothing, model.rewrites.copy())
     if any(obstacle(node) for node in graph.nodes):
         return False
     device = dry.DryDevice()

@@ -23,7 +23,7 @@ from tercet.tools.workshop.convolution_cases import ConvolutionCase
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cudnn.arbitration import Arena, Duel, Rival, Timed, signature
+from tercet.backends.cudnn.arbitration import Arbiter, Comparison, CudaTime, CudaTimer, signature
 from tercet.backends.cudnn.backend import CudnnBackend, survey
 from tercet.backends.cudnn.choice import Choice, Task
 from tercet.backends.cudnn.registry import Wanted
@@ -34,19 +34,19 @@ CASE = ConvolutionCase(
 PLAIN, LAST = Format.PLAIN, Format.CHANNELS_LAST
 
 
-class Fixed(Rival):
+class Fixed(CudaTimer):
     """Cuda kernels whose times are known by the operators of the nodes."""
 
     def __init__(self, times: Mapping[str, float], format: Format = PLAIN, change: float = 0.0):
         self.times, self.format, self.cost = times, format, change
 
-    def on(self, graph: Graph, free: Any, options: Options) -> Arena:
-        return Arena(self, graph, options)
+    def on(self, graph: Graph, free: Any, options: Options) -> Arbiter:
+        return Arbiter(self, graph, options)
 
-    def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> Timed | None:
+    def timed(self, graph: Graph, nodes: Sequence[Node], options: Options) -> CudaTime | None:
         time = self.times.get("+".join(node.kind for node in nodes))
         count = len(nodes[0].reads) + 1 - len([v for v in nodes[0].reads if v.is_constant])
-        return None if time is None else Timed(time, (self.format,) * count)
+        return None if time is None else CudaTime(time, (self.format,) * count)
 
     def change(self, type_: TensorType, before: Format, after: Format) -> float:
         return self.cost if before is not after else 0.0
@@ -69,8 +69,8 @@ def pooled() -> tuple[Graph, Wanted]:
 
 def test_the_faster_one_gets_the_nodes() -> None:
     graph, wanted = pooled()
-    arena = Fixed({"Conv": 20.0}).on(graph, frozenset(), Options())
-    won, lost = arena.meet(wanted, 19.0), arena.meet(wanted, 21.0)
+    arbiter = Fixed({"Conv": 20.0}).on(graph, frozenset(), Options())
+    won, lost = arbiter.meet(wanted, 19.0), arbiter.meet(wanted, 21.0)
     assert won is not None
     assert lost is not None
     assert won.lost == ""
@@ -80,10 +80,14 @@ def test_the_faster_one_gets_the_nodes() -> None:
 
 def test_changes_of_format_count_for_whoever_needs_them() -> None:
     graph, wanted = pooled()
-    duel = Fixed({"Conv": 20.0}, LAST, 3.0).on(graph, frozenset(), Options()).meet(wanted, 16.0)
-    assert duel is not None
-    assert duel == Duel(22.0, 20.0, 6.0)
-    assert duel.lost == ("cuda kernels: 20.0 us, cuDNN: 22.0 us, 6.0 us of them to change formats")
+    comparison = (
+        Fixed({"Conv": 20.0}, LAST, 3.0).on(graph, frozenset(), Options()).meet(wanted, 16.0)
+    )
+    assert comparison is not None
+    assert comparison == Comparison(22.0, 20.0, 6.0)
+    assert comparison.lost == (
+        "cuda kernels: 20.0 us, cuDNN: 22.0 us, 6.0 us of them to change formats"
+    )
 
 
 def test_what_the_caller_feeds_and_gets_is_plain() -> None:
@@ -91,17 +95,17 @@ def test_what_the_caller_feeds_and_gets_is_plain() -> None:
     (wanted,) = survey(graph, frozenset(graph.nodes), Options())
     assert isinstance(wanted, Wanted)
     rival = Fixed({"Conv+Relu": 20.0}, LAST, 3.0)
-    duel = rival.on(graph, frozenset(), Options()).meet(wanted, 16.0)
-    assert duel == Duel(10.0, 20.0, -6.0), "the cuda kernels have to change both"
+    comparison = rival.on(graph, frozenset(), Options()).meet(wanted, 16.0)
+    assert comparison == Comparison(10.0, 20.0, -6.0), "the cuda kernels have to change both"
 
 
 def test_what_the_cuda_kernels_take_along_counts_for_both() -> None:
     graph, wanted = pooled()
     conv, pool = wanted.nodes[0], graph.nodes[2]
     rival = Fixed({"Conv+MaxPool": 20.0, "MaxPool": 5.0})
-    arena = Arena(rival, graph, Options(), dict.fromkeys((conv, pool), (conv, pool)))
-    assert arena.meet(wanted, 14.0) == Duel(19.0, 20.0)
-    assert arena.meet(wanted, 16.0) == Duel(21.0, 20.0)
+    arbiter = Arbiter(rival, graph, Options(), dict.fromkeys((conv, pool), (conv, pool)))
+    assert arbiter.meet(wanted, 14.0) == Comparison(19.0, 20.0)
+    assert arbiter.meet(wanted, 16.0) == Comparison(21.0, 20.0)
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

@@ -12,7 +12,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Node
 from tercet.runtime.ir.op import with_attributes
 from tercet.runtime.ops.elementwise import Relu
-from tercet.runtime.passes import BEFORE_SHAPES, Pass
+from tercet.runtime.passes import SYMBOLIC_PASSES, Pass
 from tercet.runtime.passes.driver import Context
 from tercet.tools.bisect.bisection import bisect
 from tercet.tools.runners.replay import PassList
@@ -24,7 +24,7 @@ Damage = Callable[[Graph], None]
 
 def sabotaged(name: str, number: int, damage: Damage) -> PassList:
     """Return the usual passes, of which one damages the graph in its rewrite of this number."""
-    (original,) = (each for each in BEFORE_SHAPES if each.name == name)
+    (original,) = (each for each in SYMBOLIC_PASSES if each.name == name)
 
     def run(graph: Graph, context: Context) -> Iterator[str]:
         for i, text in enumerate(original.run(graph, context), 1):
@@ -34,7 +34,7 @@ def sabotaged(name: str, number: int, damage: Damage) -> PassList:
             yield text
 
     wrong = replace(original, run=run)
-    return PassList(before=tuple(wrong if each is original else each for each in BEFORE_SHAPES))
+    return PassList(before=tuple(wrong if each is original else each for each in SYMBOLIC_PASSES))
 
 
 def added(rewrite: Callable[[Graph], str], at: str) -> PassList:
@@ -44,8 +44,8 @@ def added(rewrite: Callable[[Graph], str], at: str) -> PassList:
         with suppress(LookupError):
             yield rewrite(graph)
 
-    places = [i for i, each in enumerate(BEFORE_SHAPES) if each.name == at]
-    passes = list(BEFORE_SHAPES)
+    places = [i for i, each in enumerate(SYMBOLIC_PASSES) if each.name == at]
+    passes = list(SYMBOLIC_PASSES)
     passes.insert(places[0], Pass("wrong", run, "a test wants it"))
     return PassList(before=tuple(passes))
 

@@ -20,7 +20,7 @@ from tercet.runtime.ir.infer import infer, specialise
 from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.options import Options
-from tercet.runtime.passes import AFTER_SHAPES, optimise
+from tercet.runtime.passes import STATIC_PASSES, optimise
 from tercet.runtime.plan.host import HOST
 from tercet.runtime.plan.layout import Layout, lay_out
 from tercet.runtime.plan.partition import obstacle
@@ -90,7 +90,7 @@ def planned_model(model: Model, device: DryDevice) -> Layout:
         if info.dtype is not None and info.shape is not None
     }
     graph = specialise(model.graph, types)
-    optimise(graph, AFTER_SHAPES, model.options, model._resources.evaluate, model.rewrites.copy())
+    optimise(graph, STATIC_PASSES, model.options, model._resources.evaluate, model.rewrites.copy())
     return planned(graph, device)
 
 

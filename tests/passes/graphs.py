@@ -15,7 +15,7 @@ from tercet.runtime.ir.types import Dim, TensorType
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.options import Options
-from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
+from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 
 RNG = np.random.default_rng(7)
 Build = Callable[[Graph, Value], Value]
@@ -46,7 +46,7 @@ def make(build: Build, shape: tuple[Dim, ...]) -> Graph:
 
 def optimised(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
     copy, log = graph.clone(), Rewrites()
-    optimise(copy, BEFORE_SHAPES, Options(**options), evaluate, log)
+    optimise(copy, SYMBOLIC_PASSES, Options(**options), evaluate, log)
     verify(copy)
     infer(copy)
     return copy, log

@@ -19,7 +19,7 @@ from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.options import Options
 from tercet.runtime.passes import (
-    AFTER_SHAPES,
+    STATIC_PASSES,
     Rewrites,
     drop_zero_units,
     fold_zero_weights,
@@ -75,7 +75,7 @@ def test_the_slide() -> None:
     graph = make(lambda g, x: apply(g, Gemm(), x, zeros(4, 4), bias), (1, 4))
     after, _ = left_out(graph)
     log = Rewrites()
-    optimise(after, AFTER_SHAPES, Options(), evaluate, log)
+    optimise(after, STATIC_PASSES, Options(), evaluate, log)
     assert not after.nodes
     found = after.outputs["y"].data
     assert found is not None

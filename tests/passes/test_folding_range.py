@@ -25,7 +25,7 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import BatchNormalization, Softmax
 from tercet.runtime.options import Options
-from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
+from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 from tercet.runtime.passes.linear import as_linear
 
 from .graphs import apply, kinds
@@ -82,7 +82,7 @@ def compute(graph: Graph, x: Array, *, exact: bool = False) -> Array:
 
 def folded(graph: Graph, **options: Any) -> tuple[Graph, Rewrites]:
     copy, log = graph.clone(), Rewrites()
-    optimise(copy, BEFORE_SHAPES, Options(**options), evaluate, log)
+    optimise(copy, SYMBOLIC_PASSES, Options(**options), evaluate, log)
     verify(copy)
     infer(copy)
     return copy, log

@@ -26,7 +26,7 @@ from tercet.runtime.ops.pool import AveragePool
 from tercet.runtime.ops.random import RandomNormal
 from tercet.runtime.ops.shape import ConstantOfShape, Identity, Reshape, Shape
 from tercet.runtime.options import Options
-from tercet.runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from tercet.runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, optimise
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
@@ -347,7 +347,7 @@ def test_symbolic_shape_arithmetic_folds_once_shapes_are_known() -> None:
     kept, _ = optimised(graph)
     assert kinds(kept)[-1] == "Reshape"
     bound = specialise(kept, {"x": TensorType(float32, (5, 3, 4))})
-    optimise(bound, AFTER_SHAPES, Options(), evaluate, Rewrites())
+    optimise(bound, STATIC_PASSES, Options(), evaluate, Rewrites())
     assert kinds(bound) == ["Reshape"]
     assert bound.outputs["y"].tensor.shape == (5, 12)
 
@@ -383,7 +383,7 @@ def test_a_node_with_thousands_of_inputs() -> None:
 
     sys.setprofile(look)
     try:
-        optimise(graph, BEFORE_SHAPES, Options(), evaluate, Rewrites())
+        optimise(graph, SYMBOLIC_PASSES, Options(), evaluate, Rewrites())
     finally:
         sys.setprofile(None)
     verify(graph)

@@ -21,7 +21,7 @@ from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Flatten
 from tercet.runtime.options import Options
-from tercet.runtime.passes import BEFORE_SHAPES, Rewrites, optimise
+from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
 
 from .graphs import Build, apply, kinds, make, normal
 
@@ -33,7 +33,7 @@ PRECISIONS = pytest.mark.parametrize(
 def halved(graph: Graph, precision: str = "float16", stop_at: int | None = None) -> Graph:
     copy = graph.clone()
     options = Options(precision=precision, stop_at=stop_at)  # type: ignore[arg-type]  # any text
-    optimise(copy, BEFORE_SHAPES, options, evaluate, Rewrites())
+    optimise(copy, SYMBOLIC_PASSES, options, evaluate, Rewrites())
     verify(copy)
     infer(copy)
     return copy

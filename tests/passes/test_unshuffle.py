@@ -14,7 +14,7 @@ from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
-from tercet.runtime.passes import AFTER_SHAPES, Rewrites, optimise
+from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
 
 from .graphs import apply, assert_same, kinds, make
 
@@ -52,7 +52,7 @@ def half(which: int) -> Graph:
 
 def unshuffled(graph: Graph) -> Graph:
     copy = graph.clone()
-    optimise(copy, AFTER_SHAPES, Options(), evaluate, Rewrites())
+    optimise(copy, STATIC_PASSES, Options(), evaluate, Rewrites())
     verify(copy)
     infer(copy)
     return copy

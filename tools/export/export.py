@@ -29,7 +29,7 @@ from ...runtime.errors import FileError, InputError, UsageError
 from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import Array, Dim, TensorType, ValueType
-from ...runtime.passes import AFTER_SHAPES, Rewrites
+from ...runtime.passes import STATIC_PASSES, Rewrites
 from ...runtime.passes import optimise as run_passes
 from ...runtime.session.model import Model, TensorInfo
 from ..common.console import Say, silent, text_of
@@ -350,7 +350,7 @@ def _bound(
             types[name] = type_.with_shape(shape)
     bound = specialise(graph, types)
     if optimise:
-        run_passes(bound, AFTER_SHAPES, model.options, evaluate, model.rewrites.copy())
+        run_passes(bound, STATIC_PASSES, model.options, evaluate, model.rewrites.copy())
     return bound
 
 
@@ -433,7 +433,7 @@ def _said_in(graph: Graph, opset: int, model: Model) -> Graph:
     """Return a graph without operators that an opset lacks, as far as they can be written out."""
     plain = expanded(graph, opset)
     if plain is not graph:
-        run_passes(plain, AFTER_SHAPES, model.options, evaluate, Rewrites())
+        run_passes(plain, STATIC_PASSES, model.options, evaluate, Rewrites())
     return plain
 
 

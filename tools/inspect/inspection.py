@@ -27,7 +27,7 @@ from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import TensorType, ValueType
 from ...runtime.ir.unknown import UnknownOperator, UnknownOperators, stand_in
 from ...runtime.options import Options
-from ...runtime.passes import AFTER_SHAPES, optimise
+from ...runtime.passes import STATIC_PASSES, optimise
 from ...runtime.passes.driver import Refused, Rewrite
 from ...runtime.plan.plan import Memory
 from ...runtime.session.model import Model, ModelSource, TensorInfo
@@ -377,7 +377,7 @@ def _drawn(model: Model, bound: Graph | None, shapes: Mapping[str, tuple[int, ..
     if bound is None:
         return model.graph
     graph = specialise(model.graph, _types(model, shapes))
-    optimise(graph, AFTER_SHAPES, model.options, evaluate, model.rewrites.copy())
+    optimise(graph, STATIC_PASSES, model.options, evaluate, model.rewrites.copy())
     return graph
 
 

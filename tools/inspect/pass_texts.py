@@ -14,7 +14,7 @@ from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import ValueType
 from ...runtime.options import Options
-from ...runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Rewrites, optimise
+from ...runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, optimise
 
 #: What stands in front of all passes, and between those before and after shapes are known.
 IMPORTED, BOUND = "imported", "shapes bound"
@@ -53,14 +53,14 @@ def pass_texts(
         if text != found[-1].text or len(log) > before:
             found.append(PassText(name, len(log) - before, text))
 
-    for each in BEFORE_SHAPES:
+    for each in SYMBOLIC_PASSES:
         before = len(log)
         optimise(graph, (each,), options, evaluate, log)
         note(each.name, before)
     if types is not None:
         graph = specialise(graph, types)
         note(BOUND, len(log))
-        for each in AFTER_SHAPES:
+        for each in STATIC_PASSES:
             before = len(log)
             optimise(graph, (each,), options, evaluate, log)
             note(each.name, before)

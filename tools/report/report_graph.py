@@ -29,7 +29,7 @@ class GraphNode:
     Attributes:
         name: its first line.
         detail: its second line.
-        title: what the pointer shows.
+        title: shown on hover.
         heat: from 0 to 1, how strongly it is coloured.
         end: whether it is an input or output of the graph.
     """

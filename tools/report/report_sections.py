@@ -80,7 +80,7 @@ def _comparison(found: Found) -> list[Markup]:
 
 
 def _verdict(word: str, reason: str = "") -> Markup:
-    """Return a verdict in its colour; the pointer shows why."""
+    """Return a verdict in its colour, with the reason on hover."""
     kinds = {"MISMATCH": "bad", "wrong": "bad", "not run": "bad", "inconclusive": "unsure"}
     said = {"title": reason} if reason else {}
     return element("span", word, class_=kinds.get(word, "good"), **said)

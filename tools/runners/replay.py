@@ -15,7 +15,7 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import HostValue, TensorType, type_of
 from ...runtime.options import Options
-from ...runtime.passes import AFTER_SHAPES, BEFORE_SHAPES, Pass, Rewrites
+from ...runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Pass, Rewrites
 from ...runtime.passes import optimise as run_passes
 from ...runtime.plan.backend import Backend
 from ...runtime.plan.partition import Bars, partition
@@ -190,8 +190,8 @@ def open_players(
 class PassList:
     """The passes that run before and after shapes are known."""
 
-    before: tuple[Pass, ...] = BEFORE_SHAPES
-    after: tuple[Pass, ...] = AFTER_SHAPES
+    before: tuple[Pass, ...] = SYMBOLIC_PASSES
+    after: tuple[Pass, ...] = STATIC_PASSES
 
 
 def prepared(
