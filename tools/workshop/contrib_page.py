@@ -142,7 +142,8 @@ def page(rows: list[Row], made: list[Row]) -> str:
         "over attributes, shapes, dtypes and optional inputs, with symbolic dimensions and without "
         f"passes; `cuda` is what a plan for {TARGET} runs on the device, made without a GPU. Where "
         "onnxruntime's CPU has no kernel, the formula of its documentation is what they are held "
-        "against. `refused` files get an error with the recipe in the last column.",
+        "against; `stated` has no samples yet, `host` is what the host runs between two plans. "
+        "`refused` is an error with the recipe in the last column.",
         "",
         "Made by `python -m tercet.tools.workshop.contrib_page docs/results/contrib.md`.",
         "",

@@ -11,7 +11,7 @@ from ....runtime.errors import ModelError, UnsupportedError
 from ....runtime.ir import dtypes
 from ....runtime.ir.dtypes import TO_ONNX, DType
 from ....runtime.ir.types import Array, Dim, Shape, TensorType
-from ..source.raw import RawNode
+from ..source.raw import RawNode, items
 from ..upgrading.rewrite import NEWEST, NodeSite
 from .declaration import DOMAIN
 
@@ -233,6 +233,6 @@ def _attribute(value: Any) -> Any:
     """Return an attribute as the importer holds it: dtypes by number, lists as tuples."""
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, list | tuple):
-        return tuple(map(_attribute, value))
+    if isinstance(value, tuple):
+        return tuple(map(_attribute, items(value)))
     return value

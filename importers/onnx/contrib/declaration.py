@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class Contrib:
 _FREE = "V"
 #: What has been declared, by domain and name.
 CONTRIB: dict[tuple[str, str], Contrib] = {}
-Function = Callable[..., Results]
+Function = TypeVar("Function", bound=Callable[..., Results])
 
 
 def contrib(
