@@ -69,7 +69,10 @@ _OTHERS: Mapping[str, tuple[str, str, Mapping[str, Any], tuple[int, ...]]] = {
     "whisper_encoder": (
         "WhisperModel",
         "WhisperConfig",
-        {"encoder_layers": 6, "encoder_attention_heads": 8, "d_model": 512, "decoder_layers": 1},
+        {
+            **{"encoder_layers": 6, "encoder_attention_heads": 8, "d_model": 512},
+            **{"decoder_layers": 1, "decoder_attention_heads": 8},
+        },
         (1, 80, 3000),
     ),
 }

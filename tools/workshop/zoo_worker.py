@@ -95,17 +95,18 @@ def prepared(network: str, precision: str, batch: int, compiled: bool) -> Row:
         torch.onnx.export(net, tuple(inputs), str(file), **options)
         begin = perf_counter()
         model = load(file, "cuda", precision=precision)
-        names = list(model.inputs)
+        names = [given.name for given in model.inputs]
         feeds = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
         result = next(iter(model.run(feeds).values()))
         seconds = perf_counter() - begin
     row = Row(precision, batch, model, feeds, _distance(result, exact), seconds, {}, {})
-    for name, make in _peers(net, inputs, precision, compiled):
-        try:
-            graph, y = _captured(torch, make())
-            row.peers[name] = graph, _distance(y[:JUDGED].double().cpu().numpy(), exact)
-        except Exception as error:  # whatever a compiler raises: the row says so
-            row.failures[name] = f"{type(error).__name__}: {error}"[:300]
+    with torch.inference_mode():
+        for name, make in _peers(net, inputs, precision, compiled):
+            try:
+                graph, y = _captured(torch, make())
+                row.peers[name] = graph, _distance(y[:JUDGED].double().cpu().numpy(), exact)
+            except Exception as error:  # whatever a compiler raises: the row says so
+                row.failures[name] = f"{type(error).__name__}: {error}"[:300]
     return row
 
 
@@ -155,17 +156,16 @@ def _peers(
 
 def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
     """Return a CUDA graph of a call, and what it gives."""
-    with torch.inference_mode():
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(4):
-                call()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = call()
-        graph.replay()
-        torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(4):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = call()
+    graph.replay()
+    torch.cuda.synchronize()
     return graph, y
 
 
