@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...runtime.base.notebook import Shown
-from ..common.console import text_of
 from ..common.measure import Timing
+from ..common.views import shown
 from ..verdict.agreement import Word
 from .bench_check import Against
 
@@ -115,9 +115,7 @@ class Bench(Shown):
         return not self.complaints
 
     def __str__(self) -> str:
-        from .bench_view import show_bench
-
-        return text_of(show_bench, self)
+        return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a case, as `pandas.DataFrame` takes them."""

@@ -28,10 +28,11 @@ from ...runtime.options import Options
 from ...runtime.passes import Rewrites
 from ...runtime.passes.driver import Rewrite
 from ...runtime.plan.backend import Backend, Claim, Decline, Device, measured
-from ..common.console import Say, silent, text_of
+from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
+from ..common.views import shown
 from ..compare.layers import Match
 from ..export.export import model_title
 from ..runners.replay import (
@@ -106,9 +107,7 @@ class Bisection(Shown):
         return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __str__(self) -> str:
-        from .bisection_view import show_bisection
-
-        return text_of(show_bisection, self)
+        return shown(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but arrays and graphs, for JSON."""

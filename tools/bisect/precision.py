@@ -27,10 +27,11 @@ from ...runtime.ir.dtypes import FLOATS, bfloat16, float16, float32
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, TensorType
 from ...runtime.options import Options, Precision
-from ..common.console import Say, silent, text_of
+from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
+from ..common.views import shown
 from ..export.export import model_title
 from ..runners.replay import Player, open_player, prepared
 from ..runners.runners import Settings
@@ -88,9 +89,7 @@ class PrecisionResult(Shown):
         return self.error <= self.tolerance
 
     def __str__(self) -> str:
-        from .precision_view import show_kept
-
-        return text_of(show_kept, self)
+        return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a candidate, as `pandas.DataFrame` takes them, the worst first."""

@@ -16,11 +16,12 @@ from ...backends.numpy.numerics import blas
 from ...runtime.base.notebook import Shown
 from ...runtime.errors import UsageError
 from ...runtime.ir.types import Array
-from ..common.console import Say, silent, text_of
+from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked
 from ..common.measure import Repeat, Timing
 from ..common.threads import use_threads
+from ..common.views import shown
 from ..export.export import model_title
 from ..runners.runners import Settings, check_names, default_names
 from ..runners.saved import Saved, write_comparison
@@ -137,9 +138,7 @@ class Comparison(Shown):
         raise KeyError(name)
 
     def __str__(self) -> str:
-        from .compare_view import show_comparison
-
-        return text_of(show_comparison, self)
+        return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a runner and output, as `pandas.DataFrame` takes them."""

@@ -24,10 +24,11 @@ from ...runtime.errors import InputError, TercetError
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.options import Options
-from ..common.console import Say, silent, text_of
+from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
+from ..common.views import shown
 from ..export.export import model_title
 from ..runners.replay import (
     Player,
@@ -174,9 +175,7 @@ class Layers(Shown):
         return exit_code(self.verdict, self.stopped, allow_inconclusive=allowed)
 
     def __str__(self) -> str:
-        from .layers_view import show_layers
-
-        return text_of(show_layers, self)
+        return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a tensor, as `pandas.DataFrame` takes them."""

@@ -32,9 +32,10 @@ from ...runtime.ir.types import Array, Dim, TensorType, ValueType
 from ...runtime.passes import STATIC_PASSES, Rewrites
 from ...runtime.passes import optimise as run_passes
 from ...runtime.session.model import Model, TensorInfo
-from ..common.console import Say, silent, text_of
+from ..common.console import Say, silent
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs, input_shapes
 from ..common.tensors import tensor
+from ..common.views import shown
 from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import Judge, exit_code, overall
 
@@ -74,9 +75,7 @@ class ExportResult(Shown):
         return f"{self.file or 'in memory'}, from {self.model}: {after} of {before} nodes"
 
     def __str__(self) -> str:
-        from .export_view import show_exported
-
-        return text_of(show_exported, self)
+        return shown(self)
 
     @property
     def opsets(self) -> dict[str, int]:

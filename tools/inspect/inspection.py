@@ -32,7 +32,7 @@ from ...runtime.passes.driver import Refused, Rewrite
 from ...runtime.plan.plan import Memory
 from ...runtime.session.model import Model, ModelSource, TensorInfo
 from ...runtime.session.placement import Placement
-from ..common.console import Say, silent, text_of
+from ..common.console import Say, silent
 from ..common.cost import (
     Constants,
     NodeCost,
@@ -43,6 +43,7 @@ from ..common.cost import (
 )
 from ..common.cost import operators as operator_costs
 from ..common.inputs import Dims, Shapes, input_shapes
+from ..common.views import shown
 from ..export.export import model_title
 from .capability import Capability, capabilities_of
 from .paper import PLANNED, describe_target, paper_rows, target_of
@@ -141,9 +142,7 @@ class Inspection(Shown):
         return f"{self.model}: {self.nbytes} bytes, {sum(r.nodes for r in self.operators)} nodes"
 
     def __str__(self) -> str:
-        from .inspection_view import show_inspection
-
-        return text_of(show_inspection, self)
+        return shown(self)
 
     @property
     def macs(self) -> int:

@@ -19,12 +19,13 @@ from ...runtime.base.notebook import Shown
 from ...runtime.control.program import Program
 from ...runtime.plan.host import HOST
 from ...runtime.session.model import Model
-from ..common.console import Say, announce_compiling, silent, text_of
+from ..common.console import Say, announce_compiling, silent
 from ..common.deadline import all_or_nothing, time_limit
 from ..common.environment import PACKAGES, device_environment
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.measure import Repeat, Timing, timed
 from ..common.threads import use_threads
+from ..common.views import shown
 from ..export.export import model_title
 from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of
@@ -97,9 +98,7 @@ class Profile(Shown):
         return shares_of(self.rows, shape_key)
 
     def __str__(self) -> str:
-        from .profiling_view import show_profile
-
-        return text_of(show_profile, self)
+        return shown(self)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row for each row of the run, as `pandas.DataFrame` takes them."""

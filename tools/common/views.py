@@ -1,0 +1,37 @@
+"""Which view shows which result, so that results are data and import no view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console
+
+from .console import text_of
+
+#: By the type of a result: the module under `tools`, and its function of a console and a result.
+VIEWS = {
+    "Bench": ("bench.bench_view", "show_bench"),
+    "Bisection": ("bisect.bisection_view", "show_bisection"),
+    "PrecisionResult": ("bisect.precision_view", "show_kept"),
+    "Comparison": ("compare.compare_view", "show_comparison"),
+    "Layers": ("compare.layers_view", "show_layers"),
+    "ExportResult": ("export.export_view", "show_exported"),
+    "Inspection": ("inspect.inspection_view", "show_inspection"),
+    "Profile": ("profile.profiling_view", "show_profile"),
+}
+
+
+def view_of(kind: type) -> Callable[[Console, Any], None]:
+    """Return the function that prints results of a type."""
+    module, function = VIEWS[kind.__name__]
+    view: Callable[[Console, Any], None] = getattr(
+        import_module(f"..{module}", __package__), function
+    )
+    return view
+
+
+def shown(found: Any) -> str:
+    """Return what the view of a result prints, without colours."""
+    return text_of(view_of(type(found)), found)
