@@ -252,7 +252,41 @@ def multimodal(rng: Rng) -> Sample:
     return Sample("MRotaryEmbedding", inputs, how)
 
 
+def ngrams(rng: Rng) -> Sample:
+    n, length = int(rng.integers(1, 4)), int(rng.integers(3, 9))
+    inputs: Inputs = {"ids": rng.integers(0, 3, (2, length)), "scores": floats(rng, 2, 5)}
+    return Sample("NGramRepeatBlock", inputs, {"ngram_size": n})
+
+
+def rfft(rng: Rng) -> Sample:
+    x = floats(rng, int(rng.integers(1, 4)), 2 * int(rng.integers(1, 6)))
+
+    def instead(x: Any) -> list:
+        found = np.fft.rfft(x.astype(np.float64))
+        return [np.stack([found.real, found.imag], -1).astype(np.float32)]
+
+    return Sample("Rfft", {"x": x}, {"signal_ndim": 1}, instead=instead)
+
+
+def bias_dropout(rng: Rng) -> Sample:
+    shape = (2, int(rng.integers(1, 4)), int(rng.integers(1, 5)))
+    inputs: Inputs = {
+        "data": floats(rng, *shape),
+        "bias": floats(rng, *shape[2:]),
+        "residual": perhaps(rng, floats(rng, *shape)),
+    }
+
+    def instead(data: Any, bias: Any, residual: Any) -> list:
+        total = data + bias if residual is None else data + bias + residual
+        return [total, np.ones(shape, bool)]
+
+    return Sample("BiasDropout", inputs, {}, (True, True), instead=instead)
+
+
 DRAWS: dict[str, Draw] = {
+    "BiasDropout": bias_dropout,
+    "NGramRepeatBlock": ngrams,
+    "Rfft": rfft,
     "BranchwiseRMSNorm": branchwise,
     "CausalConvWithState": causal_conv,
     "MRotaryEmbedding": multimodal,

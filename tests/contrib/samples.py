@@ -210,8 +210,9 @@ def _close(mine: Array, theirs: Array, sample: Sample, where: str) -> None:
     a, b = mine.astype(np.float64), theirs.astype(np.float64)
     finite = np.isfinite(b)
     assert (np.isfinite(a) == finite).all(), where
+    np.testing.assert_array_equal(a[~finite], b[~finite], err_msg=where)
     scale = max(1.0, float(np.abs(b[finite]).max(initial=0)))
-    error = float(np.abs(a - b)[finite].max(initial=0)) / scale
+    error = float(np.abs(a[finite] - b[finite]).max(initial=0)) / scale
     limit = sample.loose * TOLERANCE[mine.dtype]
     assert error <= limit, f"{where}: {error:.2e} > {limit:.2e}"
 

@@ -29,8 +29,8 @@ MODULES: dict[str, str] = {
     "QLinearSoftmax",
     "rotary": "MRotaryEmbedding RotaryEmbedding",
     "self_attention": "Attention",
-    "twins": "BiasSoftmax ExpandDims GatherND GridSample IsAllFinite Pad Range TorchEmbedding "
-    "Trilu UnfoldTensor Unique",
+    "twins": "BiasDropout BiasSoftmax ExpandDims GatherND GridSample IsAllFinite NGramRepeatBlock "
+    "Pad Range Rfft TorchEmbedding Trilu UnfoldTensor Unique",
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})

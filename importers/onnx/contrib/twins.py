@@ -130,3 +130,61 @@ def torch_embedding(
 ) -> str:
     """Rows of a table."""
     return b.Gather(weight, indices, axis=0)
+
+
+@contrib("BiasDropout", outputs=(1, 2))
+def bias_dropout(
+    b: Builder,
+    data: T,
+    bias: T,
+    residual: T | None = None,
+    ratio: Annotated[str, Kind("R", dtypes.FLOATS)] | None = None,
+    training_mode: Annotated[str, Kind("B", frozenset({dtypes.bool_}))] | None = None,
+    *,
+    seed: int | None = None,
+) -> Results:
+    """Dropout of data + bias, and the residual added."""
+    total = b.Add(data, bias)
+    y, mask = b.chosen("Dropout", (True, b.wants(1)), total, ratio, training_mode, seed=seed)
+    return (y if residual is None else b.Add(y, residual)), mask
+
+
+@contrib("Rfft")
+def rfft(b: Builder, x: T, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> str:
+    """The half of the Fourier transform of the last axis that real data have."""
+    if normalized or not onesided or signal_ndim != 1:
+        raise b.unsupported(
+            f"normalized={normalized}, onesided={onesided}, signal_ndim={signal_ndim}",
+            "export it as DFT of ONNX",
+        )
+    complex_ = b.Unsqueeze(x, b.ints(-1))
+    return b.DFT(complex_, None, b.constant(np.array(-2, np.int64)), onesided=1)
+
+
+@contrib("NGramRepeatBlock")
+def ngram_repeat_block(b: Builder, input_ids: Int64, scores: T, *, ngram_size: int) -> str:
+    """Scores, with −∞ for the tokens that would complete an n-gram that is in the row already."""
+    if ngram_size < 1:
+        raise b.error(f"ngram_size={ngram_size}; expected 1 or more")
+    b.rank(input_ids, 2)
+    b.rank(scores, 2)
+    known = b.extent(input_ids, 1)
+    if known is not None and known < ngram_size:
+        return scores
+    length = b.size(input_ids, 1)
+    count = b.Sub(length, b.ints(ngram_size - 1))
+    starts = b.Unsqueeze(positions(b, count), b.ints(1))
+    index = b.Add(starts, b.constant(np.arange(ngram_size, dtype=np.int64)))
+    grams = b.Gather(input_ids, index, axis=1)
+    last = b.slice(grams, 2, ngram_size - 1, ngram_size)
+    bans = b.Squeeze(last, b.ints(2))
+    infinity = b.number(float("inf"), scores)
+    lowest = b.Neg(infinity)
+    if ngram_size == 1:
+        updates = b.Expand(lowest, b.Shape(bans))
+    else:
+        ending = b.Unsqueeze(b.slice(input_ids, 1, b.ints(1 - ngram_size), length), b.ints(1))
+        same = b.Equal(b.slice(grams, 2, 0, ngram_size - 1), ending)
+        all_same = b.ReduceMin(b.cast(same, dtypes.int32), b.ints(2), keepdims=0)
+        updates = b.Where(b.cast(all_same, dtypes.bool_), lowest, infinity)
+    return b.ScatterElements(scores, bans, updates, axis=1, reduction="min")
