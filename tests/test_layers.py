@@ -159,6 +159,33 @@ def test_rooms_import_only_what_they_may(folder: str) -> None:
     assert not found
 
 
+@pytest.mark.parametrize("folder", ["backends/numpy", "importers", "tools"])
+def test_no_files_import_each_other_in_a_circle(folder: str) -> None:
+    """Not even where a function imports: what is left when all that import nobody left are gone."""
+    files = {file.relative_to(ROOT).with_suffix("").as_posix() for file in modules(folder)}
+    left = {file: arrows(ROOT / f"{file}.py") & files - {file} for file in files}
+    while ends := {file for file, targets in left.items() if not targets & left.keys()}:
+        for file in ends:
+            del left[file]
+    assert not sorted(left)
+
+
+def modules(folder: str) -> Iterator[Path]:
+    """The files of a folder that are in the wheel."""
+    files = (file for file in (ROOT / folder).rglob("*.py") if file.name != "__init__.py")
+    return (file for file in files if ROOT / "tools" / "workshop" not in file.parents)
+
+
+def arrows(file: Path) -> set[str]:
+    """The modules that a file imports, as paths from the root without endings."""
+    found = {name.removeprefix("./") for _, name in imports(file) if name.startswith("./")}
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.level and node.module:
+            package = file.relative_to(ROOT).parents[node.level - 1] / node.module.replace(".", "/")
+            found |= {(package / alias.name).as_posix() for alias in node.names}
+    return found
+
+
 @pytest.mark.parametrize("folder", [*FOLDERS, "tercet", "tests"])
 def test_no_folder_is_imported_absolutely(folder: str) -> None:
     assert not offences(folder, lambda name: name.split(".")[0] in FOLDERS)

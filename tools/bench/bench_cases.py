@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...runtime.base.notebook import Shown
 from ..common.measure import Timing
 from ..common.views import shown
 from ..verdict.agreement import Word
-from .bench_check import Against
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +83,41 @@ def percentiles(timing: Timing) -> dict[str, float | int]:
     """Return p10, p50, p90 and p99 in milliseconds, and the number of runs."""
     found = {f"p{q}": timing.quantile(q / 100) * 1e3 for q in (10, 50, 90, 99)}
     return {**found, "runs": len(timing.samples)}
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """One case in two benchmarks.
+
+    Attributes:
+        model, runner, batch, precision, streams: which one.
+        before: median latency in milliseconds.
+        after: likewise.
+        verdict: ``faster`` or ``slower`` where the stretches from the 10th to the 90th percentile
+            do not meet, ``same`` where they do.
+        error_before: distance from float64.
+        error_after: likewise.
+    """
+
+    model: str
+    runner: str
+    batch: int
+    precision: str
+    streams: int
+    before: float
+    after: float
+    verdict: str
+    error_before: float | None
+    error_after: float | None
+
+    @property
+    def ratio(self) -> float:
+        """After by before."""
+        return self.after / self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return {**asdict(self), "ratio": self.ratio}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -6,16 +6,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...runtime.errors import InputError, UsageError, did_you_mean
 from ..common.results import with_new_names
 from ..runners.runners import ONNXRUNTIME, REFERENCE, names
-
-if TYPE_CHECKING:
-    from .bench_cases import Case
+from .bench_cases import Against, Case
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _KEY = ("model", "runner", "batch", "precision", "streams")
@@ -77,41 +75,6 @@ def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
 
 
 # ── against another one ──────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Against:
-    """One case in two benchmarks.
-
-    Attributes:
-        model, runner, batch, precision, streams: which one.
-        before: median latency in milliseconds.
-        after: likewise.
-        verdict: ``faster`` or ``slower`` where the stretches from the 10th to the 90th percentile
-            do not meet, ``same`` where they do.
-        error_before: distance from float64.
-        error_after: likewise.
-    """
-
-    model: str
-    runner: str
-    batch: int
-    precision: str
-    streams: int
-    before: float
-    after: float
-    verdict: str
-    error_before: float | None
-    error_after: float | None
-
-    @property
-    def ratio(self) -> float:
-        """After by before."""
-        return self.after / self.before
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
-        return {**asdict(self), "ratio": self.ratio}
 
 
 def against(old: Mapping[str, Any], new: Sequence[Case]) -> tuple[Against, ...]:

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from ..common.console import STYLES, facts, grid, ms_text
 from ..common.measure import Timing
-from .bench_cases import Bench, Case
-from .bench_check import Against
+from .bench_cases import Against, Bench, Case
 
 
 def show_bench(console: Console, found: Bench) -> None:
