@@ -1,5 +1,8 @@
 """Samples of operators on bytes."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from tercet.runtime.ir import dtypes
@@ -35,7 +38,7 @@ def shape_of(rng: Rng, least: int = 1, most: int = 4) -> tuple[int, ...]:
     return tuple(int(n) for n in rng.integers(1, 7, rng.integers(least, most + 1)))
 
 
-def constants(inputs: dict[str, Array | None], *data: str) -> tuple[str, ...]:
+def constants(inputs: Mapping[str, Array | None], *data: str) -> tuple[str, ...]:
     return tuple(name for name in inputs if name not in data)
 
 
@@ -132,7 +135,7 @@ def pool(rng: Rng) -> Sample:
     sizes = [int(n) for n in rng.integers(4, 9, spatial)]
     shape = (2, *sizes, 3) if last else (2, 3, *sizes)
     kernel = [int(n) for n in rng.integers(1, 4, spatial)]
-    attributes = {"kernel_shape": kernel, "channels_last": last}
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "channels_last": last}
     attributes["strides"] = [int(n) for n in rng.integers(1, 3, spatial)]
     if rng.random() < 0.6:
         attributes["pads"] = [int(rng.integers(0, k)) for k in kernel * 2]
@@ -182,7 +185,7 @@ def convolution(rng: Rng) -> Sample:
         "y_zero_point": point(rng, dtype),
         "B": perhaps(rng, rng.integers(-999, 999, filters).astype(np.int32)),
     }
-    attributes = {"channels_last": last, "group": group}
+    attributes: dict[str, Any] = {"channels_last": last, "group": group}
     if rng.random() < 0.5:
         attributes["pads"] = [1, 0, 1, 1]
     if rng.random() < 0.5:
@@ -195,8 +198,8 @@ WHOLE = (np.int8, np.uint8, np.int16, np.uint16, dtypes.int4, dtypes.uint4)
 RANGES = {dtypes.int4: (-8, 8), dtypes.uint4: (0, 16)}
 
 
-def whole(rng: Rng, dtype: object, *shape: int) -> Array:
-    low, high = RANGES.get(dtype) or (np.iinfo(dtype).min, np.iinfo(dtype).max + 1)  # type: ignore[call-overload]
+def whole(rng: Rng, dtype: Any, *shape: int) -> Array:
+    low, high = RANGES.get(dtype) or (np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
     return np.asarray(rng.integers(low, high, shape)).astype(dtype)
 
 
@@ -286,7 +289,7 @@ def gemm(rng: Rng) -> Sample:
         "y_scale": np.array(rng.uniform(0.5, 2), np.float32) if quantized else None,
         "y_zero_point": point(rng, left) if quantized else None,
     }
-    attributes = {"transA": turned[0], "transB": turned[1]}
+    attributes: dict[str, Any] = {"transA": turned[0], "transB": turned[1]}
     if rng.random() < 0.4:
         attributes["alpha"] = 0.5
     return Sample("QGemm", inputs, attributes, constants=constants(inputs, "A"), steps=1, loose=3)
@@ -309,7 +312,7 @@ def gather(rng: Rng) -> Sample:
     indices = rng.integers(-size, size, shape_of(rng, 1, 2))
     inputs = {
         "data": data,
-        "indices": indices.astype(rng.choice([np.int32, np.int64])),
+        "indices": indices.astype((np.int32, np.int64)[rng.integers(2)]),
         "scales": scales.astype(np.float16) if rng.random() < 0.3 else scales,
         "zero_points": perhaps(rng, zero, 0.5),
     }

@@ -6,7 +6,7 @@ A family's table has a `Draw` for each operator: a function of a random generato
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,7 +45,7 @@ class Sample:
     """
 
     op: str
-    inputs: dict[str, Array | None]
+    inputs: Mapping[str, Array | None]
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: tuple[bool, ...] = (True,)
     constants: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -13,7 +14,7 @@ from .samples import Sample, model_of
 SIZE, LAYERS = 512, 6
 
 
-def _layers() -> tuple[object, int]:
+def _layers() -> tuple[onnx.ModelProto, int]:
     """Return layers of int4 weights, and the bytes of these."""
     rng, total, nodes, held = np.random.default_rng(0), 0, [], []
     for i in range(LAYERS):

@@ -75,7 +75,7 @@ def feeds(past: int, new: int = 1, batch: int = 1, seed: int = 0) -> dict[str, n
 def right(model: tercet.Model, oracle: ort.InferenceSession, given: dict[str, np.ndarray]) -> None:
     found = model.run(given)
     for name, wanted in zip(("y", "present"), oracle.run(None, given), strict=True):
-        np.testing.assert_allclose(found[name], wanted, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(found[name], np.asarray(wanted), rtol=2e-5, atol=2e-6)
 
 
 #: Sizes (past, new, batch) of every run, and the most programs that they may take.

@@ -60,11 +60,11 @@ class Network:
 
     def model(self, inputs: Any, outputs: Any) -> onnx.ModelProto:
         """Return the model of the nodes added."""
-        ends = [
+        first, last = (
             [helper.make_tensor_value_info(name, *type_) for name, type_ in each.items()]
             for each in (inputs, outputs)
-        ]
-        graph = helper.make_graph(self._nodes, "g", *ends, self._held)
+        )
+        graph = helper.make_graph(self._nodes, "g", first, last, self._held)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
@@ -206,8 +206,8 @@ def static(form: str, activations: str, weights: str, **options: Any) -> Writer:
             def __init__(self) -> None:
                 self._left: Iterator[Feeds] = iter([feeds])
 
-            def get_next(self) -> Feeds | None:
-                return next(self._left, None)
+            def get_next(self) -> Feeds:
+                return next(self._left, {})
 
         quantize_static(
             source,
@@ -237,7 +237,7 @@ def nbits(
         config = DefaultWeightOnlyQuantConfig(
             bits=bits, quant_format=QuantFormat[form], op_types_to_quantize=names, **options
         )
-        quantizer = MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
+        quantizer: Any = MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
         quantizer.process()
         quantizer.model.save_model_to_file(str(target))
 
@@ -250,7 +250,7 @@ def bnb4(kind: int) -> Writer:
     def write(source: Path, target: Path, feeds: Feeds) -> None:
         from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
 
-        quantizer = MatMulBnb4Quantizer(onnx.load(source), kind, 32)
+        quantizer: Any = MatMulBnb4Quantizer(onnx.load(source), kind, 32)
         quantizer.process()
         quantizer.model.save_model_to_file(str(target))
 

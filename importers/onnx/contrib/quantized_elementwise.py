@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
-
 from ....runtime.ir import dtypes
+from ....runtime.ir.types import Array
 from .builder import Builder
 from .declaration import Anything, Float32, Kind, contrib
 from .quantized import Q, dequantized, quantized
@@ -131,27 +130,25 @@ def q_linear_concat(
             "expected a tensor, its scale and its zero point for each part"
         )
     parts = [
-        _requantized(b, *inputs[i : i + 3], y_scale, y_zero_point) for i in range(0, len(inputs), 3)
+        _requantized(b, (x, scale, zero_point), y_scale, y_zero_point)
+        for x, scale, zero_point in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     ]
     return b.Concat(*parts, axis=axis)
 
 
-def _requantized(
-    b: Builder, x: str, scale: str, zero_point: str, y_scale: str, y_zero_point: str
-) -> str:
+def _requantized(b: Builder, part: tuple[str, str, str], y_scale: str, y_zero_point: str) -> str:
     """Return bytes with another scale and zero point; the same ones leave them as they are."""
+    x, scale, zero_point = part
     pairs = ((scale, y_scale), (zero_point, y_zero_point))
     if all(a == c or _are_equal(b.value(a), b.value(c)) for a, c in pairs):
         return x
     return quantized(b, dequantized(b, x, scale, zero_point), y_scale, y_zero_point, x)
 
 
-def _are_equal(a: object, c: object) -> bool:
-    if not isinstance(a, np.ndarray) or not isinstance(c, np.ndarray):
+def _are_equal(a: Array | None, c: Array | None) -> bool:
+    if a is None or c is None or a.dtype != c.dtype:
         return False
-    return a.dtype == c.dtype and bool(
-        a.size == c.size == 1 and (a.reshape(-1) == c.reshape(-1))[0]
-    )
+    return a.size == c.size == 1 and bool(a.item() == c.item())
 
 
 @contrib("MulInteger")
