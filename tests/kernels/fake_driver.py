@@ -12,6 +12,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +69,7 @@ class Gate:
             raise status.CUDAError(f"{answer.name}: planted in {name}")
 
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 
 
 class FakeStream:
@@ -323,7 +324,7 @@ class FakeGpu:
     def _copy(self, name: str, stream: Any, target: Any, source: Any, nbytes: int) -> Any:
         answer = self.gate.ask(name)
         if answer == SUCCESS:
-            self.do(stream, lambda: ctypes.memmove(int(target), int(source), nbytes) and None)
+            self.do(stream, partial(ctypes.memmove, int(target), int(source), nbytes))
         return (answer,)
 
     def cuMemcpyHtoDAsync(self, target: Any, source: Any, nbytes: int, stream: Any) -> Any:
