@@ -1,4 +1,4 @@
-"""What must hold however long a GPU is used and whatever it is asked for: issue 4, "Safety"."""
+"""What must hold however long a GPU is used and whatever it is asked for."""
 
 from __future__ import annotations
 
