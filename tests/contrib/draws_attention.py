@@ -265,8 +265,8 @@ def quantized(rng: Rng) -> Sample:
     how |= {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
     counts = {n: x for n, x in plain.counts.items() if n < 3}
     if past.shape[2] != counts[1].shape[2]:
-        total = int(inputs["total_sequence_length"])
-        lens = inputs["seqlens_k"] + 1
+        given = plain.given
+        total, lens = int(given["total_sequence_length"]), given["seqlens_k"] + 1
         kept = np.arange(max(past.shape[2], total)) < lens[:, np.newaxis]
         counts[1] = counts[2] = kept[:, np.newaxis, :, np.newaxis]
     outputs = (True, True, True)

@@ -64,4 +64,4 @@ def test_places(name: str, passes: bool) -> None:
         found = model.run(feeds)
     assert list(found) == [each.name for each in session.get_outputs()]
     for mine, theirs in zip(found.values(), session.run(None, feeds), strict=True):
-        np.testing.assert_allclose(mine, theirs, 1e-5, 1e-5)
+        np.testing.assert_allclose(mine, np.asarray(theirs), 1e-5, 1e-5)

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,7 @@ Feeds = dict[str, Any]
 
 def network(name: str) -> tuple[Any, tuple[Any, ...], list[str]]:
     """Return a network of torch, its arguments, and their names."""
-    import torch
-    import transformers as hf
-
+    torch, hf = import_module("torch"), import_module("transformers")
     torch.manual_seed(0)
     ids = torch.randint(3, 24, (2, 5))
     mask = torch.ones(2, 5, dtype=torch.long)
@@ -96,7 +95,7 @@ def network(name: str) -> tuple[Any, tuple[Any, ...], list[str]]:
 
 def _first(model: Any, **more: Any) -> Any:
     """Return a module that gives a network's first result alone."""
-    import torch
+    torch = import_module("torch")
 
     class First(torch.nn.Module):
         def __init__(self) -> None:
@@ -111,8 +110,7 @@ def _first(model: Any, **more: Any) -> Any:
 
 def export(name: str, path: Path) -> Feeds:
     """Write a network as torch.onnx does, and return the inputs that it was traced with."""
-    import torch
-
+    torch = import_module("torch")
     model, given, names = network(name)
     model.names = names
     dynamic = {
@@ -145,8 +143,8 @@ def optimise(name: str, how: str, source: Path, target: Path) -> None:
         options.log_severity_level = 4
         onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         return
-    from onnxruntime.transformers import fusion_options, optimizer
-
+    fusion_options = import_module("onnxruntime.transformers.fusion_options")
+    optimizer = import_module("onnxruntime.transformers.optimizer")
     level = int(how[1])
     kind = FUSIONS.get(name, "bart")
     fusions = fusion_options.FusionOptions(kind)
@@ -167,11 +165,9 @@ def optimise(name: str, how: str, source: Path, target: Path) -> None:
 
 def decoder(family: str, precision: str, folder: Path) -> Path:
     """Write a decoder as onnxruntime-genai's builder does, and return its path."""
-    import torch
-    import transformers as hf
-    from onnxruntime_genai.models import builder
-    from tokenizers import Tokenizer, models
-
+    torch, hf = import_module("torch"), import_module("transformers")
+    builder = import_module("onnxruntime_genai.models.builder")
+    tokenizers = import_module("tokenizers")
     torch.manual_seed(0)
     sizes = {**SIZES, "num_key_value_heads": 1, "eos_token_id": 1, "bos_token_id": 2}
     sizes |= {"head_dim": 16, "sliding_window": 4}
@@ -198,7 +194,7 @@ def decoder(family: str, precision: str, folder: Path) -> Path:
     kinds[family]().eval().save_pretrained(source)
     words = {f"w{i}": i for i in range(24)}
     hf.PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")),
+        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")),
         unk_token="w0",
         eos_token="w1",
         bos_token="w2",
@@ -224,7 +220,7 @@ def prompt(model: onnx.ModelProto) -> Feeds:
             room = 4 if "sliding" in str(dims[2]) else 0
             size = dims[3] if isinstance(dims[3], int) else 16
             dtype = onnx.helper.tensor_dtype_to_np_dtype(each.type.tensor_type.elem_type)
-            feeds[each.name] = np.zeros((2, dims[1], room, size), dtype)
+            feeds[each.name] = np.zeros((2, int(dims[1]), room, size), dtype)
     return feeds
 
 
