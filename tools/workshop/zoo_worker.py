@@ -43,7 +43,7 @@ class Row:
         feeds: its inputs.
         error: relative L2 distance of its result from PyTorch's in float64.
         seconds: from the file to the first result.
-        peers: what replays PyTorch's graphs, and the error of each, by name.
+        peers: what replays PyTorch's CUDA graphs, and the error of each, by name.
         failures: why a peer is missing, by name.
     """
 
@@ -53,7 +53,7 @@ class Row:
     feeds: dict[str, Array]
     error: float
     seconds: float
-    peers: dict[str, tuple[Any, float]]
+    peers: dict[str, tuple[Callable[[], None], float]]
     failures: dict[str, str]
 
     def timed(self) -> dict[str, Any]:
@@ -66,8 +66,8 @@ class Row:
             **{"precision": self.precision, "batch": self.batch, "ms": own.median * 1e3},
             **{"error": self.error, "load_s": self.seconds, "failures": self.failures},
             "peers": [
-                {"name": name, "ms": _replayed(graph), "error": error}
-                for name, (graph, error) in self.peers.items()
+                {"name": name, "ms": _replayed(replay), "error": error}
+                for name, (replay, error) in self.peers.items()
             ],
         }
 
@@ -103,8 +103,8 @@ def prepared(network: str, precision: str, batch: int, compiled: bool) -> Row:
     with torch.inference_mode():
         for name, make in _peers(net, inputs, precision, compiled):
             try:
-                graph, y = _captured(torch, make())
-                row.peers[name] = graph, _distance(y[:JUDGED].double().cpu().numpy(), exact)
+                replay, y = _captured(torch, make())
+                row.peers[name] = replay, _distance(y[:JUDGED].double().cpu().numpy(), exact)
             except Exception as error:  # whatever a compiler raises: the row says so
                 row.failures[name] = f"{type(error).__name__}: {error}"[:300]
     return row
@@ -154,8 +154,12 @@ def _peers(
         yield "torch.compile", optimised
 
 
-def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
-    """Return a CUDA graph of a call, and what it gives."""
+def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """Return what replays a call as a CUDA graph, and what it gives.
+
+    What the call reads lives as long as what replays it.
+    """
+    torch.cuda.synchronize()  # what the call reads is copied on another stream
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(4):
@@ -164,22 +168,26 @@ def _captured(torch: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = call()
-    graph.replay()
+
+    def replay(_alive: object = call) -> None:
+        graph.replay()
+
+    replay()
     torch.cuda.synchronize()
-    return graph, y
+    return replay, y
 
 
-def _replayed(graph: Any) -> float:
+def _replayed(replay: Callable[[], None]) -> float:
     """Return the milliseconds of a replay, the median of many."""
     torch = library("torch")
     for _ in range(10):
-        graph.replay()
+        replay()
     torch.cuda.synchronize()
     times: list[float] = []
     for _ in range(REPLAYS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        replay()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))
@@ -215,7 +223,7 @@ def _tried(about: Mapping[str, Any], step: Callable[[], T]) -> T | dict[str, Any
     try:
         return step()
     except Exception as error:
-        return {**about, "failed": f"{type(error).__name__}: {error}"[:300]}
+        return {**about, "failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 
 if __name__ == "__main__":
