@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as bindings
 
 from ...importers.onnx.contrib.catalogue import find
 from ...importers.onnx.contrib.recipes import recipe
@@ -69,6 +68,7 @@ def operators() -> list[Row]:
     draws: dict[str, list[Any]] = {}
     for name, draw in table.DRAWS.items():
         draws.setdefault(name.partition(",")[0], []).append(draw)
+    bindings = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     kernels = {each.op_name for each in bindings.get_all_opkernel_def() if each.domain == DOMAIN}
     declared = {each.name for each in bindings.get_all_operator_schema() if each.domain == DOMAIN}
     names = sorted(declared | {"SimplifiedLayerNormalization"})
