@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +129,7 @@ def test_the_operator_runs_on_cuda(tmp_path: Path) -> None:
 
 def test_the_pass_runs() -> None:
     package = "tercet.runtime.passes"
-    names = {"__name__": f"{package}.fuse_softsign", "__package__": package}
+    names: dict[str, Any] = {"__name__": f"{package}.fuse_softsign", "__package__": package}
     exec(BLOCKS["python"][-1], names)
     graph = Graph("softsign")
     x = graph.add_input("x", TensorType(float32, (2, 3)))

@@ -18,7 +18,7 @@ from ..ir.types import TensorType, ValueType
 from .io_types import TensorInfo, check_value
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_AROUND = ContextVar("frozen inputs", default=_NOTHING)
+_AROUND: ContextVar[Mapping[str, Any]] = ContextVar("frozen inputs", default=_NOTHING)
 
 
 @contextmanager

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from ...api import load
 from ...runtime.errors import TercetError
 from ...runtime.ir.types import Array
+from ...runtime.options import Precision
 from ...runtime.session.model import Model
 from ..profile.device_time import device_times
 from .exported_networks import build, library
@@ -47,7 +48,7 @@ class Row:
         failures: why a peer is missing, by name.
     """
 
-    precision: str
+    precision: Precision
     batch: int
     model: Model
     feeds: dict[str, Array]
@@ -72,7 +73,7 @@ class Row:
         }
 
 
-def prepared(network: str, precision: str, batch: int, compiled: bool) -> Row:
+def prepared(network: str, precision: Precision, batch: int, compiled: bool) -> Row:
     """Return a row that is ready to be timed.
 
     Args:
@@ -121,7 +122,7 @@ def _repeated(torch: Any, x: Any, batch: int) -> Any:
 
 
 def _peers(
-    net: Any, inputs: Sequence[Any], precision: str, compiled: bool
+    net: Any, inputs: Sequence[Any], precision: Precision, compiled: bool
 ) -> Iterator[tuple[str, Callable[[], Callable[[], Any]]]]:
     """Yield what else runs a network: a name, and a function that makes a call of it."""
     torch = library("torch")
@@ -207,7 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for spec in specs.split(","):
         precision, _, batch = spec.partition(":")
         about = {"precision": precision, "batch": int(batch)}
-        row = _tried(about, partial(prepared, network, precision, int(batch), compiled != ""))
+        which = cast("Precision", precision)
+        row = _tried(about, partial(prepared, network, which, int(batch), compiled != ""))
         steps.append(
             partial(_tried, about, row.timed) if isinstance(row, Row) else partial(dict, row)
         )
