@@ -21,6 +21,8 @@ from ..plan.fakes import FakeBackend, FakeDevice
 from . import models
 from .conftest import Tercet
 
+CONTRIB = "com.microsoft"
+
 
 def light(name: str) -> str:
     """The path of one of the models that come with the onnx package, weights left out."""
@@ -189,6 +191,16 @@ def test_macs(operator, shapes, attributes, expected) -> None:
     proto = models.model_of([node], inputs, [models.tensor("y", None)], opset=23)
     graph = load(proto).graph
     assert [macs(n) for n in graph.nodes] == [expected]
+
+
+def test_macs_of_packed_weights() -> None:
+    sizes = {"K": 32, "N": 5, "bits": 4, "block_size": 32}
+    node = helper.make_node("MatMulNBits", ["a", "b", "s"], ["y"], domain=CONTRIB, **sizes)
+    packed = helper.make_tensor_value_info("b", onnx.TensorProto.UINT8, (5, 1, 16))
+    inputs = [models.tensor("a", (2, 3, 32)), packed, models.tensor("s", (5,))]
+    proto = models.model_of([node], inputs, [models.tensor("y", None)], opset=23)
+    proto.opset_import.append(helper.make_opsetid(CONTRIB, 1))
+    assert [macs(n) for n in load(proto).graph.nodes] == [2 * 3 * 5 * 32]
 
 
 def test_costs_of_shapes_that_are_not_known() -> None:

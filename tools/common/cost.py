@@ -10,6 +10,7 @@ Conv, ConvInteger, QLinearConv, DeformConv      elements of y x (channels / grou
 ConvTranspose                                   elements of x x (filters / group) x window
 CausalConvWithState                             elements of y x window
 Gemm, MatMul, MatMulInteger, QLinearMatMul      elements of y x length of the sum
+MatMulNBits, MatMulBnb4                         likewise
 Einsum                                          all letters' sizes multiplied, for each product
 Attention, FlexAttention                        keys x (elements of q + elements of y), unmasked
 RNN, GRU, LSTM                                  batch x length x (elements of w + elements of r)
@@ -117,7 +118,9 @@ _RULES: dict[str, Rule] = {
     "Gemm": _gemm,
     "LSTM": _recurrent,
     "MatMul": _matmul,
+    "MatMulBnb4": _matmul,
     "MatMulInteger": _matmul,
+    "MatMulNBits": _matmul,
     "QLinearConv": _convolution(3),
     "QLinearMatMul": _matmul,
     "RNN": _recurrent,
