@@ -211,6 +211,18 @@ class Program:
                 results[name] = values[value] if value.data is None else value.data
         return {name: results[name] for name in self.graph.outputs}
 
+    def _evaluated(
+        self, interpreter: Interpreter, node: Node, inputs: Sequence[HostValue | None]
+    ) -> Sequence[HostValue]:
+        """Return what a node gives; idle plans go where there are not enough bytes left for it."""
+        store, budget = self._resources.stores[HOST], self._resources.budget
+        while True:
+            try:
+                return interpreter.evaluate(node, inputs, store, budget.left)
+            except LimitError:
+                if not budget.relieve():
+                    raise
+
     def _run_node(
         self, node: Node, values: Mapping[Value, HostValue], tally: Tally
     ) -> Sequence[HostValue]:
@@ -224,9 +236,7 @@ class Program:
             elif node in self._counted:
                 results = self._counted[node].run(inputs)
             elif self._interpreter is not None:
-                store = self._resources.stores[HOST]
-                left = self._resources.budget.left
-                results = self._interpreter.evaluate(node, inputs, store, left)
+                results = self._evaluated(self._interpreter, node, inputs)
             else:
                 raise RuntimeError(f"{where} has nobody who runs it")
             for value, data in zip(node.outputs, results, strict=False):
