@@ -106,7 +106,7 @@ class Concat(Op):
                 raise ShapeError(f"{texts} must have the same rank to be concatenated")
             length = add(length, other[axis])
             for i, (a, b) in enumerate(zip(shape, other, strict=True)):
-                if i != axis:
+                if i != axis and a != b:
                     what = f"axis {i} of {shape_text(shapes[0])} and {shape_text(other)}"
                     shape[i] = same_dim(a, b, what)
         shape[axis] = length
