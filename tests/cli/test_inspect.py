@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -194,7 +195,7 @@ def test_macs(operator, shapes, attributes, expected) -> None:
 
 
 def test_macs_of_packed_weights() -> None:
-    sizes = {"K": 32, "N": 5, "bits": 4, "block_size": 32}
+    sizes: dict[str, Any] = {"K": 32, "N": 5, "bits": 4, "block_size": 32}
     node = helper.make_node("MatMulNBits", ["a", "b", "s"], ["y"], domain=CONTRIB, **sizes)
     packed = helper.make_tensor_value_info("b", onnx.TensorProto.UINT8, (5, 1, 16))
     inputs = [models.tensor("a", (2, 3, 32)), packed, models.tensor("s", (5,))]
