@@ -93,7 +93,7 @@ found = launches(planned(static))
 assert [launch.entry for launch in found] == ["row_energy"]
 assert_arguments(found, H200, Path("cache"))
 if COMPILER:
-    with Model(static.clone(), [open_emulated(Path("cache"))], OPTIONS, evaluate) as model:
+    with Model(static.clone(), [open_emulated(Path("cache"), setattr)], OPTIONS, evaluate) as model:
         np.testing.assert_allclose(model.run({"x": x})["y"], wanted, rtol=1e-5)
 """
 

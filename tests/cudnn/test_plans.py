@@ -117,12 +117,13 @@ class Takes:
 
 def run(graph: Graph, way: int, folder: Path, feeds: dict[str, Array]) -> tuple[Array, list[str]]:
     """The only result, and what ran on cuDNN."""
-    cuda = open_emulated(folder)
-    chooser: Any = Takes(way)
-    backends = (CudnnBackend(cuda.device, chooser), cuda)
-    with Model(graph, backends, Options(cache=folder), evaluate) as model:
-        (got,) = model.run(feeds).values()
-        kinds = [row.kind for row in model.placement()]
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = open_emulated(folder, patch.setattr)
+        chooser: Any = Takes(way)
+        backends = (CudnnBackend(cuda.device, chooser), cuda)
+        with Model(graph, backends, Options(cache=folder), evaluate) as model:
+            (got,) = model.run(feeds).values()
+            kinds = [row.kind for row in model.placement()]
     assert kinds.count("reformat") <= 1, "nothing but the result"
     return got, chooser.taken
 

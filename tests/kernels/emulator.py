@@ -263,12 +263,13 @@ def _described(map: TensorMap, address: int) -> Any:
     return (ctypes.c_char * 128).from_buffer_copy(words + windows)
 
 
-def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None] = setattr) -> CudaBackend:
+def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None]) -> CudaBackend:
     """Return the cuda backend on an emulated device.
 
     Args:
         folder: keeps compiled kernels.
-        patch: sets an attribute of a module; pytest's `monkeypatch.setattr` undoes it later.
+        patch: sets an attribute of a module: pytest's `monkeypatch.setattr`, which undoes it later, or
+            `setattr` in a process of its own.
     """
     patch(stepping, "bound", emulated)
     device: Any = EmulatedDevice(HostCompiler(folder))

@@ -54,7 +54,7 @@ def test_some_cases(first: int, emulated: CudaBackend, monkeypatch: pytest.Monke
 def main(pattern: str = "") -> int:
     """Run all cases whose ids match; return 1 where one fails that should not."""
     with TemporaryDirectory() as folder:
-        emulated = open_emulated(Path(folder))
+        emulated = open_emulated(Path(folder), setattr)
         backends.open_backends = lambda *_: (emulated,)
         cases = select(pattern, SMALL)
         failed = 0
