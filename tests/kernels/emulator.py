@@ -268,7 +268,7 @@ def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None]) -> CudaB
 
     Args:
         folder: keeps compiled kernels.
-        patch: sets an attribute of a module: pytest's `monkeypatch.setattr`, which undoes it later, or
+        patch: sets an attribute of a module: pytest's `monkeypatch.setattr`, which undoes it, or
             `setattr` in a process of its own.
     """
     patch(stepping, "bound", emulated)
