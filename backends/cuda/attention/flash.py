@@ -111,7 +111,7 @@ class WarpShape:
 #: with 3 to 16 heads of 32 to 128 and 50 to 577 keys, in transformers' blocks.
 SHAPES = (
     *((WarpShape(2, 4, 1), 0.9), (WarpShape(1, 8, 1), 0.9), (WarpShape(1, 4, 2), 0.33)),
-    *((WarpShape(1, 2, 4), 0.0), (WarpShape(1, 4, 1), 0.0)),
+    *((WarpShape(1, 2, 4), 0.0), (WarpShape(1, 2, 2), 0.0), (WarpShape(1, 4, 1), 0.0)),
 )
 #: The same for larger heads, of whose keys a thread copies more.
 LARGE_SHAPES = (
