@@ -98,34 +98,36 @@ def _terms(mask: Value, join: type[And | Add]) -> Iterator[Value]:
 
 def _window(node: Node, mask: Array | None) -> Window | None:
     """Return the window that a mask stands for, if it is a constant and does nothing else."""
-    queries, keys = _lengths(node)
-    if mask is None or not mask.size or queries is None or keys is None:
+    places = _places(node)
+    if mask is None or not mask.size or places is None or mask.shape[-2:] != places[:2]:
         return None
-    if mask.shape[-2:] != (queries, keys):
-        return None
+    queries, keys, offset = places
     seen = mask if mask.dtype == np.bool_ else mask == 0
     if mask.dtype != np.bool_ and not (seen | (mask.astype(np.float64) <= HIDDEN)).all():
         return None
     seen = seen.reshape(-1, queries, keys)
     if not (seen == seen[:1]).all():
         return None
-    return _bounds(seen[0], keys - queries)
+    return _bounds(seen[0], offset)
 
 
-def _lengths(node: Node) -> tuple[int | None, int | None]:
-    """Return the number of queries and of keys, the past among them, where they are known."""
-    scores = shape_of(node.outputs[_MASK]) if len(node.outputs) > _MASK else None
-    if scores is None:
-        inputs = [value.type if value is not None else None for value in node.inputs]
-        inferred = node.op.infer(*inputs)
-        found = inferred[_MASK] if isinstance(inferred, tuple) else None
-        scores = found.shape if isinstance(found, TensorType) else None
-    queries, keys = scores[-2:] if scores is not None else (None, None)
+def _places(node: Node) -> tuple[int, int, int] | None:
+    """Return how many queries and keys there are, and the position of the first query, if known.
+
+    The past is among the keys; queries stand behind it.
+    """
+    inputs = [value.type if value is not None else None for value in node.inputs]
+    inferred = node.op.infer(*inputs)
+    scores = inferred[_MASK] if isinstance(inferred, tuple) else None
+    shape = scores.shape if isinstance(scores, TensorType) else None
     past = node.inputs[_PAST] if len(node.inputs) > _PAST else None
-    if not isinstance(queries, int) or not isinstance(keys, int):
-        return None, None
-    # Without a past, query i stands at position i.
-    return (queries, keys) if past is not None or queries == keys else (None, None)
+    cache = (0, 0, 0, 0) if past is None else shape_of(past)
+    if shape is None or cache is None:
+        return None
+    queries, keys, offset = shape[-2], shape[-1], cache[2]
+    if isinstance(queries, int) and isinstance(keys, int) and isinstance(offset, int):
+        return queries, keys, offset
+    return None
 
 
 def _bounds(seen: Array, offset: int) -> Window | None:

@@ -8,6 +8,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, And, GreaterOrEqual
+from tercet.runtime.ops.movement import Slice
 from tercet.runtime.ops.reduce import ReduceMean
 
 from .graphs import apply, assert_same, make, normal, optimised
@@ -82,6 +83,34 @@ def test_what_is_hidden_besides_stays_a_mask() -> None:
     graph = network(seen(6, 6, right=0), beside=True)
     after, _ = optimised(graph)
     assert found(after) == (Attention(is_causal=1), True)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize(
+    ("queries", "keys", "wanted"),
+    [
+        (6, 6, Attention(is_causal=1)),
+        (4, 6, Attention(right_window_size=2)),
+        (1, 6, Attention()),
+        (6, 4, None),  # the last query stands behind the last key
+    ],
+)
+def test_queries_and_keys(queries: int, keys: int, wanted: Attention | None, past: int) -> None:
+    """Attention counts positions from the past, wherever a mask has its diagonal."""
+
+    def build(g: Graph, x: Value) -> Value:
+        q, k = (
+            apply(g, Slice(), x, *(np.array([n], np.int64) for n in (0, count, 2)))
+            for count in (queries, keys)
+        )
+        mask = g.constant(seen(queries, past + keys, right=0))
+        caches = [g.constant(normal(1, HEADS, past, SIZE)) for _ in range(2)] if past else []
+        return apply(g, Attention(), q, k, k, mask, *caches)
+
+    graph = make(build, (1, HEADS, 6, SIZE))
+    after, _ = optimised(graph)
+    assert found(after) == (wanted or Attention(), wanted is None)
     assert_same(graph, after)
 
 
