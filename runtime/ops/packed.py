@@ -100,11 +100,11 @@ class MatMulNBits(Op):
 
 @op
 class MatMulBnb4(Op):
-    """a times the transpose of weights [N, K], or the weights themselves, packed as bitsandbytes does.
+    """a times the transpose of weights [N, K], or themselves, as bitsandbytes packs them.
 
     b has the N * K elements as codes of four bits, highest bits first, of one of two tables of 16
     numbers (`quant_type` 0 is FP4, 1 is NF4); `absmax` has a factor for each `block_size` of them.
-    """  # noqa: E501
+    """
 
     dense = True
     domain: ClassVar[str] = DOMAIN

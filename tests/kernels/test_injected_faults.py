@@ -180,7 +180,7 @@ def complaints(place: Place, fault: str, compiler: FakeCompiler, wanted: Any) ->
                 yield f"is no DeviceFault: {error!r}"
             if name not in str(error) and not isinstance(error, DeviceOutOfMemory):
                 yield f"does not name the status: {error!r}"
-        except BaseException as error:
+        except Exception as error:
             yield f"untyped: {error!r}"
         if gate.failed and stays:
             yield from _goes_on_failing(life)
@@ -188,11 +188,11 @@ def complaints(place: Place, fault: str, compiler: FakeCompiler, wanted: Any) ->
             gate.name = ""
             try:
                 assert_right({"again": life.model.run({"x": X})}, wanted, where=place)
-            except BaseException as error:
+            except Exception as error:
                 yield f"cannot run again: {error!r}"
         try:
             life.close()
-        except BaseException as error:
+        except Exception as error:
             yield f"cannot be closed: {error!r}"
         gc.collect()
         left = dict(+life.gpu.held)
@@ -212,7 +212,7 @@ def _goes_on_failing(life: Life) -> Iterator[str]:
         yield "runs on a device that is lost"
     except DeviceFault:
         return
-    except BaseException as error:
+    except Exception as error:
         yield f"the next run: {error!r}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -53,10 +54,10 @@ g (float[b,s,8] x, float[b,p,8] past, int64[b,t] mask) => (float[b,s,8] y, float
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every program that is made for a model."""
     found: list[object] = []
-    build = Lookup._build
+    build: Callable[..., object] = Lookup._build
 
     def noted(self: Lookup, *args: object) -> object:
-        found.append(build(self, *args))  # type: ignore[arg-type]
+        found.append(build(self, *args))
         return found[-1]
 
     monkeypatch.setattr(Lookup, "_build", noted)

@@ -126,13 +126,14 @@ def _sizes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _onnxruntime(path: Path) -> str:
-    try:
-        import onnxruntime
+    import onnxruntime
 
+    feeds = inputs_of(path)
+    try:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        session.run(None, inputs_of(path))
-    except Exception as error:
-        return printable(str(error).splitlines()[0][:80])
+        session.run(None, feeds)
+    except Exception as error:  # onnxruntime's errors have no class of their own
+        return printable((str(error).splitlines() or [type(error).__name__])[0][:80])
     return "runs"
 
 

@@ -191,7 +191,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and save; return the exit code."""
+    """Measure, print and save; return the exit code: 1 if a row could not be measured."""
     try:
         chosen = _arguments(arguments)
         device = open_backends("cuda", Options())[0].device
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = to_json(about, results=[asdict(each) for each in found])
         write(chosen.output, {"zoo.json": results, "zoo.md": page(found, about)})
     print(*summary(list(rows.values())), sep="\n")
-    return 0
+    return int(any(row.failed for row in rows.values()))
 
 
 if __name__ == "__main__":

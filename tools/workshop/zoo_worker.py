@@ -224,7 +224,7 @@ def _tried(about: Mapping[str, Any], step: Callable[[], T]) -> T | dict[str, Any
     """Return what a step gives; what cannot be built or run is a row that says why."""
     try:
         return step()
-    except Exception as error:
+    except Exception as error:  # of an exporter, a compiler or a GPU: the other rows are measured
         return {**about, "failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
 
 

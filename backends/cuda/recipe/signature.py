@@ -97,7 +97,7 @@ def begins_early(file: str, entry: str) -> bool:
     Raises:
         KernelError: there is no such file.
     """
-    return _waits(kernel_source.KERNELS, file, entry)
+    return entry in _waiting(kernel_source.KERNELS, file)
 
 
 def signature_of(file: str, entry: str, code: str = "") -> Signature:
@@ -136,15 +136,14 @@ def _declared(folder: Path, file: str, entry: str) -> str:
 
 
 @cache
-def _waits(folder: Path, file: str, entry: str) -> bool:
-    """Whether a kernel calls `grid_dependency_sync`, itself or in what it calls."""
-    blocks = list(_top_level(_text(folder, file)))
-    waiting = {"grid_dependency_sync"}
-    while True:
-        found = {name for name, body in blocks if waiting & set(_WORD.findall(body))}
-        if found <= waiting:
-            return entry in waiting
+def _waiting(folder: Path, file: str) -> frozenset[str]:
+    """Return what calls `grid_dependency_sync` in a file, itself or in what it calls."""
+    blocks = [(name, set(_WORD.findall(body))) for name, body in _top_level(_text(folder, file))]
+    waiting, found = set[str](), {"grid_dependency_sync"}
+    while found - waiting:
         waiting |= found
+        found = {name for name, words in blocks if waiting & words}
+    return frozenset(waiting)
 
 
 def _top_level(text: str) -> Iterator[tuple[str, str]]:
