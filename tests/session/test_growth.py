@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -54,9 +54,9 @@ g (float[b,s,8] x, float[b,p,8] past, int64[b,t] mask) => (float[b,s,8] y, float
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every program that is made for a model."""
     found: list[object] = []
-    build: Callable[..., object] = Lookup._build
+    build = Lookup._build
 
-    def noted(self: Lookup, *args: object) -> object:
+    def noted(self: Lookup, *args: Any) -> object:
         found.append(build(self, *args))
         return found[-1]
 
