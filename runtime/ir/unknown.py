@@ -63,9 +63,10 @@ class UnknownOperators(UnsupportedError):
 
     def __init__(self, operators: tuple[UnknownOperator, ...], file: str | None) -> None:
         self.operators = operators
-        count = "operator" if len(operators) == 1 else f"{len(operators)} operators"
+        one = len(operators) == 1
+        count = "unknown operator" if one else f"{len(operators)} unknown operators"
         listed = "\n  ".join(map(str, operators))
-        model, gap = (f"{file}: " if file else ""), " " if len(operators) == 1 else "\n  "
+        model, gap = (f"{file}: " if file else ""), " " if one else "\n  "
         foreign = [each for each in operators if each.domain]
         recipe = ""
         if foreign:
@@ -73,7 +74,7 @@ class UnknownOperators(UnsupportedError):
             recipe = (
                 f"{gap.rstrip(' ') or '; '}load(..., operators={{{key}: function}}) defines one"
             )
-        super().__init__(f"{model}unknown {count}:{gap}{listed}{recipe}")
+        super().__init__(f"{model}{count}:{gap}{listed}{recipe}")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
