@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from ..errors import LimitError
 from . import forks
 from .host_memory import allowance
+
+
+class Reserve(Protocol):
+    """Memory that counts as held and that nobody needs now."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much there is."""
+        ...
+
+    def relieve(self) -> bool:
+        """Give some of it back; returns whether there was any."""
+        ...
+
+
+class _Nothing:
+    nbytes = 0
+
+    def relieve(self) -> bool:
+        return False
 
 
 class Budget:
@@ -17,22 +37,19 @@ class Budget:
 
     Attributes:
         limit: how many there may be.
-        relieve: gives memory back that nobody needs now; returns whether there was any.
+        reserve: the idle plans, which go where there are not enough bytes left.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = allowance() if limit is None else limit
-        self.relieve: Callable[[], bool] = _nothing_to_give
+        self.reserve: Reserve = _Nothing()
         self._held = 0
         self._lock = forks.lock()
 
-    @property
-    def left(self) -> int:
-        """The bytes that may still be taken."""
-        return max(0, self.limit - self._held)
-
     def take(self, nbytes: int, what: str) -> None:
         """Take bytes before they are allocated; idle plans go where there are not enough left.
+
+        None goes where all of them would not do.
 
         Args:
             nbytes: how many.
@@ -41,24 +58,28 @@ class Budget:
         Raises:
             LimitError: there are not so many.
         """
-        while True:
-            with self._lock:
-                held = self._held
-                if held + nbytes <= self.limit:
-                    self._held = held + nbytes
-                    return
-            if nbytes > self.limit or not self.relieve():
-                others = f" and the {held} that the model holds already" if held else ""
+        while not self._is_taken(nbytes):
+            self.make_room(nbytes, what)
+
+    def make_room(self, nbytes: int, what: str) -> None:
+        """Let idle plans go until so many bytes are left, as `take` does, and take none."""
+        while (held := self._held) + nbytes > self.limit:
+            needed = held - self.reserve.nbytes
+            if needed + nbytes > self.limit or not self.reserve.relieve():
+                others = f" and the {needed} that the model needs already" if needed else ""
                 raise LimitError(
                     f"{nbytes} bytes for {what}{others} are over the limit of {self.limit} "
                     f"(max_bytes)"
                 )
 
+    def _is_taken(self, nbytes: int) -> bool:
+        with self._lock:
+            if self._held + nbytes > self.limit:
+                return False
+            self._held += nbytes
+            return True
+
     def give(self, nbytes: int) -> None:
         """Give bytes back."""
         with self._lock:
             self._held -= nbytes
-
-
-def _nothing_to_give() -> bool:
-    return False

@@ -21,7 +21,6 @@ from ..errors import (
 )
 from .arguments import seconds as limit_of
 from .budget import Budget
-from .host_memory import allowance
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,7 +118,7 @@ def inherited(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def need(nbytes: int, what: str) -> None:
-    """Refuse memory beyond the results of an operator, before it is allocated.
+    """Refuse memory that no plan has taken, before it is allocated; see `Budget.make_room`.
 
     Args:
         nbytes: how much.
@@ -128,8 +127,4 @@ def need(nbytes: int, what: str) -> None:
     Raises:
         LimitError: it is more than a model may take.
     """
-    left = allowance() if _BOUNDS.budget is None else _BOUNDS.budget.left
-    if nbytes > left:
-        raise LimitError(
-            f"{nbytes} bytes for {what} are over the limit (max_bytes), of which {left} are left"
-        )
+    (_BOUNDS.budget or Budget()).make_room(nbytes, what)

@@ -13,7 +13,9 @@ from ..errors import ShapeError
 from ..ir.graph import Graph, Node
 from ..ir.op import Op
 from ..ir.types import Array, HostValue, TensorType
+from ..ops.contrib_search import Search
 from ..ops.control import If, Loop, Scan, SequenceMap
+from .search import run_search
 from .tally import Tally
 
 #: Runs a body on the values of its inputs, then those of its captures.
@@ -135,6 +137,8 @@ def run_control(op: Op, bodies: Bodies, values: Values) -> list[HostValue]:
                 return run_scan(op, bodies, values, tally)
             case SequenceMap():
                 return run_sequence_map(op, bodies, values, tally)
+            case Search():
+                return run_search(op, bodies.run, values)
             case _:
                 raise ShapeError(f"{type(op).__name__} has bodies that nobody runs")
     finally:

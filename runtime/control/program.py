@@ -211,18 +211,6 @@ class Program:
                 results[name] = values[value] if value.data is None else value.data
         return {name: results[name] for name in self.graph.outputs}
 
-    def _evaluated(
-        self, interpreter: Interpreter, node: Node, inputs: Sequence[HostValue | None]
-    ) -> Sequence[HostValue]:
-        """Return what a node gives; idle plans go where there are not enough bytes left for it."""
-        store, budget = self._resources.stores[HOST], self._resources.budget
-        while True:
-            try:
-                return interpreter.evaluate(node, inputs, store, budget.left)
-            except LimitError:
-                if not budget.relieve():
-                    raise
-
     def _run_node(
         self, node: Node, values: Mapping[Value, HostValue], tally: Tally
     ) -> Sequence[HostValue]:
@@ -236,7 +224,7 @@ class Program:
             elif node in self._counted:
                 results = self._counted[node].run(inputs)
             elif self._interpreter is not None:
-                results = self._evaluated(self._interpreter, node, inputs)
+                results = self._interpreter.evaluate(node, inputs, self._resources.stores[HOST])
             else:
                 raise RuntimeError(f"{where} has nobody who runs it")
             for value, data in zip(node.outputs, results, strict=False):
@@ -296,11 +284,21 @@ class Program:
         return tuple(refusal for plan in self.plans for refusal in plan.refusals)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What its placement says of all rows together."""
+        return ()
+
+    @property
     def memory(self) -> Memory:
         """The bytes that it holds, bodies and tail included."""
         parts = [plan.memory for program in self.walk() for plan in program.plans]
         weights = {d.name: s.nbytes for d, s in self._resources.stores.items()}
         return Memory.total(parts, weights)
+
+    @property
+    def taken(self) -> int:
+        """The bytes that its plans, and those of bodies and tail, took from the model's budget."""
+        return sum(plan.taken for program in self.walk() for plan in program.plans)
 
     def close(self) -> None:
         """Give all memory back; the program cannot run afterwards."""

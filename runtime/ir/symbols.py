@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 
 from .graph import Graph, Value
+from .grown import Grown
 from .infer import infer
 from .types import TensorType, ValueType
 
 #: The different sizes of each symbol, each with the first input that has it.
-Sizes = dict[str, dict[int, str]]
+Sizes = dict[str, dict[int | Grown, str]]
 
 
 def sizes_of(inputs: Iterable[Value], types: Mapping[str, ValueType | None]) -> Sizes:
@@ -30,7 +31,7 @@ def sizes_of(inputs: Iterable[Value], types: Mapping[str, ValueType | None]) -> 
         if not isinstance(declared, TensorType) or not isinstance(given, TensorType):
             continue
         for symbol, size in zip(declared.shape or (), given.shape or (), strict=False):
-            if isinstance(symbol, str) and isinstance(size, int):
+            if isinstance(symbol, str) and isinstance(size, int | Grown):
                 found.setdefault(symbol, {}).setdefault(size, value.name)
     return found
 

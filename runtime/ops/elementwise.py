@@ -32,13 +32,14 @@ from .elementwise_rules import (
     add_symbol,
     divide,
     divide_symbol,
-    either_symbol,
     equal_symbol,
     greater_or_equal_symbol,
     greater_symbol,
     keep,
     less_or_equal_symbol,
     less_symbol,
+    max_symbol,
+    min_symbol,
     multiply_symbol,
     subtract_symbol,
 )
@@ -109,7 +110,7 @@ class Max(Variadic):
     """The greatest of the inputs; NaN where one is."""
 
     function = np.maximum
-    symbols = either_symbol
+    symbols = max_symbol
 
 
 @op
@@ -117,7 +118,7 @@ class Min(Variadic):
     """The least of the inputs; NaN where one is."""
 
     function = np.minimum
-    symbols = either_symbol
+    symbols = min_symbol
 
 
 @op

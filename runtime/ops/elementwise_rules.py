@@ -10,7 +10,7 @@ from ..ir.dtypes import (
     bool_,
     name_of,
 )
-from ..ir.grown import combined
+from ..ir.grown import combined, divided, multiplied, order, span
 from ..ir.op import Op
 from ..ir.types import Array, TensorType
 from .propagate import ArrayFunction, SymbolRule, compute, unknown
@@ -134,23 +134,36 @@ def multiply_symbol(a: Any, b: Any) -> Any:
     if a == 1 or b == 1:
         return b if a == 1 else a
     named = isinstance(a, str) or isinstance(b, str)
-    return 0 if named and (a == 0 or b == 0) else None
+    return 0 if named and (a == 0 or b == 0) else multiplied(a, b)
 
 
 def divide_symbol(a: Any, b: Any) -> Any:
-    """What a size by 1 is."""
-    return a if b == 1 else None
+    """What a size by 1, or by what always divides it, is."""
+    return a if b == 1 else divided(a, b)
 
 
-def either_symbol(a: Any, b: Any) -> Any:
-    """The one of two that are the same: their maximum and minimum."""
-    return a if a == b else None
+def max_symbol(a: Any, b: Any) -> Any:
+    """The greater of two of which it is known which that is."""
+    if a is not None and a == b:
+        return a
+    found = span(a, b)
+    if found is None:
+        return None
+    return a if found[0] >= 0 else b if found[1] <= 0 else None
+
+
+def min_symbol(a: Any, b: Any) -> Any:
+    """The lesser of two; see `max_symbol`."""
+    greater = max_symbol(a, b)
+    return None if greater is None else b if greater is a else a
 
 
 def equal_symbol(a: Any, b: Any) -> bool | None:
     """Whether two sizes are equal; a size is not negative."""
     if a is not None and a == b:
         return True
+    if order(a, b):
+        return False
     if isinstance(a, str):
         return False if _is_negative(b) else None
     return False if isinstance(b, str) and _is_negative(a) else None
@@ -158,6 +171,9 @@ def equal_symbol(a: Any, b: Any) -> bool | None:
 
 def less_symbol(a: Any, b: Any) -> bool | None:
     """Whether one size is less than another; a size is not negative."""
+    sign = order(a, b)
+    if sign is not None:
+        return sign < 0
     if isinstance(a, str):
         return False if a == b or b == 0 or _is_negative(b) else None
     return True if isinstance(b, str) and _is_negative(a) else None

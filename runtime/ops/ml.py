@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import ClassVar
 
+import numpy as np
+
 from ..errors import ShapeError
 from ..ir.dtypes import DType, float32, int64, name_of, string
 from ..ir.op import Op, TensorAttribute, op
-from ..ir.types import Dim, MapType, SequenceType, Shape, TensorType
+from ..ir.types import Array, Dim, MapType, SequenceType, Shape, TensorType
 from .shapes import add, checked, dim, need_choice, need_rank, product, same_dim
 
 Ints = tuple[int, ...]
@@ -228,6 +230,41 @@ class LabelEncoder(Op):
         if x.dtype != key:
             raise ShapeError(f"x is {x}, the keys are {name_of(key)}")
         return x.with_dtype(value)
+
+    @property
+    def keys(self) -> Array:
+        """The keys, in the variant that is set."""
+        return _variant(self.keys_tensor, self.keys_floats, self.keys_int64s, self.keys_strings)
+
+    @property
+    def values(self) -> Array:
+        """What the keys stand for."""
+        lists = self.values_floats, self.values_int64s, self.values_strings
+        return _variant(self.values_tensor, *lists)
+
+    @property
+    def default(self) -> Array:
+        """What stands for everything else: one element."""
+        if self.default_tensor is not None:
+            return self.default_tensor.array.reshape(())
+        dtype = self.values.dtype
+        given = {float32: self.default_float, int64: self.default_int64}
+        found = self.default_string if dtype == string else given.get(dtype, 0)
+        return np.array(found, dtype)
+
+
+def _variant(
+    tensor: TensorAttribute | None,
+    floats: Floats | None,
+    ints: Ints | None,
+    strings: Strings | None,
+) -> Array:
+    """Return the one variant of an attribute that is set."""
+    if tensor is not None:
+        return tensor.array.reshape(-1)
+    if floats is not None:
+        return np.array(floats, float32)
+    return np.array(ints, int64) if ints is not None else np.array(strings, string)
 
 
 def _only(

@@ -9,6 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from ..errors import ShapeError
+from ..ir.grown import combined, span
 from ..ir.op import Op, op
 from ..ir.types import Dim, TensorType
 from ..ir.types import Shape as Dims
@@ -214,6 +215,36 @@ class Slice(Op):
         return rearrange(result, itemgetter(tuple(windows)), data)
 
 
+def grown_bound(size: Dim, bound: Dim) -> Dim:
+    """Return a bound of a slice by steps of 1, counted from the front and clamped.
+
+    Args:
+        size: of the axis; it or the bound has grown.
+        bound: as Slice has it.
+    """
+    if isinstance(bound, int) and bound < 0:
+        bound = max(0, size + bound) if isinstance(size, int) else combined(size, bound, 1)
+    if isinstance(bound, int) and bound >= 2**31 - 1:
+        return size
+    found = span(bound, size)
+    if found is None:
+        return None
+    return bound if found[1] <= 0 else size if found[0] >= 0 else None
+
+
+def grown_extent(size: Dim, start: Dim, end: Dim) -> Dim:
+    """Return what a slice by steps of 1 leaves of an axis, where bounds or size have grown."""
+    low, high = grown_bound(size, start), grown_bound(size, end)
+    found = span(high, low)
+    if found is None or found[0] < 0 < found[1]:
+        return None
+    if found[1] <= 0:
+        return 0
+    if isinstance(high, int) and isinstance(low, int):
+        return high - low
+    return combined(high, low, -1)
+
+
 def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
     """Return what is left of an axis, and the Python slice that leaves it."""
     whole = slice(None)
@@ -226,9 +257,12 @@ def _sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, slice]:
         to_front = isinstance(end, int) and end <= -(2**31 - 1)
         if start == -1 and step == -1 and to_front:
             return size, whole
-        return None, whole
-    if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
-        return None, whole
+    if not all(isinstance(each, int) for each in (size, start, end, step)):
+        return (grown_extent(size, start, end) if step == 1 else None), whole
+    assert isinstance(size, int)
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    assert isinstance(step, int)
     low, high = bounds_of_slice(start, end, step, size)
     return len(range(low, high, step)), slice(low, None if high < 0 else high, step)
 

@@ -217,7 +217,8 @@ class Dropout(Op):
     """In training x * mask / (1 - ratio) with a random mask; otherwise x (ONNX 22).
 
     `ratio` is 0.5 and `training_mode` false where they are left out; the second output is the
-    mask, all true outside of training. A `seed` of None is drawn anew.
+    mask, all true outside of training. A `seed` of None is drawn anew; with one, the mask is where
+    numpy's RandomState of it (MT19937) draws `ratio` or more, which ONNX's own cases ask for.
     """
 
     outputs: ClassVar = (1, 2)
@@ -233,6 +234,11 @@ class Dropout(Op):
         need_rank(ratio, (0, 1), "ratio")
         need_rank(training_mode, (0, 1), "training_mode")
         return data.without_value(), data.with_dtype(bool_)
+
+    @property
+    def generator_seed(self) -> int | None:
+        """What numpy's RandomState is made of: 32 bits."""
+        return None if self.seed is None else self.seed & 0xFFFF_FFFF
 
 
 def _need_channels(x: TensorType, name: str) -> None:

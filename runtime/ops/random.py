@@ -1,13 +1,23 @@
-"""Operators that draw random numbers; the same seed gives the same numbers on one backend."""
+"""Operators that draw random numbers; the same seed gives the same numbers on every backend.
+
+`docs/rulings.md` says which; without a seed they are other ones in every run.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..ir.dtypes import DType, float32, int32
 from ..ir.op import Op, op
 from ..ir.types import TensorType
 from .shapes import checked, need_rank
+
+
+def key_of(seed: float) -> int:
+    """Return the key that a seed stands for: the bits of the float32 that a file holds."""
+    return int(np.float32(seed).view(np.uint32))
 
 
 class Random(Op):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ShapeError
 from ..ir.dtypes import FLOATS, INTEGERS, DType, float32, int64, string
-from ..ir.grown import combined
+from ..ir.grown import combined, divided
 from ..ir.op import Op, TensorAttribute, op
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, dims_type
 from ..ir.types import Shape as Dims
@@ -136,11 +136,14 @@ def _balanced(shape: Dims, dims: Dims, rest: int | None) -> Dims:
         if isinstance(total, int) and isinstance(known, int) and total != known:
             raise ShapeError(f"{wrong}: {total} elements against {known} where they differ")
         return dims
-    if not isinstance(known, int) or (known != 1 and not isinstance(total, int)):
+    if not isinstance(known, int):
         return dims
     if known == 0 or (isinstance(total, int) and total % known):
         raise ShapeError(f"{wrong}: no size fits the open axis")
-    size = total // known if isinstance(total, int) else total
+    if isinstance(total, int):
+        size = total // known
+    else:
+        size = total if known == 1 else divided(total, known)
     return (*dims[:rest], size, *dims[rest + 1 :])
 
 

@@ -7,7 +7,7 @@ from functools import reduce
 
 from ..errors import ShapeError
 from ..ir.dtypes import INTEGERS, DType, name_of
-from ..ir.grown import combined
+from ..ir.grown import combined, divided, multiplied
 from ..ir.types import Dim, MapType, OptionalType, SequenceType, Shape, TensorType, ValueType
 
 #: numpy's limit on the number of axes.
@@ -101,7 +101,10 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """Return the number of elements; a symbol survives multiplication by 1, and 0 decides."""
+    """Return the number of elements; a symbol survives multiplication by 1, and 0 decides.
+
+    Sizes that have grown can be multiplied by numbers.
+    """
     total, symbols = 1, list[Dim]()
     for dim in dims:
         if isinstance(dim, int):
@@ -110,7 +113,9 @@ def product(dims: Iterable[Dim]) -> Dim:
             symbols.append(dim)
     if total == 0 or not symbols:
         return total
-    return symbols[0] if total == 1 and len(symbols) == 1 else None
+    if len(symbols) > 1:
+        return None
+    return symbols[0] if total == 1 else multiplied(symbols[0], total)
 
 
 def add(a: Dim, b: Dim) -> Dim:
@@ -173,7 +178,7 @@ def quotient(a: Dim, b: Dim, what: str) -> Dim:
     if isinstance(b, int) and b < 1:
         raise ShapeError(f"{what}: {b} is not positive")
     if not isinstance(a, int) or not isinstance(b, int):
-        return a if b == 1 else None
+        return a if b == 1 else divided(a, b)
     if a % b:
         raise ShapeError(f"{what}: {b} does not divide {a}")
     return a // b

@@ -34,10 +34,12 @@ from . import (
     remove_dead,
     remove_identity,
     sink_transposes,
+    split_labels,
     split_products,
     to_half,
     unflatten_softmax,
     unfold_patches,
+    unpack_sequences,
     unshuffle,
 )
 from .driver import Context, Evaluate, Pass, PassOptions, Rewrite, Rewrites, run_passes
@@ -65,6 +67,16 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "inline_bodies",
         inline_bodies.run,
         "after the folding, which tells conditions; the nodes of a branch join the patterns below",
+    ),
+    Pass(
+        "unpack_sequences",
+        unpack_sequences.run,
+        "before the patterns below, which know tensors alone",
+    ),
+    Pass(
+        "split_labels",
+        split_labels.run,
+        "once: a classifier of texts keeps what is behind its scores off a device",
     ),
     Pass(
         "remove_identity",
@@ -219,6 +231,11 @@ STATIC_PASSES: tuple[Pass, ...] = (
         "inline_bodies",
         inline_bodies.run,
         "a condition on shapes is known now, so that no control flow is left of it",
+    ),
+    Pass(
+        "unpack_sequences",
+        unpack_sequences.run,
+        "sizes tell how many parts a tensor is cut into",
     ),
     Pass(
         "remove_identity",

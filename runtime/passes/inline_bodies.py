@@ -35,10 +35,14 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def lower(graph: Graph) -> None:
-    """Write out the nodes with bodies that nobody runs as they are, whatever passes are skipped."""
+    """Write out the nodes with bodies that nobody runs as they are, whatever passes are skipped.
+
+    What no result depends on goes: steps write what somebody reads.
+    """
     for node in list(graph.nodes):
         if isinstance(node.op, FlexAttention) and node.op.graphs() and _is_static(node):
             _write_out(graph, node, node.op)
+    graph.sweep()
 
 
 def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:

@@ -154,7 +154,7 @@ class _Slices:
 
     def _may_lie(self, slot: Slot, pitch: int, without: Row) -> bool:
         """Whether a slot has no place yet, and all but one of its rows take it with gaps."""
-        if slot.alias is not None:
+        if slot.alias is not None or slot in self.layout.lent:
             return False
         if not pitch:
             return True

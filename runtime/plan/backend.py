@@ -77,6 +77,15 @@ class Forking(Stream, Protocol):
         ...
 
 
+@runtime_checkable
+class Joinable(Protocol):
+    """A run on the host that begins sooner if it follows others of its kind."""
+
+    def joined(self, others: Sequence[Run]) -> Run | None:
+        """Return what does this and then others; None where they are of other kinds."""
+        ...
+
+
 class Buffer(Protocol):
     """A piece of a device's memory."""
 
@@ -296,15 +305,14 @@ class Interpreter(Protocol):
     """A backend on the host that also runs nodes one by one, on whatever values they get."""
 
     def evaluate(
-        self, node: Node, values: Sequence[HostValue], weights: Weights, limit: int
+        self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
-        """Return the outputs of a node.
+        """Return the outputs of a node, for which it asks `guard.need` before it allocates them.
 
         Args:
             node: what to run; its inputs need not have a known type.
             values: its inputs, None where one is left out.
             weights: the constants on the host.
-            limit: bytes that all results together may have.
 
         Raises:
             ShapeError: the operator does not accept these values.

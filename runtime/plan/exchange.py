@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,10 +19,15 @@ class IOPlacement:
         inputs: name and format of each input that lies on the plan's device; the others come from
             the host.
         on_device: whether the results stay on the plan's device.
+        lent: memory on the plan's device, by the name of the input that always lies there; a result
+            may take its place.
+        kept: names of results that stay on the plan's device whatever `on_device` says.
     """
 
     inputs: tuple[tuple[str, Format], ...] = ()
     on_device: bool = False
+    lent: Mapping[str, View] = field(default_factory=dict[str, View], hash=False)
+    kept: tuple[str, ...] = ()
 
 
 #: Everything comes from the host and goes back there.

@@ -143,12 +143,13 @@ class Layout:
         self.places: dict[Value, list[Slot]] = {}
         self.inputs: dict[str, Slot] = {}
         self.outputs: dict[str, Slot] = {}
-        self._goal = device if ends.on_device else HOST
-        there = dict(ends.inputs)
+        self._device, self._ends = device, ends
+        there = {**dict(ends.inputs), **dict.fromkeys(ends.lent, Format.PLAIN)}
         for value in graph.inputs:
             place = device if value.name in there else HOST
             format = there.get(value.name, Format.PLAIN)
             self.inputs[value.name] = self._slot(value, place, format, -1)
+        self.lent = {self.inputs[name]: view for name, view in ends.lent.items()}
 
     def _slot(self, value: Value, device: Device, format: Format, first: int) -> Slot:
         slot = Slot(value, device, format, value.tensor, first, first)
@@ -283,9 +284,11 @@ class Layout:
         """
         for name, value in self.graph.outputs.items():
             if not value.is_constant:
-                slot = self.fetch(value, self._goal, Format.PLAIN)
+                stays = self._ends.on_device or name in self._ends.kept
+                slot = self.fetch(value, self._device if stays else HOST, Format.PLAIN)
                 self.outputs[name] = slot
-        given = (slot for slot in self.inputs.values() if slot.device is not HOST)
+        inputs = (slot for slot in self.inputs.values() if slot not in self.lent)
+        given = [slot for slot in inputs if slot.device is not HOST]
         for slot in (*given, *self.outputs.values()):
             slot.root.last = slot.last = len(self.rows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..ir.graph import Graph
 from ..ir.types import Array, TensorType
 from ..options import Options
 from .arena import Allocation, aligned, pack, peak
-from .backend import Backend, Buffer, Device, Forking, Run, Stream, View
+from .backend import Backend, Buffer, Device, Forking, Joinable, Run, Stream, View
 from .exchange import HOST_IO, IOPlacement
 from .host import HOST, array
 from .layout import Layout, Row, Slot, lay_out, lives_of
@@ -82,6 +83,7 @@ class Plan:
         inputs: where each input belongs.
         outputs: where each result is after a run, those that are constants left out.
         lanes: what runs side by side.
+        taken: bytes of the host that it took from the budget.
     """
 
     def __init__(
@@ -101,15 +103,17 @@ class Plan:
         self.refusals = found.refusals
         self._check_each = options.check_each
         self._budget = Budget(options.max_bytes) if budget is None else budget
-        self._taken = 0
+        self.taken = 0
         self.device = backends[0].device
         self._stream = self.device.stream()
         can_fork = isinstance(self._stream, Forking) and not self._check_each
         self._max_lanes = options.lanes if can_fork else 1
         self._buffers: list[Buffer] = []
         self._runs: list[Run] = []
+        self._joined: list[Run] = []
         self.inputs: Mapping[str, View] = {}
         self.outputs: Mapping[str, View] = {}
+        self._lent = layout.lent
         self._inputs: dict[str, Array] = {}
         self._outputs: dict[str, Array] = {}
         self.constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}
@@ -131,17 +135,24 @@ class Plan:
         self.memory = self._measure(stores)
         self.inputs = {n: self._view(s) for n, s in layout.inputs.items()}
         self.outputs = {n: self._view(s) for n, s in layout.outputs.items()}
-        self._inputs = {n: array(v) for n, v in self.inputs.items() if v.device is HOST}
-        self._outputs = {n: array(v) for n, v in self.outputs.items() if v.device is HOST}
+        kept = {*self.ends.lent, *self.ends.kept}
+        here = {n: v for n, v in self.inputs.items() if v.device is HOST and n not in kept}
+        self._inputs = {n: array(v) for n, v in here.items()}
+        here = {n: v for n, v in self.outputs.items() if v.device is HOST and n not in kept}
+        self._outputs = {n: array(v) for n, v in here.items()}
         self._runs = self._chain()
+        self._joined = _joined(self._runs)
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
     def _allocate(self, layout: Layout) -> dict[Device, _Arena]:
         lives = lives_of(layout, self.lanes.begins)
+        for slot in layout.inputs.values():  # what was fed stays, so that rows can be run again
+            if slot.device is HOST and slot in lives and self.device is not HOST:
+                lives[slot] = (lives[slot][0], len(self.rows))
         by_device: dict[Device, list[Slot]] = {HOST: []} if self.constants else {}
         for slot in layout.slots:
-            if slot.alias is None:
+            if slot.alias is None and slot not in self._lent:
                 by_device.setdefault(slot.device, []).append(slot)
         arenas: dict[Device, _Arena] = {}
         for device, slots in by_device.items():
@@ -162,14 +173,15 @@ class Plan:
     def _take(self, arena: int, layout: Layout) -> None:
         """Take what the plan and its results need of the host from the model's budget."""
         scratch = [r.step.scratch for r in self.rows if r.step is not None and r.device is HOST]
-        results = sum(slot.nbytes for slot in layout.outputs.values())
+        given = (slot for name, slot in layout.outputs.items() if name not in self.ends.kept)
+        results = sum(slot.nbytes for slot in given)
         results += sum(data.nbytes for data in self.constants.values())
         total = arena + max(scratch, default=0) + (0 if self.ends.on_device else results)
         try:
             self._budget.take(total, "the plan")
         except LimitError as error:
             raise LimitError(f"{error}{self._largest()}") from None
-        self._taken = total
+        self.taken = total
 
     def _largest(self) -> str:
         """Return which step gives most, as the end of a sentence."""
@@ -210,7 +222,10 @@ class Plan:
         )
 
     def _view(self, slot: Slot) -> View:
-        block = slot.root.block
+        lent, block = self._lent.get(slot.root), slot.root.block
+        if lent is not None:
+            offset = lent.offset + slot.offset_in_root
+            return View(slot.device, lent.buffer, offset, slot.type, slot.format, slot.pitch)
         if block is None:
             raise ValueError(f"'{slot.value.name}' has no place in the arena")
         buffer, offset = self._arenas[slot.device].buffer, block.offset + slot.offset_in_root
@@ -284,7 +299,7 @@ class Plan:
         """Return copies of the results that lie on the host after a run."""
         results = {name: data.copy() for name, data in self.constants.items()}
         results |= {name: data.copy() for name, data in self._outputs.items()}
-        return {name: results[name] for name in self.graph.outputs}
+        return {name: results[name] for name in self.graph.outputs if name in results}
 
     def execute(self, stream: Stream | None = None) -> None:
         """Run on the inputs that lie in the arena; results stay there.
@@ -303,7 +318,7 @@ class Plan:
         if is_timed():
             self._execute_timed(stream)
             return
-        for run in self._runs:
+        for run in self._joined:
             run(stream)
 
     def _execute_timed(self, stream: Stream) -> None:
@@ -326,9 +341,9 @@ class Plan:
 
     def close(self) -> None:
         """Give all memory back; the plan cannot run afterwards."""
-        self._budget.give(self._taken)
-        self._taken = 0
-        self._runs = []
+        self._budget.give(self.taken)
+        self.taken = 0
+        self._runs, self._joined = [], []
         self.inputs, self.outputs = {}, {}
         self._inputs, self._outputs = {}, {}
         for row in self.rows:
@@ -336,6 +351,19 @@ class Plan:
         for buffer in self._buffers:
             buffer.close()
         self._buffers.clear()
+
+
+def _joined(runs: Sequence[Run]) -> list[Run]:
+    """Return runs of which neighbours on the host that can be joined are one."""
+    found: list[Run] = []
+    for joinable, group in groupby(runs, key=lambda run: isinstance(run, Joinable)):
+        together: Sequence[Run] = list(group)
+        first = together[0]
+        if joinable and isinstance(first, Joinable):
+            joined = first.joined(together[1:])
+            together = together if joined is None else [joined]
+        found += together
+    return found
 
 
 def _synchronize(stream: Stream) -> None:

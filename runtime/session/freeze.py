@@ -14,7 +14,7 @@ from ..errors import InputError, did_you_mean
 from ..ir.graph import Graph
 from ..ir.infer import specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
-from ..ir.types import TensorType, ValueType
+from ..ir.types import Dim, TensorType, ValueType
 from .io_types import TensorInfo, check_value
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -70,7 +70,7 @@ def freeze_inputs(graph: Graph, arrays: Mapping[str, Any]) -> Graph:
     return frozen
 
 
-def _bound(type_: ValueType | None, sizes: Mapping[str, int]) -> ValueType | None:
+def _bound(type_: ValueType | None, sizes: Mapping[str, Dim]) -> ValueType | None:
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
     dims = (sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in type_.shape)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from ..ir.grown import Grown
-from ..ir.types import TensorType, ValueType
+from ..ir.types import Dim, TensorType, ValueType
 
 Types = tuple[ValueType | None, ...]
+#: Sizes that grow get room for a power of two of steps, and at least this many.
+MIN_ROOM = 16
 #: The sizes of all axes of all inputs.
 _Sizes = tuple[int, ...]
 
@@ -35,13 +37,70 @@ class _Family:
         seen: sizes of the last programs that were made.
         spans: the sizes of an earlier program, and the steps in which they grow.
         runs: sizes of the last runs without a program of their own.
-        is_fixed: whether a program for all sizes cannot be made.
+        least: the sum of sizes from which on a program for all of them may be tried.
     """
 
     seen: deque[_Sizes] = field(default_factory=lambda: deque[_Sizes](maxlen=REMEMBERED))
     spans: list[tuple[_Sizes, _Sizes]] = field(default_factory=list[tuple[_Sizes, _Sizes]])
     runs: deque[_Sizes] = field(default_factory=lambda: deque[_Sizes](maxlen=REMEMBERED))
-    is_fixed: bool = False
+    least: int = 0
+
+
+def is_batch(types: Types) -> bool:
+    """Whether nothing grows but first axes: batches, for which room would be work in vain."""
+    return all(
+        axis == 0
+        for t in types
+        if isinstance(t, TensorType)
+        for axis, size in enumerate(t.shape or ())
+        if isinstance(size, Grown)
+    )
+
+
+def rooms(types: Types) -> Iterator[int]:
+    """Yield how many steps buckets have room for, in the order in which growth fills them.
+
+    Args:
+        types: with sizes that have grown.
+    """
+    firsts = [-(-size.first // size.step) for size in _grown_in(types)]
+    room = MIN_ROOM
+    while room < 2 * max(firsts, default=0):
+        room *= 2
+    while True:
+        yield room
+        room *= 2
+
+
+def bounded_by(types: Types, room: int) -> Types:
+    """Return types whose sizes grow no more than a bucket has room for."""
+    firsts = [-(-size.first // size.step) for size in _grown_in(types)]
+    count = room - max(firsts, default=0) + 1
+    return tuple(
+        t.with_shape(tuple(_limited(size, count) for size in t.shape or ()))
+        if isinstance(t, TensorType)
+        else t
+        for t in types
+    )
+
+
+def _limited(size: Dim, count: int) -> Dim:
+    return Grown(size.first, size.step, count) if isinstance(size, Grown) else size
+
+
+def _grown_in(types: Types) -> Iterator[Grown]:
+    sizes = (size for t in types if isinstance(t, TensorType) for size in t.shape or ())
+    return (size for size in sizes if isinstance(size, Grown))
+
+
+def count_of(types: Types, general: Types) -> int:
+    """Return how often the sizes of `general` have grown to be those of `types`."""
+    for type_, wide in zip(types, general, strict=True):
+        if isinstance(type_, TensorType) and isinstance(wide, TensorType):
+            for size, grown in zip(type_.shape or (), wide.shape or (), strict=True):
+                if isinstance(grown, Grown) and isinstance(size, int):
+                    return (size - grown.first) // grown.step
+    return 0
 
 
 class Growth:
@@ -69,16 +128,22 @@ class Growth:
         return None if span is None else tuple(_grown(tensors, *span))
 
     def refuse(self, group: Hashable, types: Types) -> None:
-        """Note that there is no program for all sizes of such inputs."""
+        """Note that there is no program for all such sizes.
+
+        Twice as large ones may have one: what a window hides, for example, is constant from then
+        on.
+        """
         tensors = [t for t in types if isinstance(t, TensorType)]
         key = group, tuple((type_.dtype, type_.rank) for type_ in tensors)
         with self._lock:
-            self._families[key].is_fixed = True
+            family = self._families[key]
+            family.least = 2 * sum(size for type_ in tensors for size in type_.dims)
+            family.spans.clear()
 
 
 def _span_of(family: _Family, sizes: _Sizes) -> tuple[_Sizes, _Sizes] | None:
     """Return the sizes that growth began with, and its steps; None for a program of its own."""
-    if family.is_fixed:
+    if sum(sizes) < family.least:
         return None
     for span in family.spans:
         if _is_within(sizes, *span):

@@ -20,15 +20,17 @@ from ..errors import DeviceError, InputError, UsageError, did_you_mean
 from ..ir.graph import Graph
 from ..ir.hints import Doubts
 from ..ir.mapped import Mapped, release
+from ..ir.types import TensorType
 from ..options import Options
 from ..passes import Evaluate, Rewrites
 from ..plan.backend import Backend, Stream
-from ..plan.exchange import Feed
+from ..plan.exchange import Feed, IOPlacement
 from ..plan.host import HOST
 from ..plan.plan import Memory
 from ..plan.weights import WeightStore
 from ..text import printable
 from .bound_plan import BoundModel
+from .bucket_program import BucketProgram
 from .io_boundary import Border, Place
 from .io_types import Owned, TensorInfo
 from .overflow import NARROW, Watch
@@ -392,6 +394,17 @@ class Model(Closable):
         samples = self._border.samples({} if shapes is None else shapes)
         with self._bounded():
             return self._lookup.take(self._wanted(outputs), samples, known=False, all_there=there)
+
+    def bucket(
+        self,
+        outputs: tuple[str, ...],
+        types: Mapping[str, TensorType],
+        room: int,
+        ends: IOPlacement,
+    ) -> BucketProgram:
+        """Return a program of the caller's own for sizes that grow; see `Lookup.bucket`."""
+        with self._bounded():
+            return self._lookup.bucket(outputs, types, room, ends)
 
     def placement(
         self,

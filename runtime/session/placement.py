@@ -56,9 +56,15 @@ class PlacedRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Placement(Shown):
-    """Every row of a plan in the order of execution."""
+    """Every row of a plan in the order of execution.
+
+    Attributes:
+        rows: one for each step, copy and view.
+        notes: what holds for all of them: sizes that have more room than there is.
+    """
 
     rows: tuple[PlacedRow, ...]
+    notes: tuple[str, ...] = ()
 
     def _about(self) -> str:
         return f"{len(self.rows)} rows, {len(self.copies)} copies between devices"
@@ -85,7 +91,7 @@ class Placement(Shown):
         widths = [(len(row.backend), len(row.kernel)) for row in self.rows]
         left = max((w[0] for w in widths), default=0)
         middle = min(max((w[1] for w in widths), default=0), 40)
-        lines: list[str] = []
+        lines = [printable(note) for note in self.notes]
         for row in self.rows:
             title = " + ".join(row.nodes) if row.operators else ", ".join(row.inputs)
             why = f"  ({row.reason})" if row.reason else ""
@@ -112,7 +118,7 @@ def placement_of(
         program: what is to be described.
         described: says what the rows of each of its plans are.
     """
-    return Placement(tuple(_rows_of(program, described)))
+    return Placement(tuple(_rows_of(program, described)), program.notes)
 
 
 def _rows_of(

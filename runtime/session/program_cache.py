@@ -9,16 +9,25 @@ from typing import cast
 
 from ..control.program import Program
 from ..control.resources import Keys, Resources, Types, is_deciding
-from ..errors import InputError, ModelError, ModelWarning, UnsupportedError
+from ..errors import (
+    DeviceOutOfMemory,
+    InputError,
+    LimitError,
+    ModelError,
+    ModelWarning,
+    UnsupportedError,
+)
 from ..ir.graph import Graph
-from ..ir.infer import specialise
+from ..ir.infer import fold_known, infer, specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import TensorType, ValueType, type_of
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
+from ..passes.bucketing import bucketed
 from ..plan.backend import Format, Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.weights import arrays_of
-from .growth import Growth
+from .bucket_program import BucketProgram
+from .growth import Growth, bounded_by, count_of, is_batch, rooms
 from .io_boundary import Border
 from .program_pool import Shelf, Shelves
 from .slow import SlowPaths
@@ -56,16 +65,17 @@ class Lookup:
         self._warned: set[str] = set()
         self._keys = Keys()
         self._growth = Growth()
-        # Between plans, single nodes of any size run where there is nothing but the host.
-        self._may_grow = (
-            resources.on_host
-            and any(isinstance(each, Interpreter) for each in resources.backends)
-            and not any(node.op.graphs() for node in graph.nodes)
-        )
+        # Between plans, single nodes of any size run where there is nothing but the host; elsewhere
+        # sizes that grow get buckets.
+        may_grow = not any(node.op.graphs() for node in graph.nodes)
+        on_host = resources.on_host
+        interprets = any(isinstance(each, Interpreter) for each in resources.backends)
+        self._may_span = may_grow and on_host and interprets
+        self._may_bucket = may_grow and not on_host
         self._on_closed = closed
         self._slow = SlowPaths(resources.options, file)
         self.shelves = Shelves(resources.options.max_plans, self._close, self._slow.dropped)
-        resources.budget.relieve = self.shelves.relieve
+        resources.budget.reserve = self.shelves
         self.rewrites = Rewrites()
         self.default = tuple(graph.outputs)
         self._graphs[self.default, frozenset()] = self._optimise(graph.clone(), self.rewrites)
@@ -111,8 +121,13 @@ class Lookup:
             store.forget(alone)
 
     def _build(
-        self, wanted: tuple[str, ...], types: Mapping[str, ValueType | None], ends: IOPlacement
+        self,
+        wanted: tuple[str, ...],
+        types: Mapping[str, ValueType | None],
+        ends: IOPlacement,
+        room: int | None = None,
     ) -> Program:
+        """Make a program; with `room`, one for a bucket of sizes that grow."""
         unclear = ambiguous(sizes_of(self._imported.inputs, types))
         try:
             bound = specialise(self.graph_for(wanted, frozenset(unclear)), types)
@@ -125,9 +140,18 @@ class Lookup:
         self._resources.doubts.look(bound)
         resources, log = self._resources, self.rewrites.copy()
         optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
+        bucket = None
+        if room is not None:
+            infer(bound)  # branches that were taken are among the nodes now
+            fold_known(bound)
+            bucket = bucketed(bound, room)
+            optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
         lower(bound)
         try:
-            program = Program(bound, resources, ends=ends)
+            if bucket is not None:
+                program: Program = BucketProgram(bucket, resources, ends)
+            else:
+                program = Program(bound, resources, ends=ends)
         except UnsupportedError as error:
             if self._file:
                 error.add_note(f"model: {self._file}")
@@ -200,9 +224,10 @@ class Lookup:
         shelf, program = self.shelves.take((wanted, found, ends))
         if program is not None:
             return shelf, program
-        is_open = known and found is types and ends is HOST_IO and self._may_grow
-        if is_open and (lent := self._spanning(wanted, types, feeds)) is not None:
-            return lent
+        if known and found is types and ends is HOST_IO and (self._may_span or self._may_bucket):
+            lent = self._spanning(wanted, types, feeds)
+            if lent is not None:
+                return lent
         try:
             with self._resources.lock:
                 program = self._build(wanted, dict(zip(feeds, full, strict=True)), ends)
@@ -221,17 +246,60 @@ class Lookup:
         general = self._growth.spanning(wanted, types)
         if general is None:
             return None
-        shelf, program = self.shelves.take((wanted, general, HOST_IO))
-        if program is not None:
-            return shelf, program
         try:
-            with self._resources.lock:
-                program = self._build(wanted, dict(zip(feeds, general, strict=True)), HOST_IO)
-        except (UnsupportedError, ModelError):
+            if self._may_bucket:
+                return self._bucket(wanted, types, general, tuple(feeds))
+            shelf, program = self.shelves.take((wanted, general, HOST_IO))
+            if program is None:
+                with self._resources.lock:
+                    named = dict(zip(feeds, general, strict=True))
+                    program = self._build(wanted, named, HOST_IO)
+                self.shelves.add(program)
+        except (UnsupportedError, ModelError, LimitError, DeviceOutOfMemory):
             self._growth.refuse(wanted, types)
             return None
-        self.shelves.add(program)
         return shelf, program
+
+    def _bucket(
+        self, wanted: tuple[str, ...], types: Types, general: Types, names: tuple[str, ...]
+    ) -> tuple[Shelf, Program]:
+        """Return the program of the smallest bucket that has room for these sizes."""
+        if is_batch(general):
+            raise UnsupportedError("batches have no buckets")
+        count = count_of(types, general)
+        for room in rooms(general):
+            if room <= count:
+                continue
+            shelf, program = self.shelves.take((wanted, general, room))
+            if program is None:
+                with self._resources.lock:
+                    named = dict(zip(names, bounded_by(general, room), strict=True))
+                    program = self._build(wanted, named, HOST_IO, room)
+                self.shelves.add(program)
+            if isinstance(program, BucketProgram) and program.most < count:
+                self.shelves.give(shelf, program)
+                continue
+            return shelf, program
+        raise UnsupportedError("no bucket has room")
+
+    def bucket(
+        self, wanted: tuple[str, ...], types: Mapping[str, TensorType], room: int, ends: IOPlacement
+    ) -> BucketProgram:
+        """Return a new program for sizes that grow; it is the caller's, who closes it.
+
+        Args:
+            wanted: names of the results.
+            types: of all inputs, with the sizes that grow.
+            room: see `Bucket`.
+            ends: where inputs and results lie.
+
+        Raises:
+            UnsupportedError: there is no such program; names the node.
+        """
+        with self._resources.lock:
+            program = self._build(wanted, types, ends, room)
+        assert isinstance(program, BucketProgram)
+        return program
 
     def latest(self, wanted: tuple[str, ...]) -> Program | None:
         """Return the idle program that gave these tensors last; None where there is none."""

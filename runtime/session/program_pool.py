@@ -30,7 +30,7 @@ class Shelf:
 
 
 class Shelves:
-    """Programs by key, each lent to one caller at a time.
+    """Programs by key, each lent to one caller at a time; the idle ones are a `budget.Reserve`.
 
     Args:
         maximum: how many idle ones are kept; the one that has rested longest goes first.
@@ -126,6 +126,13 @@ class Shelves:
             del self._shelves[shelf.key]
             shelf.is_placed = False
         return program
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the host that `relieve` would give back in the end."""
+        with self._lock:
+            idle = (program for shelf in self._shelves.values() for program in shelf.idle)
+            return sum(program.taken for program in idle)
 
     def relieve(self) -> bool:
         """Close the idle program that has rested longest; False where there is none."""

@@ -110,12 +110,12 @@ HOSTED = {
     ),
     "a body with work for the host": (
         """
-        g (bool c, float[3] x) => (float[3] y) {
+        g (bool c, float[3] x, int64 z) => (float[3] y) {
           y = If (c) <then_branch = t () => (a) { s = SequenceConstruct (x, x)
-                        z = Constant <value = int64 {0}> ()  a = SequenceAt (s, z) },
+                        a = SequenceAt (s, z) },
                       else_branch = e () => (b) { b = Neg (x) }>
         }""",
-        {"c": np.array(False), "x": np.ones(3, np.float32)},
+        {"c": np.array(False), "x": np.ones(3, np.float32), "z": np.array(0)},
         "(SequenceConstruct) of body 't': 's' is sequence",
     ),
     "a node that only numpy has": (

@@ -22,6 +22,27 @@ def test_without_the_pass(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(found, expected, case.rtol, case.atol, err_msg=case.name)
 
 
+def test_a_body_that_leaves_its_nodes_unread() -> None:
+    """Found by the fuzzer: without passes, nobody would write what nobody reads."""
+    scores = helper.make_tensor_value_info("s", 1, [1, 1, 2, 2])
+    nodes = [helper.make_node("Tanh", ["s"], ["t"]), helper.make_node("Mul", ["t", "s"], ["u"])]
+    body = helper.make_graph(nodes, "body", [scores], [scores])
+    attention = helper.make_node(
+        "FlexAttention", ["x", "x", "x"], ["y"], domain="ai.onnx.preview", score_mod=body
+    )
+    x, y = (helper.make_tensor_value_info(name, 1, [1, 1, 2, 4]) for name in "xy")
+    graph = helper.make_graph([attention], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("ai.onnx.preview", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets)
+    data = np.random.default_rng(0).standard_normal((1, 1, 2, 4)).astype(np.float32)
+    scale = data.astype(np.float64) / np.sqrt(2)
+    weights = np.exp(scale @ scale.swapaxes(-1, -2))
+    expected = weights / weights.sum(-1, keepdims=True) @ data
+    for stop_at in (None, 0):
+        with tercet.load(proto, stop_at=stop_at) as model:
+            np.testing.assert_allclose(model(data)[0], expected, 1e-5)
+
+
 def test_sizes_that_only_a_run_tells() -> None:
     """In a loop whose sequence grows, each iteration writes the formula out for its own sizes."""
     s, t = (helper.make_tensor_value_info(name, 1, [None] * 4) for name in ("s", "t"))

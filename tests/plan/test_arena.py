@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tercet.runtime.plan import arena
@@ -20,7 +20,11 @@ blocks = st.lists(
     max_size=40,
 )
 
+#: A busy machine is no fault.
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
+
+@calm
 @given(blocks)
 def test_blocks_that_live_together_do_not_overlap(found: list[Allocation]) -> None:
     size = pack(found)
@@ -33,12 +37,14 @@ def test_blocks_that_live_together_do_not_overlap(found: list[Allocation]) -> No
             assert apart or not together
 
 
+@calm
 @given(blocks)
 def test_arena_is_between_the_floor_and_the_sum(found: list[Allocation]) -> None:
     size = pack(found)
     assert peak(found) <= size <= sum(block.nbytes for block in found)
 
 
+@calm
 @given(st.lists(st.integers(1, 5000), min_size=2, max_size=30))
 def test_a_chain_needs_its_greatest_pair_of_neighbours(sizes: list[int]) -> None:
     chain = [Allocation(aligned(size), i, i + 1) for i, size in enumerate(sizes)]

@@ -115,6 +115,17 @@ def test_close_returns_every_byte() -> None:
     model.close()
 
 
+def test_what_was_fed_stays_where_it_was_fed() -> None:
+    """So that rows can be run again, for their time; results come to other memory of the host."""
+    with model_of(chain(3), FakeBackend(FakeDevice())) as model:
+        x = np.arange(160, dtype=np.float32).reshape(2, 4, 4, 5) - 80
+        x = np.concatenate([x, x[:, :, :1]], 2)
+        np.testing.assert_array_equal(model(x)[0], expected(x, 3))
+        (plan,) = model.prepare({"x": x.shape}).plans
+        (kept,) = plan._inputs.values()
+        np.testing.assert_array_equal(kept, x)
+
+
 def test_plans_by_shape_are_bounded() -> None:
     device = FakeDevice()
     with model_of(chain(3), FakeBackend(device), max_plans=2) as model:

@@ -146,3 +146,69 @@ def test_arithmetic_is_that_of_every_case() -> None:
         for k in range(5):
             x, y, z = (v.first + v.step * k if isinstance(v, Grown) else v for v in (a, b, found))
             assert x + sign * y == z >= 0 or not isinstance(found, Grown)
+
+
+@pytest.fixture
+def bucketing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat the host as a device: sizes that grow get buckets."""
+    init = Lookup.__init__
+
+    def changed(self: Lookup, *args: Any, **more: Any) -> None:
+        init(self, *args, **more)
+        self._may_span, self._may_bucket = False, True
+
+    monkeypatch.setattr(Lookup, "__init__", changed)
+
+
+@pytest.mark.usefixtures("bucketing")
+def test_buckets_for_all_sizes(made: list[object]) -> None:
+    """From 12 keys on, which fill the window, 600 tokens take few plans."""
+    oracle = ort.InferenceSession(DECODER.SerializeToString(), providers=["CPUExecutionProvider"])
+    with tercet.load(DECODER) as model:
+        for past in range(12, 600):
+            right(model, oracle, feeds(past))
+            if past == 30:
+                shown = str(model.placement()).splitlines()[0]
+                assert shown.startswith("'past' float32[1,12+k,8] has room for float32[1,32,8]")
+        right(model, oracle, feeds(40))
+    assert len(made) <= 11
+
+
+@pytest.mark.usefixtures("bucketing")
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_buckets_of_other_sequences(name: str) -> None:
+    sizes, _ = SEQUENCES[name]
+    oracle = ort.InferenceSession(DECODER.SerializeToString(), providers=["CPUExecutionProvider"])
+    with tercet.load(DECODER) as model:
+        for past, new, batch in sizes:
+            right(model, oracle, feeds(past, new, batch))
+
+
+@pytest.mark.usefixtures("bucketing")
+def test_what_has_no_memory_for_a_bucket_has_plans_of_its_own() -> None:
+    """Scores of all pairs: four times as many with twice the room."""
+    proto = parse_model("""
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[1,n,64] x) => (float y) {
+        t = Transpose <perm = [0, 2, 1]> (x)
+        s = MatMul (x, t)
+        e = Exp (s)
+        y = ReduceSum <keepdims = 0> (e)
+    }
+    """)
+    with tercet.load(proto, max_bytes=60_000) as model:
+        for count in range(40, 60):
+            x = np.zeros((1, count, 64), np.float32)
+            assert model.run({"x": x})["y"] == count**2
+
+
+@pytest.mark.usefixtures("bucketing")
+def test_sequences_among_the_results_are_no_matter_of_buckets() -> None:
+    proto = parse_model("""
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[1,n,2] x) => (seq(float[]) y) { y = SequenceConstruct (x, x) }
+    """)
+    with tercet.load(proto) as model:
+        for count in range(3, 12):
+            x = np.ones((1, count, 2), np.float32)
+            assert [each.shape for each in model.run({"x": x})["y"]] == [x.shape, x.shape]

@@ -1,0 +1,344 @@
+"""Searches for texts: the host chooses words, programs run the decoder on what there is so far.
+
+They follow onnxruntime, whose operators they are: words are banned before they are compared, in the
+order of `_Words.scores`; a beam that ends goes into the list of its text's hypotheses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..base.guard import check_time
+from ..errors import ShapeError
+from ..ir.graph import Graph
+from ..ir.types import Array, HostValue, TensorType
+from ..ops.contrib_search import FIRST_INPUTS, BeamSearch, GreedySearch, Sampling, Search
+
+#: Runs one of a node's bodies on its inputs.
+Run = Callable[[Graph, Sequence[HostValue]], list[HostValue]]
+#: The score of words that are banned, and of beams that have not begun.
+LOWEST, ABSENT = np.finfo(np.float32).min, np.float32(-1e9)
+
+
+def run_search(op: Search, run: Run, values: Sequence[HostValue]) -> list[HostValue]:
+    """Run a search on the values of its inputs.
+
+    Raises:
+        ShapeError: the values contradict each other.
+    """
+    given = dict(zip(_NAMES[type(op)], values, strict=False))
+    match op:
+        case BeamSearch():
+            return _beams(op, run, given)
+        case Sampling() | GreedySearch():
+            return _line(op, run, given)
+        case _:
+            raise ShapeError(f"{type(op).__name__} is a search that nobody runs")
+
+
+_LINE = (
+    *("input_ids", "max_length", "min_length", "repetition_penalty", "vocab_mask"),
+    *("prefix_vocab_mask", "attention_mask"),
+)
+_NAMES: dict[type[Search], tuple[str, ...]] = {
+    GreedySearch: _LINE,
+    Sampling: (*_LINE, "presence_mask", "seed"),
+    BeamSearch: (
+        *("input_ids", "max_length", "min_length", "num_beams", "num_return_sequences"),
+        *("length_penalty", "repetition_penalty", "vocab_mask", "prefix_vocab_mask"),
+        *("attention_mask", "decoder_input_ids", "logits_processor"),
+    ),
+}
+_Given = dict[str, HostValue]
+
+
+def _array(given: _Given, name: str) -> Array | None:
+    found = given.get(name)
+    return found if isinstance(found, np.ndarray) else None
+
+
+def _number(given: _Given, name: str, default: float) -> float:
+    found = _array(given, name)
+    return default if found is None else float(found.reshape(-1)[0])
+
+
+# ── the decoder ──────────────────────────────────────────────────────────────────────────────────
+
+
+class _Decoder:
+    """A decoder with the states of what it has read: one row for each text, or beam of it."""
+
+    def __init__(self, op: Search, run: Run, texts: Array, mask: Array | None) -> None:
+        self._op = op
+        self._run = run
+        self._mask = (texts != op.pad_token_id).astype(np.int32) if mask is None else mask
+        self._states: list[HostValue] = []
+
+    def read(self, words: Array) -> Array:
+        """Return the logits behind the last one of these words [rows, count], in float32."""
+        first = not self._states
+        body = self._op.init_decoder if first and self._op.init_decoder else self._op.decoder
+        if first:
+            places = np.maximum(np.cumsum(self._mask, 1) - 1, 0) * (self._mask != 0)
+            self._states = [_nothing(body, i, len(words)) for i in range(len(body.outputs) - 1)]
+        else:
+            ones = np.ones((len(words), words.shape[1]), np.int32)
+            self._mask = np.concatenate([self._mask, ones], 1)
+            places = self._mask.sum(1, keepdims=True) - 1
+        inputs = (words.astype(np.int32), places.astype(np.int32), self._mask.astype(np.int32))
+        logits, *self._states = self._run(body, (*inputs, *self._states))
+        if not isinstance(logits, np.ndarray) or logits.ndim != 3:
+            raise ShapeError(f"body '{body.name}' gives no logits of [rows, length, words]")
+        size = self._op.vocab_size if self._op.vocab_size > 0 else logits.shape[-1]
+        return logits[:, -1, :size].astype(np.float32)
+
+    def choose(self, rows: Array) -> None:
+        """Go on with the states of these rows, each in the place of another beam of its text."""
+        self._states = [x[:, rows] if isinstance(x, np.ndarray) else x for x in self._states]
+
+
+def _nothing(body: Graph, layer: int, rows: int) -> Array:
+    """Return the state of a layer that has read nothing."""
+    formal = body.inputs[FIRST_INPUTS + layer]
+    type_ = formal.declared if isinstance(formal.declared, TensorType) else formal.type
+    if not isinstance(type_, TensorType) or type_.shape is None or len(type_.shape) != 5:
+        raise ShapeError(f"body '{body.name}': '{formal.name}' is {type_}; expected five axes")
+    *_, heads, _, size = type_.shape
+    if not isinstance(heads, int) or not isinstance(size, int):
+        raise ShapeError(f"body '{body.name}': '{formal.name}' {type_} has unknown sizes")
+    return np.zeros((2, rows, heads, 0, size), type_.dtype)
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Words:
+    """Which words may come next, and what stands against them.
+
+    Attributes:
+        op: the search.
+        penalty: of words that a text has already.
+        min_length: of texts, before which none may end.
+        mask: words that are allowed, if not all.
+        prefix: those that are allowed as the first one of each text.
+    """
+
+    op: Search
+    penalty: float
+    min_length: float
+    mask: Array | None
+    prefix: Array | None
+
+    @classmethod
+    def of(cls, op: Search, given: _Given) -> _Words:
+        return cls(
+            op,
+            _number(given, "repetition_penalty", 1.0),
+            _number(given, "min_length", 0),
+            _array(given, "vocab_mask"),
+            _array(given, "prefix_vocab_mask"),
+        )
+
+    def scores(self, texts: Array, scores: Array, is_first: bool) -> Array:
+        """Return the scores [rows, words] of what comes behind texts [rows, length]."""
+        scores = scores.copy()
+        for row, text in zip(scores, texts, strict=True):
+            if self.penalty != 1:
+                seen = np.unique(text)
+                factor = np.float32(self.penalty)
+                row[seen] = np.where(row[seen] < 0, row[seen] * factor, row[seen] / factor)
+            row[self._repeated(text)] = LOWEST
+        if self.mask is not None:
+            scores[:, self.mask.reshape(-1) == 0] = LOWEST
+        if self.prefix is not None and is_first:
+            rows = np.repeat(self.prefix, len(scores) // len(self.prefix), 0)
+            scores[rows == 0] = LOWEST
+        if texts.shape[1] < self.min_length:
+            scores[:, self.op.eos_token_id] = LOWEST
+        return scores
+
+    def _repeated(self, text: Array) -> Array:
+        """Return the words that would complete an n-gram that a text has already."""
+        size = self.op.no_repeat_ngram_size
+        if size < 1 or len(text) < size:
+            return np.zeros(0, int)
+        grams = np.lib.stride_tricks.sliding_window_view(text, size)
+        ending = text[len(text) - size + 1 :]
+        return grams[(grams[:, :-1] == ending).all(1), -1]
+
+
+# ── one word after the other ─────────────────────────────────────────────────────────────────────
+
+
+def _line(op: GreedySearch | Sampling, run: Run, given: _Given) -> list[HostValue]:
+    """Return texts that go on with one word at a time, and the last logits of those drawn."""
+    texts, limit = _prompt(given)
+    words, decoder = _Words.of(op, given), _Decoder(op, run, texts, _array(given, "attention_mask"))
+    draw = np.random.default_rng(_seed(given))
+    has_ended = np.zeros(len(texts), bool)
+    found = np.full((len(texts), limit), op.pad_token_id, np.int32)
+    found[:, : texts.shape[1]] = texts
+    fresh, last = texts, np.zeros((len(texts), 0), np.float32)
+    for length in range(texts.shape[1], limit):
+        check_time()
+        scores = words.scores(found[:, :length], decoder.read(fresh), fresh is texts)
+        if isinstance(op, Sampling):
+            scores = last = _filtered(op, scores, _array(given, "presence_mask"))
+            chosen = _drawn(scores, draw)
+        else:
+            chosen = scores.argmax(1)
+        has_ended |= chosen == op.eos_token_id
+        chosen = np.where(has_ended, op.pad_token_id, chosen).astype(np.int32)
+        found[:, length] = chosen
+        fresh = chosen[:, np.newaxis]
+        if has_ended.all():
+            break
+    return [found, last]
+
+
+def _prompt(given: _Given) -> tuple[Array, int]:
+    texts, limit = _array(given, "input_ids"), int(_number(given, "max_length", 0))
+    if texts is None or texts.ndim != 2 or not 0 < texts.shape[1] < limit:
+        shape = None if texts is None else list(texts.shape)
+        raise ShapeError(f"input_ids of {shape}, max_length {limit}; a prompt has to be shorter")
+    return texts, limit
+
+
+def _seed(given: _Given) -> int | None:
+    found = _array(given, "seed")
+    return None if found is None else int(found.reshape(-1)[0]) & 0xFFFFFFFF
+
+
+def _filtered(op: Sampling, scores: Array, presence: Array | None) -> Array:
+    """Return scores, those of unlikely words replaced by the filter value."""
+    with np.errstate(over="ignore"):
+        scores = scores / np.float32(op.temperature)
+    if presence is not None:
+        scores = scores - np.float32(op.presence_penalty) * presence
+    if op.top_p <= 0 or op.top_p >= 1:
+        return scores
+    order = np.argsort(scores, 1, kind="stable")  # the unlikely ones first
+    chances = np.cumsum(_softmax(np.take_along_axis(scores, order, 1)), 1)
+    is_out = chances <= np.float32(1 - op.top_p)
+    is_out[:, scores.shape[1] - max(1, op.min_tokens_to_keep) :] = False
+    out = np.zeros_like(is_out)
+    np.put_along_axis(out, order, is_out, 1)
+    return np.where(out, np.float32(op.filter_value), scores)
+
+
+def _softmax(scores: Array) -> Array:
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def _drawn(scores: Array, draw: np.random.Generator) -> Array:
+    chances = np.cumsum(_softmax(scores.astype(np.float64)), 1)
+    limits = draw.random(len(scores)) * chances[:, -1]
+    return (chances <= limits[:, np.newaxis]).sum(1)
+
+
+# ── beams ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Hypotheses:
+    """The best ends of one text: its score, and the words."""
+
+    limit: int
+    penalty: float
+    early: bool
+    found: list[tuple[float, Array]] = field(default_factory=list[tuple[float, Array]])
+    is_done: bool = False
+
+    def add(self, text: Array, total: float) -> None:
+        """Take an end into account."""
+        self.found.append((total / len(text) ** self.penalty, text))
+        self.found.sort(key=lambda one: -one[0])
+        del self.found[self.limit :]
+
+    def look(self, best: float, length: int) -> None:
+        """Find out whether no beam can become better than what there is."""
+        if len(self.found) == self.limit:
+            worst = self.found[-1][0]
+            self.is_done = self.is_done or self.early or worst >= best / length**self.penalty
+
+
+def _beams(op: BeamSearch, run: Run, given: _Given) -> list[HostValue]:
+    """Return the best texts, their scores, and the scores of all words in all steps."""
+    prompt, limit = _prompt(given)
+    beams = int(_number(given, "num_beams", 1))
+    kept = int(_number(given, "num_return_sequences", 1))
+    if not 1 <= kept <= beams:
+        raise ShapeError(f"num_return_sequences={kept} of num_beams={beams}")
+    if _array(given, "decoder_input_ids") is not None or _number(given, "logits_processor", 0):
+        raise ShapeError("decoder_input_ids and logits_processor are for models with an encoder")
+    batch = len(prompt)
+    texts = np.repeat(prompt, beams, 0)
+    mask = _array(given, "attention_mask")
+    decoder = _Decoder(op, run, texts, None if mask is None else np.repeat(mask, beams, 0))
+    words, penalty = _Words.of(op, given), _number(given, "length_penalty", 1.0)
+    ends = [_Hypotheses(beams, penalty, bool(op.early_stopping)) for _ in range(batch)]
+    totals = np.tile(np.array([0, *[ABSENT] * (beams - 1)], np.float32), batch)
+    fresh = texts
+    steps: list[Array] = []
+    while texts.shape[1] < limit:
+        check_time()
+        logits = decoder.read(fresh)
+        scores = words.scores(texts, _log_softmax(logits), fresh is texts)
+        scores = scores + totals[:, np.newaxis]
+        going = np.array([not each.is_done for each in ends])[:, np.newaxis, np.newaxis]
+        steps.append(scores.reshape(batch, beams, -1) * going)
+        rows, chosen, totals = _followed(op, scores, texts, ends, beams)
+        texts = np.concatenate([texts[rows], chosen[:, np.newaxis]], 1)
+        if all(each.is_done for each in ends):
+            break
+        decoder.choose(rows)
+        fresh = chosen[:, np.newaxis]
+    found = np.full((batch, kept, limit), op.pad_token_id, np.int32)
+    marks = np.zeros((batch, kept), np.float32)
+    for at, each in enumerate(ends):
+        if not each.is_done:
+            for beam in range(at * beams, (at + 1) * beams):
+                each.add(texts[beam], float(totals[beam]))
+        for place, (score, text) in enumerate(each.found[:kept]):
+            found[at, place, : len(text)] = text
+            marks[at, place] = score
+    every = np.zeros((limit - prompt.shape[1], *steps[0].shape), np.float32)
+    every[: len(steps)] = steps
+    return [found, marks, every]
+
+
+def _log_softmax(logits: Array) -> Array:
+    apart = logits - logits.max(1, keepdims=True)
+    return apart - np.log(np.exp(apart).sum(1, keepdims=True))
+
+
+def _followed(
+    op: BeamSearch, scores: Array, texts: Array, ends: list[_Hypotheses], beams: int
+) -> tuple[Array, Array, Array]:
+    """Return the rows that go on, with which words, and what they add up to."""
+    words = scores.shape[1]
+    rows, chosen = np.zeros(len(scores), int), np.full(len(scores), op.pad_token_id, np.int32)
+    totals = np.zeros(len(scores), np.float32)
+    for at, each in enumerate(ends):
+        if each.is_done:
+            continue
+        flat = scores[at * beams : (at + 1) * beams].reshape(-1)
+        best = np.argsort(-flat, kind="stable")[: 2 * beams]
+        place = at * beams
+        for rank, one in enumerate(best):
+            row, word = at * beams + int(one) // words, int(one) % words
+            if word == op.eos_token_id:
+                if rank < beams:
+                    each.add(texts[row], float(flat[one]))
+                continue
+            rows[place], chosen[place], totals[place] = row, word, flat[one]
+            place += 1
+            if place == (at + 1) * beams:
+                break
+        each.look(float(flat[best[0]]), texts.shape[1])
+    return rows, chosen, totals

@@ -1,0 +1,380 @@
+"""Forests as arrays: what the three operators of decision trees say, in one form for all backends.
+
+`ensemble_of` reads an operator's lists once; nothing behind it knows which operator it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir.types import Array
+from .ml import TRANSFORMS
+from .ml_trees import NodeLists, TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor
+
+#: How a node compares x with its value; TreeEnsemble has the seventh, a set of values.
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+EQUAL, MEMBER = 4, 6
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forest:
+    """Trees as arrays over all nodes.
+
+    Attributes:
+        feature: which column a node looks at: int32.
+        value: what it compares with: float64.
+        mode: how, as an index of `MODES`: int8.
+        missing: whether NaN goes to the true side.
+        children: [2, nodes], the false and the true one: int32; a leaf is its own child.
+        roots: one node per tree.
+        depth: steps after which every row has arrived.
+        targets: how many there are.
+        first: [nodes + 1], where the weights of a node begin in `target` and `weight`.
+        target: to what a weight of a leaf belongs, in ascending order per leaf: int32.
+        weight: the weights: float64.
+    """
+
+    feature: Array
+    value: Array
+    mode: Array
+    missing: Array
+    children: Array
+    roots: Array
+    depth: int
+    targets: int
+    first: Array
+    target: Array
+    weight: Array
+
+    @property
+    def is_leaf(self) -> Array:
+        """Which nodes are leaves."""
+        return self.children[0] == np.arange(len(self.feature))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ensemble:
+    """A forest, and what its leaves become.
+
+    Attributes:
+        forest: the trees.
+        aggregate: one of `AGGREGATES`, over all trees.
+        base: what is added to the result: nothing, one number, or one for each target; float64.
+        transform: the `post_transform`.
+        is_binary: whether the one target is the second of two classes.
+        is_probability: whether its score is a probability rather than a margin.
+    """
+
+    forest: Forest
+    aggregate: str
+    base: Array
+    transform: str
+    is_binary: bool = False
+    is_probability: bool = False
+
+
+def ensemble_of(op: NodeLists | TreeEnsemble) -> Ensemble | str:
+    """Return the trees of an operator, or what is wrong with them."""
+    if isinstance(op, TreeEnsemble):
+        forest = _newest(op)
+        if isinstance(forest, str):
+            return forest
+        aggregate, transform = AGGREGATES[op.aggregate_function], TRANSFORMS[op.post_transform]
+        return Ensemble(forest, aggregate, np.zeros(0), transform)
+    return _classifier(op) if isinstance(op, TreeEnsembleClassifier) else _regressor(op)
+
+
+# ── parallel lists ───────────────────────────────────────────────────────────────────────────────
+
+
+def _regressor(op: NodeLists) -> Ensemble | str:
+    assert isinstance(op, TreeEnsembleRegressor)
+    tensor = op.target_weights_as_tensor
+    weights = _floats(op.target_weights if tensor is None else tensor.array)
+    names = op.target_treeids, op.target_nodeids, op.target_ids
+    forest = _parallel(op, *names, weights, op.n_targets or 1)
+    if isinstance(forest, str):
+        return forest
+    return _based(Ensemble(forest, op.aggregate_function, _base(op), op.post_transform))
+
+
+def _based(ensemble: Ensemble) -> Ensemble | str:
+    """Return an ensemble unless its base values fit no target."""
+    count, targets = ensemble.base.size, ensemble.forest.targets
+    return ensemble if count in (0, 1, targets) else f"{count} base_values for {targets} targets"
+
+
+def _classifier(op: TreeEnsembleClassifier) -> Ensemble | str:
+    tensor = op.class_weights_as_tensor
+    weights = _floats(op.class_weights if tensor is None else tensor.array)
+    classes = len(op.classlabels_int64s or op.classlabels_strings or ())
+    ids = op.class_ids or ()
+    is_binary = classes == 2 and len(set(ids)) == 1
+    targets = (0,) * len(ids) if is_binary and 0 <= min(ids) < classes else ids
+    names = op.class_treeids, op.class_nodeids, targets
+    forest = _parallel(op, *names, weights, 1 if is_binary else classes)
+    if isinstance(forest, str):
+        return forest
+    base = _base(op)
+    is_probability = is_binary and bool((weights >= 0).all())
+    base = base[-1:] if is_binary else base
+    return _based(Ensemble(forest, "SUM", base, op.post_transform, is_binary, is_probability))
+
+
+def _base(op: NodeLists) -> Array:
+    tensor = op.base_values_as_tensor
+    return _floats(op.base_values if tensor is None else tensor.array)
+
+
+def _floats(values: Sequence[float] | Array | None) -> Array:
+    return np.array(() if values is None else values, np.float64).ravel()
+
+
+def _ints(values: Sequence[int] | None) -> Array:
+    return np.array(() if values is None else values, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Finds nodes by tree and node id."""
+
+    trees: Array
+    nodes: Array
+    keys: Array
+    order: Array
+
+    @classmethod
+    def of(cls, trees: Array, nodes: Array) -> _Names:
+        distinct = np.unique(trees), np.unique(nodes)
+        keys = np.searchsorted(distinct[0], trees) * len(distinct[1])
+        keys += np.searchsorted(distinct[1], nodes)
+        order = np.argsort(keys, kind="stable")
+        return cls(*distinct, keys[order], order)
+
+    @property
+    def are_unique(self) -> bool:
+        """Whether no two nodes have one name."""
+        return bool((self.keys[1:] != self.keys[:-1]).all())
+
+    def find(self, trees: Array, nodes: Array) -> Array | str:
+        """Return where the nodes are in the lists, or which one is missing."""
+        places = np.searchsorted(self.trees, trees), np.searchsorted(self.nodes, nodes)
+        at = [np.minimum(p, len(d) - 1) for p, d in zip(places, self._distinct, strict=True)]
+        found = (self.trees[at[0]] == trees) & (self.nodes[at[1]] == nodes)
+        keys = at[0] * len(self.nodes) + at[1]
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        found &= self.keys[place] == keys
+        if not found.all():
+            lost = int(np.argmin(found))
+            return f"node {nodes[lost]} of tree {trees[lost]} is missing"
+        return self.order[place]
+
+    @property
+    def _distinct(self) -> tuple[Array, Array]:
+        return self.trees, self.nodes
+
+
+def _parallel(
+    op: NodeLists,
+    leaf_trees: Sequence[int] | None,
+    leaf_nodes: Sequence[int] | None,
+    leaf_targets: Sequence[int] | None,
+    weights: Array,
+    targets: int,
+) -> Forest | str:
+    """Build a forest from parallel lists of nodes, and of the weights of leaves."""
+    trees, ids = _ints(op.nodes_treeids), _ints(op.nodes_nodeids)
+    tensor = op.nodes_values_as_tensor
+    values = _floats(op.nodes_values if tensor is None else tensor.array)
+    features, modes = _ints(op.nodes_featureids), np.array(op.nodes_modes or (), str)
+    true, false = _ints(op.nodes_truenodeids), _ints(op.nodes_falsenodeids)
+    lists = (trees, ids, values, features, modes, true, false)
+    if len({len(given) for given in lists}) > 1 or not len(trees):
+        return "nodes_* of different lengths, or none"
+    names = _Names.of(trees, ids)
+    if not names.are_unique:
+        return "two nodes of one name"
+    known = {name: number for number, name in enumerate((*MODES, "LEAF"))}
+    distinct, which = np.unique(modes, return_inverse=True)
+    unknown = [name for name in distinct.tolist() if name not in known]
+    if unknown:
+        return f"nodes_modes with '{unknown[0]}'"
+    mode = np.array([known[name] for name in distinct.tolist()], np.int8)[which]
+    inner = mode < len(MODES)
+    children = np.tile(np.arange(len(trees)), (2, 1))
+    for side, given in zip(children, (false, true), strict=True):
+        found = names.find(trees[inner], given[inner])
+        if isinstance(found, str):
+            return found
+        side[inner] = found
+    leaves = names.find(_ints(leaf_trees), _ints(leaf_nodes))
+    if isinstance(leaves, str):
+        return leaves
+    is_root = np.ones(len(trees), bool)
+    is_root[children[:, inner]] = False
+    roots = np.flatnonzero(is_root)
+    if len(roots) != len(names.trees):
+        return "trees that do not have one root each"
+    missing = _ints(op.nodes_missing_value_tracks_true or (0,) * len(trees)) != 0
+    features[~inner] = mode[~inner] = 0
+    nodes = features, values, mode, missing, children
+    return _made(nodes, roots, (leaves, _ints(leaf_targets), weights), targets)
+
+
+# ── inner nodes and leaves ───────────────────────────────────────────────────────────────────────
+
+
+def _newest(op: TreeEnsemble) -> Forest | str:
+    """Build a forest of TreeEnsemble; a member test is a chain of equalities."""
+    modes = op.nodes_modes.array.ravel().astype(np.int64)
+    if not ((modes >= 0) & (modes <= MEMBER)).all():
+        return f"nodes_modes with {modes[(modes < 0) | (modes > MEMBER)][0]}"
+    sets = list(_sets(op))
+    tests = np.flatnonzero(modes == MEMBER)
+    if len(sets) < len(tests):
+        return "fewer sets in membership_values than nodes that test for a member"
+    lengths = np.ones(len(modes), np.int64)
+    lengths[tests] = [len(members) for members in sets[: len(tests)]]
+    heads = np.cumsum(lengths) - lengths
+    inner, leaves = int(lengths.sum()), len(op.leaf_targetids)
+    count = inner + leaves
+    source = np.repeat(np.arange(len(modes)), lengths)
+    value = op.nodes_splits.array.ravel().astype(np.float64)[source]
+    for test, members in zip(tests, sets, strict=False):
+        value[heads[test] : heads[test] + len(members)] = members
+    flags = op.nodes_missing_value_tracks_true or (0,) * len(modes)
+    children = np.tile(np.arange(count), (2, 1))
+    sides = (
+        (op.nodes_falseleafs, op.nodes_falsenodeids),
+        (op.nodes_trueleafs, op.nodes_truenodeids),
+    )
+    for side, (is_leaf, ids) in zip(children, sides, strict=True):
+        ends = _ends(_ints(is_leaf) != 0, _ints(ids), heads, inner, leaves)
+        if ends is None:
+            return "a branch or a root that leads nowhere"
+        side[:inner] = ends[source]
+    chained = np.arange(inner) != (heads + lengths - 1)[source]
+    children[0, :inner][chained] = np.flatnonzero(chained) + 1
+    given = _ints(op.tree_roots)
+    roots = _ends(np.zeros(len(given), bool), given, heads, inner, leaves)
+    if roots is None or not len(roots):
+        return "a branch or a root that leads nowhere"
+    nodes = (
+        _padded(_ints(op.nodes_featureids)[source], leaves),
+        _padded(value, leaves),
+        _padded(np.where(modes == MEMBER, EQUAL, modes)[source], leaves),
+        _padded((_ints(flags) != 0)[source], leaves),
+        children,
+    )
+    weights = op.leaf_weights.array.ravel().astype(np.float64)
+    parts = np.arange(inner, count), _ints(op.leaf_targetids), weights
+    return _made(nodes, roots, parts, op.n_targets or 1)
+
+
+def _ends(is_leaf: Array, ids: Array, heads: Array, inner: int, leaves: int) -> Array | None:
+    """Return the nodes that ids of leaves and of inner nodes stand for, or None."""
+    if not ((ids >= 0) & (ids < np.where(is_leaf, leaves, len(heads)))).all():
+        return None
+    found = inner + ids
+    found[~is_leaf] = heads[ids[~is_leaf]]
+    return found
+
+
+def _padded(nodes: Array, leaves: int) -> Array:
+    return np.concatenate([nodes, np.zeros(leaves, nodes.dtype)])
+
+
+def _sets(op: TreeEnsemble) -> Iterator[list[float]]:
+    """Yield the sets of `membership_values`, each ended by NaN; an empty one holds just that."""
+    if op.membership_values is not None:
+        values = op.membership_values.array.ravel()
+        for part in np.split(values, np.flatnonzero(np.isnan(values)) + 1)[:-1]:
+            yield part[:-1].tolist() or part.tolist()
+
+
+# ── forests ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _made(
+    nodes: tuple[Array, Array, Array, Array, Array],
+    roots: Array,
+    parts: tuple[Array, Array, Array],
+    targets: int,
+) -> Forest | str:
+    """Return the forest, or what is wrong with it.
+
+    Args:
+        nodes: feature, value, mode, missing and children.
+        roots: one per tree.
+        parts: leaf, target and weight, in parallel.
+        targets: how many there are.
+    """
+    feature, value, mode, missing, children = nodes
+    depth, reached = _levels(children, roots)
+    if depth >= len(feature):
+        return "a tree whose branches meet in a circle"
+    if reached < len(feature):
+        return "nodes that no root leads to"
+    leaf, target, weight = parts
+    outside = (target < 0) | (target >= targets)
+    if outside.any():
+        return f"a leaf of target {target[outside][0]}, of {targets}"
+    keys, which = np.unique(leaf * targets + target, return_inverse=True)
+    sums = np.zeros(len(keys))
+    np.add.at(sums, which, weight)
+    return Forest(
+        feature.astype(np.int32),
+        value,
+        mode.astype(np.int8),
+        missing,
+        children.astype(np.int32),
+        roots.astype(np.int32),
+        depth,
+        targets,
+        np.searchsorted(keys, np.arange(len(feature) + 1) * targets),
+        (keys % targets).astype(np.int32),
+        sums,
+    )
+
+
+def _levels(children: Array, roots: Array) -> tuple[int, int]:
+    """Return the number of levels below the roots, and of the nodes that they lead to.
+
+    Where branches meet in a circle there are more levels than nodes.
+    """
+    level, depth = np.unique(roots), -1
+    reached = np.zeros(children.shape[1], bool)
+    while level.size and depth < len(reached):
+        reached[level] = True
+        below = children[:, level]
+        level, depth = np.unique(below[below != level]), depth + 1
+    return depth, int(reached.sum())
+
+
+def in_breadth(forest: Forest) -> tuple[Array, Array] | None:
+    """Return nodes tree by tree and level by level, children side by side, and the trees' begins.
+
+    A node comes behind its false sibling; None where a node has two parents, so that there is no
+    such order.
+    """
+    level, tree = forest.roots, np.arange(len(forest.roots))
+    nodes: list[Any] = []
+    trees: list[Any] = []
+    left = len(forest.feature)
+    is_leaf = forest.is_leaf
+    while level.size:
+        left -= len(level)
+        if left < 0:
+            return None
+        nodes.append(level)
+        trees.append(tree)
+        inner = ~is_leaf[level]
+        level, tree = forest.children[:, level[inner]].T.ravel(), np.repeat(tree[inner], 2)
+    whole, owner = np.concatenate(nodes), np.concatenate(trees)
+    order = np.argsort(owner, kind="stable")
+    return whole[order], np.searchsorted(owner[order], np.arange(len(forest.roots)))

@@ -1,0 +1,5 @@
+"""Sizes that grow, in buckets: see `rewriting`."""
+
+from .rewriting import Bucket, bucketed
+
+__all__ = ["Bucket", "bucketed"]

@@ -1,0 +1,149 @@
+"""Sequences whose elements are known one by one become the tensors that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.types import TensorType
+from ..ops.movement import Concat, Split
+from ..ops.sequence import (
+    ConcatFromSequence,
+    SequenceAt,
+    SequenceConstruct,
+    SequenceEmpty,
+    SequenceErase,
+    SequenceInsert,
+    SequenceLength,
+    SplitToSequence,
+)
+from ..ops.shape import Identity, Squeeze, Unsqueeze
+from ..ops.shapes import normalize_axis
+from .driver import Context
+from .editing import Builder, dtype_of, rank_of
+
+#: Parts into which a tensor is cut at most.
+PARTS = 1 << 10
+_READERS = (SequenceAt, SequenceLength, ConcatFromSequence, SequenceInsert, SequenceErase)
+#: What is known of a sequence: its elements in order.
+Elements = tuple[Value, ...]
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Let the readers of an element, of the length or of all elements joined read tensors."""
+    known: dict[Value, Elements] = {}
+    for node in list(graph.nodes):
+        if isinstance(node.op, SplitToSequence):
+            if not _is_taken_apart(graph, node.output):
+                continue
+            parts = _split(graph, node, node.op)
+            if parts is not None:
+                known[node.output] = parts
+                yield f"Split makes the {len(parts)} elements of '{node.output.name}'"
+            continue
+        elements = _elements(node, known)
+        if elements is not None:
+            known[node.output] = elements
+            continue
+        found = _read(graph, node, known)
+        if found is not None:
+            graph.replace(node, (found,))
+            yield f"{node.kind} '{node.name}' reads a sequence whose elements are known"
+
+
+def _elements(node: Node, known: dict[Value, Elements]) -> Elements | None:
+    """Return the elements of the sequence that a node makes, if they are known."""
+    op, given = node.op, [value for value in node.inputs if value is not None]
+    if isinstance(op, SequenceEmpty):
+        return ()
+    if isinstance(op, SequenceConstruct):
+        return tuple(given)
+    source = known.get(given[0]) if given else None
+    if source is None:
+        return None
+    if isinstance(op, Identity):
+        return source
+    if isinstance(op, SequenceInsert):
+        at = _place(given[2], len(source), len(source)) if len(given) > 2 else len(source)
+        return None if at is None else (*source[:at], given[1], *source[at:])
+    if isinstance(op, SequenceErase):
+        last = len(source) - 1
+        at = _place(given[1], last, len(source)) if len(given) > 1 else last
+        return None if at is None or at < 0 else (*source[:at], *source[at + 1 :])
+    return None
+
+
+def _place(position: Value, maximum: int, length: int) -> int | None:
+    """Return a position from the front, -length to `maximum`; None where it is not known or not."""
+    if position.data is None:
+        return None
+    at = int(position.data.reshape(-1)[0])
+    return at % length if -length <= at < 0 else at if 0 <= at <= maximum else None
+
+
+def _read(graph: Graph, node: Node, known: dict[Value, Elements]) -> Value | None:
+    """Return what a node reads of a sequence, or None."""
+    source = node.inputs[0] if node.inputs else None
+    elements = known.get(source) if source is not None else None
+    if elements is None:
+        return None
+    op, build = node.op, Builder(graph, node, origin=(node,))
+    if isinstance(op, SequenceAt):
+        position = node.inputs[1]
+        at = None if position is None else _place(position, len(elements) - 1, len(elements))
+        return None if at is None else elements[at]
+    if isinstance(op, SequenceLength):
+        return build.constant(np.array(len(elements), np.int64))
+    if isinstance(op, ConcatFromSequence) and elements:
+        return _joined(build, op, elements)
+    return None
+
+
+def _joined(build: Builder, op: ConcatFromSequence, elements: Elements) -> Value | None:
+    ranks = {rank_of(value) for value in elements}
+    rank = ranks.pop()
+    if rank is None or ranks or len({dtype_of(value) for value in elements}) != 1:
+        return None
+    axis = normalize_axis(op.axis, rank + op.new_axis)
+    if op.new_axis:
+        axes = build.integers((axis,))
+        elements = tuple(build(Unsqueeze(), value, axes) for value in elements)
+    return build(Concat(axis=axis), *elements)
+
+
+def _is_taken_apart(graph: Graph, sequence: Value) -> bool:
+    """Whether nobody but the nodes of this pass reads a sequence."""
+    is_read = all(isinstance(node.op, _READERS) for node in sequence.consumers)
+    return bool(sequence.consumers) and is_read and not graph.is_output(sequence)
+
+
+def _split(graph: Graph, node: Node, op: SplitToSequence) -> Elements | None:
+    """Return the parts of a tensor, made by a Split, where their sizes are known."""
+    x, split = (*node.inputs, None)[:2]
+    if x is None or not isinstance(x.type, TensorType) or not x.type.shape:
+        return None
+    axis = normalize_axis(op.axis, len(x.type.shape))
+    length = x.type.shape[axis]
+    if not isinstance(length, int) or (split is not None and split.data is None):
+        return None
+    sizes = _sizes(length, None if split is None else split.data)
+    if not 0 < len(sizes) <= PARTS or sum(sizes) != length or min(sizes) < 0:
+        return None
+    build = Builder(graph, node, origin=(node,))
+    parts = build.node(Split(axis=axis), x, build.integers(sizes), outputs=len(sizes)).outputs
+    if split is None and not op.keepdims:
+        axes = build.integers((axis,))
+        return tuple(build(Squeeze(), part, axes) for part in parts)
+    return parts
+
+
+def _sizes(length: int, split: object) -> list[int]:
+    if split is None:
+        return [1] * length
+    given = np.asarray(split)
+    if given.ndim:
+        return given.tolist()
+    size = max(1, int(given))
+    return [min(size, length - first) for first in range(0, length, size)]

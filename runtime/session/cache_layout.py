@@ -1,0 +1,398 @@
+"""What a decoder takes and gives: token ids, masks, positions, and caches with their names.
+
+Exporters have no common interface. What each input is for is told by its name, which output goes
+back into which input by what is left of their names, and which axis of a cache has the positions by
+its declared sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+from ..errors import ModelError, UnsupportedError, did_you_mean
+from ..ir.dtypes import FLOATS, DType
+from ..ir.graph import Graph, Value
+from ..ir.types import Dim, TensorType
+from ..ops.elementwise import Cast, Sub
+from ..ops.gather import TensorScatter
+from ..ops.movement import Concat, Pad
+from ..ops.reduce import ReduceSum
+from ..ops.shape import Identity, Shape
+from .io_types import TensorInfo
+
+#: What an input is for, besides caches.
+Role = Literal[
+    "ids",
+    "embeddings",
+    "mask",
+    "positions",
+    "cache_positions",
+    "past_length",
+    "total_length",
+    "last_key",
+    "use_cache",
+    "logits_to_keep",
+    "token_types",
+]
+#: Where sequences that are shorter than others of their batch are filled up.
+Padding = Literal["left", "right"]
+
+#: By the names that exporters write.
+ROLES: Mapping[str, Role] = {
+    "input_ids": "ids",
+    "decoder_input_ids": "ids",
+    "ids": "ids",
+    "tokens": "ids",
+    "inputs_embeds": "embeddings",
+    "attention_mask": "mask",
+    "position_ids": "positions",
+    "cache_position": "cache_positions",
+    "past_sequence_length": "past_length",
+    "past_seq_len": "past_length",
+    "total_sequence_length": "total_length",
+    "total_seq_len": "total_length",
+    "seqlens_k": "last_key",
+    "use_cache_branch": "use_cache",
+    "num_logits_to_keep": "logits_to_keep",
+    "logits_to_keep": "logits_to_keep",
+    "token_type_ids": "token_types",
+}
+#: Inputs of decoders that read what an encoder has made of something else.
+_FROM_ENCODERS = ("encoder_hidden_states", "encoder_attention_mask", "encoder_outputs")
+#: Parts of names that tell past from present, or say that it is a cache.
+_SIDES = re.compile(r"past|present|key_values|caches?|inputs?|outputs?|new|next|prev|in|out")
+
+
+@dataclass(frozen=True, slots=True)
+class CachePair:
+    """A tensor that a step takes and, longer or changed, gives to the next one.
+
+    Attributes:
+        past: the input.
+        present: the output.
+        dtype: of both.
+        shape: of the input, with the batch first; its symbols are those that the file declares, but
+            for those whose sizes the graph tells.
+        axis: that of the positions; None for a state that has none, such as that of a convolution.
+        grows: whether the output has the new positions behind those of the input; otherwise both
+            are one buffer of a fixed size.
+        window: least number of positions that the buffer has room for, where older ones leave it.
+    """
+
+    past: str
+    present: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+    axis: int | None
+    grows: bool
+    window: int | None = None
+
+    @property
+    def room(self) -> int | None:
+        """Number of positions of a buffer whose size the file gives; None for others."""
+        size = None if self.axis is None else self.shape[self.axis]
+        return size if isinstance(size, int) else None
+
+    def sizes(self, batch: int, length: int) -> tuple[int, ...]:
+        """Return the shape for so many sequences and positions; fixed sizes stay."""
+        return tuple(
+            batch if i == 0 else size if isinstance(size, int) else length
+            for i, size in enumerate(self.shape)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayout:
+    """The inputs and outputs of a decoder by what they are for.
+
+    Attributes:
+        inputs: the inputs that are no caches.
+        logits: scores of the next token, [batch, length, vocabulary] or [batch, vocabulary].
+        caches: every pair of past and present, in the order of the inputs.
+        padding: the side on which shorter sequences are filled up; None where the model takes no
+            mask, and all have to be equally long.
+    """
+
+    inputs: Mapping[Role, TensorInfo]
+    logits: TensorInfo
+    caches: tuple[CachePair, ...] = ()
+    padding: Padding | None = None
+
+    @property
+    def room(self) -> int | None:
+        """Greatest number of positions that the file itself gives the caches; None for any."""
+        rooms = [c.room for c in self.caches if c.room is not None and not c.grows]
+        mask = self.inputs.get("mask")
+        if mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int):
+            rooms.append(mask.shape[-1])
+        return min(rooms, default=None)
+
+    @property
+    def can_pad(self) -> bool:
+        """Whether sequences of a batch may be of several lengths.
+
+        GroupQueryAttention takes padding in a prompt, which is as long as the mask; one of a fixed
+        length says that there is more.
+        """
+        mask = self.inputs.get("mask")
+        is_fixed = mask is not None and mask.shape is not None and isinstance(mask.shape[-1], int)
+        return self.padding == "left" or (self.padding == "right" and not is_fixed)
+
+    @property
+    def step(self) -> int | None:
+        """Number of tokens that the model reads at a time; None for any."""
+        ids = self.inputs.get("ids")
+        size = ids.shape[1] if ids is not None and ids.shape is not None else None
+        return size if isinstance(size, int) else None
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether the caches have every position, so that later ones can be forgotten."""
+        return all(each.axis is not None and each.window is None for each in self.caches)
+
+    @classmethod
+    def of(
+        cls, graph: Graph, *, file: str | None = None, pairs: Mapping[str, str] | None = None
+    ) -> DecoderLayout:
+        """Return the layout of a decoder.
+
+        Args:
+            graph: as it was read.
+            file: where it comes from, for errors.
+            pairs: the output for each cache among the inputs, where names do not tell.
+
+        Raises:
+            UnsupportedError: it reads what an encoder gives.
+            ModelError: it is no decoder; names the input or output that does not fit, and the file.
+        """
+        return _Reader(graph, file, pairs or {}).read()
+
+
+class _Reader:
+    """Reads the layout of one graph."""
+
+    def __init__(self, graph: Graph, file: str | None, pairs: Mapping[str, str]) -> None:
+        self._graph, self._file, self._pairs = graph, file, pairs
+        self._values = {value.name: value for value in graph.inputs}
+        self._inputs = {v.name: TensorInfo.of(v) for v in graph.inputs}
+        self._outputs = {n: TensorInfo.of(v, n) for n, v in graph.outputs.items()}
+
+    def read(self) -> DecoderLayout:
+        for name in _FROM_ENCODERS:
+            if name in self._inputs:
+                raise UnsupportedError(
+                    f"{self._file or 'the model'}: input '{name}': this is the decoder of an "
+                    "encoder-decoder",
+                    remedy="run encoder and decoder with tercet.load; see examples/generate.py for "
+                    "the loop",
+                )
+        known = [name for name in self._inputs if name.lower() in ROLES]
+        roles: dict[str, Role] = {name: ROLES[name.lower()] for name in known}
+        partners = self._partners([name for name in self._inputs if name not in roles])
+        rest = [name for name in self._inputs if name not in roles and name not in partners]
+        if "ids" not in roles.values() and "embeddings" not in roles.values():
+            taken = [name for name in rest if _is_ids(self._inputs[name])]
+            if len(taken) != 1:
+                raise self._error(
+                    "it has no input of token ids, int64[batch,length]; a decoder calls it "
+                    f"input_ids (inputs: {', '.join(map(str, self._inputs.values()))})"
+                )
+            roles[taken[0]] = "ids"
+            rest.remove(taken[0])
+        if rest:
+            raise self._error(
+                "nothing is known to be fed to it: it is neither token ids, a mask or positions, "
+                "nor a cache with an output of the same name but for past and present "
+                f"(outputs: {', '.join(self._outputs)}); name the pairs of caches where they are "
+                "called otherwise",
+                rest[0],
+            )
+        caches = _windowed([self._pair(past, present) for past, present in partners.items()])
+        inputs: dict[Role, TensorInfo] = {r: self._inputs[name] for name, r in roles.items()}
+        logits = self._logits({*partners.values()})
+        return DecoderLayout(inputs, logits, caches, self._padding(inputs))
+
+    def _error(self, reason: str, name: str = "", kind: str = "input") -> ModelError:
+        where = f"{kind} '{name}'" if name else None
+        return ModelError(reason, file=self._file, where=where)
+
+    # ── pairs ────────────────────────────────────────────────────────────────────────────────
+
+    def _partners(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the output for each input that is a cache."""
+        for past, present in self._pairs.items():
+            for name, known, kind in (
+                (past, self._inputs, "input"),
+                (present, self._outputs, "output"),
+            ):
+                if name not in known:
+                    hint = did_you_mean(name, known)
+                    raise self._error(f"the model has no such {kind}{hint}", name, kind)
+        found: dict[str, str] = {}
+        presents = _by_core(n for n in self._outputs if n not in self._pairs.values())
+        pasts = _by_core(name for name in names if name not in self._pairs)
+        for name in names:
+            if name in self._pairs:
+                found[name] = self._pairs[name]
+                continue
+            core = _core(name)
+            same = presents.get(core, [])
+            if not same or _is_ids(self._inputs[name]):
+                continue
+            if len(same) > 1 or len(pasts[core]) > 1:
+                raise self._error(
+                    f"several tensors go by this name but for past and present: "
+                    f"{', '.join(pasts[core] + same)}; name the pairs of caches",
+                    name,
+                )
+            found[name] = same[0]
+        return found
+
+    def _pair(self, past: str, present: str) -> CachePair:
+        before, after = self._inputs[past], self._outputs[present]
+        if before.dtype is None or before.shape is None or after.shape is None:
+            raise self._error("a cache must be a tensor of a declared rank", past)
+        if before.dtype != after.dtype or len(before.shape) != len(after.shape):
+            raise self._error(f"it does not go together with its result {after}", past)
+        proven = _proven(self._values[past], len(before.shape))
+        shape = tuple(b if a is None else a for a, b in zip(proven, before.shape, strict=True))
+        axis = self._axis(before, after, shape)
+        if axis is None:
+            return CachePair(past, present, before.dtype, shape, None, grows=False)
+        grows = before.shape[axis] is None or after.shape[axis] != before.shape[axis]
+        window = None if grows else _window(self._values[past], axis)
+        return CachePair(past, present, before.dtype, shape, axis, grows, window)
+
+    def _axis(self, before: TensorInfo, after: TensorInfo, shape: tuple[Dim, ...]) -> int | None:
+        """Return the axis of the positions."""
+        sizes = before.shape or ()
+        free = [i for i, size in enumerate(shape) if i > 0 and not isinstance(size, int)]
+        if len(free) > 1:
+            changing = [i for i in free if (after.shape or ())[i] != sizes[i]]
+            free = changing if len(changing) == 1 else free
+        if len(free) > 1:
+            raise self._error(
+                f"{before} has {len(free)} axes of unknown sizes; only that of the positions may "
+                "be open",
+                before.name,
+            )
+        if free:
+            return free[0]
+        is_attention = {"k", "v", "key", "value"} & {*_core(before.name)}
+        return 2 if is_attention and len(sizes) == 4 else None
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────────
+
+    def _logits(self, presents: set[str]) -> TensorInfo:
+        if "logits" in self._outputs:
+            return self._outputs["logits"]
+        found = [
+            each
+            for name, each in self._outputs.items()
+            if name not in presents and each.dtype in FLOATS and len(each.shape or ()) in (2, 3)
+        ]
+        if len(found) != 1:
+            raise self._error(
+                "it has no output of logits, float[batch,length,vocabulary] "
+                f"(outputs: {', '.join(map(str, self._outputs.values()))})"
+            )
+        return found[0]
+
+    def _padding(self, inputs: Mapping[Role, TensorInfo]) -> Padding | None:
+        """Return where padding goes: in front, unless only the number of tokens counts."""
+        if "last_key" in inputs:
+            return "right"
+        mask = inputs.get("mask")
+        if mask is None:
+            return None
+        if mask.shape is not None and len(mask.shape) != 2:
+            raise self._error(f"{mask}: a mask must be [batch, length]", mask.name)
+        readers = [node for value in _through(self._values[mask.name]) for node in value.consumers]
+        counted = any(isinstance(node.op, ReduceSum) for node in readers)
+        others = [n for n in readers if not isinstance(n.op, ReduceSum | Shape | Cast | Identity)]
+        return "right" if counted and not others else "left"
+
+
+def _windowed(caches: Iterable[CachePair]) -> tuple[CachePair, ...]:
+    """Return the caches with the window of one for all that are as long."""
+    windows = {each.shape[each.axis]: each.window for each in caches if each.axis and each.window}
+    return tuple(
+        each
+        if each.axis is None or each.grows
+        else replace(each, window=windows.get(each.shape[each.axis]))
+        for each in caches
+    )
+
+
+def _is_ids(info: TensorInfo) -> bool:
+    return info.dtype is not None and info.dtype.kind == "i" and len(info.shape or ()) == 2
+
+
+def _core(name: str) -> tuple[str, ...]:
+    """Return what a cache's name says besides past and present: ``("0", "key")``."""
+    kept = _SIDES.sub(lambda m: "" if _is_word(name, m) else m[0], name.lower())
+    return tuple(sorted(part for part in re.split(r"[^a-z0-9]+", kept) if part))
+
+
+def _is_word(text: str, match: re.Match[str]) -> bool:
+    around = text[match.start() - 1 : match.start()] + text[match.end() : match.end() + 1]
+    return not any(c.isalpha() for c in around)
+
+
+def _by_core(names: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        found.setdefault(_core(name), []).append(name)
+    return found
+
+
+def _through(value: Value) -> Iterator[Value]:
+    """Yield a value and what is the same in another dtype."""
+    yield value
+    for node in value.consumers:
+        if isinstance(node.op, Cast | Identity):
+            yield from _through(node.outputs[0])
+
+
+def _proven(past: Value, rank: int) -> tuple[int | None, ...]:
+    """Return the sizes of a cache that follow from what is written into it, by axis."""
+    sizes: list[int | None] = [None] * rank
+    values = [past]
+    for value in values:
+        for node in value.consumers:
+            axis, others = None, []
+            if isinstance(node.op, Pad | Cast | Identity):
+                values.append(node.outputs[0])
+            elif isinstance(node.op, TensorScatter) and node.inputs[0] is value:
+                axis, others = node.op.axis % rank, [node.inputs[1]]
+            elif isinstance(node.op, Concat):
+                axis, others = node.op.axis % rank, [v for v in node.inputs if v is not value]
+            for other in others:
+                type_ = None if other is None else other.type
+                shape = type_.shape if isinstance(type_, TensorType) else None
+                if shape is None or len(shape) != rank:
+                    continue
+                for i, size in enumerate(shape):
+                    if i not in (0, axis) and isinstance(size, int):
+                        sizes[i] = size
+    return tuple(sizes)
+
+
+def _window(past: Value, axis: int) -> int | None:
+    """Return how many positions a buffer must hold from which older ones are dropped.
+
+    That is how sliding windows are written (`importers.onnx.contrib.window`): the number of
+    positions that are dropped at a time is the buffer's size less the window's, and one more.
+    """
+    for node in past.consumers:
+        if isinstance(node.op, Shape) and (node.op.start, node.op.end) == (axis, axis + 1):
+            for reader in node.outputs[0].consumers:
+                room, rest = (*reader.inputs, None)[:2]
+                if isinstance(reader.op, Sub) and room is node.outputs[0] and rest is not None:
+                    data = rest.data
+                    if data is not None and data.size == 1:
+                        return cast("int", data.item()) + 1
+    return None

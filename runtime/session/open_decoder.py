@@ -1,0 +1,52 @@
+"""Which implementation decodes a model step by step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+from ..errors import InputError, PerformanceWarning, UnsupportedError
+from ..plan.host import HOST
+from .cache_layout import DecoderLayout
+from .decoding import Decoder, Embed, PlainDecoder
+from .model import Model
+from .static_cache import StaticCacheDecoder
+
+
+def open_decoder(
+    model: Model,
+    *,
+    batch: int = 1,
+    capacity: int | None = None,
+    pairs: Mapping[str, str] | None = None,
+    embed: Embed | None = None,
+) -> Decoder:
+    """Return a decoder with empty caches for a model.
+
+    Args:
+        model: stays the caller's, who closes it after the decoder.
+        batch: number of sequences.
+        capacity: greatest number of positions; as many as memory holds, or as the file says, where
+            None.
+        pairs: outputs by the caches among the inputs that they go back into; see `DecoderLayout`.
+        embed: what the model is fed in place of ids, where it takes ``inputs_embeds``.
+
+    Raises:
+        ModelError, UnsupportedError: the model is no decoder; see `DecoderLayout.of`.
+        InputError: `batch` or `capacity` does not fit the model.
+    """
+    layout = DecoderLayout.of(model.imported, file=model.source.file, pairs=pairs)
+    if "embeddings" in layout.inputs and embed is None:
+        raise InputError(
+            f"input '{layout.inputs['embeddings'].name}': the model takes no token ids, but what "
+            "another one makes of them (embed_tokens.onnx)"
+        )
+    if model.backends[0].device is HOST or not layout.caches:
+        return PlainDecoder(model, layout, batch, capacity, embed)
+    try:
+        return StaticCacheDecoder(model, layout, batch, capacity, embed)
+    except UnsupportedError as error:
+        reason = f"the caches go from run to run: {error}"
+        text = f"{model.source.file}: {reason}" if model.source.file else reason
+        warnings.warn(text, PerformanceWarning, stacklevel=2)
+        return PlainDecoder(model, layout, batch, capacity, embed)

@@ -1,0 +1,268 @@
+"""Graphs in buckets give what onnxruntime gives for true sizes, whatever lies in the padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+from onnx.parser import parse_model
+
+import tercet
+from tercet.backends.numpy import NumpyBackend, evaluate
+from tercet.runtime.ir.grown import Grown
+from tercet.runtime.ir.infer import specialise
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.options import Options
+from tercet.runtime.passes.bucketing import Bucket, bucketed
+from tercet.runtime.session.model import Model
+
+ROOM = 16
+FIRST = 3
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+#: What is fed behind the true end of an axis: large, but with a finite sum.
+GARBAGE = 1e30
+
+
+def model(text: str) -> ModelProto:
+    return parse_model(HEAD + text)
+
+
+#: One graph each, of an input x [2, n, 3] and i [2, n] unless it says otherwise.
+GRAPHS = {
+    "sums": "ReduceSum <keepdims = 0> (x, axis)",
+    "sums of all": "ReduceSum <keepdims = 0> (x)",
+    "means": "ReduceMean <keepdims = 0> (x, axis)",
+    "means of all": "ReduceMean <keepdims = 0> (x)",
+    "greatest": "ReduceMax (x, axis)",
+    "least": "ReduceMin (x, axis)",
+    "products": "ReduceProd (x, axis)",
+    "norms": "ReduceL2 (x, axis)",
+    "logarithms of sums": "ReduceLogSumExp (x, axis)",
+    "softmax": "Softmax <axis = 1> (x)",
+    "softmax of rows": "Softmax <axis = 2> (x)",
+    "hardmax": "Hardmax <axis = 1> (x)",
+    "first of the greatest": "ArgMax <axis = 1> (x)",
+    "first of the least": "ArgMin <axis = 1> (x)",
+    "running sums": "CumSum (x, one)",
+    "running sums backwards": "CumSum <reverse = 1> (x, one)",
+    "appended": "Concat <axis = 1> (x, tail)",
+    "put in front": "Concat <axis = 1> (tail, x)",
+    "joined": "Concat <axis = 1> (x, tail, x, tail)",
+    "transposed": "Transpose <perm = [1, 0, 2]> (x)",
+    "the last": "Slice (x, minus, far, axis)",
+    "all but the first": "Slice (x, axis, far, axis)",
+    "all but the last": "Slice (x, zero, minus, axis)",
+    "the first two": "Slice (x, zero, two, axis)",
+    "padded": "Pad (x, widths, fill)",
+    "of one": "Gather <axis = 1> (x, last)",
+}
+MORE = {
+    "products over positions": "t = Transpose <perm = [0, 2, 1]> (x)\n y = MatMul (t, x)",
+    "products of positions": "t = Transpose <perm = [0, 2, 1]> (x)\n y = MatMul (x, t)",
+    "counted": """s = Shape <start = 1, end = 2> (x)
+        f = Cast <to = 1> (s)
+        y = Mul (x, f)""",
+    "a table by positions": """s = Shape <start = 1, end = 2> (x)
+        n = Squeeze (s)
+        r = Range (nought, n, step)
+        c = Gather (table, r)
+        y = Add (x, c)""",
+    "flat and back": """s = Constant <value_ints = [-1, 3]> ()
+        f = Transpose <perm = [1, 0, 2]> (x)
+        t = Reshape (f, s)
+        h = Shape (f)
+        y = Reshape (t, h)""",
+    "merged behind another axis": "y = Reshape (x, minus)",
+    "parted elsewhere": """t = Transpose <perm = [0, 2, 1]> (x)
+        h = Constant <value_ints = [3, -1, 2]> ()
+        y = Reshape (t, h)""",
+    "broadcast": """h = Shape (x)
+        y = Expand (row, h)""",
+    "filled": """h = Shape (x)
+        c = ConstantOfShape (h)
+        y = Add (c, x)""",
+    "triangles": """t = Transpose <perm = [0, 2, 1]> (x)
+        m = MatMul (x, t)
+        y = Trilu <upper = 0> (m)""",
+    "the greatest three": """y, places = TopK <axis = 1> (x, three)""",
+    "the rows behind a window": """s = Shape <start = 1, end = 2> (x)
+        b = Sub (s, two)
+        y = Slice (x, b, far, axis)""",
+    "rows of a table from a place on": """s = Shape <start = 1, end = 2> (x)
+        e = Add (s, two)
+        y = Slice (table, s, e, zero)""",
+}
+CONSTANTS = """<int64[1] axis = {1}, int64 one = {1}, int64[1] zero = {0}, int64[1] two = {2},
+    int64[1] three = {3}, int64[1] minus = {-1}, int64[1] far = {9223372036854775807},
+    int64 last = {-1}, int64 nought = {0}, int64 step = {1}, float fill = {2.5},
+    int64[6] widths = {0, 0, 0, 0, 2, 0}, float[1, 1, 3] row = {1.5, 2.5, 3.5},
+    float[2, 2, 3] tail = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+    float[14, 3] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
+    21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41}>"""
+
+
+def graph(name: str) -> ModelProto:
+    body = MORE.get(name) or f"y = {GRAPHS[name]}"
+    return model(f"g (float[2,n,3] x) => (y) {CONSTANTS} {{ {body} }}")
+
+
+def bucket_of(proto: ModelProto, types: Mapping[str, TensorType]) -> Bucket:
+    with tercet.load(proto) as loaded:
+        return bucketed(specialise(loaded.graph, types), ROOM)
+
+
+def run_padded(bucket: Bucket, feeds: Mapping[str, Array], count: int) -> dict[str, Array]:
+    """Run a bucket on the reference, garbage behind the end of every axis that grows."""
+    padded: dict[str, Array] = {bucket.count: np.array([count], np.int64)}
+    for value in bucket.graph.inputs:
+        if value.name in feeds:
+            type_, data = value.tensor, feeds[value.name]
+            fill = GARBAGE if type_.dtype.kind == "f" else 77
+            padded[value.name] = np.full(type_.dims, fill, type_.dtype)
+            padded[value.name][tuple(map(slice, data.shape))] = data
+    with Model(bucket.graph, [NumpyBackend()], Options(), evaluate) as reference:
+        found = reference.run(padded)
+    cut = {}
+    for name, type_ in bucket.outputs.items():
+        sizes = (s.first + s.step * count if isinstance(s, Grown) else s for s in type_.shape or ())
+        cut[name] = found[name][tuple(map(slice, sizes))]
+    return cut
+
+
+@pytest.mark.parametrize("name", [*GRAPHS, *MORE])
+def test_padding_is_not_seen(name: str) -> None:
+    proto = graph(name)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    grown = Grown(FIRST, 1, 10)
+    bucket = bucket_of(proto, {"x": TensorType(np.dtype(np.float32), (2, grown, 3))})
+    assert all(value.tensor.is_static for node in bucket.graph.nodes for value in node.outputs)
+    for count in (0, 1, 6):
+        rng = np.random.default_rng(count)
+        feeds = {"x": rng.standard_normal((2, FIRST + count, 3)).astype(np.float32)}
+        found = run_padded(bucket, feeds, count)
+        wanted = session.run(None, feeds)
+        for each, right in zip(found.values(), wanted, strict=False):
+            np.testing.assert_allclose(each, np.asarray(right), rtol=2e-6, atol=2e-6)
+
+
+#: What has no place in a bucket, and a part of the reason.
+REFUSED = {
+    "merged axes that both grow": (
+        "t = Transpose <perm = [0, 2, 1]> (x)\n m = MatMul (x, t)\n y = Reshape (m, minus)",
+        "is not known",
+    ),
+    "the last of equal ones": ("y = ArgMax <axis = 1, select_last_index = 1> (x)", "last of equal"),
+    "places of non-zeros": ("y = NonZero (x)", "nobody says"),
+    "an axis repeated": (
+        "r = Constant <value_ints = [1, 2, 1]> ()\n y = Tile (x, r)",
+        "repeats an axis",
+    ),
+    "numbers that are drawn by position": (
+        "half = Constant <value_float = 0.5> ()\n on = Cast <to = 9> (half)\n"
+        "y = Dropout <seed = 1> (x, half, on)",
+        "draws numbers",
+    ),
+    "a sequence": ("y = SequenceConstruct (x, x)", "sequence"),
+    "mirrored": ('y = Pad <mode = "reflect"> (x, widths)', "pads the front"),
+    "normalized over positions": (
+        "t = Transpose <perm = [0, 2, 1]> (x)\n y = LpNormalization <axis = 2> (t)",
+        "nobody says",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_bucket_says_why(name: str) -> None:
+    body, reason = REFUSED[name]
+    proto = model(f"g (float[2,n,3] x) => (y) {CONSTANTS} {{ {body} }}")
+    grown = Grown(FIRST, 1, ROOM - FIRST)
+    with pytest.raises(tercet.UnsupportedError, match=reason):
+        bucket_of(proto, {"x": TensorType(np.dtype(np.float32), (2, grown, 3))})
+
+
+def test_sizes_that_grow_by_several_have_multiples_of_room() -> None:
+    proto = graph("sums")
+    bucket = bucket_of(proto, {"x": TensorType(np.dtype(np.float32), (2, Grown(5, 2), 3))})
+    assert bucket.graph.inputs[0].tensor.dims == (2, 2 * ROOM, 3)
+    assert bucket.most == ROOM - 3
+
+
+#: Steps of attention over a past [1, 2, p, 4]: what is declared before them, and the nodes.
+ATTENTIONS = {
+    "a past": ("", "y, pk, pv = Attention (q, k, v, , past_k, past_v)"),
+    "a causal past": ("", "y, pk, pv = Attention <is_causal = 1> (q, k, v, , past_k, past_v)"),
+    "joined heads": (
+        "",
+        """t = Transpose <perm = [0, 2, 1, 3]> (q)
+        r = Reshape (t, rows)
+        y, pk, pv = Attention <q_num_heads = 4, kv_num_heads = 2>
+            (r, k3, v3, , past_k, past_v)""",
+    ),
+    "keys that are joined": (
+        "",
+        """pk = Concat <axis = 2> (past_k, k)
+        pv = Concat <axis = 2> (past_v, v)
+        y = Attention (q, pk, pv)""",
+    ),
+    "a mask that ends before the keys do": (
+        "float[1, 1, 1, p] mask,",
+        "y, pk, pv = Attention (q, k, v, mask, past_k, past_v)",
+    ),
+    "choices that end before the keys do": (
+        "float[1, 1, 1, p] mask,",
+        """none = Constant <value_float = 0.0> ()
+        seen = Greater (mask, none)
+        y, pk, pv = Attention (q, k, v, seen, past_k, past_v)""",
+    ),
+    "a mask": (
+        "float[1, 1, 1, t] mask,",
+        "y, pk, pv = Attention (q, k, v, mask, past_k, past_v)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_over_a_past_that_grows(name: str) -> None:
+    inputs, nodes = ATTENTIONS[name]
+    new, queries = "float[1, 2, 3, 4]", "float[1, 4, 3, 4]"
+    past = "float[1, 2, p, 4]"
+    text = f"""g ({inputs} {queries} q, {new} k, {new} v, {past} past_k, {past} past_v)
+        => (y, pk, pv) <int64[3] rows = {{1, 3, 16}}, int64[3] grouped = {{1, 3, 8}}> {{
+        kt = Transpose <perm = [0, 2, 1, 3]> (k)
+        vt = Transpose <perm = [0, 2, 1, 3]> (v)
+        k3 = Reshape (kt, grouped)
+        v3 = Reshape (vt, grouped)
+        {nodes} }}"""
+    proto = parse_model(HEAD.replace("21", "24") + text)
+    with tercet.load(proto) as plain:
+        shapes = {info.name: info.shape or () for info in plain.inputs}
+        grown = {"p": Grown(FIRST, 1, ROOM - 6), "t": Grown(FIRST + 3, 1, ROOM - 6)}
+        types = {
+            n: TensorType(np.dtype(np.float32), tuple(grown.get(str(d), d) for d in dims))
+            for n, dims in shapes.items()
+        }
+        bucket = bucket_of(proto, types)
+        for count in (0, 5):
+            rng = np.random.default_rng(count)
+            sizes = {"p": FIRST + count, "t": FIRST + 3 + count}
+            feeds = {
+                n: rng.standard_normal([sizes.get(str(d)) or int(str(d)) for d in dims]).astype(
+                    "f4"
+                )
+                for n, dims in shapes.items()
+            }
+            wanted = plain.run(feeds)
+            for each, found in run_padded(bucket, feeds, count).items():
+                np.testing.assert_allclose(found, wanted[each], rtol=2e-6, atol=2e-6)
+
+
+def test_a_graph_without_nodes() -> None:
+    proto = model("g (float[2,n,3] x) => (y) { y = Identity (x) }")
+    bucket = bucket_of(proto, {"x": TensorType(np.dtype(np.float32), (2, Grown(FIRST, 1), 3))})
+    data = np.ones((2, FIRST + 2, 3), np.float32)
+    np.testing.assert_array_equal(run_padded(bucket, {"x": data}, 2)["y"], data)

@@ -1,0 +1,106 @@
+"""Sequences whose elements are known become tensors; others stay what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.parser import parse_model
+
+import tercet
+from tercet.runtime.ir.types import Array
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+CONSTRUCTED = """
+g (float[2, 3] a, float[2, 3] b) => (y, n, z) {
+  s = SequenceConstruct (a, b, a)
+  first = Constant <value = int64 {1}> ()
+  t = SequenceInsert (s, b, first)
+  last = Constant <value = int64 {-1}> ()
+  u = SequenceErase (t, last)
+  v = SequenceAt (u, last)
+  y = Add (v, a)
+  n = SequenceLength (u)
+  z = ConcatFromSequence <axis = -1, new_axis = NEW> (u)
+}"""
+SPLIT = """
+g (float[n, 6] x) => (y, z) {
+  s = SplitToSequence <axis = 1 KEEP> (x SIZES)
+  first = Constant <value = int64 {0}> ()
+  v = SequenceAt (s, first)
+  y = Relu (v)
+  z = ConcatFromSequence <axis = 0> (s)
+}"""
+COMPUTED = """
+g (float[4] x, int64 at) => (y) {
+  s = SplitToSequence (x)
+  y = SequenceAt (s, at)
+}"""
+OUTSIDE = """
+g (float[4] x) => (y) {
+  s = SequenceConstruct (x)
+  at = Constant <value = int64 {3}> ()
+  y = SequenceAt (s, at)
+}"""
+
+
+def kinds(model: tercet.Model) -> set[str]:
+    return {node.kind for node in model.graph.nodes}
+
+
+def check(text: str, feeds: dict[str, Array]) -> set[str]:
+    proto = parse_model(HEAD + text)
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    with tercet.load(proto) as model:
+        for mine, theirs in zip(model.run(feeds).values(), wanted, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        return kinds(model)
+
+
+def drawn(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("new_axis", [0, 1])
+def test_elements_that_are_put_together(new_axis: int) -> None:
+    feeds = {"a": drawn(2, 3), "b": drawn(2, 3) + 1}
+    found = check(CONSTRUCTED.replace("NEW", str(new_axis)), feeds)
+    assert not [kind for kind in found if "Sequence" in kind]
+    assert "Concat" in found
+
+
+@pytest.mark.parametrize(
+    ("keep", "sizes"),
+    [
+        ("", ""),
+        (", keepdims = 0", ""),
+        ("", "<value = int64 {4}>"),
+        ("", "<value = int64[2] {3, 3}>"),
+    ],
+)
+def test_parts_of_a_tensor(keep: str, sizes: str) -> None:
+    text = SPLIT.replace("KEEP", keep)
+    if sizes:
+        text = text.replace("  s =", f"  sizes = Constant {sizes} ()\n  s =")
+    text = text.replace("SIZES", ", sizes" if sizes else "")
+    if "{4}" in sizes:  # parts of two widths do not join along the rows
+        text = text.replace("ConcatFromSequence <axis = 0>", "ConcatFromSequence <axis = 1>")
+    assert check(text, {"x": drawn(3, 6)}) <= {"Split", "Relu", "Concat", "Squeeze", "Transpose"}
+
+
+def test_positions_that_are_computed_stay() -> None:
+    proto = parse_model(HEAD + COMPUTED)
+    with tercet.load(proto) as model:
+        assert "SequenceAt" in kinds(model)
+        x = drawn(4)
+        np.testing.assert_array_equal(model(x, np.array(2)), [x[2:3]])
+
+
+def test_positions_outside_stay_errors() -> None:
+    with (
+        tercet.load(parse_model(HEAD + OUTSIDE)) as model,
+        pytest.raises(tercet.TercetError, match="position 3 of a sequence of 1"),
+    ):
+        model(drawn(4))

@@ -1,0 +1,141 @@
+"""Caches that stay where they are: tokens are those of caches that are handed from run to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tercet
+from tercet.runtime.ir.types import Array
+from tercet.runtime.session import static_cache
+from tercet.runtime.session.cache_layout import DecoderLayout
+from tercet.runtime.session.decoding import Decoder, PlainDecoder
+from tercet.runtime.session.static_cache import StaticCacheDecoder
+
+PRODUCERS = Path(__file__).parents[1] / "producers"
+#: Without those whose scales depend on how many tokens are read at a time.
+DECODERS = sorted(
+    path
+    for pattern in ("*/genai_*.onnx", "quantized/decoder_*.onnx", "decoders/**/*.onnx")
+    for path in PRODUCERS.glob(pattern)
+    if not any(part in path.stem for part in ("dynamic", "uint8"))
+)
+CAPACITY = 32
+PROMPT = np.array([[3, 17, 5, 9]], np.int64)
+#: Exporters declare types that their graphs contradict, and one symbol for sizes that differ.
+pytestmark = pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
+
+
+def static(model: tercet.Model, capacity: int = CAPACITY, batch: int = 1) -> StaticCacheDecoder:
+    return StaticCacheDecoder(model, DecoderLayout.of(model.imported), batch, capacity)
+
+
+def said(decoder: Decoder, steps: int) -> tuple[list[int], list[Array]]:
+    """Return tokens and scores of greedy steps behind the prompt."""
+    ids, tokens, scores = PROMPT, list[int](), list[Array]()
+    for _ in range(steps):
+        scores.append(decoder.step(ids)[0, -1].astype(np.float64))
+        tokens.append(int(scores[-1].argmax()))
+        ids = np.array([tokens[-1:]], np.int64)
+    return tokens, scores
+
+
+def name_of(path: Path) -> str:
+    return "-".join(path.relative_to(PRODUCERS).with_suffix("").parts[1:])
+
+
+def test_there_are_some() -> None:
+    assert len(DECODERS) >= 10
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=name_of)
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
+def test_tokens_are_those_of_caches_that_are_handed_on(path: Path, backend: str) -> None:
+    with tercet.load(path) as model:
+        plain = PlainDecoder(model, DecoderLayout.of(model.imported), 1, CAPACITY)
+        tokens, scores = said(plain, 9)
+    with tercet.load(path, backend) as model, static(model) as decoder:
+        assert decoder.length == 0
+        found, theirs = said(decoder, 9)
+        error = max(float(np.abs(a - b).max()) for a, b in zip(scores, theirs, strict=True))
+        assert error <= (2e-3 if "fp16" in path.stem else 2e-5)
+        assert found == tokens
+        decoder.rewind(0)
+        assert said(decoder, 5)[0] == tokens[:5]
+
+
+def test_a_step_is_one_plan_for_every_length() -> None:
+    with tercet.load(DECODERS[-1]) as model, static(model) as decoder:
+        said(decoder, 3)
+        program = decoder.program(1)
+        said(decoder, 12)
+        assert decoder.program(1) is program
+        assert {node.kind for node in program.graph.nodes} >= {"TensorScatter", "Attention"}
+
+
+def test_a_decoder_goes_on_from_where_it_was_rewound_to() -> None:
+    with tercet.load(DECODERS[-1]) as model, static(model) as decoder:
+        tokens, _ = said(decoder, 12)
+        assert decoder.rewind(4 + 5) == 9
+        again = decoder.step(np.array([tokens[5:6]], np.int64))
+        assert int(again[0, -1].argmax()) == tokens[6]
+
+
+def test_no_more_positions_than_there_is_room_for() -> None:
+    with tercet.load(DECODERS[-1]) as model, static(model, 8) as decoder:
+        said(decoder, 5)
+        with pytest.raises(tercet.InputError, match="9 positions; the caches have room for 8"):
+            decoder.step(PROMPT[:, :1])
+        assert decoder.length == 8
+
+
+def test_caches_move_to_where_there_is_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static_cache, "FIRST_ROOM", 8)
+    with tercet.load(DECODERS[-1]) as model:
+        plain = PlainDecoder(model, DecoderLayout.of(model.imported))
+        tokens, _ = said(plain, 24)
+        with StaticCacheDecoder(model, DecoderLayout.of(model.imported)) as decoder:
+            assert said(decoder, 24)[0] == tokens
+
+
+def test_prompts_of_many_lengths_take_few_plans() -> None:
+    with tercet.load(DECODERS[-1]) as model:
+        layout = DecoderLayout.of(model.imported)
+        plain = PlainDecoder(model, layout)
+        with StaticCacheDecoder(model, layout, 1, 64) as decoder:
+            made = []
+            for count in range(1, 20):
+                ids = np.arange(count)[None] % 20
+                scores = [each.step(ids) for each in (plain, decoder)]
+                assert scores[0].shape == scores[1].shape
+                np.testing.assert_allclose(*scores, rtol=2e-4, atol=2e-5)
+                scores = [each.step(ids[:, :1]) for each in (plain, decoder)]
+                np.testing.assert_allclose(*scores, rtol=2e-4, atol=2e-5)
+                made += list(decoder._programs)
+                plain.rewind(0)
+                decoder.rewind(0)
+    assert set(made) == {1, 2, 4, 8, 16, 32}
+
+
+def test_sequences_of_a_batch_are_filled_up(subtests: pytest.Subtests) -> None:
+    ids = np.arange(10).reshape(2, 5) % 20
+    for path in DECODERS:
+        with tercet.load(path) as model:
+            layout = DecoderLayout.of(model.imported)
+            batch, *_ = layout.inputs["ids"].shape or (None,)
+            if layout.padding is None or layout.step is not None or batch == 1:
+                continue
+            mask = np.ones((2, 5), np.int64)
+            mask[1, slice(2) if layout.padding == "left" else slice(3, None)] = 0
+            with subtests.test(name_of(path)), StaticCacheDecoder(model, layout, 2, 32) as decoder:
+                plain = PlainDecoder(model, layout, 2, 32)
+                there = np.argwhere(mask)
+                for step in range(6):
+                    given = (ids, mask) if step == 0 else (ids[:, step - 1 : step],)
+                    ours, theirs = (each.step(*given) for each in (decoder, plain))
+                    if step == 0:
+                        ours, theirs = (x[tuple(there.T)] for x in (ours, theirs))
+                    tolerance = 4e-3 if ours.dtype == np.float16 else 2e-4
+                    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
