@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from ...runtime.base.host_memory import allowance
-from ...runtime.errors import FAILURES, LimitError, TercetError, UnsupportedError
+from ...runtime.base.guard import need
+from ...runtime.errors import FAILURES, TercetError, UnsupportedError
 from ...runtime.ir.custom import Custom, run_custom
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import check_types, infer
@@ -55,11 +55,11 @@ class NumpyBackend:
                 yield _claim(Chain(node), options)
 
     def evaluate(
-        self, node: Node, values: Sequence[HostValue], weights: Weights, limit: int
+        self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
         """Run one node on whatever values it gets; see `Interpreter`."""
         with np.errstate(all="ignore"), blas.one_thread():
-            return _run(node, [_laid_out(value) for value in values], weights, limit)
+            return _run(node, [_laid_out(value) for value in values], weights)
 
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
@@ -119,7 +119,7 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
     try:
         with np.errstate(all="ignore"), blas.one_thread():
             laid_out = [_laid_out(data) for data in inputs]
-            found = _run(node, laid_out, WeightStore(HOST), allowance())
+            found = _run(node, laid_out, WeightStore(HOST))
     except (*FAILURES, MemoryError, TercetError):
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
@@ -133,18 +133,16 @@ def _laid_out(value: HostValue) -> HostValue:
     return value
 
 
-def _run(
-    node: Node, values: Sequence[HostValue], weights: Weights, limit: int
-) -> Sequence[HostValue]:
+def _run(node: Node, values: Sequence[HostValue], weights: Weights) -> Sequence[HostValue]:
     op, kind = node.op, type(node.op)
-    _check_size(node, values, limit)
+    types = _result_types(node, values)
     if isinstance(op, Custom):
         return run_custom(node, values)
     if found := KERNELS.get(kind):
-        return call(op, found, list(values))[: len(node.outputs)]
+        return call(op, found, list(values), types)[: len(node.outputs)]
     arrays = [data if isinstance(data, np.ndarray) else None for data in values]
     if kind in ELEMENTWISE:
-        return call_elementwise(op, arrays)
+        return call_elementwise(op, arrays, types)
     if kind in BUILDERS:
         return _run_built(node, arrays, weights)
     raise UnsupportedError(f"numpy has no implementation of {kind.__name__}")
@@ -157,23 +155,22 @@ def _known_type(value: HostValue) -> ValueType | None:
     return type_of(value)
 
 
-def _check_size(node: Node, values: Sequence[HostValue], limit: int) -> None:
-    """Refuse a result that would be too large, before anything is allocated."""
+def _result_types(node: Node, values: Sequence[HostValue]) -> tuple[ValueType | None, ...]:
+    """Return the types of the results, nothing where those of the inputs are not known.
+
+    Raises:
+        LimitError: they would be too large; nothing is allocated before.
+    """
     pairs = zip(node.inputs, values, strict=True)
     types = [None if source is None else _known_type(data) for source, data in pairs]
     if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
-        return
+        return ()
     check_types(node.op, types)
     found = node.op.infer(*types)
     results = found if isinstance(found, tuple) else (found,)
     sized = [t for t in results if isinstance(t, TensorType) and t.is_static]
-    total = sum(result.nbytes for result in sized)
-    if total > limit:
-        shown = ", ".join(map(str, sized[:4]))
-        raise LimitError(
-            f"{total} bytes for the result {shown} are over the limit (max_bytes), "
-            f"of which {limit} are left"
-        )
+    need(sum(result.nbytes for result in sized), f"the result {', '.join(map(str, sized[:4]))}")
+    return results
 
 
 def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> Sequence[HostValue]:

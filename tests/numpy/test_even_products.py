@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from tercet.backends.numpy.numerics import blas, margins, products
 
 #: What numpy's OpenBLAS can take itself to run on; each has kernels of its own.
 CORES = ("Haswell", "Zen", "SkylakeX", "Nehalem")
+#: Instructions without which a processor cannot run such kernels, as numpy calls them.
+NEEDS = {"Haswell": "AVX2", "Zen": "AVX2", "SkylakeX": "AVX512_SKX"}
 SIZES = (1, 2, 3, 5, 7, 12, 16, 24, 33, 49, 100, 196, 250, 1000)
 DEPTHS = (1, 3, 8, 27, 64, 147, 385, 1000)
 MAX = 1_500_000
@@ -47,6 +51,9 @@ def uneven(dtype: str, maximum: int = MAX) -> list[str]:
 def test_equal_rows_and_columns_give_equal_results(core: str) -> None:
     if blas.threads() is None:
         pytest.skip("numpy's BLAS is not OpenBLAS, which can be told what it runs on")
+    features: Any = import_module("numpy._core._multiarray_umath").__cpu_features__
+    if core in NEEDS and not features.get(NEEDS[core]):
+        pytest.skip(f"this processor has no {NEEDS[core]}, which kernels for {core} are made of")
     environment = {"OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "2"}
     child = subprocess.run(
         [sys.executable, __file__], env=os.environ | environment, capture_output=True, text=True

@@ -104,11 +104,11 @@ def laid(data: Array, how: str) -> Array:
 
 def samples() -> Iterator[tuple[ModelProto, list[Array]]]:
     """Yield a model and its inputs for each operator and float of the tables of tests/ops."""
-    sys.path.insert(0, str(TESTS))
-    model_of = import_module("ops.case").model_of
+    sys.path.insert(0, str(TESTS.parent))
+    model_of = import_module("tests.ops.case").model_of
     largest: dict[tuple[str, str], Any] = {}
     for file in sorted((TESTS / "ops").glob("cases_*.py")):
-        for case in import_module(f"ops.{file.stem}").CASES:
+        for case in import_module(f"tests.ops.{file.stem}").CASES:
             floats = [x.dtype.name for x in case.inputs if x is not None and x.dtype.kind == "f"]
             if floats:
                 key = case.op, floats[0]
@@ -185,7 +185,7 @@ def alone(model: tercet.Model, arrays: list[Array]) -> Iterator[str]:
             else laid(feeds[v], how) if how else feeds[v]
             for v in node.inputs
         ]  # fmt: skip
-        found = NumpyBackend().evaluate(node, values, WeightStore(host.HOST), 1 << 40)
+        found = NumpyBackend().evaluate(node, values, WeightStore(host.HOST))
         return [np.array(result) for result in found]
 
     want = run()
@@ -204,7 +204,7 @@ def threaded(proto: ModelProto, arrays: list[Array]) -> Iterator[str]:
             (node,) = model.graph.nodes
             values = [v.data if v.is_constant else arrays[0] for v in node.inputs if v]
             store = WeightStore(host.HOST)
-            found.append([*NumpyBackend().evaluate(node, values, store, 1 << 40)])
+            found.append([*NumpyBackend().evaluate(node, values, store)])
         for got, how in zip(found[-2:], ("", " by itself"), strict=True):
             if not same(got, found[0]):
                 yield f"{count} threads{how}"

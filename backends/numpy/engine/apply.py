@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.op import Op
-from ....runtime.ir.types import Array, HostValue, TensorType
+from ....runtime.ir.types import Array, HostValue, TensorType, ValueType
 from ....runtime.plan.backend import BuildContext, Claim
 from ..numerics.elementwise import CALLS, ELEMENTWISE
 from . import thread_pool
@@ -117,12 +118,14 @@ def _record_kernel(node: Node, kernel: Kernel, bound: Bound) -> Tape:
     return [run]
 
 
-def call(op: Op, kernel: Kernel, inputs: list[HostValue]) -> tuple[HostValue, ...]:
-    """Run a plain function on values and return new ones."""
+def call(
+    op: Op, kernel: Kernel, inputs: list[HostValue], types: Sequence[ValueType | None] = ()
+) -> tuple[HostValue, ...]:
+    """Run a plain function on values and return new ones, of these types where they are known."""
     if not kernel.writes:
         return tuple(map(_as_value, _as_tuple(kernel.function(op, *inputs))))
     arrays = [data if isinstance(data, np.ndarray) else None for data in inputs]
-    out = _empty(op, arrays)
+    out = _empty(op, arrays, types)
     kernel.function(op, *arrays, out=out)
     return (out,)
 
@@ -131,18 +134,21 @@ def _as_value(result: Any) -> HostValue:
     return result if result is None or isinstance(result, list | dict) else np.asarray(result)
 
 
-def call_elementwise(op: Op, inputs: list[Array | None]) -> tuple[Array, ...]:
-    """Run an elementwise operator on arrays and return a new one."""
-    out = _empty(op, inputs)
+def call_elementwise(
+    op: Op, inputs: list[Array | None], types: Sequence[ValueType | None] = ()
+) -> tuple[Array, ...]:
+    """Run an elementwise operator on arrays and return a new one, of a type if it is known."""
+    out = _empty(op, inputs, types)
     ELEMENTWISE[type(op)](op)(*inputs, out=out)
     return (out,)
 
 
-def _empty(op: Op, inputs: list[Array | None]) -> Array:
-    """Return an array for the first output, whose type inference tells."""
-    types = [None if x is None else TensorType(x.dtype, x.shape, x) for x in inputs]
-    found = op.infer(*types)
-    first = found[0] if isinstance(found, tuple) else found
+def _empty(op: Op, inputs: list[Array | None], known: Sequence[ValueType | None]) -> Array:
+    """Return an array for the first output, whose type is known or told by inference."""
+    first = known[0] if known else None
+    if not (isinstance(first, TensorType) and first.is_static):
+        found = op.infer(*(x if x is None else TensorType(x.dtype, x.shape, x) for x in inputs))
+        first = found[0] if isinstance(found, tuple) else found
     if not isinstance(first, TensorType):
         raise ValueError(f"{op} gives no tensor")
     return np.empty(first.dims, first.dtype)

@@ -17,6 +17,7 @@ from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import BuildContext, Run, View
 from ....runtime.plan.host import array, logical
+from ..numerics import blas
 from .cost import blocks_worth
 from .thread_pool import CREW
 
@@ -147,23 +148,58 @@ class HostStep:
         """
         bound = Bound(self.site, inputs, outputs, scratch)
         jobs = [self.record(bound.part(i * self.own, self.own)) for i in range(self.workers)]
-        nodes = self.site.nodes
-        # One small block is done before the crew has been asked, unless BLAS would share it out.
+        return HostRun(jobs, self.site.nodes)
+
+
+class HostRun:
+    """The tapes of a step on fixed arrays."""
+
+    __slots__ = ("_alone", "_is_dense", "_jobs", "_nodes")
+
+    def __init__(self, jobs: list[list[Tape]], nodes: Sequence[Node]) -> None:
+        self._jobs, self._nodes = jobs, nodes
+        # One block is done before the crew has been asked.
         alone = [call for tape in jobs[0] for call in tape]
-        is_light = len(jobs[0]) <= 1 and not any(node.op.dense for node in nodes)
+        self._alone = tuple(alone) if len(jobs[0]) <= 1 else None
+        self._is_dense = any(node.op.dense for node in nodes)
+
+    def __call__(self, stream: object) -> None:
+        """Play them."""
+        with np.errstate(all="ignore"):
+            if self._alone is not None and not self._is_dense:
+                self.play()
+                return
+            with blas.one_thread():  # which would share out a product
+                self.play()
+
+    def play(self) -> None:
+        """Play them where numpy's warnings and the threads of BLAS are off.
+
+        Raises:
+            DeviceError: the data are none that an operator can work on.
+        """
+        try:
+            if self._alone is None:
+                CREW.play(self._jobs)
+                return
+            for call in self._alone:
+                call()
+        except MemoryError as error:
+            raise out_of_memory(_names(self._nodes), error) from error
+        except FAILURES as error:
+            raise DeviceError(f"{_names(self._nodes)} on numpy: {error}") from error
+
+    def joined(self, others: Sequence[Run]) -> Run | None:
+        """Return what plays this and then others; None if one of them is something else."""
+        parts = [self, *(run for run in others if isinstance(run, HostRun))]
+        if len(parts) <= len(others):
+            return None
+        plays = [part.play for part in parts]
 
         def play(stream: object) -> None:
-            try:
-                with np.errstate(all="ignore"):
-                    if not is_light:
-                        CREW.play(jobs)
-                        return
-                    for call in alone:
-                        call()
-            except MemoryError as error:
-                raise out_of_memory(_names(nodes), error) from error
-            except FAILURES as error:
-                raise DeviceError(f"{_names(nodes)} on numpy: {error}") from error
+            with np.errstate(all="ignore"), blas.one_thread():
+                for each in plays:
+                    each()
 
         return play
 

@@ -129,20 +129,22 @@ class Crew:
         forks.forget_in_child(self.forget)
 
     def play(self, jobs: Jobs) -> None:
-        """Do all blocks.
+        """Do all blocks, where each product runs on one thread (`blas.one_thread`).
 
         Args:
             jobs: for each worker the tapes of all blocks; worker 0 is the caller.
         """
         count = len(jobs[0])
-        wanted = min(len(jobs), count, size())
-        is_shared = wanted > 1 and perf_counter() > self._alone_until
-        with blas.one_thread():
-            if not is_shared or self._lock.locked():
-                _work(0, jobs, (deque(range(count)),))
-                return
-            with self._lock:
-                self._share(jobs, count, wanted)
+        wanted = min(len(jobs), count)
+        if wanted > 1:
+            wanted = min(wanted, size())
+        if wanted <= 1 or perf_counter() <= self._alone_until or self._lock.locked():
+            for tape in jobs[0]:
+                for call in tape:
+                    call()
+            return
+        with self._lock:
+            self._share(jobs, count, wanted)
 
     def _share(self, jobs: Jobs, count: int, wanted: int) -> None:
         bounds = [count * worker // wanted for worker in range(wanted + 1)]

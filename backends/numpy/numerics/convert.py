@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -96,8 +97,15 @@ def round_to_integer(x: Array, to: DType) -> Array:
 
     NaN becomes the least value, see docs/rulings.md.
     """
+    low, high = _limits(to, x.dtype)
+    return np.fmin(np.fmax(np.rint(x), low), high).astype(to)
+
+
+@lru_cache(256)
+def _limits(to: DType, dtype: DType) -> tuple[Array, Array]:
+    """Return the least and the greatest integer of a dtype as arrays of another one."""
     limits = ml_dtypes.iinfo(to)
-    return np.fmin(np.fmax(np.rint(x), int(limits.min)), int(limits.max)).astype(to)
+    return np.array(int(limits.min)).astype(dtype), np.array(int(limits.max)).astype(dtype)
 
 
 def blank(dtype: DType) -> Any:

@@ -87,12 +87,13 @@ def scatter_nd(
     _scatter(out, _coordinates(data.shape, indices), updates, op.reduction)
 
 
-@kernel(ops.TensorScatter)
+@kernel(ops.TensorScatter, in_place=True)
 def tensor_scatter(
     op: ops.TensorScatter, cache: Array, update: Array, first: Array | None = None, *, out: Array
 ) -> None:
     """Write a stretch of every batch entry of a cache."""
-    np.copyto(out, cache)
+    if out.ctypes.data != cache.ctypes.data:
+        np.copyto(out, cache)
     target, source = (np.moveaxis(a, op.axis, 1) for a in (out, update))
     count, room = source.shape[1], target.shape[1]
     for i, start in enumerate([0] * len(cache) if first is None else first.tolist()):

@@ -108,27 +108,8 @@ def _looked_up(x: Array, keys: Array, values: Array, default: Any, dtype: DType)
 @kernel(LabelEncoder)
 def label_encoder(op: LabelEncoder, x: Array) -> Array:
     """Look up every element among the keys."""
-    keys = _variant(op.keys_tensor, op.keys_floats, op.keys_int64s, op.keys_strings)
-    values = _variant(op.values_tensor, op.values_floats, op.values_int64s, op.values_strings)
-    defaults = {string: op.default_string, int64: op.default_int64, float32: op.default_float}
-    default = defaults.get(values.dtype, 0)
-    if op.default_tensor is not None:
-        default = op.default_tensor.array
-    return _looked_up(x, keys, values, default, values.dtype)
-
-
-def _variant(
-    tensor: Any,
-    floats: Sequence[float] | None,
-    ints: Sequence[int] | None,
-    strings: Sequence[str] | None,
-) -> Array:
-    """Return the one variant of an attribute that is set."""
-    if tensor is not None:
-        return tensor.array.reshape(-1)
-    if floats is not None:
-        return np.array(floats, float32)
-    return np.array(ints, int64) if ints is not None else np.array(strings, string)
+    values = op.values
+    return _looked_up(x, op.keys, values, op.default, values.dtype)
 
 
 @kernel(CategoryMapper)

@@ -286,6 +286,6 @@ def dropout(
     share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
     if training is None or not training.reshape(-1)[0] or share == 0:
         return x, np.ones(x.shape, bool)
-    mask = np.random.RandomState(op.seed).uniform(size=x.shape) >= share  # what onnx draws
+    mask = np.random.RandomState(op.generator_seed).uniform(size=x.shape) >= share
     kept = _wide(x) * mask / (1 - share) if share < 1 else np.zeros(x.shape)
     return kept.astype(x.dtype), mask

@@ -50,11 +50,11 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int
 
 def _saturated(ratio: Array, zero_point: Array | None, to: DType, saturate: bool = True) -> Array:
     """Return round(ratio) + zero_point within the range of `to`; floats are not rounded first."""
-    wide = ratio if ratio.dtype == float64 else ratio.astype(float32)
+    wide = ratio if ratio.dtype == float64 else ratio.astype(float32, copy=False)
     if to in INTEGERS:
         wide = np.rint(wide)
     if zero_point is not None:
-        wide = wide + zero_point.astype(wide.dtype)
+        wide = wide + zero_point.astype(wide.dtype, copy=False)
     return round_to_integer(wide, to) if to in INTEGERS else convert(wide, to, saturate=saturate)
 
 
@@ -66,10 +66,10 @@ def quantize_linear(
     to = op.output_dtype or (uint8 if zero_point is None else zero_point.dtype)
     dtype = op.precision or scale.dtype
     dtype = {float8e8m0: float32, int32: float64}.get(dtype, dtype)
-    divisor = _spread(scale, x.shape, op.axis, op.block_size).astype(dtype)
+    divisor = _spread(scale, x.shape, op.axis, op.block_size).astype(dtype, copy=False)
     if zero_point is not None:
         zero_point = _spread(zero_point, x.shape, op.axis, op.block_size)
-    return _saturated(x.astype(dtype) / divisor, zero_point, to, bool(op.saturate))
+    return _saturated(x.astype(dtype, copy=False) / divisor, zero_point, to, bool(op.saturate))
 
 
 @kernel(DequantizeLinear)
@@ -81,8 +81,8 @@ def dequantize_linear(
     if zero_point is not None:
         wide = wide.astype({int32: int64}.get(x.dtype, int32) if x.dtype in INTEGERS else float32)
         wide = wide - _spread(zero_point, x.shape, op.axis, op.block_size).astype(wide.dtype)
-    factor = _spread(scale, x.shape, op.axis, op.block_size).astype(float32)
-    return convert(wide.astype(float32) * factor, op.output_dtype or scale.dtype)
+    factor = _spread(scale, x.shape, op.axis, op.block_size).astype(float32, copy=False)
+    return convert(wide.astype(float32, copy=False) * factor, op.output_dtype or scale.dtype)
 
 
 @kernel(DynamicQuantizeLinear)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....runtime.ir.dtypes import float64
+from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.random import (
     Bernoulli,
@@ -13,46 +13,63 @@ from ....runtime.ops.random import (
     RandomNormalLike,
     RandomUniform,
     RandomUniformLike,
+    key_of,
 )
 from ..engine.registry import kernel
+from ..numerics import philox
 from ..numerics.convert import convert
 
 
-def _generator(seed: float | None) -> np.random.Generator:
-    """Return a generator; the seed is the bits of a float32."""
+def _uniform(seed: float | None, shape: tuple[int, ...]) -> Array:
+    """Return numbers of [0, 1); other ones in every run without a seed."""
+    return (
+        np.random.default_rng().random(shape)
+        if seed is None
+        else philox.uniform(key_of(seed), shape)
+    )
+
+
+def _normal(seed: float | None, shape: tuple[int, ...]) -> Array:
+    """Return numbers of the standard normal distribution."""
     if seed is None:
-        return np.random.default_rng()
-    return np.random.default_rng(int(np.float32(seed).view(np.uint32)))
+        return np.random.default_rng().standard_normal(shape)
+    return philox.normal(key_of(seed), shape)
+
+
+def _scaled(numbers: Array, low: float, span: float, dtype: DType) -> Array:
+    """Return low + numbers * span, by way of float32 in a type that is narrower than float64."""
+    found = low + numbers * span
+    return found if dtype == float64 else convert(found.astype(float32), dtype)
 
 
 @kernel(RandomNormal)
 def random_normal(op: RandomNormal) -> Array:
     """Draw from the normal distribution."""
-    return convert(_generator(op.seed).normal(op.mean, op.scale, op.shape), op.dtype)
+    return _scaled(_normal(op.seed, op.shape), op.mean, op.scale, op.dtype)
 
 
 @kernel(RandomNormalLike)
 def random_normal_like(op: RandomNormalLike, x: Array) -> Array:
     """Draw from the normal distribution."""
-    return convert(_generator(op.seed).normal(op.mean, op.scale, x.shape), op.dtype or x.dtype)
+    return _scaled(_normal(op.seed, x.shape), op.mean, op.scale, op.dtype or x.dtype)
 
 
 @kernel(RandomUniform)
 def random_uniform(op: RandomUniform) -> Array:
     """Draw from the uniform distribution."""
-    return convert(_generator(op.seed).uniform(op.low, op.high, op.shape), op.dtype)
+    return _scaled(_uniform(op.seed, op.shape), op.low, op.high - op.low, op.dtype)
 
 
 @kernel(RandomUniformLike)
 def random_uniform_like(op: RandomUniformLike, x: Array) -> Array:
     """Draw from the uniform distribution."""
-    return convert(_generator(op.seed).uniform(op.low, op.high, x.shape), op.dtype or x.dtype)
+    return _scaled(_uniform(op.seed, x.shape), op.low, op.high - op.low, op.dtype or x.dtype)
 
 
 @kernel(Bernoulli)
 def bernoulli(op: Bernoulli, x: Array) -> Array:
     """Draw 1 with the given probabilities."""
-    drawn = _generator(op.seed).random(x.shape) < x.astype(float64)
+    drawn = _uniform(op.seed, x.shape) < x.astype(float64)
     return convert(drawn, op.dtype or x.dtype)
 
 
@@ -61,7 +78,7 @@ def multinomial(op: Multinomial, x: Array) -> Array:
     """Draw classes; their probabilities are given as logarithms, up to a factor."""
     wide = x.astype(float64)
     cumulated = np.exp(wide - wide.max(1, keepdims=True)).cumsum(1)
-    drawn = _generator(op.seed).random((len(x), op.sample_size)) * cumulated[:, -1:]
+    drawn = _uniform(op.seed, (len(x), op.sample_size)) * cumulated[:, -1:]
     found = np.empty(drawn.shape, op.dtype)
     for row, limits, numbers in zip(found, cumulated, drawn, strict=True):
         row[...] = np.searchsorted(limits, numbers, "right")

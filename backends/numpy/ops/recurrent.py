@@ -11,7 +11,7 @@ from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
 from ..engine.registry import kernel
-from ..numerics.products import multiply, sums
+from ..numerics.products import multiply, recorded, sums
 from .movement import need_lengths
 
 Function = Callable[[Array], Array]
@@ -226,8 +226,25 @@ def rnn(
     functions = _functions(op, ("Tanh",), sequences.directions)
     states = sequences.initial([initial_h])
     for weights, state, (f,) in zip(sequences.weights(b), states, functions, strict=True):
-        sequences.run(_projection(weights), _rnn_step(weights.r, f), state)
+        product = _product(weights.r, sequences.batch)
+        sequences.run(_projection(weights), _rnn_step(product, f), state)
     return sequences.results()
+
+
+def _product(r: Array, rows: int) -> Function:
+    """Return what multiplies states, so many rows, by `r`: all arrays are made here, once.
+
+    What it returns is overwritten by the next call.
+    """
+    state, found = (np.empty((rows, size), r.dtype) for size in r.shape)
+    call = recorded(state, r, found, is_fixed=True)
+
+    def product(h: Array) -> Array:
+        np.copyto(state, h)
+        call()
+        return found
+
+    return product
 
 
 def _projection(weights: _Weights) -> Callable[[Array], Array]:
@@ -235,8 +252,8 @@ def _projection(weights: _Weights) -> Callable[[Array], Array]:
     return lambda x: multiply(x, weights.w) + bias
 
 
-def _rnn_step(r: Array, f: Function) -> Step:
-    return lambda share, state: (f(share + multiply(state[0], r)),)
+def _rnn_step(product: Function, f: Function) -> Step:
+    return lambda share, state: (f(share + product(state[0])),)
 
 
 @kernel(GRU)
@@ -255,35 +272,35 @@ def gru(
     states = sequences.initial([initial_h])
     for weights, state, (f, g) in zip(sequences.weights(b), states, functions, strict=True):
         if op.linear_before_reset:
-            step = _gru_linear_step(weights, f, g)
+            step = _gru_linear_step(weights, sequences.batch, f, g)
             sequences.run(lambda x, ws=weights: multiply(x, ws.w) + ws.wb, step, state)
         else:
-            sequences.run(_projection(weights), _gru_step(weights.r, f, g), state)
+            sequences.run(_projection(weights), _gru_step(weights.r, sequences.batch, f, g), state)
     return sequences.results()
 
 
-def _gru_step(r: Array, f: Function, g: Function) -> Step:
+def _gru_step(r: Array, rows: int, f: Function, g: Function) -> Step:
     """Reset the state before its product."""
     hidden = len(r)
-    gates, candidate = r[:, : 2 * hidden], r[:, 2 * hidden :]
+    gates, candidate = (_product(part, rows) for part in (r[:, : 2 * hidden], r[:, 2 * hidden :]))
 
     def step(share: Array, state: State) -> State:
         (h,) = state
-        zk = f(share[:, : 2 * hidden] + multiply(h, gates))
+        zk = f(share[:, : 2 * hidden] + gates(h))
         z, k = zk[:, :hidden], zk[:, hidden:]
-        new = g(share[:, 2 * hidden :] + multiply(k * h, candidate))
+        new = g(share[:, 2 * hidden :] + candidate(k * h))
         return (new + z * (h - new),)
 
     return step
 
 
-def _gru_linear_step(weights: _Weights, f: Function, g: Function) -> Step:
+def _gru_linear_step(weights: _Weights, rows: int, f: Function, g: Function) -> Step:
     """Reset the state after its product."""
-    hidden = len(weights.r)
+    hidden, product = len(weights.r), _product(weights.r, rows)
 
     def step(share: Array, state: State) -> State:
         (h,) = state
-        recurrent = multiply(h, weights.r) + weights.rb
+        recurrent = product(h) + weights.rb
         zk = f(share[:, : 2 * hidden] + recurrent[:, : 2 * hidden])
         z, k = zk[:, :hidden], zk[:, hidden:]
         new = g(share[:, 2 * hidden :] + k * recurrent[:, 2 * hidden :])
@@ -311,23 +328,38 @@ def lstm(
     peepholes = [None] * sequences.directions if p is None else list(sequences.wide(p))
     each = zip(sequences.weights(b), states, functions, peepholes, strict=True)
     for weights, state, fgh, peephole in each:
-        step = _lstm_step(weights.r, fgh, peephole, bool(op.input_forget))
+        product = _product(weights.r, sequences.batch)
+        step = _lstm_step(product, fgh, peephole, bool(op.input_forget))
         sequences.run(_projection(weights), step, state)
     return sequences.results()
 
 
 def _lstm_step(
-    r: Array, functions: tuple[Function, ...], peepholes: Array | None, input_forget: bool
+    product: Function,
+    functions: tuple[Function, ...],
+    peepholes: Array | None,
+    input_forget: bool,
 ) -> Step:
+    """Of three gates and the new cell; without peepholes, the gates are all made at once."""
     f, g, h = functions
-    pi, po, pf = (0, 0, 0) if peepholes is None else np.split(peepholes, 3)
 
     def step(share: Array, state: State) -> State:
         hidden, cell = state
-        i, o, k, c = np.split(share + multiply(hidden, r), 4, 1)
+        gates = share + product(hidden)
+        size = cell.shape[1]
+        made = f(gates[:, : 3 * size])
+        i, o = made[:, :size], made[:, size : 2 * size]
+        k = 1 - i if input_forget else made[:, 2 * size :]
+        cell = k * cell + i * g(gates[:, 3 * size :])
+        return o * h(cell), cell
+
+    def step_with_peepholes(share: Array, state: State) -> State:
+        hidden, cell = state
+        pi, po, pf = np.split(np.asarray(peepholes), 3)
+        i, o, k, c = np.split(share + product(hidden), 4, 1)
         i = f(i + pi * cell)
         k = 1 - i if input_forget else f(k + pf * cell)
         cell = k * cell + i * g(c)
         return f(o + po * cell) * h(cell), cell
 
-    return step
+    return step if peepholes is None else step_with_peepholes

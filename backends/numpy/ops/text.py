@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Callable
 from sys import getsizeof
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +11,7 @@ from ....runtime.base.guard import check_time, need
 from ....runtime.ir.dtypes import bool_, float32, int64, string
 from ....runtime.ir.types import Array
 from ....runtime.ops import text as ops
+from ....runtime.ops.ngrams import Grams, grams_of
 from ..engine.registry import kernel
 from ..regex.matcher import compile_pattern
 
@@ -73,60 +71,25 @@ def regex_full_match(op: ops.RegexFullMatch, x: Array) -> Array:
 # ── n-grams ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Grams:
-    """The n-grams of a pool as a tree: state 0 is the root, and an item leads to another state.
-
-    Attributes:
-        codes: the code of every item that occurs.
-        keys: ``state * len(codes) + code`` of all steps, sorted.
-        targets: the states that they lead to.
-        ends: for every state the number of the n-gram that ends there, or -1.
-    """
-
-    def __init__(self, op: ops.TfIdfVectorizer) -> None:
-        pool: Sequence[Any] = op.pool_strings or op.pool_int64s or ()
-        self.codes: dict[Any, int] = {item: i for i, item in enumerate(dict.fromkeys(pool))}
-        steps: dict[int, int] = {}
-        ends = [-1]
-        number = 0
-        bounds = [*op.ngram_counts, len(pool)]
-        for n, (first, last) in enumerate(pairwise(bounds), start=1):
-            for at in range(first, last - n + 1, n):
-                state = 0
-                for item in pool[at : at + n]:
-                    key = state * len(self.codes) + self.codes[item]
-                    state = steps.setdefault(key, len(ends))
-                    ends += [-1] * (state == len(ends))
-                ends[state] = number
-                number += 1
-        if number != len(op.ngram_indexes):
-            raise ValueError(f"{number} n-grams in the pool, {len(op.ngram_indexes)} ngram_indexes")
-        order = sorted(steps)
-        self.keys = np.array(order, int64)
-        self.targets = np.array([steps[key] for key in order], int64)
-        self.ends = np.array(ends, int64)
-
-    def encode(self, x: Array) -> Array:
-        """Return the codes of items, -1 for those in no n-gram."""
-        found = [self.codes.get(item, -1) for item in x.reshape(-1).tolist()]
-        return np.array(found, int64).reshape(x.shape)
-
-    def follow(self, states: Array, codes: Array) -> Array:
-        """Return the states that items lead to, -1 where there is none."""
-        keys = states * len(self.codes) + codes
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        is_there = (states >= 0) & (codes >= 0) & (self.keys[places] == keys)
-        return np.where(is_there, self.targets[places], -1)
+def _encoded(grams: Grams, x: Array) -> Array:
+    """Return the codes of items, -1 for those in no n-gram."""
+    found = [grams.codes.get(item, -1) for item in x.reshape(-1).tolist()]
+    return np.array(found, int64).reshape(x.shape)
 
 
-_grams = lru_cache(8)(_Grams)
+def _followed(grams: Grams, states: Array, codes: Array) -> Array:
+    """Return the states that items lead to, -1 where there is none."""
+    keys = states * len(grams.codes) + codes
+    places = np.minimum(np.searchsorted(grams.keys, keys), len(grams.keys) - 1)
+    is_there = (states >= 0) & (codes >= 0) & (grams.keys[places] == keys)
+    return np.where(is_there, grams.targets[places], -1)
 
 
 @kernel(ops.TfIdfVectorizer)
 def tf_idf_vectorizer(op: ops.TfIdfVectorizer, x: Array) -> Array:
     """Count n-grams whose items are up to `max_skip_count` items apart; those of one item once."""
-    grams = _grams(op)
-    codes = grams.encode(np.atleast_2d(x))
+    grams = grams_of(op)
+    codes = _encoded(grams, np.atleast_2d(x))
     length = codes.shape[1]
     counts = np.zeros((len(codes), len(op.ngram_indexes)), float32)
     for distance in range(1, min(op.max_skip_count + 2, max(2, length))):
@@ -135,7 +98,7 @@ def tf_idf_vectorizer(op: ops.TfIdfVectorizer, x: Array) -> Array:
             first = (n - 1) * distance
             if first >= length or not len(grams.keys):
                 break
-            states = grams.follow(states[:, : length - first], codes[:, first:])
+            states = _followed(grams, states[:, : length - first], codes[:, first:])
             if n >= op.min_gram_length and (n > 1 or distance == 1):
                 ends = np.where(states < 0, -1, grams.ends[states])
                 rows = np.nonzero(ends >= 0)[0]
