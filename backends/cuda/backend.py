@@ -13,6 +13,8 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Format, Formats
 from ...runtime.plan.partition import reads_of, results_of
 from .algorithms.registry import Answer, Choice, RecipeContext, Setting
+from .attention.relu_linear import relu_linear
+from .attention.rotate_append import rotate_append
 from .codegen.elementwise import chain_of, elementwise
 from .codegen.epilogue import epilogue_of, no_epilogue
 from .device import CudaDevice
@@ -129,6 +131,10 @@ def recipe_of(
 
     y = operand(group.nodes[-1].output)
     head = group.head
+    if group.attention is not None:
+        return relu_linear(group.attention, y, operand(group.attention.x))
+    if group.appending is not None:
+        return rotate_append(group.appending, operand)
     if head is None:
         chain = chain_of(group.nodes)
         if isinstance(chain, str):
@@ -168,6 +174,9 @@ def recipe_of(
 
 def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
     """Return the formats in which a group wants its tensors, where they are not plain."""
+    if group.attention is not None:
+        images = (group.attention.x, group.attention.y)
+        return dict.fromkeys((v for v in images if v.tensor.rank == 4), Format.CHANNELS_LAST)
     registered = None if group.head is None else KERNELS[type(group.head.op)]
     if group.head is None or registered is None or registered.formats is None:
         return {}
@@ -191,10 +200,10 @@ def _formats(group: Group, setting: Setting) -> dict[Value, Format]:
 
 def _wanted(group: Group, formats: Mapping[Value, Format], results: Sequence[Value]) -> Formats:
     reads = reads_of(group.nodes)
-    if group.head is None:
+    if group.head is None and not group.is_whole:
         rank = group.nodes[-1].output.tensor.rank
         return Formats(follows=all(value.tensor.rank == rank for value in reads))
-    if KERNELS[type(group.head.op)].follows_for(group.head):
+    if group.head is not None and KERNELS[type(group.head.op)].follows_for(group.head):
         return Formats(follows=True)
     return Formats(
         {v: formats[v] for v in reads if v in formats},
@@ -226,11 +235,13 @@ def _pitched(
     return alone - {y}, {y: first} if together else {}
 
 
-def _in_place(group: Group) -> tuple[tuple[Value, Value], ...]:
+def _in_place(group: Group) -> Pairs:
     """Return which inputs the result may overwrite: those read element by element alone."""
+    if group.appending is not None:
+        return group.appending.in_place
     y = group.nodes[-1].output
     windows = () if group.head is None else group.head.reads
-    return tuple(
+    pairs = tuple(
         (y, value)
         for value in reads_of(group.epilogue)
         if value not in windows
@@ -238,3 +249,13 @@ def _in_place(group: Group) -> tuple[tuple[Value, Value], ...]:
         and value.tensor.dtype.itemsize == y.tensor.dtype.itemsize
         and value.producer not in group.nodes
     )
+    return pairs if group.head is None else (*_overwritten(group.head), *pairs)
+
+
+def _overwritten(head: Node) -> Pairs:
+    """Return the input that the kernel of a node changes rather than copies; see `Kernel`."""
+    place = KERNELS[type(head.op)].in_place
+    value = None if place is None else head.inputs[place]
+    if value is None or head.reads.count(value) > 1:
+        return ()
+    return ((head.output, value),)

@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
+from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ops.conv import Conv
+from ...runtime.ops.elementwise import Cast
 from ...runtime.ops.pool import MaxPool
 from .algorithms.registry import KERNELS
+from .attention.relu_linear import ReluLinear, relu_linear_at
+from .attention.rotate_append import RotateAppend, rotate_append_at
 from .codegen.elementwise import CHEAP, in_chains
 from .gemm.atoms import HALVES
 
 #: Larger chains would need more registers than they save memory.
 MAX_CHAINED = 24
 MAX_OPERANDS = 8
+#: Floats that are added up in float32, and that a kernel may store instead of one another.
+STORED = HALVES | {float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +34,28 @@ class Group:
     Attributes:
         nodes: in topological order.
         head: the node whose kernel computes, before the elementwise rest; None for a chain of
-            elementwise nodes alone.
+            elementwise nodes alone, and for what has a kernel as a whole.
         pool: the last node, where it pools what the others compute.
+        attention: what the nodes are as a whole, where they are a linear attention.
+        appending: the same, where they rotate heads and append keys and values to caches.
     """
 
     nodes: tuple[Node, ...]
     head: Node | None
     pool: Node | None = None
+    attention: ReluLinear | None = None
+    appending: RotateAppend | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the nodes have a kernel as a whole."""
+        return self.attention is not None or self.appending is not None
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
         """The elementwise nodes behind the head, or all of them."""
+        if self.is_whole:
+            return ()
         if self.head is None:
             return self.nodes
         return self.nodes[1:] if self.pool is None else self.nodes[1:-1]
@@ -47,15 +64,32 @@ class Group:
 def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
     """Yield groups of nodes, anchors first, each node in one of them."""
     taken: set[Node] = set()
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        found = relu_linear_at(graph, node, free)
+        if found is not None and taken.isdisjoint(found.nodes):
+            taken |= found.nodes
+            nodes = tuple(sorted(found.nodes, key=position.__getitem__))
+            yield Group(nodes, None, attention=found)
+        caches = rotate_append_at(graph, node, free)
+        if caches is not None and taken.isdisjoint(caches.nodes):
+            taken |= caches.nodes
+            nodes = tuple(sorted(caches.nodes, key=position.__getitem__))
+            yield Group(nodes, None, appending=caches)
     for node in graph.nodes:
         registered = KERNELS.get(type(node.op))
-        if node in free and registered is not None and not in_chains(node):
-            epilogue = _tail(graph, node, free - taken) if registered.epilogue else ()
+        if node not in free or node in taken:
+            continue
+        if registered is not None and not in_chains(node):
+            epilogue: tuple[Node, ...] = ()
+            if registered.epilogue:
+                epilogue = _tail(graph, node, free - taken)
+            elif registered.casts:
+                epilogue = _cast(graph, node, free - taken)
             taken.update((node, *epilogue))
             pool = _pool(graph, node, (node, *epilogue)[-1].output, free - taken)
             taken.update(pool)
-            yield Group((node, *epilogue, *pool), node, *pool)
-    position = {node: i for i, node in enumerate(graph.nodes)}
+            yield Group((node, *epilogue, *pool), node, pool[0] if pool else None)
     for node in reversed(graph.nodes):
         if node in free and node not in taken and in_chains(node):
             chain = _chain(graph, node, free - taken)
@@ -66,11 +100,14 @@ def groups(graph: Graph, free: Set[Node]) -> Iterator[Group]:
 def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
     """Return the elementwise nodes behind an anchor that read it, one after the other.
 
-    The last of them gives the anchor's dtype again; in between there may be others.
+    The last of them gives the anchor's dtype again, or another one of floats that the kernel stores
+    instead; in between there may be any.
     """
     found: list[Node] = []
     fitting = 0
     value = anchor.output
+    own = value.tensor.dtype
+    stored = STORED if own in STORED else {own}
     while True:
         follower = graph.sole_consumer(value)
         if follower is None or follower not in free or not in_chains(follower):
@@ -80,8 +117,17 @@ def _tail(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
             return tuple(found[:fitting])
         found.append(follower)
         value = out
-        if out.tensor.dtype == anchor.output.tensor.dtype:
+        if out.tensor.dtype in stored:
             fitting = len(found)
+
+
+def _cast(graph: Graph, anchor: Node, free: Set[Node]) -> tuple[Node, ...]:
+    """Return the Cast that alone reads an anchor, between floats that are computed in float32."""
+    follower = graph.sole_consumer(anchor.output)
+    if follower is None or follower not in free or not isinstance(follower.op, Cast):
+        return ()
+    dtypes = {anchor.output.tensor.dtype, follower.output.tensor.dtype}
+    return (follower,) if dtypes <= STORED else ()
 
 
 def _pool(graph: Graph, head: Node, value: Value, free: Set[Node]) -> tuple[Node, ...]:
@@ -140,7 +186,8 @@ def smaller(group: Group) -> tuple[Group, ...]:
     A kernel keeps as much as possible of what follows it; a chain falls apart into its nodes.
     """
     if group.head is None:
-        return tuple(Group((node,), None) for node in group.nodes)
+        nodes = (node for node in group.nodes if not node.op.view)
+        return tuple(Group((node,), None if in_chains(node) else node) for node in nodes)
     if group.pool is not None:
         return Group((group.pool,), group.pool), Group(group.nodes[:-1], group.head)
     return Group(group.nodes[-1:], None), Group(group.nodes[:-1], group.head)

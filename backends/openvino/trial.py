@@ -18,7 +18,6 @@ import numpy as np
 
 from ...runtime.base import forks
 from ...runtime.base.guard import check_time
-from ...runtime.base.host_memory import allowance
 from ...runtime.errors import FAILURES, TercetError, UnsupportedError
 from ...runtime.ir.dtypes import name_of
 from ...runtime.ir.graph import Graph, Node, Value
@@ -215,7 +214,7 @@ def _reference(nodes: Sequence[Node], values: dict[Value, Array]) -> Mapping[Val
         inputs = [None if each is None else _operand_of(graph, each) for each in data]
         alone = graph.insert(node.op, inputs, len(node.outputs))
         try:
-            found = _NUMPY.evaluate(alone, data, WeightStore(HOST), allowance())
+            found = _NUMPY.evaluate(alone, data, WeightStore(HOST))
         except (*FAILURES, TercetError):
             return None
         made = [each for each in found if isinstance(each, np.ndarray)]

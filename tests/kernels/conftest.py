@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of machine code for `cubins`, one for all workers of a run."""
+    return _shared(tmp_path_factory, "cubins")
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cubins"
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
     folder.mkdir(exist_ok=True)
     return folder
 
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of kernels for the emulator."""
-    return tmp_path_factory.mktemp("libraries")
+    """The folder of kernels for the emulator, likewise."""
+    return _shared(tmp_path_factory, "libraries")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -34,6 +35,10 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// The dynamic shared memory of the kernel that runs.
+constexpr int DYNAMIC_SHARED = 1 << 18;
+inline char* dynamic_shared;
 
 // ── short floats ──────────────────────────────────────────────────────────────────────────────
 
@@ -81,6 +86,13 @@ inline size_t __cvta_generic_to_shared(const void* p) { return (size_t)p; }
 template <typename T> T __ldg(const T* p) { return *p; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned places)
+{
+    const unsigned long long bytes = (unsigned long long)high << 32 | low;
+    unsigned found = 0;
+    for (int i = 0; i < 32; i += 8) found |= (unsigned)(bytes >> 8 * (places >> i / 2 & 7) & 255) << i;
+    return found;
+}
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
@@ -93,6 +105,8 @@ using std::copysign, std::cos, std::cosh, std::erf, std::exp, std::expm1, std::f
 using std::fmod, std::isinf, std::isnan, std::log, std::log1p, std::pow, std::rint, std::sin;
 using std::sinh, std::sqrt, std::tan, std::tanh, std::trunc;
 inline double sinpi(double x) { return std::sin(M_PI * x); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
 inline double cospi(double x) { return std::cos(M_PI * x); }
 #undef INFINITY
 #undef NAN

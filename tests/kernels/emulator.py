@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import shutil
 import struct
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -41,7 +43,7 @@ _HEADER = Path(__file__).with_name("emulator.hpp")
 _RUNNER = Path(__file__).with_name("emulator.cpp")
 #: Headers of PTX, up to where the file that includes them goes on, have files here in their place.
 _PTX = re.compile(
-    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|wgmma|cluster|mbarrier|tma|greater)\.cuh"\n'
+    r'#line 1 "(?:\w+/)?(cp_async|ldmatrix|load|wgmma|cluster|mbarrier|tma|greater)\.cuh"\n'
     r".*?(?=^#line )",
     re.DOTALL | re.MULTILINE,
 )
@@ -62,7 +64,10 @@ _FLAGS = (
 _ENTRY = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\([^\n]*\)\s*)?(\w+)\(')
 #: Dynamic shared memory, and the two functions of copy.cuh that are assembly.
 _REPLACED = (
-    (re.compile(r"extern __shared__ ([^;]*)\[\];"), r"static \1[1 << 18];"),
+    (
+        re.compile(r"extern __shared__ ([^;]*?)(\w+)\[\];"),
+        r"static \1\2[DYNAMIC_SHARED]; dynamic_shared = (char*)\2;",
+    ),
     (
         re.compile(r'asm volatile\("cp\.async\.ca[^;]*;[^;]*;'),
         "copy_now(target, source, bytes, 4 * N);",
@@ -116,22 +121,24 @@ class HostCompiler:
         library = self.folder / f"{name}.so"
         if not library.exists():
             header, runner = self._prepared()
-            file = library.with_suffix(".cpp")
-            file.write_text(text)
             command = [str(COMPILER), *_FLAGS, "-shared", "-Wl,-Bsymbolic", "-include", str(header)]
-            done = subprocess.run(
-                [*command, str(file), str(runner), "-o", str(library)],
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode:
-                raise KernelError(f"{source.file}: {done.stderr[:3000]}")
+            with TemporaryDirectory(dir=self.folder) as folder:
+                file, made = Path(folder, f"{name}.cpp"), Path(folder, library.name)
+                file.write_text(text)
+                done = subprocess.run(
+                    [*command, str(file), str(runner), "-o", str(made)],
+                    capture_output=True,
+                    text=True,
+                )
+                if done.returncode:
+                    raise KernelError(f"{source.file}: {done.stderr[:3000]}")
+                made.replace(library)  # other processes may be at it, too
         return library
 
     def _prepared(self) -> tuple[Path, Path]:
         """Return the precompiled header, and the library that runs blocks of threads."""
         text = _HEADER.read_bytes() + _RUNNER.read_bytes()
-        folder = self.folder / hashlib.sha256(text).hexdigest()[:16]
+        folder = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}-{os.getpid()}"
         header, runner = folder / _HEADER.name, folder / "runner.so"
         if not runner.exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -245,8 +252,11 @@ def emulated(
     table = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(one) for one in cells))
     grid = (ctypes.c_uint * 3)(*launch.grid)
 
+    times = 1 if launch.cluster == (1, 1, 1) else 2  # see `cluster_sync` in tensor_cores.hpp
+
     def run(stream: Any, _alive: object = cells) -> None:
-        kernel(table, grid, ctypes.c_uint(launch.block))
+        for _ in range(times):
+            kernel(table, grid, ctypes.c_uint(launch.block))
 
     return run
 

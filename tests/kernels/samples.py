@@ -64,8 +64,8 @@ def compare(
     sample: Sample, *backends: Backend, options: Options = OPTIONS, error: float | None = None
 ) -> None:
     """Run a sample, and compare what comes out with what numpy gives; see `ERROR`."""
-    found = _results(sample, backends, options)
-    for a, b in zip(found, _results(sample, open_backends("numpy", OPTIONS)), strict=True):
+    found = results_of(sample, backends, options)
+    for a, b in zip(found, results_of(sample, open_backends("numpy", OPTIONS)), strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         if a.dtype in ERROR:
             wide = b.astype(float64)
@@ -77,9 +77,10 @@ def compare(
             np.testing.assert_array_equal(a, b)
 
 
-def _results(
+def results_of(
     sample: Sample, backends: Sequence[Backend], options: Options = OPTIONS
 ) -> list[Array]:
+    """Return what backends compute of a sample."""
     with Model(sample.graph.clone(), backends, options, evaluate) as model:
         return [np.asarray(a) for a in model.run(sample.feeds).values()]
 
@@ -329,6 +330,23 @@ def _products() -> Iterator[Sample]:
 
 
 def _sequences() -> Iterator[Sample]:
+    pool = {"pool_int64s": (2, 3, 5, 4, 5, 6, 7, 8, 6, 7), "ngram_counts": (0, 4)}
+    pool |= {"ngram_indexes": (0, 1, 2, 3, 4, 5, 6), "max_gram_length": 2, "min_gram_length": 1}
+    items = np.array([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]], np.int32)
+    for mode in ("TF", "IDF", "TFIDF"):
+        weights = tuple(0.5 * i for i in range(7))
+        yield sample(
+            "TfIdfVectorizer", [items], mode=mode, max_skip_count=5, weights=weights, **pool
+        )
+    for dtype in (np.float32, np.float64):
+        matrices = (normal(3, 7, 7) + 3 * np.eye(7)[::-1]).astype(dtype)
+        yield sample("Inverse", [matrices], domain="com.microsoft")
+    for metric in ("euclidean", "sqeuclidean"):
+        points = [normal(9, 5), normal(7, 5)]
+        yield sample("CDist", points, domain="com.microsoft", metric=metric)
+    edges = scalar(0.0), scalar(4096.0)
+    sizes = np.array(8), np.array(16), np.array(8192)
+    yield sample("MelWeightMatrix", [*sizes, *edges], (0, 1))
     q, k, v = normal(2, 4, 3, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 6)
     yield sample("Attention", [q, k, v], is_causal=1, softcap=2.0)
     for mask in (normal(3, 5), normal(2, 1, 3, 5) > 0):

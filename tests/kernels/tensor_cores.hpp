@@ -64,6 +64,15 @@ inline u32 pair_of(float first, float second)
     memcpy(&found, two, 4);
     return found;
 }
+inline u32 pair_fma(u32 a, u32 b, u32 c)
+{
+    T x[2], y[2], z[2];
+    memcpy(x, &a, 4);
+    memcpy(y, &b, 4);
+    memcpy(z, &c, 4);
+    return pair_of(float(x[0]) * float(y[0]) + float(z[0]), float(x[1]) * float(y[1]) + float(z[1]));
+}
+inline u32 and_or(u32 bits, u32 mask, u32 more) { return (bits & mask) | more; }
 inline float exp2_of(float x) { return std::exp2(x); }
 
 // The product of two neighbouring elements with two others, added up.
@@ -191,6 +200,27 @@ template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
     __syncwarp();
 }
 
-// Blocks do not form clusters here.
-inline void cluster_sync() { abort(); }
-inline float4 dsmem_load(u32, int) { abort(); }
+// ── clusters along y ────────────────────────────────────────────────────────────────────────────
+
+// The blocks of a cluster do not run side by side here. Their grid runs twice, and in the second time each finds what
+// the others had in shared memory in the first.
+inline std::vector<std::vector<char>> left_behind;
+
+inline void cluster_sync()
+{
+    if (gridDim.z != 1) abort();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        left_behind.resize(gridDim.x * gridDim.y);
+        left_behind[blockIdx.x * gridDim.y + blockIdx.y].assign(dynamic_shared, dynamic_shared + DYNAMIC_SHARED);
+    }
+    __syncthreads();
+}
+
+inline float4 dsmem_load(u32 address, int block)
+{
+    const std::vector<char>& there = left_behind[blockIdx.x * gridDim.y + block];
+    float4 found = {};
+    if (!there.empty()) memcpy(&found, there.data() + (at_address(address) - dynamic_shared), sizeof(found));
+    return found;
+}

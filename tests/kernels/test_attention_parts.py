@@ -13,13 +13,13 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import DType, float16, float32
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.session.model import Model
 
 from . import transformer_samples
-from .dry import DryCompiler, DryDevice, launches, planned, single
+from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
-from .samples import OPTIONS
+from .samples import OPTIONS, compare, sample
 
 DTYPES = (float16, float32)
 
@@ -57,15 +57,28 @@ def test_keys_are_read_once_by_a_full_gpu(
     heads: tuple[int, int, int], lengths: tuple[int, int], size: int, dtype: DType, target: Target
 ) -> None:
     batch, of_q, of_k = heads
-    work, merge = planned_for(target, heads, lengths, size, dtype)
+    work, *merges = planned_for(target, heads, lengths, size, dtype)
     blocks, parts, _ = work.grid
     assert blocks == batch * of_k
     assert dict(work.constants)["GROUP"] == of_q // of_k
     assert blocks * parts >= 0.85 * target.processors
+    assert work.shared <= target.shared
+    if work.cluster == (1, parts, 1):
+        assert not merges
+        assert dict(work.constants)["CLUSTER"] == parts
+        assert target.has_clusters
+        return
+    (merge,) = merges
     assert merge.entry == "attention_merge"
     assert merge.grid[0] == batch * of_q * lengths[0]
     assert work.scratch == merge.scratch == merge.grid[0] * parts * (size + 2) * 4
-    assert work.shared <= target.shared
+
+
+@pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
+def test_parts_of_a_short_cache_meet_in_a_cluster(target: Target) -> None:
+    found = planned_for(target, (1, 32, 8), (1, 1024), 64, float16)
+    assert found[0].cluster == (1, 8 if target.has_clusters else 1, 1)
+    assert len(found) == (1 if target.has_clusters else 2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -102,3 +115,34 @@ def test_results_are_the_same_every_time(dtype: DType, emulated: CudaBackend) ->
     with Model(sample.graph.clone(), [emulated], OPTIONS, evaluate) as model:
         (first,), (second,) = (model.run(sample.feeds).values() for _ in range(2))
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("queries", "lengths", "attributes"),
+    [
+        (1, (513, 1), {}),
+        (3, (3, 640), {"left_window_size": 400}),
+        (1, (200, 640), {"softcap": 3.0}),
+    ],
+    ids=str,
+)
+def test_parts_that_meet_in_a_cluster(
+    queries: int,
+    lengths: tuple[int, int],
+    attributes: Any,
+    dtype: DType,
+    emulated: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler: Any = emulated.device.compiler
+    monkeypatch.setattr(compiler, "target", Target("sm_90", 132, 232448))
+    q = normal(2, 4, queries, 40).astype(dtype)
+    k, v = (normal(2, 2, 640, size).astype(dtype) for size in (40, 56))
+    inputs = [q, k, v, None, None, None, np.array(lengths)]
+    given = sample("Attention", inputs, is_causal=1, **attributes)
+    compare(given, emulated)
+    (launch,) = launches(planned(given.graph))
+    assert launch.cluster[1] > 1

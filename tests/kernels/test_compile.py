@@ -70,7 +70,7 @@ def gemm_sources() -> list[Source]:
             found.append(
                 Source(
                     "gemm/simt.cu",
-                    (("T", "float"),),
+                    (("T", "float"), ("R", "float")),
                     (*tile.constants(*SIZES), *constants.items()),
                     NO_EPILOGUE.code,
                 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,20 +13,20 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.schedules import simt
 from tercet.backends.cuda.ops import norm
 from tercet.backends.numpy import evaluate
-from tercet.runtime.ir.dtypes import DType, float16, float32, float64
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv, ConvTranspose
-from tercet.runtime.ops.elementwise import Add, Mul, Relu, Tanh
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.norm import BatchNormalization
+from tercet.runtime.ops.norm import BatchNormalization, LayerNormalization, RMSNormalization
 from tercet.runtime.session.model import Model
 
 from .dry import normal
 from .emulator import needs_compiler
-from .samples import OPTIONS, Sample, compare, edges, samples
+from .samples import ERROR, OPTIONS, Sample, compare, edges, samples
 
 pytestmark = [
     pytest.mark.slow,
@@ -76,6 +78,94 @@ def test_tails(kind: str, dtype: DType, emulated: CudaBackend) -> None:
     compare(found, emulated)
     with Model(found.graph.clone(), [emulated], OPTIONS, evaluate) as model:
         assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+
+
+@pytest.mark.parametrize("dtype", [float16, float32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("rows", [(3,), (2, 35), (16,)], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_layer_scale_and_residual_are_in_the_product(
+    rows: tuple[int, ...], dtype: DType, turned: bool, emulated: CudaBackend
+) -> None:
+    """z + scale * (x @ w + bias): what is added first is the product's bias."""
+    k, n = (2048 if rows == (16,) else 64), 40
+    graph = Graph("layer scale")
+    feeds = {"x": normal(*rows, k).astype(dtype), "z": normal(*rows, n).astype(dtype)}
+    x, z = (graph.add_input(name, TensorType(dtype, a.shape)) for name, a in feeds.items())
+    w, bias, scale = (graph.constant(normal(*s).astype(dtype)) for s in ((k, n), (n,), (1, n)))
+    value = graph.insert(MatMul(), [x, w]).output
+    value = graph.insert(Add(), [bias, value] if turned else [value, bias]).output
+    value = graph.insert(Mul(), [value, scale]).output
+    graph.set_outputs({"y": graph.insert(Add(), [value, z]).output})
+    infer(graph)
+    compare(Sample(graph, feeds), emulated)
+    with Model(graph, [emulated], OPTIONS, evaluate) as model:
+        assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+
+
+#: Heads whose results are cast, and which file stores them in the other dtype; both of A100.
+CAST = {
+    "Conv": (Conv(pads=(1,) * 4), (2, 16, 9, 11), (24, 16, 3, 3), "gemm/multistage.cu"),
+    "first layer": (Conv(), (1, 3, 20, 20), (16, 3, 3, 3), "gemm/multistage.cu"),
+    "depthwise": (Conv(group=16), (2, 16, 9, 9), (16, 1, 3, 3), "conv/depthwise.cu"),
+    "few rows": (MatMul(), (3, 64), (64, 40), "gemm/gemv.cu"),
+    "many rows": (MatMul(), (70, 64), (64, 45), "gemm/multistage.cu"),
+    "many terms": (MatMul(), (16, 2048), (2048, 48), "gemm/reduce_splits_f16.cu"),
+    "stack": (MatMul(), (3, 20, 64), (3, 64, 24), "gemm/multistage.cu"),
+}
+
+
+@pytest.mark.parametrize("given", [float16, bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("kind", CAST)
+def test_sums_are_stored_in_the_dtype_that_they_are_cast_to(
+    kind: str, given: DType, emulated: CudaBackend
+) -> None:
+    operator, *shapes, file = CAST[kind]
+    assert_cast(operator, [normal(*shape) for shape in shapes], given, float32, emulated, file)
+
+
+@pytest.mark.parametrize("sizes", [(5, 64), (3, 7, 33), (2, 4096)], ids=str)
+@pytest.mark.parametrize("dtypes", [(float16, float32), (float32, float16), (bfloat16, float32)])
+@pytest.mark.parametrize("operator", [LayerNormalization(), RMSNormalization()])
+def test_rows_are_stored_in_the_dtype_that_they_are_cast_to(
+    operator: Op, dtypes: tuple[DType, DType], sizes: tuple[int, ...], emulated: CudaBackend
+) -> None:
+    given, to = dtypes
+    feeds = {"x": normal(*sizes).astype(given)}
+    graph = Graph("norm")
+    x, scale = graph.add_input("x", TensorType(given, sizes)), normal(sizes[-1]).astype(given)
+    value = graph.insert(operator, [x, graph.constant(scale)]).output
+    graph.set_outputs({"y": graph.insert(Cast(to=to), [value]).output})
+    infer(graph)
+    compare(Sample(graph, feeds), emulated, error=max(ERROR[given], ERROR[to]))
+    with Model(graph, [emulated], OPTIONS, evaluate) as model:
+        assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+
+
+@pytest.mark.parametrize("file", ["gemm/simt.cu", "gemm/reduce_splits.cu", "gemm/gemv.cu"])
+def test_products_of_float32_are_stored_as_float16(file: str, emulated: CudaBackend) -> None:
+    m, k = {"gemm/simt.cu": (70, 40), "gemm/reduce_splits.cu": (16, 2048)}.get(file, (3, 64))
+    arrays = [normal(m, k), normal(k, 45)]
+    assert_cast(MatMul(), arrays, float32, float16, emulated, file)
+
+
+def assert_cast(
+    operator: Op, arrays: list[Array], given: DType, to: DType, backend: CudaBackend, file: str
+) -> None:
+    """Check cast(relu(operator)), which is one step that `file` ends."""
+    x, w = (array.astype(given) for array in arrays)
+    graph = Graph("cast")
+    shared = isinstance(operator, MatMul) and w.ndim > 2
+    weights = graph.add_input("w", TensorType(given, w.shape)) if shared else graph.constant(w)
+    value = graph.insert(operator, [graph.add_input("x", TensorType(given, x.shape)), weights])
+    value = graph.insert(Relu(), [value.output])
+    graph.set_outputs({"y": graph.insert(Cast(to=to), [value.output]).output})
+    infer(graph)
+    feeds = {"x": x, "w": w} if shared else {"x": x}
+    compare(Sample(graph, feeds), backend, error=max(ERROR[given], ERROR[to]))
+    with Model(graph, [backend], OPTIONS, evaluate) as model:
+        assert len([row for row in model.prepare().rows if row.kind == "step"]) == 1
+    compiler: Any = backend.device.compiler
+    assert file in {source.file for source in compiler.sources}
 
 
 def test_products_too_wide_for_a_grid(

@@ -320,7 +320,8 @@ def bulk_sources() -> Iterator[Source]:
             )
             result = Tensor(value(32, 256, 30, 30), Format.CHANNELS_LAST)
             weights = Packed((), "none", np.asarray)
-            gemm = Gemm(image, weights, result, (32 * 900, 256, image.terms), image.terms, 256)
+            shape = (32 * 900, 256, image.terms)
+            gemm = Gemm(image, weights, result, shape, image.terms, 256, dtype=float16)
             pooled = layout is Layout.SQUARES and i % 2 == 0
             product = tma.Convolution(gemm, result if pooled else None)
             staging = tma.staged(product, tile, layout)

@@ -20,20 +20,20 @@ from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, Tile
 from tercet.backends.cuda.recipe.operands import TensorMap
 from tercet.backends.cuda.recipe.targets import H200, Target
-from tercet.runtime.ir.dtypes import DType, bfloat16, float16
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Gelu, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Relu
 from tercet.runtime.ops.matmul import MatMul
 
 from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
-from .samples import Sample, compare, sample
+from .samples import ERROR, Sample, compare, sample
 from .transformer_samples import attention
 
 #: Kernels that this module compiles, in more variants than samples.py has.
@@ -45,7 +45,9 @@ BY_TITLE = {f"{tile} of {tile.epilogues}": tile for tile in TMA_PERSISTENT}
 def layer(
     m: int, n: int, k: int, end: str, dtype: DType = float16, *, run_time: bool = False
 ) -> Sample:
-    """Return a linear layer with what follows on it: nothing, ``gelu`` or ``residual``.
+    """Return a linear layer with what follows: nothing, ``gelu``, ``residual``, ``wide``, ``cast``.
+
+    The last one is a Cast to float32, and ``wide`` a residual and that.
 
     Its weights are a constant, or are given at run time.
     """
@@ -63,11 +65,13 @@ def layer(
     value = graph.insert(Add(), [value, graph.constant(normal(n).astype(dtype))]).output
     if end == "gelu":
         value = graph.insert(Gelu(), [value]).output
-    if end == "residual":
+    if end in ("residual", "wide"):
         feeds["z"] = z
         value = graph.insert(
             Add(), [value, graph.add_input("z", TensorType(dtype, z.shape))]
         ).output
+    if end in ("wide", "cast"):
+        value = graph.insert(Cast(to=float32), [value]).output
     graph.set_outputs({"y": value})
     infer(graph)
     return Sample(graph, feeds)
@@ -85,6 +89,10 @@ def layer(
         ((4096, 2304, 768), "", "mma_linear 2x128x192 Add"),
         ((20, 768, 768), "residual", "mma "),
         ((6304, 770, 768), "residual", "mma "),
+        ((8192, 4096, 768), "wide", "mma_linear 2x128x192 Add+Add+Cast"),
+        ((20, 768, 768), "wide", "mma "),
+        ((8192, 4099, 768), "cast", "mma_linear 2x128x192 Add+Cast"),
+        ((8192, 4099, 768), "wide", "mma "),
     ],
 )
 def test_layers_of_many_rows(shape: tuple[int, int, int], end: str, expected: str) -> None:
@@ -153,6 +161,8 @@ def test_every_tile_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
         forced(tile, monkeypatch)
         planned(layer(64, 64, 64, "gelu").graph, device)
         planned(layer(64, 64, 64, "residual", run_time=True).graph, device)
+        planned(layer(64, 64, 64, "wide").graph, device)
+        planned(layer(64, 65, 64, "cast").graph, device)
     all_compile(list(device.compiler.sources), H200, cache, COMPILES)
 
 
@@ -176,6 +186,8 @@ def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
     m, n = 2 * tile.bm + 5, 2 * tile.bn + 8
     compare(layer(m, n, 136, "residual"), hopper)
     compare(layer(9, 72, 8, "gelu", bfloat16), hopper)
+    compare(layer(m, n, 136, "wide"), hopper, error=ERROR[float16])
+    compare(layer(m, n + 3, 136, "cast"), hopper, error=ERROR[float16])
     assert files(hopper) == {"gemm/tma_persistent.cu"}
 
 

@@ -233,7 +233,8 @@ def test_a_linear_layer_of_tokens_is_one_product(steps: list[Any], precision: Pr
     with Model(graph, [NumpyBackend()], Options(precision=precision), evaluate) as model:
         rows = [row for row in planned(model.graph).rows if row.kind == "step"]
     (product,) = (row for row in rows if row.nodes[0].kind == "MatMul")
-    assert len(product.nodes) == 1 + len(steps)
+    widened = precision == "float16"  # by a Cast, which is in the product as well
+    assert len(product.nodes) == 1 + len(steps) + widened
 
 
 def test_six_elementwise_nodes_are_one_kernel() -> None:

@@ -113,6 +113,8 @@ class Kernel:
         epilogue: it applies an elementwise chain to its results before it stores them.
         outputs: how many outputs it computes at most.
         selector: the algorithms that users and the tuner may choose from.
+        in_place: the input whose memory the first output may take, by its position.
+        casts: it may store its results as the dtype that a Cast behind it makes of them.
     """
 
     build: Build
@@ -121,6 +123,8 @@ class Kernel:
     epilogue: bool = False
     outputs: int = 1
     selector: Selector[Any] | None = None
+    in_place: int | None = None
+    casts: bool = False
 
     def follows_for(self, node: Node) -> bool:
         """Return `follows` for one node."""
@@ -147,6 +151,8 @@ def kernel(
     follows: bool | Callable[[Node], bool] = False,
     formats: FormatRule | None = None,
     outputs: int = 1,
+    in_place: int | None = None,
+    casts: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function that makes recipes; see `Kernel`.
 
@@ -163,7 +169,9 @@ def kernel(
             given = {name: getattr(context, name) for name in wanted}
             return make(context.op, context.y, *context.inputs, **given)
 
-        register(Kernel(build, follows, formats, "epilogue" in wanted, outputs), *operators)
+        chained = "epilogue" in wanted
+        made = Kernel(build, follows, formats, chained, outputs, in_place=in_place, casts=casts)
+        register(made, *operators)
         return make
 
     return registered

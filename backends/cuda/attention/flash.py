@@ -60,7 +60,8 @@ def _launch(
     batch, heads, length, size = task.q.dims
     tiles, split = sharing.tiles(task), sharing.parts > 1
     mask, padded = task.mask, int(constants["SIZE_V"])
-    left, beside = sharing.left(task, padded) if split else (None, None)
+    apart = split and not sharing.clustered
+    left, beside = sharing.left(task, padded) if apart else (None, None)
     launch = Launch(
         f"attention/{entry}.cu",
         entry,
@@ -68,17 +69,18 @@ def _launch(
         block=block,
         args={
             **{**task.operands, **task.strides, **task.numbers, "tiles": tiles},
-            **{"y": None if split else task.y.tensor, "left": left, "beside": beside},
+            **{"y": None if apart else task.y.tensor, "left": left, "beside": beside},
         },
         types=(("T", task.q.tensor.dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(*task.constants, *sharing.constants, *constants.items()),
         code=code,
         shared=shared,
-        scratch=sharing.scratch(task, padded) if split else 0,
+        scratch=sharing.scratch(task, padded) if apart else 0,
+        cluster=(1, sharing.parts, 1) if sharing.clustered else (1, 1, 1),
         note=f"{sharing.title}, {batch * heads} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )
-    if not split:
+    if not apart:
         return (launch,)
     return launch, merge(task, sharing, padded, steepness)
 
@@ -138,11 +140,14 @@ def _half(
         stages = _stages(keys * shape.warps_n * (size_k + size_v + 16) * 2, target)
     shape = shape or _shape(task, (size_k, size_v), keys, target)
     shared = _shared(shape, keys, stages, (size_k, size_v))
-    sharing = share(task, shape.rows, keys * shape.warps_n, shared, target)
+    tile = keys * shape.warps_n
+    sharing = share(task, shape.rows, tile, shared, target, joins=target.has_clusters)
     stages = min(stages, sharing.steps)
+    joining = 4 * shape.rows * (size_v + 4) if sharing.clustered else 0
     constants = {
         **{"SIZE_K": size_k, "SIZE_V": size_v, "KEYS": keys, "STAGES": stages},
         **{"TM": shape.tm, "WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n},
+        **{"CLUSTER": sharing.parts if sharing.clustered else 0},
         "VECTOR_K": min(task.q.vector(8), task.k.vector(8)),
         **{"VECTOR_V": task.v.vector(8), "VECTOR_Y": 8 if task.y.vector(8) == 8 else 1},
     }
@@ -150,7 +155,7 @@ def _half(
         task,
         "attention_mma",
         sharing,
-        _shared(shape, keys, stages, (size_k, size_v)),
+        _shared(shape, keys, stages, (size_k, size_v), joining),
         32 * shape.warps_m * shape.warps_n,
         constants,
         atom_of(task.q.tensor.dtype).code(),
@@ -174,10 +179,20 @@ def _stages(tile: int, target: Target) -> int:
     return min(MAX_STAGES, of_two if of_two >= 2 else max(1, target.shared // tile))
 
 
-def _shared(shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int]) -> int:
-    """Return the bytes of shared memory of a block, `sizes` being that of a key and of a value."""
+def _shared(
+    shape: WarpShape, keys: int, stages: int, sizes: tuple[int, int], joining: int = 0
+) -> int:
+    """Return the bytes of shared memory of a block.
+
+    Args:
+        shape: of its warps.
+        keys: of a warp's step.
+        stages: whose keys and values are there at one time.
+        sizes: of a key and of a value.
+        joining: bytes that a cluster puts together.
+    """
     buffers = stages * keys * shape.warps_n * (sum(sizes) + 16) * 2
-    return max(buffers, shape.warps_n * shape.rows * (sizes[1] + 6) * 4)
+    return max(buffers, shape.warps_n * shape.rows * (sizes[1] + 6) * 4 + joining)
 
 
 def _shape(task: AttentionTask, sizes: tuple[int, int], keys: int, target: Target) -> WarpShape:

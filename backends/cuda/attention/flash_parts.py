@@ -14,8 +14,10 @@ from .heads import AttentionTask
 FEW = 16
 #: Steps of a block in the time of the kernel that puts parts together: an assumption.
 MERGING = 4
-#: Blocks of a multiprocessor that parts are made for, at most.
-RESIDENT = 2
+#: The same of a cluster, whose blocks put their parts together themselves.
+JOINING = 1
+#: Blocks of a multiprocessor that parts are made for, at most; and of a cluster.
+RESIDENT, MAX_CLUSTER = 2, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,14 @@ class Sharing:
         group: heads of queries of a block.
         parts: of the keys, each of which has blocks of its own.
         steps: of a block, at most.
+        clustered: whether the blocks of the parts are a cluster, which puts them together.
     """
 
     rows: int
     group: int
     parts: int
     steps: int
+    clustered: bool = False
 
     @property
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
@@ -56,7 +60,8 @@ class Sharing:
     def title(self) -> str:
         """In short: ``16 rows of 4 heads, 32 parts``."""
         text = f"{self.rows} rows" + (f" of {self.group} heads" if self.group > 1 else "")
-        return f"{text}, {self.parts} parts" if self.parts > 1 else text
+        where = " in a cluster" if self.clustered else ""
+        return f"{text}, {self.parts} parts{where}" if self.parts > 1 else text
 
 
 def _rows(task: AttentionTask) -> int:
@@ -69,7 +74,9 @@ def group_of(task: AttentionTask) -> int:
     return task.sharing if task.q.dims[2] <= FEW else 1
 
 
-def share(task: AttentionTask, rows: int, tile: int, shared: int, target: Target) -> Sharing:
+def share(
+    task: AttentionTask, rows: int, tile: int, shared: int, target: Target, *, joins: bool = False
+) -> Sharing:
     """Return the sharing that an estimate takes to be quickest.
 
     A multiprocessor has up to `RESIDENT` blocks at one time. Each takes as long as one step to
@@ -82,12 +89,14 @@ def share(task: AttentionTask, rows: int, tile: int, shared: int, target: Target
         tile: keys of a step.
         shared: bytes of shared memory of a block.
         target: the GPU.
+        joins: whether the kernel can put parts together in a cluster.
     """
     group = group_of(task)
     batch, heads, length, size = task.q.dims
     of_group = group * length
     blocks = batch * (heads // group) * ceil_div(of_group, rows)
-    steps = ceil_div(task.seen, tile)
+    # A cache that tells its length in a run is half full, as far as anybody knows.
+    steps = ceil_div(task.seen if task.lengths is None else max(1, task.seen // 2), tile)
     slots = min(RESIDENT, (target.shared + 1024) // (shared + 1024)) * target.processors
     read = tile * (size + task.v.dims[3]) * task.q.tensor.dtype.itemsize
     leaving = 2 * 4 * min(of_group, rows) * task.v.dims[3] / read
@@ -98,8 +107,16 @@ def share(task: AttentionTask, rows: int, tile: int, shared: int, target: Target
             return waves * (1 + steps)
         return waves * (1 + ceil_div(steps, parts) + leaving) + MERGING
 
+    def joined(parts: int) -> float:
+        return ceil_div(blocks * parts, slots) * (1 + ceil_div(steps, parts)) + JOINING
+
     maximum = slots if length <= FEW else slots // max(1, blocks)
     parts = min(range(1, max(1, min(steps, maximum)) + 1), key=estimate)
+    sizes = [n for n in (2, 4, MAX_CLUSTER) if n <= steps]
+    if joins and sizes and length <= FEW:
+        together = min(sizes, key=joined)
+        if joined(together) < estimate(parts):
+            return Sharing(rows, group, together, ceil_div(steps, together), clustered=True)
     return Sharing(rows, group, parts, max(1, ceil_div(steps, parts)))
 
 

@@ -146,6 +146,11 @@ def copied(
     )
 
 
+def copied_unless_same(y: Tensor, x: Tensor) -> Launch:
+    """Return what copies `x` to `y`, or does nothing where `y` lies in the place of `x`."""
+    return replace(copy_strided(y, x, x.strides), moot=("x", "y"))
+
+
 def fill(y: Tensor, element: Array) -> Launch:
     """Return what fills a tensor with one element of its dtype."""
     return replace(_given(y, element.reshape(1), (0,) * y.rank), note="fill")

@@ -6,12 +6,16 @@ from dataclasses import dataclass, replace
 
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Node, Value
+from ....runtime.ops.elementwise import Add
 from ....runtime.ops.matmul import Gemm, MatMul
+from ....runtime.ops.packed import MatMulNBits
 from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
-from .elementwise import CHEAP, Chain, chain_of
+from .elementwise import CHEAP, chain_of
 
 MAX_OPERANDS = 2
+#: Operators whose channels are the last axis.
+PRODUCTS = MatMul | Gemm | MatMulNBits
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,23 @@ class Epilogue:
         operands: what z0 and z1 point to.
         title: the operators, for reports.
         is_cheap: whether they are of a few instructions each.
+        sums: the dtype whose sums the kernel has, and of the operands.
+        stored: the dtype of what it stores.
+        bias: one constant a column, which a matrix product adds before all else; or None.
     """
 
     code: str
     operands: tuple[Tensor | Packed, ...] = ()
     title: str = ""
     is_cheap: bool = True
+    sums: DType = float32
+    stored: DType = float32
+    bias: Tensor | None = None
+
+    @property
+    def types(self) -> tuple[tuple[str, DType], tuple[str, DType]]:
+        """The C++ aliases T, of operands, and R, of results."""
+        return ("T", self.sums), ("R", self.stored)
 
     @property
     def reads_along(self) -> bool:
@@ -47,17 +62,18 @@ class Epilogue:
         return dict(zip(("z0", "z1"), (*self.operands, None, None), strict=False))
 
 
-def _head(dtype: DType) -> str:
-    stored, computed = C_TYPES[dtype], C_TYPES[arithmetic(dtype)]
+def _head(sums: DType, stored: DType) -> str:
+    operand, computed = C_TYPES[sums], C_TYPES[arithmetic(sums)]
     return (
-        f"__device__ __forceinline__ {stored} epilogue({computed} value, long long i, int row, "
-        f"int channel, const {stored}* z0, const {stored}* z1)"
+        f"__device__ __forceinline__ {C_TYPES[stored]} epilogue({computed} value, long long i, "
+        f"int row, int channel, const {operand}* z0, const {operand}* z1)"
     )
 
 
 def no_epilogue(dtype: DType) -> Epilogue:
     """Return the epilogue that stores its argument as it is, rounded to `dtype`."""
-    return Epilogue(f"{_head(dtype)} {{ return {C_TYPES[dtype]}(value); }}")
+    code = f"{_head(dtype, dtype)} {{ return {C_TYPES[dtype]}(value); }}"
+    return Epilogue(code, sums=dtype, stored=dtype)
 
 
 NO_EPILOGUE = no_epilogue(float32)
@@ -73,21 +89,38 @@ def epilogue_of(nodes: tuple[Node, ...], y: Tensor, first: Value) -> Epilogue | 
     """
     if not nodes:
         return no_epilogue(y.dtype)
-    chain = chain_of(nodes, "chain", first)
+    head = None if first.producer is None else first.producer.op
+    axis = -1 if isinstance(head, PRODUCTS) or y.rank < 3 else 1
+    epilogue = _epilogue(nodes, y, first, axis)
+    if isinstance(epilogue, str) or len(epilogue.operands) <= MAX_OPERANDS:
+        return epilogue
+    bias = _bias_of(nodes[0], first, y) if isinstance(head, MatMul) else None
+    rest = "" if bias is None else _epilogue(nodes[1:], y, nodes[0].output, axis)
+    if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS:
+        return rest or f"{len(epilogue.operands)} operands"
+    return replace(rest, bias=bias, title=epilogue.title)
+
+
+def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
+    """Return the constant that a node adds to every row of a product; None if it does not."""
+    others = [value for value in node.inputs if value is not None and value is not sums]
+    if not isinstance(node.op, Add) or len(others) != 1:
+        return None
+    (other,) = others
+    operand = Tensor(other)
+    fits = other.data is not None and _is_per_channel(operand.dims, y.dims, -1)
+    return operand if fits and operand.dtype == sums.tensor.dtype else None
+
+
+def _epilogue(nodes: tuple[Node, ...], y: Tensor, first: Value, axis: int) -> Epilogue | str:
+    chain, sums = chain_of(nodes, "chain", first), first.tensor.dtype
     if isinstance(chain, str):
         return chain
-    is_product = first.producer is not None and isinstance(first.producer.op, MatMul | Gemm)
-    epilogue = _epilogue(chain, y, -1 if is_product or y.rank < 3 else 1)
-    cheap = all(isinstance(node.op, CHEAP) for node in nodes)
-    return epilogue if isinstance(epilogue, str) else replace(epilogue, is_cheap=cheap)
-
-
-def _epilogue(chain: Chain, y: Tensor, axis: int) -> Epilogue | str:
     arguments = ["value"]
     operands: list[Tensor] = []
     for value in chain.operands[1:]:
         operand = Tensor(value, y.format)
-        if operand.dtype != y.dtype:
+        if operand.dtype != sums:
             return f"operand of {operand.dtype.name}"
         if operand.dims == y.dims and value.data is None:
             index = "i"
@@ -97,10 +130,10 @@ def _epilogue(chain: Chain, y: Tensor, axis: int) -> Epilogue | str:
             return f"an operand of {value.tensor} does not fit {y.value.tensor}"
         arguments.append(f"z{len(operands)}[{index}]")
         operands.append(operand)
-    if len(operands) > MAX_OPERANDS:
-        return f"{len(operands)} operands"
-    call = f"{_head(y.dtype)} {{ return chain({', '.join(arguments)}); }}"
-    return Epilogue(f"{chain.code}\n{call}", tuple(operands), chain.title)
+    call = f"{_head(sums, y.dtype)} {{ return chain({', '.join(arguments)}); }}"
+    code = f"{chain.code}\n{call}"
+    cheap = all(isinstance(node.op, CHEAP) for node in nodes)
+    return Epilogue(code, tuple(operands), chain.title, cheap, sums=sums, stored=y.dtype)
 
 
 def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:

@@ -80,7 +80,7 @@ def _words(conv: Convolution, plane: Plane, patch: Patch) -> Launch:
                 **{f"by_{name}": divisor(size) for name, size in zip(names, places, strict=True)},
             },
         },
-        types=(("T", x.dtype),),
+        types=epilogue.types,
         constants=(
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),
@@ -113,7 +113,7 @@ def _pixels(conv: Convolution, plane: Plane) -> Launch:
             },
             "p": {**plane.geometry, "row_x": x.row, "row_y": y.row},
         },
-        types=(("T", x.dtype),),
+        types=epilogue.types,
         constants=(
             *(("KH", plane.kernel[0]), ("KW", plane.kernel[1])),
             *(("STEP_H", plane.steps[0]), ("STEP_W", plane.steps[1])),

@@ -299,9 +299,9 @@ def depthwise_time(conv: Convolution) -> float:
 # ── naive ────────────────────
 
 
-def naive_formats(conv: Convolution) -> Formats:
+def naive_formats(conv: Convolution) -> Formats | str:
     """Return the plain order; `naive` takes others too."""
-    return PLAIN
+    return conv.need_own() or PLAIN
 
 
 def naive_time(conv: Convolution) -> float:

@@ -93,6 +93,7 @@ def _half_product(conv: Convolution, used: int) -> Recipe:
         ldb=ceil_div(k, 8) * 8,
         ldc=conv.y.row,
         bias=conv.b,
+        dtype=conv.x.dtype,
     )
     return multistage.multiply(gemm, conv.epilogue, conv.setting.target, used)
 

@@ -41,7 +41,7 @@ def implicit_formats(conv: Convolution) -> Formats | str:
 
 
 def _refused(conv: Convolution) -> str:
-    refused = conv.need_plane() or conv.need_constants()
+    refused = conv.need_own() or conv.need_plane() or conv.need_constants()
     if refused:
         return refused
     maximum = max(conv.x.size, conv.y.size)

@@ -119,19 +119,21 @@ class Compiler:
         self._note(pending=1)
         start = perf_counter()
         try:
-            options = ProgramOptions(
-                name=file,
-                arch=self.target.arch,
-                std="c++17",
-                lineinfo=True,  # which tells compute-sanitizer and the profilers where they are
-                include_path=toolkit_headers(text),
-            )
-            code = Program(text, "c++", options).compile(self.target.code).code
+            code = Program(text, "c++", self._options(file, text)).compile(self.target.code).code
         except NVRTCError as error:
             self._note(pending=-1)
             raise _kernel_error(file, str(error)) from None
         self._note(pending=-1, compiled=1, milliseconds=1e3 * (perf_counter() - start))
         return bytes(code)
+
+    def _options(self, file: str, text: str) -> ProgramOptions:
+        return ProgramOptions(
+            name=file,
+            arch=self.target.arch,
+            std="c++17",
+            lineinfo=True,  # which tells compute-sanitizer and the profilers where they are
+            include_path=toolkit_headers(text),
+        )
 
     def announce(self, measuring: str) -> None:
         """Tell who watches what is measured with the kernels; empty when it is done."""

@@ -55,6 +55,8 @@ class KernelStep:
         runs: list[Callable[[CudaStream], None]] = []
         for launch, code in zip(self.launches, self._codes, strict=True):
             found = addresses(launch, lambda base: self._pointer(base, views, scratch))
+            if launch.moot is not None and len({found[name] for name in launch.moot}) == 1:
+                continue
             runs.append(bound(self._device, launch, code, found))
         return runs[0] if len(runs) == 1 else sequence(runs)
 

@@ -117,7 +117,7 @@ class Convolution:
 
     def need_float32(self) -> str:
         """Return why kernels of float32 and 32-bit indices cannot be used; empty where they can."""
-        refused = need_dtypes((float32,), self.y, self.x, self.w, self.b)
+        refused = need_dtypes((float32,), self.x, self.w, self.b) or self.need_own()
         if refused:
             return f"{refused}, not float32"
         if max(self.x.size, self.y.size) >= MAX_ELEMENTS:
@@ -126,8 +126,13 @@ class Convolution:
 
     def need_halves(self) -> str:
         """Return why kernels of 16-bit floats cannot be used; empty where they can."""
-        refused = need_dtypes(HALVES, self.y, self.x, self.w, self.b)
+        refused = need_dtypes(HALVES, self.x, self.w, self.b)
         return f"{refused}, not float16 or bfloat16" if refused else ""
+
+    def need_own(self) -> str:
+        """Return why results must be stored in the input's dtype; empty where they are."""
+        own, stored = self.x.dtype, self.y.dtype
+        return "" if own == stored else f"sums of {own.name} that are stored as {stored.name}"
 
     def need_plane(self) -> str:
         """Return why kernels over one or two spatial axes cannot be used; empty where they can."""
@@ -163,7 +168,7 @@ def convolution(context: RecipeContext) -> Convolution | str:
     find = transposed_window if transposed else window
     view = find(op, x.dims[2:], w.dims[2:])
     return Convolution(
-        op, y, x, w, b, view, context.epilogue or no_epilogue(y.dtype), context.setting
+        op, y, x, w, b, view, context.epilogue or no_epilogue(x.dtype), context.setting
     )
 
 

@@ -51,7 +51,7 @@ def reduction(gemm: Gemm, epilogue: Epilogue, splits: int, partial_sums: Scratch
             **{"partial": partial_sums, "c": gemm.c, "bias": gemm.bias, **epilogue.args},
             **{"m": m, "n": n, "ldc": gemm.ldc, "batch_c": batch.c, "splits": splits},
         },
-        types=(("T", gemm.dtype),),
+        types=epilogue.types,
         constants=(
             ("VECTOR_C", gemm.vector_c(vector)),
             ("GROUPS", gemm.a.rows is not Rows.MATRIX),

@@ -73,7 +73,7 @@ def linear(
         return f"16-bit floats: {'an odd number of terms' if k % 2 else 'b is no constant'}"
     source = Matrix(a, k, widest(VECTORS, k))
     columns = packed_matrix(b, form, "in eights", EIGHTS)
-    gemm = Gemm(source, columns, y, shape, ceil_div(k, 8) * 8, n, bias=bias)
+    gemm = Gemm(source, columns, y, shape, ceil_div(k, 8) * 8, n, bias=bias, dtype=a.dtype)
     target, half_sums = setting.target, setting.algorithm == HALF_SUMS
     fed = None if half_sums else _fed(gemm, epilogue, target)
     return fed or multistage.multiply(gemm, epilogue, target, half_sums=half_sums)
@@ -161,6 +161,7 @@ def product(
         ldc=n,
         batch=Batch(count, of_a, n * ldb if count > 1 else 0, m * n),
         bias=bias,
+        dtype=a.dtype,
     )
     if count == 1 and k % 8 == 0 and not half_sums:
         given = replace(gemm, b=b, across=not transposed)
@@ -170,6 +171,40 @@ def product(
             return fed
     last = multistage.multiply(gemm, epilogue, setting.target, used, half_sums=half_sums)
     return last if transposed else (_transposed(b, (count, k, n, ldb), used), *last)
+
+
+def from_workspace(
+    y: Tensor,
+    a: Tensor,
+    shape: Shape,
+    ldb: int,
+    bias: Tensor | None,
+    epilogue: Epilogue,
+    setting: Setting,
+) -> tuple[tuple[Launch, ...], Scratch] | str:
+    """Return the product with a matrix [n, ldb] that a launch in front leaves in the workspace.
+
+    Args:
+        y: the result.
+        a: of any rank, m rows of k.
+        shape: (m, n, k).
+        ldb: a multiple of 8.
+        bias: [n] or None.
+        epilogue: applied to every result.
+        setting: the GPU.
+
+    Returns:
+        The launches, and where the matrix has to be; or why there are none.
+    """
+    _, n, k = shape
+    if k % 2:
+        return "16-bit floats: an odd number of terms"
+    source, target = Matrix(a, k, widest(VECTORS, k)), setting.target
+    gemm = Gemm(source, Scratch(0), y, shape, ldb, n, bias=bias, dtype=a.dtype)
+    found = _persistent(gemm, gemm, epilogue, target) if k % 8 == 0 else None
+    used = n * ldb * a.dtype.itemsize
+    launches = multistage.multiply(gemm, epilogue, target, used) if found is None else (found,)
+    return launches, Scratch(0)
 
 
 def _transposed(b: Tensor, sizes: Ints, nbytes: int) -> Launch:
@@ -254,6 +289,7 @@ class Operands:
             ldc=self.y.row,
             batch=Batch(self.groups, image.channels, filters * ldb, filters),
             bias=self.b,
+            dtype=self.x.dtype,
         )
 
 
@@ -361,8 +397,8 @@ def pooled_convolution(context: RecipeContext, before: Tensor) -> Answer:
         return "the pooling is a step of its own"
     if not all(t.is_channels_last for t in (y, before, x)) or w.data is None or not w.size:
         return "images that do not lie channels last"
-    if epilogue.reads_along:
-        return "an operand that is not pooled"
+    if epilogue.reads_along or epilogue.stored != epilogue.sums:
+        return "an operand that is not pooled, or results of another dtype"
     conv = Operands(1, before, x, w, b, window(op, x.dims[2:], w.dims[2:]))
     fed = _by_tma(conv, setting.target, y)
     apart = time_of(conv, setting.target) + 2 * (before.size + y.size) / MEMORY

@@ -104,10 +104,16 @@ class Product:
     quantization: Quantization
 
     @property
+    def stored(self) -> DType:
+        """The dtype of the results."""
+        assert isinstance(self.gemm.c, Tensor)
+        return self.gemm.c.dtype
+
+    @property
     def problem(self) -> Problem:
         """What a tile is chosen for; two terms are as many bytes as one of 16 bits."""
         (m, n, k), count = self.gemm.shape, self.gemm.batch.count
-        traffic = count * (m * k + n * k + m * n * self.gemm.dtype.itemsize)
+        traffic = count * (m * k + n * k + m * n * self.stored.itemsize)
         return Problem(m, n, ceil_div(k, 2), count, self.gemm.a.rows, traffic)
 
 
@@ -141,7 +147,7 @@ def multiply(p: Product, target: Target) -> Launch:
             **{**multistage.arguments(gemm, config), **q.parameters, "y": gemm.c, "bias": q.bias},
             **{"b_sums": p.sums, "ldb": gemm.ldb, "batch_b": gemm.batch.b, "by": q.steps},
         },
-        types=(("T", p.types[0]), ("U", p.types[1]), ("Y", gemm.dtype), ("S", scale_type)),
+        types=(("T", p.types[0]), ("U", p.types[1]), ("Y", p.stored), ("S", scale_type)),
         constants=(
             *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
@@ -149,7 +155,7 @@ def multiply(p: Product, target: Target) -> Launch:
             ("SPLIT", int(Split.CLUSTER if splits > 1 else Split.WHOLE)),
             *(("ZERO_B", q.shifts_b), ("BY_ROW", q.by_row)),
         ),
-        code="\n".join((atom.code(multistage.wgmma_columns(tile)), narrow(gemm.dtype, float32))),
+        code="\n".join((atom.code(multistage.wgmma_columns(tile)), narrow(p.stored, float32))),
         shared=multistage.shared(tile, steps),
         cluster=(1, 1, splits),
         early=gemm.constant,  # B is read before the kernel in front has ended

@@ -9,62 +9,19 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import Gemm as GemmOp
 from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.epilogue import Epilogue
-from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Packed, Tensor
 from . import f16, tf32x3
 from .atoms import HALVES
-from .pack import Form, pack_bias, pack_columns, rows_of
+from .gemv import MAX_ROWS, multiply_rows
+from .pack import Form, pack_bias, pack_columns
 from .problem import Batch, Gemm, Problem
 from .schedules import simt
 from .sources import Matrix, widest
 from .tile import Shape
 
-#: The types that have tiles, and the most rows that go through `gemv.cu`.
-TILED, MAX_GEMV_ROWS = frozenset({float32}) | HALVES, 8
-GEMV_WARPS = 4
-
-
-def multiply_rows(
-    w: Tensor | Packed,
-    x: Tensor,
-    y: Tensor,
-    shape: Shape,
-    bias: Tensor | Packed | None,
-    epilogue: Epilogue,
-    setting: Setting,
-) -> Launch:
-    """Return the launch of y = x @ w' for at most `MAX_GEMV_ROWS` rows.
-
-    Args:
-        w: [n, k].
-        x: [m, k].
-        y: [m, n].
-        shape: (m, n, k).
-        bias: [n] or None.
-        epilogue: applied to every result.
-        setting: the GPU.
-    """
-    m, n, k = shape
-    parts, words = 1, 16 // y.dtype.itemsize
-    while parts < GEMV_WARPS and n * parts < 32 * setting.target.processors and k >= 512 * parts:
-        parts *= 2
-    constant = isinstance(w, Packed) or w.data is not None
-    return Launch(
-        "gemm/gemv.cu",
-        "gemv",
-        grid=(ceil_div(n * parts, GEMV_WARPS), 1, 1),
-        block=32 * GEMV_WARPS,
-        args={"w": w, "x": x, "y": y, "bias": bias, **epilogue.args, "n": n, "k": k},
-        types=(("T", y.dtype),),
-        constants=(
-            *(("M", m), ("PARTS", parts), ("VECTOR", words if k % words == 0 else 1)),
-            *(("BIAS", bias is not None), ("CONSTANT", constant)),
-        ),
-        code=epilogue.code,
-        note=f"{m} rows {epilogue.title}".strip(),
-    )
-
+#: The types that have tiles.
+TILED = frozenset({float32}) | HALVES
 
 # ── operators ────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,12 +34,11 @@ def tiled_matmul(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue, setting: S
     if b.rank <= 2:
         n = b.dims[1] if b.rank == 2 else 1
         k = b.dims[0]
-        return _product(
-            y, a, b, (prod(a.dims) // max(k, 1), n, k), (1.0, False), None, epilogue, setting
-        )
-    if a.rank < 2 or setting.algorithm == "gemv":
+        shape = (prod(a.dims) // max(k, 1), n, k)
+        return _product(y, a, b, shape, (1.0, False), epilogue.bias, epilogue, setting)
+    if a.rank < 2 or setting.algorithm == "gemv" or epilogue.bias is not None:
         return "a stack of matrices on the right"
-    if y.dtype != float32:
+    if a.dtype != float32:
         return f16.product(y, a, b, epilogue, setting)
     return _stacked(y, a, b, epilogue, setting)
 
@@ -102,7 +58,7 @@ def tiled_gemm(
         return refused
     if op.transA:
         return "transA=1"
-    if b.data is None and (op.alpha != 1 or (op.transB and y.dtype == float32)):
+    if b.data is None and (op.alpha != 1 or (op.transB and a.dtype == float32)):
         return f"alpha={op.alpha}, transB={op.transB} with a second operand of run time"
     m, n = y.dims
     bias: Tensor | Packed | None = None
@@ -130,19 +86,11 @@ def _product(
     alpha, transposed = form
     if k == 0 or y.size >= 2**31 or a.size >= 2**31:
         return f"{m} x {n} x {k} elements"
-    if setting.takes("gemv") and b.data is not None and m <= MAX_GEMV_ROWS:
-        plain = transposed and alpha == 1
-        w = (
-            b
-            if plain
-            else Packed(
-                (b.value,), ("rows", *form), partial(rows_of, alpha=alpha, transposed=transposed)
-            )
-        )
-        return multiply_rows(w, a, y, shape, bias, epilogue, setting)
+    if setting.takes("gemv") and b.data is not None and m <= MAX_ROWS:
+        return multiply_rows(y, a, b, shape, form, bias, epilogue, setting.target)
     if setting.algorithm == "gemv":
-        return f"{m} rows, more than {MAX_GEMV_ROWS}"
-    if y.dtype != float32:
+        return f"{m} rows, more than {MAX_ROWS}"
+    if a.dtype != float32:
         if b.data is None:
             return f16.product(y, a, b, epilogue, setting, transposed=form[1], bias=bias)
         return f16.linear(y, a, b, shape, form, bias, epilogue, setting)

@@ -71,7 +71,7 @@ class Multiplication:
         """What the speed depends on: ``Gemm float32 1x2048 2048x1000 constant to 1x1000``."""
         parts = [
             type(self.op).__name__,
-            name_of(self.y.dtype),
+            name_of(self.a.dtype),
             times(self.a.dims),
             times(self.b.dims),
         ]
@@ -88,4 +88,4 @@ def multiplication(context: RecipeContext) -> Multiplication | str:
     op, y, (a, b, c) = context.op, context.y, (*context.inputs, None)[:3]
     if not isinstance(op, MatMul | Gemm) or y is None or a is None or b is None:
         return "no product of two matrices"
-    return Multiplication(op, y, a, b, c, context.epilogue or no_epilogue(y.dtype), context.setting)
+    return Multiplication(op, y, a, b, c, context.epilogue or no_epilogue(a.dtype), context.setting)

@@ -67,6 +67,7 @@ class Gemm:
         batch: how many products.
         bias: one number a column, or None.
         across: `b` is [k][n] instead.
+        dtype: of the elements of `a` and `b`.
     """
 
     a: Source
@@ -78,11 +79,7 @@ class Gemm:
     batch: Batch = SINGLE
     bias: Tensor | Packed | None = None
     across: bool = False
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the results; in the workspace float32."""
-        return self.c.dtype if isinstance(self.c, Tensor) else float32
+    dtype: DType = float32
 
     @property
     def constant(self) -> bool:

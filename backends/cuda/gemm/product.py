@@ -85,10 +85,18 @@ def _launch(
 
 def stacked_product(y: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> Answer:
     """Return the product of vectors, matrices, or stacks of them, which are broadcast."""
-    refused = need_dtypes(NUMBERS, y, a, b)
+    refused = need_dtypes(NUMBERS, y, a, b) or _need_own(epilogue)
     if refused:
         return refused
     return stack_of_products(y, y.dtype, y.dims, a, b, epilogue=epilogue)
+
+
+def _need_own(epilogue: Epilogue) -> str:
+    """Return why sums must be stored as they are, without a bias; empty where they are."""
+    own, stored = epilogue.sums, epilogue.stored
+    if epilogue.bias is not None:
+        return "a bias besides two operands"
+    return "" if own == stored else f"sums of {own.name} that are stored as {stored.name}"
 
 
 def stack_of_products(
@@ -143,7 +151,7 @@ def general_product(
     op: Gemm, y: Tensor, a: Tensor, b: Tensor, c: Tensor | None, epilogue: Epilogue
 ) -> Answer:
     """Return alpha * a' @ b' + beta * c, each transposed or not, c broadcast."""
-    refused = need_dtypes(NUMBERS, y, a, b, c)
+    refused = need_dtypes(NUMBERS, y, a, b, c) or _need_own(epilogue)
     if refused:
         return refused
     if y.dtype not in FLOATS and (op.alpha, op.beta) != (1.0, 1.0):

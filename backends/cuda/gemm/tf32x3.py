@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from math import inf
 
@@ -27,7 +28,7 @@ from .cost import (
     suited,
     with_splits,
 )
-from .epilogue import sharing
+from .epilogue import behind, sharing
 from .pack import STEP, Form, in_parts, packed_filters, packed_matrix
 from .problem import SINGLE, Batch, Gemm, Problem
 from .schedules import multistage, wgmma_rs
@@ -188,6 +189,28 @@ def linear(
         bias=bias,
     )
     return _launches(packing, gemm, epilogue, setting, setting.form)
+
+
+def from_workspace(
+    y: Tensor,
+    a: Tensor,
+    shape: Shape,
+    ldb: int,
+    bias: Tensor | None,
+    epilogue: Epilogue,
+    setting: Setting,
+) -> tuple[tuple[Launch, ...], Scratch] | str:
+    """Return the product with a matrix [n, ldb] in the workspace; see `f16.from_workspace`."""
+    _, n, k = shape
+    if not setting.target.has_tf32:
+        return f"{setting.target.arch} has no tensor cores for float32"
+    packing = _packed_matrices(a, SINGLE, n, k, (1.0, True), parts_of(setting))
+    source = Matrix(a, k, widest((4, 2), k))
+    gemm = Gemm(source, Scratch(0), y, shape, 0, n, bias=bias)
+    launches = _launches((packing,), gemm, epilogue, setting, "")
+    there = Scratch(behind(launches))
+    reading = {**packing.args, "b": there, "of_row": ldb}
+    return (replace(launches[0], args=reading), *launches[1:]), there
 
 
 def one_in(parts: int) -> partial[Array]:

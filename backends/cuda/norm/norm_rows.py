@@ -40,7 +40,7 @@ def normalize_rows(
     count = prod(x.dims[axis:])
     rows = prod(x.dims[:axis])
     given = [scale] if shift is None else [scale, shift]
-    if x.dtype not in FLOATS or x.dtype == float64 or y.dtype != x.dtype or not count:
+    if any(t.dtype not in FLOATS or t.dtype == float64 for t in (x, y)) or not count:
         return None
     if any(t.dtype != scale.dtype or t.size != count or t.dtype == float64 for t in given):
         return None
@@ -63,7 +63,7 @@ def normalize_rows(
             **{"x": x, "scale": scale, "shift": shift, "y": y},
             **{"rows": rows, "count": count, "epsilon": epsilon},
         },
-        types=(("X", x.dtype), ("S", scale.dtype)),
+        types=(("X", x.dtype), ("S", scale.dtype), ("R", y.dtype)),
         constants=(
             *(("WARPS", warps), ("ROWS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(count, 32 * warps * vector)), ("CENTRED", centred)),

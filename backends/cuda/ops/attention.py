@@ -152,7 +152,8 @@ def rotary_embedding(
         {
             **{"x": x, "cosine": cos, "sine": sin, "positions": positions, "y": y},
             **{"count": threads, "heads": count, "rows": rows, "half": half, "chunks": chunks},
-            **{"batches": max(1, batches), "by": heads.struct, "to": result.struct},
+            **{"batches": max(1, batches), "places": cos.size // half},
+            **{"by": heads.struct, "to": result.struct},
         },
         types=(
             *(("T", x.dtype), ("A", arithmetic(x.dtype))),

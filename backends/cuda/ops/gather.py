@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ....runtime.ops.pool import MaxUnpool
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.ops.window import transposed_window
 from ..algorithms.registry import Answer, kernel, need_dtypes
-from ..codegen.copies import copy_strided, fill, widest_words, words_of
+from ..codegen.copies import copied_unless_same, fill, widest_words, words_of
 from ..codegen.elementwise import ANY
 from ..recipe.launch import each
 from ..recipe.layout import order
@@ -164,7 +164,6 @@ def _scatter(
     updates: Tensor,
     reduction: str = "none",
     rank: int = 1,
-    circular: bool = False,
 ) -> Answer:
     """Return a copy of `x`, or zeros without it, and the launch that puts the updates there."""
     refused = need_dtypes(INDICES, indices)
@@ -187,15 +186,18 @@ def _scatter(
             *(("Index", index), ("T", dtype), ("A", compute)),
             ("I", int64 if indices is None else indices.dtype),
         ),
-        constants=(("RANK", rank), ("CIRCULAR", circular)),
+        constants=(("RANK", rank),),
         code=combine,
         note=reduction if not moves else "",
     )
-    before = fill(y, np.zeros((), y.dtype)) if x is None else copy_strided(y, x, x.strides)
-    return before, launch
+    return (
+        (copied_unless_same(y, x), launch)
+        if x is not None
+        else (fill(y, np.zeros((), y.dtype)), launch)
+    )
 
 
-@kernel(ScatterElements)
+@kernel(ScatterElements, in_place=0)
 def scatter_elements(
     op: ScatterElements, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
 ) -> Answer:
@@ -217,13 +219,13 @@ def scatter_elements(
     )
 
 
-@kernel(ScatterND)
+@kernel(ScatterND, in_place=0)
 def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Answer:
     """Write slices at the given coordinates; threads share the places."""
     depth = indices.dims[-1]
     inner, rows = prod(x.dims[depth:]), prod(indices.dims[:-1])
     if not inner or not rows:
-        return copy_strided(y, x, x.strides)
+        return copied_unless_same(y, x)
     shares = max(1, min(SCATTER_THREADS // inner, x.size // inner))
     args = {
         **{"indices": indices, "rows": rows, "inner": inner},
@@ -239,24 +241,37 @@ def scatter_nd(op: ScatterND, y: Tensor, x: Tensor, indices: Tensor, updates: Te
     )
 
 
-@kernel(TensorScatter)
+#: Bytes of a word in which rows of a cache are moved, at most.
+WORD = 8
+
+
+@kernel(TensorScatter, in_place=0)
 def tensor_scatter(
     op: TensorScatter, y: Tensor, cache: Tensor, update: Tensor, first: Tensor | None = None
 ) -> Answer:
     """Write a stretch of every batch entry of a cache."""
+    if refused := need_dtypes(INDICES, first):
+        return refused
     axis = normalize_axis(op.axis, cache.rank)
-    outer = prod(cache.dims[1:axis])
-    args = {
-        **{"outer": outer, "length": update.dims[axis], "first": first, "size": cache.dims[axis]},
-        "inner": prod(cache.dims[axis + 1 :]),
-    }
-    return _scatter(
+    row = prod(cache.dims[axis + 1 :]) * y.dtype.itemsize
+    word = gcd(row, WORD)
+    count = update.size * y.dtype.itemsize // word
+    launch = each(
+        "move/tensor_scatter.cu",
         "tensor_scatter",
-        update.size,
-        *(y, cache, first, args),
-        updates=update,
-        circular=op.mode == "circular",
+        count,
+        {
+            **{"first": first, "updates": update, "y": y, "count": count},
+            **{"outer": prod(cache.dims[1:axis]), "length": update.dims[axis]},
+            **{"size": cache.dims[axis], "inner": row // word},
+        },
+        types=(
+            ("Index", index_type(y.size, count)),
+            *(("T", np.dtype(f"u{word}")), ("I", int64 if first is None else first.dtype)),
+        ),
+        constants=(("CIRCULAR", op.mode == "circular"),),
     )
+    return copied_unless_same(y, cache), launch
 
 
 @kernel(MaxUnpool)

@@ -12,8 +12,9 @@ from ..algorithms.selection import PLAIN, Algorithm, Formats, Selector
 from ..gemm import tf32x3
 from ..gemm.atoms import HALVES
 from ..gemm.f16 import HALF_SUMS
+from ..gemm.gemv import MAX_ROWS
 from ..gemm.ladder import ladder, ladder_formats
-from ..gemm.linear import MAX_GEMV_ROWS, tiled_gemm, tiled_matmul
+from ..gemm.linear import tiled_gemm, tiled_matmul
 from ..gemm.multiplication import Multiplication, multiplication
 from ..gemm.problem import Problem
 from ..gemm.product import general_product, stacked_product
@@ -29,26 +30,26 @@ def _gemv_formats(task: Multiplication) -> Formats | str:
     rows = task.shape[0]
     if not rows:
         return "no rows"
-    return f"{rows} rows, more than {MAX_GEMV_ROWS}" if rows > MAX_GEMV_ROWS else PLAIN
+    return f"{rows} rows, more than {MAX_ROWS}" if rows > MAX_ROWS else PLAIN
 
 
 def _gemv_time(task: Multiplication) -> float:
     _, n, k = task.shape
-    return 1.5 + n * k * task.y.dtype.itemsize / 3.5e6
+    return 1.5 + n * k * task.a.dtype.itemsize / 3.5e6
 
 
 def _tensor_formats(task: Multiplication) -> Formats | str:
-    if task.y.dtype in HALVES:
+    if task.a.dtype in HALVES:
         return PLAIN
-    if task.y.dtype != float32:
-        return f"dtype {name_of(task.y.dtype)}"
+    if task.a.dtype != float32:
+        return f"dtype {name_of(task.a.dtype)}"
     if not task.setting.target.has_tf32:
         return f"{task.setting.target.arch} has no tensor cores for float32"
     return PLAIN
 
 
 def _tensor_time(task: Multiplication) -> float:
-    if task.y.dtype in HALVES:
+    if task.a.dtype in HALVES:
         m, n, k = task.shape
         traffic = 2 * task.count * (m * k + n * k + m * n)
         return 3.0 + max(m * n * k * task.count / 2e8, traffic / 3e6)
@@ -56,7 +57,7 @@ def _tensor_time(task: Multiplication) -> float:
 
 
 def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
-    if task.y.dtype in HALVES:
+    if task.a.dtype in HALVES:
         return ()
     parts = tf32x3.parts_of(task.setting)
     problem = tf32x3.problem_of(task.shape, task.count, Rows.MATRIX, parts)
@@ -64,13 +65,13 @@ def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
 
 
 def _half_sums_formats(task: Multiplication) -> Formats | str:
-    if task.y.dtype != float16:
-        return f"dtype {name_of(task.y.dtype)}; sums in float16 are for float16"
+    if task.a.dtype != float16:
+        return f"dtype {name_of(task.a.dtype)}; sums in float16 are for float16"
     return PLAIN
 
 
 def _tile_formats(task: Multiplication) -> Formats | str:
-    return PLAIN if task.y.dtype == float32 else f"dtype {name_of(task.y.dtype)}"
+    return PLAIN if task.a.dtype == float32 else f"dtype {name_of(task.a.dtype)}"
 
 
 def _problem(task: Multiplication) -> Problem:

@@ -90,7 +90,8 @@ def batch_normalization(
             **{"inner": inner, "row_x": x.pitch or channels, "row_y": y.pitch or channels},
         },
         types=(
-            *(("T", x.dtype), ("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
+            *epilogue.types,
+            *(("S", scale.dtype), ("M", mean.dtype), ("A", compute)),
             ("Index", index_type(y.size)),
         ),
         constants=(("VECTOR", vector), ("CHANNELS_LAST", innermost), ("PIXELS", pixels)),
@@ -133,7 +134,7 @@ def _batch_statistics(
     return standardize(y, x, axes, how, setting.target, *parameters, channel=1)
 
 
-@kernel(LayerNormalization, outputs=3)
+@kernel(LayerNormalization, outputs=3, casts=True)
 def layer_normalization(
     op: LayerNormalization,
     y: Tensor | None,
@@ -151,11 +152,13 @@ def layer_normalization(
         quick = normalize_rows(y, x, scale, b, axis, op.epsilon, centred=True)
         if quick is not None:
             return quick
+    if refused := need_dtypes((x.dtype,), y):
+        return refused
     how = Statistic(epsilon=op.epsilon, outputs=(mean, deviation))
     return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale, b)
 
 
-@kernel(RMSNormalization)
+@kernel(RMSNormalization, casts=True)
 def rms_normalization(
     op: RMSNormalization, y: Tensor, x: Tensor, scale: Tensor, *, setting: Setting
 ) -> Answer:
@@ -164,6 +167,8 @@ def rms_normalization(
     quick = normalize_rows(y, x, scale, None, axis, op.epsilon, centred=False)
     if quick is not None:
         return quick
+    if refused := need_dtypes((x.dtype,), y):
+        return refused
     how = Statistic(centred=False, epsilon=op.epsilon)
     return standardize(y, x, _last_axes(op.axis, x.rank), how, setting.target, scale)
 

@@ -6,7 +6,9 @@ from math import prod
 
 from ....runtime.ir.dtypes import bfloat16, float16, float32, uint8
 from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
-from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
+from ..codegen.epilogue import Epilogue
+from ..gemm.packed import Weights, multiply_packed
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from ..recipe.operands import Tensor
@@ -26,12 +28,22 @@ def matmul_nbits(
     zero_points: Tensor | None = None,
     g_idx: Tensor | None = None,
     bias: Tensor | None = None,
+    *,
+    setting: Setting,
+    epilogue: Epilogue,
 ) -> Answer:
     """Multiply by integers of a few bits."""
     if refused := need_dtypes(FLOATS, y, a, scales, bias):
         return refused
     if op.is_prepacked:
         return op.is_prepacked
+    if g_idx is None:
+        weights = Weights(op, b, scales, zero_points)
+        quick = multiply_packed(y, a, weights, bias, epilogue, setting)
+        if not isinstance(quick, str):
+            return quick
+    if epilogue.title:
+        return "no epilogue"
     packed = zero_points is not None and zero_points.dtype == uint8
     rows = prod(a.dims[:-1])
     return Launch(

@@ -7,10 +7,17 @@ from math import prod
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS
+from ....runtime.ir.dtypes import FLOATS, float64, int32, int64
 from ....runtime.ir.op import Op
 from ....runtime.ops.shapes import normalize_axis
-from ....runtime.ops.signal import DFT, STFT, BlackmanWindow, HammingWindow, HannWindow
+from ....runtime.ops.signal import (
+    DFT,
+    STFT,
+    BlackmanWindow,
+    HammingWindow,
+    HannWindow,
+    MelWeightMatrix,
+)
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.copies import given
 from ..recipe.launch import Launch, each
@@ -124,3 +131,31 @@ def window(op: HannWindow | HammingWindow | BlackmanWindow, y: Tensor, size: Ten
     phase = 2 * np.pi * np.arange(n) / max(period, 1)
     total = sum(a * np.cos(i * phase) for i, a in enumerate(_COSINES[type(op)]))
     return given(y, np.asarray(total if period else np.ones(n)).astype(y.dtype))
+
+
+@kernel(MelWeightMatrix)
+def mel_weight_matrix(
+    op: MelWeightMatrix,
+    y: Tensor,
+    num_mel_bins: Tensor,
+    dft_length: Tensor,
+    sample_rate: Tensor,
+    lower_edge_hertz: Tensor,
+    upper_edge_hertz: Tensor,
+) -> Answer:
+    """Fill a triangle over the frequencies for each mel bin."""
+    edges, sizes = (lower_edge_hertz, upper_edge_hertz), (dft_length, sample_rate)
+    refused = need_dtypes(FLOATS - {float64}, *edges) or need_dtypes((int32, int64), *sizes)
+    return refused or each(
+        "sequence/mel.cu",
+        "mel",
+        y.size,
+        {
+            **{"length": dft_length, "rate": sample_rate, "lowest": lower_edge_hertz, "y": y},
+            **{"highest": upper_edge_hertz, "count": y.size, "bins": y.dims[-1]},
+        },
+        types=(
+            *(("N", dft_length.dtype), ("R", sample_rate.dtype), ("Y", y.dtype)),
+            *(("E", lower_edge_hertz.dtype), ("F", upper_edge_hertz.dtype)),
+        ),
+    )

@@ -44,6 +44,8 @@ class Launch:
         pitched: operands whose `Tensor.row` or `Tensor.strides` it goes by, so that they may be
             slices of tensors with more channels; it is a promise, that nothing else tells. Those
             of its epilogue are read by the row of the result, and so can only be the same slice.
+        moot: two arguments, one copied to the other; where both are the same memory, there is
+            nothing to launch.
     """
 
     file: str
@@ -60,6 +62,7 @@ class Launch:
     early: bool = True
     note: str = ""
     pitched: tuple[Tensor, ...] = ()
+    moot: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         check_grid(self.entry, self.grid)

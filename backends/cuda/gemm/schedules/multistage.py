@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import IntEnum
 
-from .....runtime.ir.dtypes import float32
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
@@ -163,7 +162,7 @@ def _halves(
             **{**arguments(gemm, config), "c": partial_sums or gemm.c, "bias": gemm.bias},
             **{**epilogue.args, "ldb": gemm.ldb, "batch_b": gemm.batch.b},
         },
-        types=(("T", dtype),),
+        types=epilogue.types,
         constants=(
             *tile.constants("BM", "BN", "WARPS_M", "WARPS_N", "STAGES", "WGMMA"),
             *(("ROWS", int(gemm.a.rows)), ("VECTOR", gemm.a.vector)),
@@ -240,7 +239,7 @@ def _parts(
             **{**arguments(gemm, config), "c": partial_sums or gemm.c, "bias": bias},
             **{**epilogue.args, "rows_b": ceil_div(gemm.shape[1], 8) * 8},
         },
-        types=(("T", float32),),
+        types=epilogue.types,
         constants=(
             *tile.constants("BM", "BN", "STAGES", "WARPS_M", "WARPS_N"),
             *parts_flags(gemm, epilogue, parts, split),

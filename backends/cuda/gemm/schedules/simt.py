@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from .....runtime.ir.dtypes import float32
 from ...algorithms.registry import Setting
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.bounds import MAX_BLOCKS
@@ -128,7 +127,7 @@ def _launch(gemm: Gemm, epilogue: Epilogue, config: Config) -> Launch:
             **{"bias": None if split else gemm.bias, **epilogue.args, "ldb": gemm.ldb},
             **{"ldc": gemm.ldc, "batch_b": batch.b, "batch_c": batch.c, "splits": splits},
         },
-        types=(("T", float32),),
+        types=epilogue.types,
         constants=(
             *tile.constants("BM", "BN", "BK", "TM", "TN", "STAGES", "SLICES"),
             *(("VECTOR_A", gemm.a.vector), ("VECTOR_B", vector_b), ("VECTOR_C", gemm.vector_c(4))),

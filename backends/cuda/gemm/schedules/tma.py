@@ -197,7 +197,7 @@ def _matrix(p: Convolution, tile: Tile) -> Staging | None:
         return None
     rows = p.images * prod(p.spatial)
     dims, strides, box = (p.channels, rows), p.moves[2:], (p.chunk, tile.bm)
-    map = TensorMap(p.gemm.a.data, p.result.dtype, dims, strides, box)
+    map = TensorMap(p.gemm.a.data, p.gemm.dtype, dims, strides, box)
     return Staging(Layout.MATRIX, rows, (1, 1), tile.bm, 1, (0, 0), 8, map)
 
 
@@ -206,7 +206,7 @@ def _image_map(p: Convolution, box: Ints, upper: Ints | None, steps: Ints = (1, 
     dims, strides = (p.channels, width, height, p.images), (moves[2], moves[1], moves[0])
     lower = (-p.view.pads_begin[1], -p.view.pads_begin[0])
     corners = None if upper is None else (lower, (upper[1], upper[0]))
-    data, dtype = p.gemm.a.data, p.result.dtype
+    data, dtype = p.gemm.a.data, p.gemm.dtype
     return TensorMap(data, dtype, dims, strides, box, corners, (1, steps[1], steps[0], 1))
 
 
@@ -307,7 +307,7 @@ def multiply(
         target: the GPU.
     """
     chunk, taps, (_, filters, _) = p.chunk, prod(p.view.kernel), p.gemm.shape
-    stage, dtype = staging.stage(chunk), p.result.dtype
+    stage, dtype = staging.stage(chunk), p.gemm.dtype
     tiles, tiles_n = tile.count(staging.rows, filters), ceil_div(filters, tile.bn)
     chunks = ceil_div(p.channels, chunk)
     kept = tiles_n == 1 and chunks * taps == tile.stages_b
@@ -338,7 +338,7 @@ def multiply(
             **{"m": staging.rows, "n": filters, "ldc": p.ldc, "tiles": tiles},
             **{"tiles_n": tiles_n, "chunks": chunks, "stage_a": stage, "w": windows},
         },
-        types=(("T", dtype),),
+        types=epilogue.types,
         constants=(
             *(("LAYOUT", staging.layout.value), *tile.constants("GROUPS")),
             ("BLOCKS", tile.bm // (64 * tile.groups)),

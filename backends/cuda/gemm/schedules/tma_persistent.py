@@ -55,9 +55,14 @@ def _exchange(tile: Tile) -> float:
 def choose(gemm: Gemm, epilogue: Epilogue, target: Target) -> Choice | None:
     """Return the tile that should be fastest, if there is one."""
     (m, n, k), along = gemm.shape, len(epilogue.along)
-    if not target.has_wgmma or along > 1 or any(x % 8 for x in (n, k, gemm.a.row, gemm.ldc)):
+    read, stored = (k, gemm.a.row), (n, gemm.ldc)
+    if not target.has_wgmma or along > 1 or any(x % 8 for x in read):
         return None
-    traffic = 2 * (m * k + n * k + m * n * (1 + along))
+    # Wide results are stored by threads, in rows of any length.
+    wide = epilogue.stored.itemsize > gemm.dtype.itemsize and not along and not gemm.across
+    if not wide and any(x % 8 for x in stored):
+        return None
+    traffic = 2 * (m * k + n * k + m * n * along) + epilogue.stored.itemsize * m * n
 
     def time_of(config: Config) -> float:
         tile = config.tile
@@ -101,8 +106,14 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
     rows_of_b = ((k, n), (k,), (tile.bk, tile.bn))
     if gemm.across:
         rows_of_b = ((n, k), (n,), (STRIP, tile.bk))
-    results, strip = ((n, m), (gemm.ldc,)), (STRIP, blocks(tile) * ROWS)
-    along = epilogue.along[0] if epilogue.along else gemm.c
+    results, height = ((n, m), (gemm.ldc,)), blocks(tile) * ROWS
+    size = epilogue.stored.itemsize
+    if size > dtype.itemsize:  # nobody reads it: threads store the results
+        results = ((ceil_div(n, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
+    kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
+    along = (
+        TensorMap(epilogue.along[0], dtype, *results, (STRIP, height)) if epilogue.along else kept
+    )
     return Launch(
         "gemm/tma_persistent.cu",
         "mma_linear",
@@ -111,12 +122,11 @@ def multiply(gemm: Gemm, epilogue: Epilogue, tile: Tile, target: Target) -> Laun
         args={
             "a": TensorMap(gemm.a.data, dtype, (k, m), (gemm.a.row,), (tile.bk, tile.bm)),
             "b": TensorMap(gemm.b, dtype, *rows_of_b),
-            "c": TensorMap(gemm.c, dtype, *results, strip),
-            "z": TensorMap(along, dtype, *results, strip),
-            **{"bias": gemm.bias, **epilogue.args, "n": n, "tiles_m": tiles_m, "tiles_n": tiles_n},
+            **{"c": kept, "z": along, "y": gemm.c, "bias": gemm.bias, **epilogue.args},
+            **{"m": m, "n": n, "ldc": gemm.ldc, "tiles_m": tiles_m, "tiles_n": tiles_n},
             **{"patch": patch_of(gemm, tile, target), "steps": ceil_div(k, tile.bk)},
         },
-        types=(("T", dtype),),
+        types=epilogue.types,
         constants=(
             *(*tile.constants("GROUPS"), ("BLOCKS", blocks(tile))),
             *tile.constants("BN", "STAGES", "TURNS", "PLACES"),

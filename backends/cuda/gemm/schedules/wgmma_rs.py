@@ -6,7 +6,6 @@ kernel is persistent, or the CTAs of a cluster share the sum of one tile (split-
 
 from __future__ import annotations
 
-from .....runtime.ir.dtypes import float32
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.layout import ceil_div
@@ -60,7 +59,7 @@ def multiply(gemm: Gemm, epilogue: Epilogue, config: Config, parts: int, target:
             **{"bias": gemm.bias, **epilogue.args, "ldc": gemm.ldc, "work": work},
             "image": gemm.a.geometry,
         },
-        types=(("T", float32),),
+        types=epilogue.types,
         constants=(
             *tile.constants("GROUPS", "BN", "STAGES", "RESIDENT"),
             *(("REGISTERS", own), ("LOADER_REGISTERS", loader), *tile.constants("OVERLAP")),

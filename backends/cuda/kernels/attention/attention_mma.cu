@@ -9,13 +9,15 @@
 //
 // Compile-time, besides what heads.cuh and attention_parts.cuh want: SIZE_K and SIZE_V, sizes of heads
 // rounded up to 16; VECTOR_K, VECTOR_V, elements copied at once (1, 2, 4, 8), VECTOR_Y, results stored
-// at once (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; and what online_softmax.cuh wants.
+// at once (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N; STAGES; CLUSTER, the parts of keys if their blocks
+// form a cluster and put their results together themselves, else 0; and what online_softmax.cuh wants.
 
 #include "attention/heads.cuh"
 #include "attention/attention_parts.cuh"
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
+#include "ptx/cluster.cuh"
 constexpr bool BIASES = false;
 #include "attention/online_softmax.cuh"
 
@@ -58,6 +60,42 @@ __device__ __forceinline__ u32 two_of(const T* row, int column, int size, bool i
     if constexpr (VECTOR_K > 1) return inside && column < size ? *(const u32*)(row + column) : 0;
     return pair_of(inside && column < size ? float(row[column]) : 0.0f,
                    inside && column + 1 < size ? float(row[column + 1]) : 0.0f);
+}
+
+// Puts together what the blocks of a cluster have in shared memory: of each row the sums of values, and beside them the
+// greatest score and the sum of weights. `store` gets the place of a row's head, and four neighbouring results.
+template <typename Store>
+__device__ __forceinline__ void join_parts(const float* sums, const float4* beside, int rows, float steep,
+                                           Store store)
+{
+    constexpr int FOURS = SIZE_V / 4;
+    cluster_sync();
+    for (int item = threadIdx.x * CLUSTER + blockIdx.y; item < rows * FOURS; item += THREADS * CLUSTER) {
+        const int row = item / FOURS, column = item % FOURS * 4;
+        float4 own[CLUSTER], found[CLUSTER];
+        float most = -INFINITY, total = 0, out[4] = {};
+#pragma unroll
+        for (int part = 0; part < CLUSTER; ++part) {
+            own[part] = dsmem_load(shared_address(beside + row), part);
+            found[part] = dsmem_load(shared_address(sums + row * SIZE_V + column), part);
+        }
+#pragma unroll
+        for (int part = 0; part < CLUSTER; ++part) most = fmaxf(most, own[part].x);
+        if (most == -INFINITY) most = 0;
+#pragma unroll
+        for (int part = 0; part < CLUSTER; ++part) {
+            const float by = exp2_of((own[part].x - most) * steep);
+            total += own[part].y * by;
+            out[0] += found[part].x * by;
+            out[1] += found[part].y * by;
+            out[2] += found[part].z * by;
+            out[3] += found[part].w * by;
+        }
+        const float by = total == 0 ? 0.0f : 1 / total;
+        for (int e = 0; e < 4; ++e) out[e] *= by;
+        store(row, column, out);
+    }
+    cluster_sync();  // nobody leaves while others read its memory
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -180,6 +218,8 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
     float* const sums = (float*)shared;
     float* const peaks = sums + WARPS_N * ROWS * PITCH_Y;
     float* const totals = peaks + WARPS_N * ROWS;
+    float4* const joined_beside = (float4*)(totals + WARPS_N * ROWS);
+    float* const joined = (float*)(joined_beside + ROWS);
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -207,7 +247,13 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
 #pragma unroll
             for (int e = 0; e < 8; ++e) found[e] += from[e] * by;
         }
-        if constexpr (SPLIT) {
+        if constexpr (CLUSTER > 0) {
+            float4* const to = (float4*)(joined + row * SIZE_V + column);
+            to[0] = make_float4(found[0], found[1], found[2], found[3]);
+            to[1] = make_float4(found[4], found[5], found[6], found[7]);
+            if (column == 0) joined_beside[row] = make_float4(top, total, 0, 0);
+            continue;
+        } else if constexpr (SPLIT) {
             const long long place = place_of(n, at, s);
             float4* const to = (float4*)(left + place * SIZE_V + column);
             to[0] = make_float4(found[0], found[1], found[2], found[3]);
@@ -228,4 +274,13 @@ attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k
                 if (column + e < s.size_v) to[e] = out.at[e];
         }
     }
+    if constexpr (CLUSTER > 0)
+        join_parts(joined, joined_beside, min(ROWS, rows - m0), steepness(scale),
+                   [&](int row, int column, const float (&out)[4]) {
+                       const Row at = row_of(m0 + row, first, s);
+                       T* const to = y + n * of_y.batch + at.head * of_y.head + at.query * of_y.row;
+#pragma unroll
+                       for (int e = 0; e < 4; ++e)
+                           if (column + e < s.size_v) to[column + e] = T(out[e]);
+                   });
 }

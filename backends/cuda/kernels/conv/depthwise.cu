@@ -2,7 +2,7 @@
 // spent. A thread computes VECTOR neighbouring channels of ROWS x COLUMNS neighbouring pixels and reads
 // each input once for all their windows. Sums in float32; weights are [kernel][channels].
 //
-// Compile-time: T; KH KW; STEP_H STEP_W, the stride; ROWS COLUMNS, 1 where there is a dilation; VECTOR;
+// Compile-time: T, and R of results; KH KW; STEP_H STEP_W, the stride; ROWS COLUMNS, 1 where there is a dilation; VECTOR;
 // BIAS; Z0 and Z1 as in multistage.cu.
 
 using u32 = unsigned int;
@@ -23,6 +23,10 @@ constexpr bool HELD = KH * KW * VECTOR <= 36;  // weights that fit registers
 
 struct alignas(sizeof(T) * VECTOR) Words {
     u32 bits[sizeof(T) * VECTOR / 4];
+};
+
+struct alignas(sizeof(R) * VECTOR < 16 ? sizeof(R) * VECTOR : 16) Results {
+    R at[VECTOR];
 };
 
 struct Floats {
@@ -60,22 +64,22 @@ __device__ __forceinline__ Words operand(const T* z, long long at, int channel)
 }
 
 // Stores epilogue(sums + shift), the result of a pixel.
-__device__ __forceinline__ void keep(T* y, const Floats& sums, const Floats& shift, long long pixel,
+__device__ __forceinline__ void keep(R* y, const Floats& sums, const Floats& shift, long long pixel,
                                      int n, int channel, const T* z0, const T* z1, const Plane& p)
 {
     const Words first = operand<Z0>(z0, pixel * p.channels + channel, channel);
     const Words second = operand<Z1>(z1, pixel * p.channels + channel, channel);
-    Words results;
+    Results results;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         const float sum = BIAS ? sums.at[q] + shift.at[q] : sums.at[q];
-        ((T*)results.bits)[q] = epilogue(sum, q, n, q, (const T*)first.bits, (const T*)second.bits);
+        results.at[q] = epilogue(sum, q, n, q, (const T*)first.bits, (const T*)second.bits);
     }
-    *(Words*)(y + pixel * p.row_y + channel) = results;
+    *(Results*)(y + pixel * p.row_y + channel) = results;
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-depthwise(const T* x, const T* __restrict__ w, T* y, const T* __restrict__ bias, const T* z0,
+depthwise(const T* x, const T* __restrict__ w, R* y, const T* __restrict__ bias, const T* z0,
           const T* z1, int count, Plane p)
 {
     const int i = blockIdx.x * 128 + threadIdx.x;

@@ -1,7 +1,7 @@
 // Depthwise convolution, channels last, of one pixel of one channel a thread: where depthwise.cu cannot
 // be used, because channels fill no words.
 //
-// Compile-time: T; KH KW; STEP_H STEP_W, the stride; BIAS.
+// Compile-time: T, and R of results; KH KW; STEP_H STEP_W, the stride; BIAS.
 
 #include "ptx/pdl.cuh"
 
@@ -12,7 +12,7 @@ struct Plane {
 };
 
 extern "C" __global__ void __launch_bounds__(128)
-depthwise_pixels(const T* x, const T* w, T* y, const T* bias, const T* z0, const T* z1, int count, Plane p)
+depthwise_pixels(const T* x, const T* w, R* y, const T* bias, const T* z0, const T* z1, int count, Plane p)
 {
     const int i = blockIdx.x * 128 + threadIdx.x;
     if (i >= count) return;

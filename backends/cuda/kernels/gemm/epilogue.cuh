@@ -1,11 +1,11 @@
 // The end of a product on tensor cores: neighbouring results get bias and epilogue, and are stored.
 //
-// Compile-time: T; VECTOR_C; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none, 1 like the result,
+// Compile-time: T, of operands, and R, of results; VECTOR_C; BIAS; Z0 and Z1, how the operands of the epilogue lie: 0 none, 1 like the result,
 // 2 one a channel.
 
 #include "gemm/neighbours.cuh"
 
-typedef Neighbours<T, 8> Words;
+typedef Neighbours<R, 8> Words;
 
 // Reads neighbours, or as many as there is room for.
 template <int N> __device__ __forceinline__ Neighbours<T, N> neighbours(const T* from, int room)
@@ -44,10 +44,10 @@ __device__ __forceinline__ Operands<N> operands_at(long long at, int channel, in
 
 // Returns epilogue(values + bias).
 template <int N>
-__device__ __forceinline__ Neighbours<T, N> with_epilogue(const float (&values)[N], const Operands<N>& with,
+__device__ __forceinline__ Neighbours<R, N> with_epilogue(const float (&values)[N], const Operands<N>& with,
                                                      int row)
 {
-    Neighbours<T, N> results;
+    Neighbours<R, N> results;
 #pragma unroll
     for (int q = 0; q < N; ++q) {
         const float sum = BIAS ? values[q] + float(with.shift.at[q]) : values[q];
@@ -58,7 +58,7 @@ __device__ __forceinline__ Neighbours<T, N> with_epilogue(const float (&values)[
 
 // Stores epilogue(values + bias) at place `at` of the result.
 template <int N>
-__device__ __forceinline__ void epilogue_all(T* c, const float (&values)[N], const Operands<N>& with,
+__device__ __forceinline__ void epilogue_all(R* c, const float (&values)[N], const Operands<N>& with,
                                            long long at, int row, int room)
 {
     keep(c + at, with_epilogue(values, with, row), room);

@@ -1,78 +1,166 @@
-// y[m][n] = epilogue(sum over k of x[m][k] * w[n][k] + bias[n]) for at most eight rows m.
+// y[m][n] = epilogue(sum over k of x[m][k] * w[n][k] + bias[n]) for few rows m; see gemv.cuh.
 //
-// Bound by memory: the weights are read once, whole warps along k, several words in flight a
-// thread, and every word meets all rows. `x` is small and stays in the L1 cache.
+// Bound by memory: the weights are read once, from there into registers, two buffers of STEPS steps ahead, the
+// first ones while the kernel in front still runs. Tensor cores multiply 16-bit floats, so that eight rows of x
+// take no longer than one; float32 is multiplied as usual.
 //
-// Compile-time: M rows; PARTS, the warps that share one n (few outputs would leave the memory
-// idle otherwise); VECTOR, the elements of one load; BIAS; CONSTANT, whether `w` never changes.
+// Compile-time, besides what gemv.cuh wants: T; STEPS; K terms of a row, PITCH from one row of weights to the
+// next; EDGE, whether blocks have rows behind the last.
 
 #include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/load.cuh"
+using Y = T;
+constexpr int PLANES = 1;
+#include "gemm/gemv.cuh"
 
-constexpr int WARPS = 4;
+constexpr bool TENSOR_CORES = sizeof(T) == 2;
+constexpr int TERMS = 16 / sizeof(T), STEP = 4 * TERMS, STRIDE = WARPS * STEPS * STEP;
 
-struct alignas(sizeof(T) * VECTOR) Words {
-    T at[VECTOR];
+// What a thread has of STEPS steps; of x what tensor cores take.
+struct Buffer {
+    Word w[STEPS][EIGHTS], x[STEPS][GROUPS];
 };
 
-// Constants may take the path for data that never change, which no wait holds back.
-__device__ __forceinline__ Words weights_at(const T* from)
+// Where a lane reads: its first row, and how far it is from there to the others.
+struct Rows {
+    const T* w;
+    long long steps[EDGE ? EIGHTS : 1];
+
+    __device__ __forceinline__ long long step(int e) const { return EDGE ? steps[e] : 8 * e; }
+};
+
+// Reads weights from term `k` on.
+__device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k)
 {
-    Words found;
-    if constexpr (sizeof(Words) == 16) {
-        *(float4*)found.at = CONSTANT ? __ldg((const float4*)from) : *(const float4*)from;
-    } else {
-        found.at[0] = from[0];
-    }
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e)
+            to.w[s][e] = constant_word(rows.w + rows.step(e) * PITCH + k + s * STEP, k + s * STEP < PITCH);
+}
+
+// A word of a row of x, zeros behind its end.
+__device__ __forceinline__ Word word_of(const T* row, int k)
+{
+    if constexpr (K % TERMS == 0) return global_word(row + k, k < K);
+    Word found = {};
+#pragma unroll
+    for (int q = 0; q < TERMS; ++q)
+        if (k + q < K) ((T*)found.at)[q] = row[k + q];
     return found;
 }
 
-// The kernel in front may still write these when this one begins, so no load may pass the wait.
-__device__ __forceinline__ Words values_at(const T* from)
+// Reads x as the right operand of tensor cores: row lane / 4 of every eight. Behind the last row they get that
+// again, since nobody looks at what comes out.
+__device__ __forceinline__ void load_values(Buffer& to, const T* x, int k)
 {
-    Words found;
-    if constexpr (sizeof(Words) == 16) {
-        *(float4*)found.at = *(const float4*)from;
-    } else {
-        found.at[0] = from[0];
+    if constexpr (TENSOR_CORES) {
+        const int row = threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group) {
+                const int m = min(group * 8 + row, M - 1);
+                to.x[s][group] = word_of(x + (long long)m * K, k + s * STEP);
+            }
     }
-    return found;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-gemv(const T* w, const T* x, T* y, const T* bias, const T* z0, const T* z1, int n, int k)
+// Sums as tensor cores leave them, and as threads of their own terms.
+struct Fragments {
+    float of[PAIRS][GROUPS][4];
+};
+struct Partial {
+    float of[EIGHTS][M];
+};
+template <int BYTES> struct Kind { typedef Partial Sums; };
+template <> struct Kind<2> { typedef Fragments Sums; };
+
+template <typename From>
+__device__ __forceinline__ void multiply(Fragments& sums, const From& from, const T*, int)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % PARTS;
-    const int column = blockIdx.x * (WARPS / PARTS) + warp / PARTS;
-    float sums[M] = {};
-    grid_dependency_sync();
-    if (column < n) {
-        const T* row = w + (long long)column * k;
-        constexpr int STEP = 32 * PARTS * VECTOR;
-#pragma unroll 8
-        for (int at = (part * 32 + lane) * VECTOR; at < k; at += STEP) {
-            const Words weights = weights_at(row + at);
 #pragma unroll
-            for (int m = 0; m < M; ++m) {
-                const Words values = values_at(x + (long long)m * k + at);
+    for (int s = 0; s < STEPS; ++s)
 #pragma unroll
-                for (int q = 0; q < VECTOR; ++q) sums[m] += float(weights.at[q]) * float(values.at[q]);
+        for (int pair = 0; pair < PAIRS; ++pair) {
+            const Word upper = from.w[s][2 * pair];
+            const Word lower = 2 * pair + 1 < EIGHTS ? from.w[s][2 * pair + 1] : Word{};
+#pragma unroll
+            for (int half = 0; half < 4; half += 2) {
+                const u32 a[4] = {upper.at[half], lower.at[half], upper.at[half + 1], lower.at[half + 1]};
+#pragma unroll
+                for (int group = 0; group < GROUPS; ++group)
+                    mma_m16n8k16(sums.of[pair][group], a, from.x[s][group].at[half],
+                                 from.x[s][group].at[half + 1]);
             }
         }
-    }
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int other = 16; other; other /= 2)
-            sums[m] += __shfl_xor_sync(~0u, sums[m], other);
+}
 
-    __shared__ float parts[WARPS][M];
-    if (lane == 0)
-        for (int m = 0; m < M; ++m) parts[warp][m] = sums[m];
-    __syncthreads();
-    if (part == 0 && lane < M && column < n) {
-        float sum = 0;
-        for (int i = 0; i < PARTS; ++i) sum += parts[warp + i][lane];
-        const long long at = (long long)lane * n + column;
-        y[at] = epilogue(sum + (BIAS ? float(bias[column]) : 0.f), at, lane, column, z0, z1);
+template <typename From>
+__device__ __forceinline__ void multiply(Partial& sums, const From& from, const T* x, int k)
+{
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            const Word values = word_of(x + (long long)m * K, k + s * STEP);
+#pragma unroll
+            for (int e = 0; e < EIGHTS; ++e)
+#pragma unroll
+                for (int q = 0; q < 4; ++q)
+                    sums.of[e][m] += ((const float*)from.w[s][e].at)[q] * ((const float*)values.at)[q];
+        }
+}
+
+__device__ __forceinline__ void leave(float (&part)[M][ROWS], const Fragments& sums)
+{
+    leave_fragments(part, sums.of);
+}
+
+__device__ __forceinline__ void leave(float (&part)[M][ROWS], const Partial& sums)
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int e = 0; e < EIGHTS; ++e)
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            float sum = sums.of[e][m];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            if (lane % 4 == 0) part[m][8 * e + lane / 4] = sum;
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+gemv(const T* w, const T* x, R* y, const T* bias, const T* z0, const T* z1, int n)
+{
+    __shared__ float parts[WARPS][M][ROWS];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * ROWS;
+    const int place = lane % 4 * TERMS;
+    const long long first = min(n0 + lane / 4, n - 1);
+    Rows rows = {w + first * PITCH, {}};
+    if constexpr (EDGE) {
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e) rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
     }
+    int at = warp * (STEPS * STEP);
+    grid_dependency_launch();
+    Buffer now, next;
+    load_weights(now, rows, at + place);
+    load_weights(next, rows, at + place + STRIDE);
+    grid_dependency_sync();
+    load_values(now, x, at + place);
+    load_values(next, x, at + place + STRIDE);
+    Kind<sizeof(T)>::Sums sums = {};
+    for (; at < K; at += 2 * STRIDE) {
+        multiply(sums, now, x, at + place);
+        load_weights(now, rows, at + place + 2 * STRIDE);
+        load_values(now, x, at + place + 2 * STRIDE);
+        multiply(sums, next, x, at + place + STRIDE);
+        load_weights(next, rows, at + place + 3 * STRIDE);
+        load_values(next, x, at + place + 3 * STRIDE);
+    }
+    leave(parts[warp], sums);
+    finish_rows(parts, y, bias, z0, z1, n0, n);
 }

@@ -89,7 +89,7 @@ __device__ __forceinline__ void multiply(float (&totals)[TM][TN][4], u32 tile, i
 }
 
 extern "C" __global__ void __launch_bounds__(LOADERS)
-split_mma(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* z0, const T* z1,
+split_mma(const T* a, const T* b, R* c, const Window* table, const T* bias, const T* z0, const T* z1,
           int m, int n, int k, int lda, int ldc, int tiles_n, int batch_a, int batch_c, int rows_b,
           int splits, Image image)
 {

@@ -4,11 +4,11 @@
 // partial is [batch][splits][m][n]. Compile-time: VECTOR_C, the results of a thread; BIAS;
 // GROUPS: whether a batch is a group of a convolution, with channels of its own.
 
-#include "ptx/copy.cuh"
+#include "gemm/neighbours.cuh"
 #include "ptx/pdl.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-gemm_reduce(const T* partial, T* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,
+gemm_reduce(const T* partial, R* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,
             long long batch_c, int splits)
 {
     const int per_row = (n + 3) / 4;
@@ -33,12 +33,13 @@ gemm_reduce(const T* partial, T* c, const T* bias, const T* z0, const T* z1, int
         }
     }
     const long long at = (long long)row * ldc + column;
+    Neighbours<R, 4> results;
 #pragma unroll
     for (int q = 0; q < 4; ++q)
         if (column + q < n) {
             const int channel = (GROUPS ? batch * n : 0) + column + q;
             const T sum = sums[q] + (BIAS ? bias[channel] : T(0));
-            sums[q] = epilogue(sum, batch * batch_c + at + q, row, channel, z0, z1);
+            results.at[q] = epilogue(sum, batch * batch_c + at + q, row, channel, z0, z1);
         }
-    store<VECTOR_C>(c + batch * batch_c + at, sums, n - column);
+    keep(c + batch * batch_c + at, results, n - column);
 }

@@ -8,7 +8,7 @@
 #include "ptx/pdl.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-mma_reduce(const float* partial, T* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,
+mma_reduce(const float* partial, R* c, const T* bias, const T* z0, const T* z1, int m, int n, int ldc,
            int batch_c, int splits)
 {
     const int per_row = (n + 7) / 8;

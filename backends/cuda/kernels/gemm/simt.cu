@@ -17,6 +17,7 @@
 // elements of one store; WIDE: whether all tiles lie along x, for more than a grid has along y. A
 // batch is one of several products, or a group of a convolution.
 
+#include "gemm/neighbours.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/pdl.cuh"
 
@@ -207,7 +208,7 @@ __device__ __forceinline__ void add_slices(float (&own)[OWN][TN], const float (&
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* z0, const T* z1,
+gemm(const T* a, const T* b, R* c, const Window* table, const T* bias, const T* z0, const T* z1,
      int m, int n, int k, int lda, int ldb, int ldc, long long batch_a, long long batch_b,
      long long batch_c, int splits, Image image)
 {
@@ -258,7 +259,7 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
     }
 
     const long long plane = SPLIT ? (long long)m * n : 0;
-    T* out = SPLIT ? c + blockIdx.z * plane : c + batch * batch_c;
+    R* out = SPLIT ? c + blockIdx.z * plane : c + batch * batch_c;
     const int pitch = SPLIT ? n : ldc;
 #pragma unroll
     for (int j = 0; j < OWN; ++j) {
@@ -268,17 +269,19 @@ gemm(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* 
         for (int i = 0; i < TN; i += 4) {
             const int column = n0 + place.n + Place::column(i);
             const long long at = (long long)row * pitch + column;
-            float* values = own[j] + i;
-            if constexpr (!SPLIT) {
+            const float* values = own[j] + i;
+            Neighbours<R, 4> results;
 #pragma unroll
-                for (int q = 0; q < 4; ++q)
-                    if (column + q < n) {
-                        const int channel = (ROWS == MATRIX ? 0 : batch * n) + column + q;
-                        const T sum = values[q] + (BIAS ? bias[channel] : T(0));
-                        values[q] = epilogue(sum, batch * batch_c + at + q, row, channel, z0, z1);
-                    }
+            for (int q = 0; q < 4; ++q) {
+                if constexpr (SPLIT) {
+                    results.at[q] = R(values[q]);
+                } else if (column + q < n) {
+                    const int channel = (ROWS == MATRIX ? 0 : batch * n) + column + q;
+                    const T sum = values[q] + (BIAS ? bias[channel] : T(0));
+                    results.at[q] = epilogue(sum, batch * batch_c + at + q, row, channel, z0, z1);
+                }
             }
-            store<VECTOR_C>(out + at, values, n - column);
+            if (column < n) keep(out + at, results, n - column);
         }
     }
 }

@@ -108,7 +108,7 @@ __device__ __forceinline__ void conclude(unsigned char* shared, void* c, const T
                 for (int q = 0; q < 8; ++q)
                     if (n0 + column + q < n) to[q] = values[q];
             } else {
-                epilogue_all((T*)c, values, operands[i], at(row, column), m0 + row, n - n0 - column);
+                epilogue_all((R*)c, values, operands[i], at(row, column), m0 + row, n - n0 - column);
             }
         }
     }

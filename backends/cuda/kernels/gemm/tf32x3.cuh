@@ -59,7 +59,7 @@ __device__ __forceinline__ void cut(Parts& parts, const u32 (&found)[4])
 
 // What the results of a tile are finished with and where they go.
 struct Results {
-    T* c;
+    R* c;
     const T *bias, *z0, *z1;
     int m, n, ldc;
     long long start;  // of the batch, in elements
@@ -79,10 +79,10 @@ struct Results {
     __device__ __forceinline__ void store(const float (&sums)[N], const Operands<N>& with, int row,
                                           int column) const
     {
-        T* to = c + place(row, column);
-        const Neighbours<T, N> results = with_epilogue(sums, with, row);
+        R* to = c + place(row, column);
+        const Neighbours<R, N> results = with_epilogue(sums, with, row);
         if constexpr (VECTOR_C >= N) {
-            *(Neighbours<T, N>*)to = results;
+            *(Neighbours<R, N>*)to = results;
         } else {
 #pragma unroll
             for (int q = 0; q < N; ++q)

@@ -165,7 +165,7 @@ __device__ __forceinline__ int place_of(int m, int count, const Windows& w)
 }
 
 // Stores the 16 rows of a warp that begin at row m.
-__device__ __forceinline__ void store(const float (&sums)[TN][4], T* c, const T* bias, const T* z0,
+__device__ __forceinline__ void store(const float (&sums)[TN][4], R* c, const T* bias, const T* z0,
                                       const T* z1, int m, int count, int n0, int n, int ldc,
                                       const Windows& w)
 {
@@ -205,7 +205,7 @@ __device__ __forceinline__ void store(const float (&sums)[TN][4], T* c, const T*
 
 // The same where rows of c are no whole words: through `strip`, so that neighbouring threads store
 // neighbouring columns.
-__device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* strip, T* c, const T* bias,
+__device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* strip, R* c, const T* bias,
                                            const T* z0, const T* z1, int m, int count, int n0, int n,
                                            int ldc, const Windows& w)
 {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TN][4], float* st
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, T* c,
+mma_bulk(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, R* c,
          const T* bias, const T* z0, const T* z1, int m, int n, int ldc, int tiles, int tiles_n,
          int chunks, int stage_a, const __grid_constant__ Windows w)
 {

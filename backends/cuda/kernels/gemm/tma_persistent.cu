@@ -13,7 +13,8 @@
 //
 // Compile-time: GROUPS; BLOCKS, of 64 rows that a group has; BN; STAGES; TURNS; PLACES, for the results
 // of so many tiles; ACROSS; CONSTANT, whether `b` never changes; FEW and MANY, registers of a thread that
-// copies and of one that multiplies; BIAS, Z0 and Z1 as in multistage.cu, of which one at most lies like the result; and the products of wgmma.
+// copies and of one that multiplies; T, of operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, of which one at most lies
+// like the result; and the products of wgmma. Results wider than operands do not fit their places: threads store them.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -29,7 +30,7 @@ constexpr int STRIP = ROWS * 128, STRIPS = BN / 64;  // of the results of a grou
 constexpr int STRIP_B = BK * 128;                    // of b[k][n]
 constexpr int PLACE = SHARING * STRIP * STRIPS;
 constexpr int CYCLE = TURNS ? GROUPS : PLACES;  // tiles after which barriers of results are used again
-constexpr bool ALONG = Z0 == 1 || Z1 == 1;
+constexpr bool ALONG = Z0 == 1 || Z1 == 1, WIDER = sizeof(R) > sizeof(T);
 static_assert(CYCLE % PLACES == 0, "a place has the same barriers every time");
 
 // Where barriers lie: of the stages of `a` and of `b`; of the part of each group in the results of CYCLE
@@ -127,7 +128,7 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
         const Corner corner = work.corner(round.tile());
         for (int part = 0; part < SHARING; ++part) {
             mbarrier_wait(barriers.done + round.barrier(part), round.parity());
-            for (int i = 0; i < STRIPS; ++i)
+            for (int i = 0; i < STRIPS && !WIDER; ++i)
                 tma_store_2d(c, places + round.place() + (part * STRIPS + i) * STRIP,
                               corner.n + i * 64, corner.m + part * ROWS);
         }
@@ -148,9 +149,14 @@ __device__ __forceinline__ Pair pair_at(const T* from, int column, bool inside)
     return found;
 }
 
-// Finishes the sums of a group, whose place for results is `place`.
+struct alignas(2 * sizeof(R)) Result {
+    R at[2];
+};
+
+// Finishes the sums of a group, whose place for results is `place`; wider ones go to rows `m0` and more of c.
 __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
-                                           const T* bias, const T* z0, const T* z1, int n0, int n)
+                                           R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
+                                           int n0, int n, int ldc)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane / 4;
     unsigned char* const mine = place + (warp * 16 + row) * 128 + lane % 4 * 4;
@@ -174,15 +180,61 @@ __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4],
                         (Pair*)(mine + strip * STRIP + i * 8192 + half * 1024 + (j ^ row) * 16);
                     const Pair found = ALONG ? *at : Pair{};
                     const Pair &x = Z0 == 1 ? found : first[j], &y = Z1 == 1 ? found : second[j];
-                    Pair result;
+                    Result result;
 #pragma unroll
                     for (int q = 0; q < 2; ++q) {
                         const float sum = sums[i][strip * 8 + j][half * 2 + q];
                         result.at[q] =
                             epilogue(BIAS ? sum + float(shift[j].at[q]) : sum, q, 0, q, x.at, y.at);
                     }
-                    *at = result;
+                    const int line = m0 + i * 64 + warp * 16 + half * 8 + row;
+                    const int column = n0 + strip * 64 + j * 8 + lane % 4 * 2;
+                    if constexpr (!WIDER)
+                        *(Result*)at = result;
+                    else if (line < m && column < n)
+                        *(Result*)(c + (long long)line * ldc + column) = result;
                 }
+    }
+}
+
+// The same for results that are wider than operands, none of which lies like them: 16 rows of 32 columns at a
+// time change places in the rows of the warp in `place`, so that neighbouring threads store neighbouring columns.
+__device__ __forceinline__ void epilogue_rows(const float (&sums)[BLOCKS][TN][4], unsigned char* place,
+                                            R* c, const T* bias, const T* z0, const T* z1, int m0, int m,
+                                            int n0, int n, int ldc)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    float* const mine = (float*)(place + warp * 16 * 128);
+    const auto word = [](int row, int column) { return row * 32 + ((column / 4 ^ row % 8) * 4 | column % 4); };
+#pragma unroll
+    for (int strip = 0; strip < TN; strip += 4) {
+        const int column = n0 + strip * 8 + lane;
+        T shift[1] = {}, first[1] = {}, second[1] = {};
+        if (column < n) {
+            if constexpr (BIAS) shift[0] = bias[column];
+            if constexpr (Z0 == 2) first[0] = z0[column];
+            if constexpr (Z1 == 2) second[0] = z1[column];
+        }
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) {
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    *(float2*)(mine + word(half * 8 + lane / 4, j * 8 + lane % 4 * 2)) = make_float2(
+                        sums[i][strip + j][half * 2], sums[i][strip + j][half * 2 + 1]);
+            __syncwarp();
+            const int line = m0 + i * 64 + warp * 16;
+            R* const to = c + (long long)line * ldc + column;
+#pragma unroll
+            for (int row = 0; row < 16; ++row) {
+                const float sum = mine[word(row, lane)];
+                if (line + row < m && column < n)
+                    to[(long long)row * ldc] =
+                        epilogue(BIAS ? sum + float(shift[0]) : sum, 0, 0, 0, first, second);
+            }
+        }
     }
 }
 
@@ -190,8 +242,8 @@ __device__ __forceinline__ void epilogue_all(const float (&sums)[BLOCKS][TN][4],
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
-           const __grid_constant__ TensorMap c, const __grid_constant__ TensorMap z, const T* bias,
-           const T* z0, const T* z1, int n, int tiles_m, int tiles_n, int patch, int steps)
+           const __grid_constant__ TensorMap c, const __grid_constant__ TensorMap z, R* y, const T* bias,
+           const T* z0, const T* z1, int m, int n, int ldc, int tiles_m, int tiles_n, int patch, int steps)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES * BYTES_A;
@@ -261,8 +313,13 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             if constexpr (TURNS) turn.skip((GROUPS - 1) * steps);
 
             mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
-            epilogue_all(sums, results + round.place() + part * STRIP * STRIPS, bias, z0, z1,
-                       work.corner(round.tile()).n, n);
+            const Corner corner = work.corner(round.tile());
+            unsigned char* const place = results + round.place() + part * STRIP * STRIPS;
+            const int m0 = corner.m + part * ROWS;
+            if constexpr (WIDER && !ALONG)
+                epilogue_rows(sums, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
+            else
+                epilogue_all(sums, place, y, bias, z0, z1, m0, m, corner.n, n, ldc);
             fence_proxy_async();
             __syncwarp();
             if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));

@@ -260,7 +260,7 @@ __device__ __forceinline__ void multiply_all(u32 shared, Results results, const 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-split_wgmma(const T* a, const T* b, T* c, const Window* table, const T* bias, const T* z0,
+split_wgmma(const T* a, const T* b, R* c, const Window* table, const T* bias, const T* z0,
             const T* z1, int ldc, Work work, Image image)
 {
     extern __shared__ __align__(1024) unsigned char memory[];

@@ -67,20 +67,6 @@ scatter_nd(const I* indices, const T* updates, T* y, Index count, Index rows, In
     }
 }
 
-// A stretch of `length` places of every batch entry of a cache [batch][outer][size][inner], from
-// first[batch] on.
-extern "C" __global__ void __launch_bounds__(256)
-tensor_scatter(const I* first, const T* updates, T* y, Index count, Index outer, Index length,
-               Index size, Index inner)
-{
-    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
-    if (i >= count) return;
-    const Index row = i / inner, line = row / length;
-    Index at = row - line * length + (first ? Index(first[line / outer]) : 0);
-    at = CIRCULAR ? (at % size + size) % size : place(I(at), size);
-    if (at >= 0) y[(line * size + at) * inner + i - row * inner] = updates[i];
-}
-
 // Elements of `updates` at the flat positions that MaxPool reported in a tensor of `sizes`; what
 // lies outside of `limits`, the sizes of y, is left out.
 extern "C" __global__ void __launch_bounds__(256)

@@ -1,6 +1,6 @@
 // (x - mean) / sqrt(variance + epsilon) * scale + shift of every row, read once: WARPS warps keep a
-// row in registers, so that the variance is summed up of differences from the mean. X and S are the
-// types of elements and of scale and shift; sums are in float32.
+// row in registers, so that the variance is summed up of differences from the mean. X, S and R are the
+// types of elements, of scale and shift, and of results; sums are in float32.
 //
 // Compile-time: WARPS of a row, and ROWS of a block, 1 where a row has several warps; VECTOR, elements
 // read at once, a divisor of the row; PER, such words of a thread; CENTRED, whether the mean is
@@ -9,12 +9,12 @@
 #include "reduce/block.cuh"
 #include "ptx/pdl.cuh"
 
-template <typename V> struct alignas(sizeof(V) * VECTOR) Words {
+template <typename V> struct alignas(sizeof(V) * VECTOR < 16 ? sizeof(V) * VECTOR : 16) Words {
     V at[VECTOR];
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS)
-normalize_rows(const X* x, const S* scale, const S* shift, X* y, long long rows, int count,
+normalize_rows(const X* x, const S* scale, const S* shift, R* y, long long rows, int count,
                float epsilon)
 {
     const int lane = threadIdx.x % THREADS;
@@ -49,12 +49,12 @@ normalize_rows(const X* x, const S* scale, const S* shift, X* y, long long rows,
         const Words<S> factors = *(const Words<S>*)(scale + at);
         Words<S> more = {};
         if (SHIFTED) more = *(const Words<S>*)(shift + at);
-        Words<X> words;
+        Words<R> words;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             const float value = values[i][e] * by * float(factors.at[e]);
-            words.at[e] = X(SHIFTED ? value + float(more.at[e]) : value);
+            words.at[e] = R(SHIFTED ? value + float(more.at[e]) : value);
         }
-        *(Words<X>*)(y + at) = words;
+        *(Words<R>*)(y + at) = words;
     }
 }

@@ -12,6 +12,10 @@ struct alignas(sizeof(T) * VECTOR) Words {
     T at[VECTOR];
 };
 
+struct alignas(sizeof(R) * VECTOR < 16 ? sizeof(R) * VECTOR : 16) Results {
+    R at[VECTOR];
+};
+
 struct Pair {
     A factor, shift;
 };
@@ -20,20 +24,21 @@ struct alignas(VECTOR * sizeof(Pair) < 16 ? VECTOR * sizeof(Pair) : 16) Pairs {
     Pair at[VECTOR];
 };
 
-__device__ __forceinline__ void store(Words words, const Pairs& by, T* y, Index i, int channel,
+__device__ __forceinline__ void store(const Words& words, const Pairs& by, R* y, Index i, int channel,
                                       const T* z0, const T* z1)
 {
+    Results results;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) {
         const A value = A(words.at[q]) * by.at[q].factor + by.at[q].shift;
-        words.at[q] = epilogue(value, i + q, 0, channel + (CHANNELS_LAST ? q : 0), z0, z1);
+        results.at[q] = epilogue(value, i + q, 0, channel + (CHANNELS_LAST ? q : 0), z0, z1);
     }
-    *(Words*)y = words;
+    *(Results*)y = results;
 }
 
 // `find` returns the pairs of VECTOR channels, or VECTOR times that of one.
 template <typename Find>
-__device__ __forceinline__ void apply(const T* x, T* y, Find find, const T* z0, const T* z1,
+__device__ __forceinline__ void apply(const T* x, R* y, Find find, const T* z0, const T* z1,
                                       Index count, int channels, int inner, int row_x,
                                       int row_y)
 {
@@ -66,7 +71,7 @@ __device__ __forceinline__ void apply(const T* x, T* y, Find find, const T* z0, 
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-scale(const T* x, T* y, const Pair* pairs, const T* z0, const T* z1, Index count,
+scale(const T* x, R* y, const Pair* pairs, const T* z0, const T* z1, Index count,
       int channels, int inner, int row_x, int row_y)
 {
     const auto find = [=](int channel) {
@@ -80,7 +85,7 @@ scale(const T* x, T* y, const Pair* pairs, const T* z0, const T* z1, Index count
 
 // The same with statistics that are only known at run time.
 extern "C" __global__ void __launch_bounds__(128)
-normalize(const T* x, T* y, const S* scale, const S* b, const M* mean, const M* var, const T* z0,
+normalize(const T* x, R* y, const S* scale, const S* b, const M* mean, const M* var, const T* z0,
           const T* z1, Index count, int channels, int inner, int row_x, int row_y,
           double epsilon)
 {

@@ -26,6 +26,22 @@ __device__ __forceinline__ u32 pair_of(float first, float second)
     return found;
 }
 
+// a * b + c of both neighbours, each rounded once.
+__device__ __forceinline__ u32 pair_fma(u32 a, u32 b, u32 c)
+{
+    u32 found;
+    asm("fma.rn." KIND "x2 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
+    return found;
+}
+
+// bits & mask | more, as one instruction.
+__device__ __forceinline__ u32 and_or(u32 bits, u32 mask, u32 more)
+{
+    u32 found;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(found) : "r"(bits), "r"(mask), "r"(more));
+    return found;
+}
+
 // 2 to the power of x.
 __device__ __forceinline__ float exp2_of(float x)
 {

@@ -9,3 +9,12 @@ __device__ __forceinline__ void grid_dependency_sync()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// Lets the kernel behind begin at once, which a kernel may do that still waits for the one in front: whoever comes behind
+// waits for its end.
+__device__ __forceinline__ void grid_dependency_launch()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}

@@ -2,14 +2,22 @@
 
 constexpr int THREADS = 32 * WARPS;
 
-// Every thread gets the result.
+// Every thread of a warp gets the result.
+template <typename V, typename Combine>
+__device__ __forceinline__ V over_warp(V value, Combine combine)
+{
+#pragma unroll
+    for (int other = 16; other; other /= 2)
+        value = combine(value, __shfl_xor_sync(~0u, value, other));
+    return value;
+}
+
+// Every thread of the block gets it.
 template <typename V, typename Combine>
 __device__ __forceinline__ V over_block(V value, Combine combine)
 {
     __shared__ V parts[WARPS];
-#pragma unroll
-    for (int other = 16; other; other /= 2)
-        value = combine(value, __shfl_xor_sync(~0u, value, other));
+    value = over_warp(value, combine);
     if constexpr (WARPS > 1) {
         __syncthreads();  // `parts` may still be read from the reduction before
         if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;

@@ -1,0 +1,289 @@
+"""Linear attention with relu in place of a softmax: found among nodes, and its kernel.
+
+Cai et al., "EfficientViT: Multi-Scale Linear Attention for High-Resolution Dense Prediction", 2023:
+y = relu(q) (relu(k)' v) / (relu(q) sum(relu(k)) + epsilon), the divisor by a column of ones in v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from ....runtime.ir.dtypes import float32
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ir.op import Op
+from ....runtime.ops.elementwise import Add, Cast, Div, Relu
+from ....runtime.ops.matmul import MatMul
+from ....runtime.ops.movement import Pad, Slice, Split, Transpose
+from ....runtime.ops.shape import Reshape
+from ..algorithms.registry import Answer, need_dtypes
+from ..gemm.atoms import HALVES
+from ..recipe.launch import Launch
+from ..recipe.operands import Tensor
+
+#: Sizes of a head that blocks are made for.
+SIZES = (8, 16, 32, 64)
+#: Blocks along the second axis of a grid.
+MAX_IMAGES = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class ReluLinear:
+    """Nodes that are a linear attention.
+
+    Attributes:
+        nodes: all of them.
+        x: what they read, [images, heads * 3 * size, *spatial].
+        y: what they give, [images, heads * size, *spatial].
+        heads, size: of the attention.
+        epsilon: added to the divisor.
+    """
+
+    nodes: frozenset[Node]
+    x: Value
+    y: Value
+    heads: int
+    size: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some channels of each head of an image, [images, heads, size, pixels] or turned.
+
+    Attributes:
+        x: the image.
+        nodes: those that make the part of it.
+        begin, size: channels of a head.
+        turned: whether pixels come before channels.
+        rectified: whether there is a relu.
+    """
+
+    x: Value
+    nodes: frozenset[Node]
+    begin: int
+    size: int
+    turned: bool = False
+    rectified: bool = False
+
+
+def relu_linear_at(graph: Graph, division: Node, free: Set[Node]) -> ReluLinear | None:
+    """Return the linear attention that ends with a division, if there is one.
+
+    Heads may be matrices of pixels and channels or of channels and pixels, and numbers may be cast
+    on the way: what is stored is rounded, what is added up is not.
+    """
+    if not isinstance(division.op, Div) or division not in free:
+        return None
+    above, divisor = division.inputs
+    sums = _sum_of(divisor)
+    if above is None or sums is None or above.tensor.rank != 4:
+        return None
+    addition, below, epsilon = sums
+    first, last = _cut(above), _cut(below)
+    if first is None or last is None or first[0] is not last[0] or first[1] != last[1]:
+        return None
+    product, axis, begin, size = first
+    if begin != 0 or (last[2], last[3]) != (size, 1) or product.tensor.dims[axis] != size + 1:
+        return None
+    inner = _product(product, turned=axis == 3)
+    if inner is None:
+        return None
+    q, k, v, nodes = inner
+    cuts = {value.producer for value in (above, below) if value.producer is not None}
+    ending = _ending(graph, division, turned=axis == 3)
+    if ending is None or not q.x is k.x is v.x:
+        return None
+    y, behind = ending
+    heads, places = q.x.tensor.dims[1] // (3 * size), [(p.begin, p.size) for p in (q, k, v)]
+    if places != [(0, size), (size, size), (2 * size, size)]:
+        return None
+    if (y.tensor.dims[:2], y.tensor.dims[2:]) != (
+        (q.x.tensor.dims[0], heads * size),
+        q.x.tensor.dims[2:],
+    ):
+        return None
+    found = frozenset({division, addition, *cuts, *behind}) | nodes
+    if not found <= free or not _is_closed(graph, found, y):
+        return None
+    return ReluLinear(found, q.x, y, heads, size, epsilon)
+
+
+def _is_closed(graph: Graph, nodes: frozenset[Node], y: Value) -> bool:
+    """Whether nobody else reads what nodes compute, but for the result."""
+    inner = (value for node in nodes for value in node.outputs if value is not y)
+    return all(nodes.issuperset(v.consumers) and not graph.is_output(v) for v in inner)
+
+
+def _sum_of(value: Value | None) -> tuple[Node, Value, float] | None:
+    """Return the node that adds a number to a value, the value and the number."""
+    node = None if value is None else value.producer
+    if node is None or not isinstance(node.op, Add):
+        return None
+    numbers = [v for v in node.reads if v.data is not None and v.data.size == 1]
+    others = [v for v in node.reads if v.data is None]
+    if len(numbers) != 1 or len(others) != 1 or numbers[0].data is None:
+        return None
+    return node, others[0], float(numbers[0].data.reshape(()))
+
+
+def _product(value: Value, *, turned: bool) -> tuple[_Part, _Part, _Part, frozenset[Node]] | None:
+    """Return q, k, v and the nodes of q (k' v), or of (v k') q where channels come first."""
+    outer, casts = _through(value)
+    if outer is None or not isinstance(outer.op, MatMul):
+        return None
+    left, right = outer.reads if turned else reversed(outer.reads)
+    inner, more = _through(right)
+    q = _part(left)
+    if inner is None or not isinstance(inner.op, MatMul) or q is None:
+        return None
+    of_k, of_v = inner.reads if turned else reversed(inner.reads)
+    k, padded = _part(of_k), _padded(of_v, axis=3 if turned else 2)
+    if k is None or padded is None:
+        return None
+    v, pads = padded
+    # The inner product is of channels by channels: it adds up over pixels.
+    fits = q.turned == v.turned == turned and k.turned != turned
+    if not fits or not (q.rectified and k.rectified) or v.rectified:
+        return None
+    nodes = casts | more | pads | q.nodes | k.nodes | v.nodes | {outer, inner}
+    return q, k, v, nodes
+
+
+def _through(value: Value) -> tuple[Node | None, frozenset[Node]]:
+    """Return what a value comes from, and the casts behind that."""
+    casts: set[Node] = set()
+    node = value.producer
+    while node is not None and isinstance(node.op, Cast) and node.inputs[0] is not None:
+        casts.add(node)
+        node = node.inputs[0].producer
+    return node, frozenset(casts)
+
+
+def _padded(value: Value, axis: int) -> tuple[_Part, frozenset[Node]] | None:
+    """Return the part behind whose last channel there is a one, and the nodes that put it there."""
+    node, casts = _through(value)
+    if node is None or not isinstance(node.op, Pad) or node.op.mode != "constant":
+        return None
+    data, pads, one, axes = (*node.inputs, None, None)[:4]
+    if data is None or pads is None or pads.data is None or one is None or one.data is None:
+        return None
+    ends = [0] * 8
+    given = range(4) if axes is None else () if axes.data is None else axes.data.tolist()
+    numbers = pads.data.tolist()
+    for i, where in enumerate(given):
+        ends[where % 4], ends[4 + where % 4] = numbers[i], numbers[len(numbers) // 2 + i]
+    if float(one.data.reshape(())) != 1 or ends != [int(i == 4 + axis) for i in range(8)]:
+        return None
+    part = _part(data)
+    return None if part is None else (part, casts | {node})
+
+
+def _part(value: Value) -> _Part | None:
+    """Return a value as some channels of an image's heads."""
+    node = value.producer
+    if node is None or value.tensor.rank != 4 or not node.inputs or node.inputs[0] is None:
+        return None
+    source, op = node.inputs[0], node.op
+    if isinstance(op, Reshape):
+        return _image(source, value, node)
+    cut = _cut(value)
+    inner = _part(source if cut is None else cut[0])
+    if inner is None:
+        return None
+    nodes = inner.nodes | {node}
+    if isinstance(op, Cast):
+        return replace(inner, nodes=nodes)
+    if isinstance(op, Relu):
+        return replace(inner, nodes=nodes, rectified=True)
+    if isinstance(op, Transpose) and op.order(4) == (0, 1, 3, 2):
+        return replace(inner, nodes=nodes, turned=not inner.turned)
+    if cut is None or cut[1] != (3 if inner.turned else 2):
+        return None
+    return replace(inner, nodes=nodes, begin=inner.begin + cut[2], size=cut[3])
+
+
+def _image(x: Value, value: Value, node: Node) -> _Part | None:
+    """Return all channels of an image whose heads have an axis of their own."""
+    images, heads, size, pixels = value.tensor.dims
+    if len(x.tensor.dims) < 3 or (images, heads * size) != x.tensor.dims[:2]:
+        return None
+    return _Part(x, frozenset({node}), 0, size) if pixels == prod(x.tensor.dims[2:]) else None
+
+
+def _cut(value: Value) -> tuple[Value, int, int, int] | None:
+    """Return the source, the axis, the first place and the size of a Slice or part of a Split."""
+    node = value.producer
+    if node is None or not isinstance(node.op, Slice | Split) or node.inputs[0] is None:
+        return None
+    source = node.inputs[0]
+    rank = len(source.tensor.dims)
+    if isinstance(node.op, Split):
+        axis = node.op.axis % rank
+        before = node.outputs[: node.outputs.index(value)]
+        return source, axis, sum(v.tensor.dims[axis] for v in before), value.tensor.dims[axis]
+    starts, _, axes, steps = (*node.inputs[1:], None, None)[:4]
+    if starts is None or starts.data is None or starts.data.size != 1:
+        return None
+    if axes is None or axes.data is None or (steps is not None and steps.data is None):
+        return None
+    if steps is not None and steps.data is not None and steps.data.reshape(-1)[0] != 1:
+        return None
+    axis = int(axes.data.reshape(-1)[0]) % rank
+    extent, start = source.tensor.dims[axis], int(starts.data.reshape(-1)[0])
+    begin = min(max(start + extent if start < 0 else start, 0), extent)
+    return source, axis, begin, value.tensor.dims[axis]
+
+
+def _ending(graph: Graph, node: Node, *, turned: bool) -> tuple[Value, frozenset[Node]] | None:
+    """Return what heads become as an image again, and the nodes that make it so."""
+    value, nodes = node.output, set[Node]()
+    wanted: list[type[Op]] = [Transpose, Reshape] if turned else [Reshape]
+    while wanted:
+        behind = graph.sole_consumer(value)
+        if behind is None or not isinstance(behind.op, (wanted[0], Cast)):
+            return None
+        if isinstance(behind.op, Transpose) and behind.op.order(4) != (0, 1, 3, 2):
+            return None
+        if not isinstance(behind.op, Cast):
+            wanted.pop(0)
+        nodes.add(behind)
+        value = behind.output
+    behind = graph.sole_consumer(value)
+    if behind is not None and isinstance(behind.op, Cast):
+        nodes.add(behind)
+        value = behind.output
+    return value, frozenset(nodes)
+
+
+def relu_linear(found: ReluLinear, y: Tensor, x: Tensor) -> Answer:
+    """Return the launch of a linear attention."""
+    refused = need_dtypes(HALVES | {float32}, x, y)
+    if refused:
+        return refused
+    size, images = found.size, x.dims[0]
+    if size not in SIZES:
+        return f"heads of {size}"
+    if images > MAX_IMAGES or max(x.extent, y.extent) >= 2**31:
+        return f"{images} images of {x.size} elements"
+    words = gcd(16 // x.dtype.itemsize, size, x.strides[-1])
+    return Launch(
+        "attention/relu_linear.cu",
+        "relu_linear",
+        grid=(found.heads, images, 1),
+        block=256,
+        args={
+            **{"x": x, "y": y, "pixels": prod(x.dims[2:]), "epsilon": found.epsilon},
+            **{"of_x": _places(x), "of_y": _places(y)},
+        },
+        types=(("T", x.dtype), ("R", y.dtype)),
+        constants=(("SIZE", size), ("VECTOR", words if x.is_channels_last else 1)),
+        note=f"{found.heads} heads of {size}",
+        pitched=(x, y),
+    )
+
+
+def _places(image: Tensor) -> dict[str, int]:
+    first, channel, *_, pixel = image.strides
+    return {"image": first, "channel": channel, "pixel": pixel}

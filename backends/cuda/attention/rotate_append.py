@@ -1,0 +1,157 @@
+"""Rotations of queries and keys, and the caches that the keys go to, as one kernel.
+
+A step of a decoder does little between its first product and its attention, in four nodes; found
+here from the attention, whose queries are rotated and whose keys and values were just appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from math import gcd
+
+from ....runtime.ir.dtypes import FLOATS, int32, int64
+from ....runtime.ir.graph import Graph, Node, Value
+from ....runtime.ops.attention import Attention, RotaryEmbedding
+from ....runtime.ops.gather import TensorScatter
+from ....runtime.ops.shapes import normalize_axis
+from ..algorithms.registry import Answer, need_dtypes
+from ..codegen.copies import copied_unless_same
+from ..recipe.launch import each
+from ..recipe.operands import Tensor, index_type
+from ..recipe.source import arithmetic
+from .heads import by_head
+
+#: Bytes of a word in which heads are moved, at most.
+WORD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RotateAppend:
+    """Nodes that rotate queries and keys and append keys and values.
+
+    Attributes:
+        q, k: the rotations; that of the keys is read by `keys` alone.
+        keys, values: write into caches [batch, heads, room, size].
+    """
+
+    q: Node
+    k: Node
+    keys: Node
+    values: Node
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """All of them."""
+        return frozenset({self.q, self.k, self.keys, self.values})
+
+    @property
+    def in_place(self) -> tuple[tuple[Value, Value], ...]:
+        """The caches, each with what it was before."""
+        pasts = ((node, node.inputs[0]) for node in (self.keys, self.values))
+        return tuple((node.output, past) for node, past in pasts if past is not None)
+
+
+def rotate_append_at(graph: Graph, attention: Node, free: Set[Node]) -> RotateAppend | None:
+    """Return what stands in front of an attention, if it is that."""
+    if not isinstance(attention.op, Attention):
+        return None
+    q, keys, values = (v and v.producer for v in attention.inputs[:3])
+    if q is None or keys is None or values is None:
+        return None
+    k = keys.inputs[1].producer if isinstance(keys.op, TensorScatter) and keys.inputs[1] else None
+    if k is None or graph.sole_consumer(k.output) is not keys:
+        return None
+    found = RotateAppend(q, k, keys, values)
+    if len(found.nodes) < 4 or not found.nodes <= free or not _fits(found):
+        return None
+    return found if _is_together(graph, found.nodes) else None
+
+
+def _fits(found: RotateAppend) -> bool:
+    """Whether both rotations are of the same angles, and both caches are written alike."""
+    q, k, keys, values = found.q, found.k, found.keys, found.values
+    if not isinstance(q.op, RotaryEmbedding) or not isinstance(k.op, RotaryEmbedding):
+        return False
+    if not isinstance(keys.op, TensorScatter) or not isinstance(values.op, TensorScatter):
+        return False
+    dims = keys.output.tensor.dims
+    return (
+        (q.op.interleaved, q.op.rotary_embedding_dim)
+        == (k.op.interleaved, k.op.rotary_embedding_dim)
+        and q.inputs[1:] == k.inputs[1:]
+        and keys.inputs[2:] == values.inputs[2:]
+        and keys.op.mode == values.op.mode
+        and len(dims) == 4
+        and dims == values.output.tensor.dims
+        and normalize_axis(keys.op.axis, 4) == normalize_axis(values.op.axis, 4) == 2
+    )
+
+
+def _is_together(graph: Graph, nodes: frozenset[Node]) -> bool:
+    """Whether nothing that reads a result comes before the last of the nodes."""
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    last = max(position[node] for node in nodes)
+    readers = {reader for node in nodes for reader in node.output.consumers} - nodes
+    return all(position[reader] > last for reader in readers)
+
+
+def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> Answer:
+    """Return the launches: copies of caches that are not changed in their place, and the kernel."""
+    op, mode = found.q.op, found.keys.op
+    if not isinstance(op, RotaryEmbedding) or not isinstance(mode, TensorScatter):
+        return "no rotation"
+    given = (found.q.inputs[0], found.k.inputs[0], found.values.inputs[1], *found.q.inputs[1:3])
+    x, k, v, cos, sin = (operand(value) for value in given if value is not None)
+    positions, first = (
+        None if value is None else operand(value)
+        for value in ((*found.q.inputs, None)[3], (*found.keys.inputs, None)[2])
+    )
+    y, keys, values = (operand(node.output) for node in (found.q, found.keys, found.values))
+    tensors = (x, k, v, cos, sin, y, keys, values)
+    refused = need_dtypes(FLOATS, x) or need_dtypes((x.dtype,), *tensors)
+    if refused or (refused := need_dtypes((int32, int64), first)):
+        return refused
+    heads, result = by_head(x, op.num_heads), by_head(y, op.num_heads)
+    new_keys, new_values = by_head(k, op.num_heads), by_head(v, None)
+    batch, count, rows, size = heads.dims
+    if new_keys.dims != new_values.dims or new_keys.dims[2:] != (rows, size):
+        return f"heads of {new_keys.dims} and {new_values.dims}"
+    kv_heads, room = keys.dims[1], keys.dims[2]
+    half = (op.rotary_embedding_dim or size) // 2
+    widest = min(one.vector(WORD) for one in (heads, result, new_keys, new_values))
+    vector = gcd(min(WORD // x.dtype.itemsize, widest), half, size - 2 * half)
+    chunks = (size - half) // vector
+    threads = batch * (count + 2 * kv_heads) * rows * chunks
+    batches = cos.dims[0] if positions is None else positions.dims[0]
+    launch = each(
+        "attention/rotate_append.cu",
+        "rotate_append",
+        threads,
+        {
+            **{"q": x, "k": k, "v": v, "cosine": cos, "sine": sin, "positions": positions},
+            **{"first": first, "y": y, "keys": keys, "values": values, "count": threads},
+            "s": {
+                **{"heads": count, "kv_heads": kv_heads, "rows": rows, "half": half},
+                **{"chunks": chunks, "batches": max(1, batches), "places": cos.size // half},
+                **{"room": room, "size": size},
+            },
+            **{"of_q": heads.struct, "of_k": new_keys.struct, "of_v": new_values.struct},
+            "of_y": result.struct,
+        },
+        types=(
+            *(("T", x.dtype), ("A", arithmetic(x.dtype))),
+            *(("Index", index_type(threads)), ("I", int64 if first is None else first.dtype)),
+        ),
+        constants=(
+            *(("INTERLEAVED", bool(op.interleaved)), ("VECTOR", vector)),
+            ("CIRCULAR", mode.mode == "circular"),
+        ),
+        note=f"{count} + {2 * kv_heads} heads",
+    )
+    pasts = [past for _, past in found.in_place]
+    copies = [
+        copied_unless_same(cache, operand(past))
+        for cache, past in zip((keys, values), pasts, strict=True)
+    ]
+    return (*copies, launch)

@@ -1,0 +1,261 @@
+// y[m][n] = epilogue(sum over k of x[m][k] * w[n][k] + bias[n]) for few rows m and weights of a few bits, which
+// are (integer - zero) * scale with one scale and zero a BLOCK of terms; see gemv.cuh.
+//
+// Integers become numbers of 16 bits by being put into the last bits of 2^10 (2^7 in bfloat16). They are small
+// enough to be exact; sums of a block are scaled in float32, and zeros taken away by the sum of x, which one more product
+// with ones gives. Four bits of float16 keep the 2^10 until then (RAW), every second one of them in front of four zeros.
+// Rows of float32 are three planes of bfloat16.
+//
+// Words of integers are packed so that word j of the four lanes of a row has neighbouring terms.
+//
+// Compile-time, besides what gemv.cuh wants: X, the type of x and of the results; T, of what is multiplied; BITS; BLOCK;
+// ZEROS, whether a zero stands beside every scale, else it is 2^(BITS - 1); STEPS; K terms of a row; BYTES and BLOCKS that it
+// has in memory; EDGE, whether blocks of threads have rows behind the last; VECTOR, whether x is read in words.
+
+#include "ptx/pdl.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/load.cuh"
+using Y = X;
+#include "gemm/gemv.cuh"
+
+constexpr int EACH = 32 / BITS, QUARTER = 4 * EACH, STEP = 4 * QUARTER;  // terms of u32, four lanes, a step
+constexpr int STRIDE = WARPS * STEPS * STEP;
+constexpr int SCALES = STEP > BLOCK ? STEP / BLOCK : 1;  // of a step
+constexpr bool BRAIN = KIND[0] == 'b';
+constexpr int MIDDLE = 1 << (BITS - 1);
+constexpr u32 ONES = BRAIN ? 0x3f803f80 : 0x3c003c00, BASE = BRAIN ? 0x43004300 : 0x64006400;
+constexpr u32 LESS = (BASE | MIDDLE | MIDDLE << 16) ^ 0x80008000;  // -(base + middle)
+constexpr bool RAW = BITS == 4 && !BRAIN;
+static_assert(BLOCK % QUARTER == 0, "the terms of four words are of one block");
+
+__device__ constexpr int alignment(int bytes) { return bytes < 16 ? bytes : 16; }
+struct alignas(alignment(SCALES * (1 + ZEROS) * sizeof(X))) Scales {
+    X at[SCALES][1 + ZEROS];
+};
+struct alignas(alignment(EACH * sizeof(X))) Values {
+    X at[EACH];
+};
+
+// What a thread has of STEPS steps.
+struct Buffer {
+    Word w[STEPS][EIGHTS];
+    Scales scales[STEPS][EIGHTS];
+};
+
+// Where a lane reads: its first row, and how far it is from there to the others.
+struct Rows {
+    const unsigned char* w;
+    const X* scales;
+    long long steps[EDGE ? EIGHTS : 1];
+
+    __device__ __forceinline__ long long step(int e) const { return EDGE ? steps[e] : 8 * e; }
+};
+
+__device__ __forceinline__ void load_weights(Buffer& to, const Rows& rows, int k)
+{
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+        const int from = k + s * STEP;
+        if (from >= K) break;
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e) {
+            to.w[s][e] = constant_word(rows.w + from / STEP * 64 + rows.step(e) * BYTES);
+            to.scales[s][e] = *(const Scales*)(rows.scales
+                                               + (from / BLOCK + rows.step(e) * BLOCKS) * (1 + ZEROS));
+        }
+    }
+}
+
+// Masks of two integers, which the compiler does not know and so keeps, instead of making them anew for
+// each use.
+struct Masks {
+    u32 of[2];
+
+    __device__ __forceinline__ Masks() : of{0x000f000f, 0x00f000f0}
+    {
+        asm volatile("// kept;" : "+r"(of[0]), "+r"(of[1]));
+    }
+};
+
+// The integers of a word, less MIDDLE unless they are RAW, as pairs: of neighbours if they have eight bits, else of those that are half
+// a word apart.
+__device__ __forceinline__ void unpack(u32 (&to)[EACH / 2], u32 word, const Masks& masks)
+{
+    if constexpr (BITS == 8 && BRAIN) {
+#pragma unroll
+        for (int i = 0; i < EACH / 2; ++i) {
+            const u32 first = __byte_perm(word, 0x4b000000, 0x7440 + 2 * i);
+            const u32 second = __byte_perm(word, 0x4b000000, 0x7441 + 2 * i);
+            to[i] = __byte_perm(__float_as_uint(__uint_as_float(first) - (8388608.0f + MIDDLE)),
+                                __float_as_uint(__uint_as_float(second) - (8388608.0f + MIDDLE)), 0x7632);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH / 2; ++i) {
+            if constexpr (BITS == 8) {
+                to[i] = pair_fma(__byte_perm(word, BASE, i == 0 ? 0x5150 : 0x5352), ONES, LESS);
+            } else if (RAW) {
+                to[i] = and_or(word >> i / 2 * 8, masks.of[i % 2], BASE);
+            } else {
+                constexpr u32 MASK = ((1u << BITS) - 1) * 0x10001;
+                to[i] = pair_fma((word >> i * BITS & MASK) | BASE, ONES, LESS);
+            }
+        }
+    }
+}
+
+// The numbers of a row of x in the same order, of one of its planes.
+__device__ __forceinline__ void load_values(u32 (&to)[EACH / 2], const X* row, int plane, int k)
+{
+    Values found = {};
+    if constexpr (K % STEP == 0) {
+        found = *(const Values*)(row + k);
+    } else if constexpr (VECTOR) {
+        if (k < K) found = *(const Values*)(row + k);
+    } else {
+#pragma unroll
+        for (int q = 0; q < EACH; ++q)
+            if (k + q < K) found.at[q] = row[k + q];
+    }
+    const u32* const words = (const u32*)found.at;
+#pragma unroll
+    for (int i = 0; i < EACH / 2; ++i) {
+        if constexpr (PLANES == 1) {
+            to[i] = BITS == 8 ? words[i]
+                              : __byte_perm(words[i / 2], words[i / 2 + EACH / 4], i % 2 ? 0x7632 : 0x5410);
+        } else {
+            float first = found.at[BITS == 8 ? 2 * i : i];
+            float second = found.at[BITS == 8 ? 2 * i + 1 : i + EACH / 2];
+            for (int p = 0; p < plane; ++p) {
+                first -= __uint_as_float(__float_as_uint(first) & 0xffff0000);
+                second -= __uint_as_float(__float_as_uint(second) & 0xffff0000);
+            }
+            to[i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);
+        }
+    }
+}
+
+// Sums of a block: of its integers by x, every second one apart if RAW; of what they are too large by; and of x.
+struct Block {
+    float of[1 + RAW][PAIRS][GROUPS][4], excess[GROUPS][4], x[GROUPS][4];
+};
+
+// Adds the product of one fragment, all of whose elements are `number`, with values of x.
+__device__ __forceinline__ void add_constant(float (&sums)[4], u32 number, u32 first, u32 second)
+{
+    const u32 a[4] = {number, number, number, number};
+    mma_m16n8k16(sums, a, first, second);
+}
+
+// Adds what four lanes have words number j for.
+__device__ __forceinline__ void add_words(Block& sums, const Word (&w)[EIGHTS], int j,
+                                          const u32 (&values)[GROUPS][EACH / 2], const Masks& masks)
+{
+    // Two pairs are terms of one product: neighbours, or, if RAW, those that lie alike.
+    constexpr int NEXT = RAW ? 2 : 1;
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; ++pair) {
+        u32 upper[EACH / 2], lower[EACH / 2] = {};
+        unpack(upper, w[2 * pair].at[j], masks);
+        if (2 * pair + 1 < EIGHTS) unpack(lower, w[2 * pair + 1].at[j], masks);
+#pragma unroll
+        for (int i = 0; i < EACH / 4; ++i) {
+            const int t = RAW ? i : 2 * i;
+            const u32 a[4] = {upper[t], lower[t], upper[t + NEXT], lower[t + NEXT]};
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group)
+                mma_m16n8k16(sums.of[RAW ? i : 0][pair][group], a, values[group][t], values[group][t + NEXT]);
+        }
+    }
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+        const u32(&x)[EACH / 2] = values[group];
+        if constexpr (RAW) {
+            add_constant(sums.excess[group], 0x64086408, x[0], x[2]);  // 1024 + 8
+            add_constant(sums.excess[group], 0x54805480, x[1], x[3]);  // (1024 + 16 * 8) / 16
+        }
+        if constexpr (ZEROS) {
+#pragma unroll
+            for (int t = 0; t < EACH / 2; t += 2) add_constant(sums.x[group], ONES, x[t], x[t + 1]);
+        }
+    }
+}
+
+// Adds the sums of a block by their scales, and begins with the next one.
+__device__ __forceinline__ void add_block(float (&sums)[PAIRS][GROUPS][4], Block& block,
+                                          const Scales (&scales)[EIGHTS], int number)
+{
+#pragma unroll
+    for (int e = 0; e < EIGHTS; ++e) {
+        const X* const own = scales[e].at[number];
+        const float scale = own[0], shift = ZEROS ? MIDDLE - float(own[1 * ZEROS]) : 0.0f;
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int side = 0; side < (COLUMNS > 1 ? 2 : 1); ++side) {
+                const int q = e % 2 * 2 + side;
+                float sum = block.of[0][e / 2][group][q];
+                if (RAW) sum = fmaf(block.of[1 * RAW][e / 2][group][q], 0.0625f, sum - block.excess[group][side]);
+                if (ZEROS) sum = fmaf(shift, block.x[group][side], sum);
+                sums[e / 2][group][q] = fmaf(scale, sum, sums[e / 2][group][q]);
+            }
+    }
+    block = {};
+}
+
+__device__ __forceinline__ void multiply(float (&sums)[PAIRS][GROUPS][4], const Buffer& from, const X* x, int k,
+                                         const Masks& masks)
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+        if (k + s * STEP >= K) break;
+        u32 values[4][GROUPS][EACH / 2];
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group) {
+                // Nobody looks at what comes out behind the last column.
+                const int column = min(group * 8 + lane / 4, COLUMNS - 1), m = column / PLANES;
+                load_values(values[j][group], x + (long long)m * K, column % PLANES,
+                            k + s * STEP + j * QUARTER + lane % 4 * EACH);
+            }
+        Block block = {};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            add_words(block, from.w[s], j, values[j], masks);
+            if ((j + 1) * SCALES % 4 == 0) add_block(sums, block, from.scales[s], j * SCALES / 4);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+gemv_packed(const unsigned char* w, const X* scales, const X* x, R* y, const X* bias, const X* z0, const X* z1,
+            int n)
+{
+    __shared__ float parts[WARPS][COLUMNS][ROWS];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n0 = blockIdx.x * ROWS;
+    const long long first = min(n0 + lane / 4, n - 1);
+    Rows rows = {w + first * BYTES + lane % 4 * 16, scales + first * BLOCKS * (1 + ZEROS), {}};
+    if constexpr (EDGE) {
+#pragma unroll
+        for (int e = 0; e < EIGHTS; ++e) rows.steps[e] = min(n0 + 8 * e + lane / 4, n - 1) - first;
+    }
+    int at = warp * (STEPS * STEP);
+    grid_dependency_launch();
+    Buffer now, next;
+    load_weights(now, rows, at);
+    load_weights(next, rows, at + STRIDE);
+    grid_dependency_sync();
+    const Masks masks;
+    float sums[PAIRS][GROUPS][4] = {};
+    for (; at < K; at += 2 * STRIDE) {
+        multiply(sums, now, x, at, masks);
+        load_weights(now, rows, at + 2 * STRIDE);
+        multiply(sums, next, x, at + STRIDE, masks);
+        load_weights(next, rows, at + 3 * STRIDE);
+    }
+    leave_fragments(parts[warp], sums);
+    finish_rows(parts, y, bias, z0, z1, n0, n);
+}

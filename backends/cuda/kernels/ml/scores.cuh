@@ -1,0 +1,50 @@
+// From the sums of a row to its scores and its class. A is the arithmetic. Compile-time: TRANSFORM, one of
+// those below; PAIR, what the one sum of two classes is.
+
+#pragma once
+
+// SIGN is of detectors of outliers: 1 above 0, and -1.
+enum { NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO, PROBIT, SIGN };
+// NO_PAIR: there is a sum for each class; of MARGIN the first class has the negative, of PROBABILITY 1 minus it.
+enum { NO_PAIR, MARGIN, PROBABILITY };
+
+__device__ __forceinline__ A logistic(A s) { return A(0.5) * tanh(A(0.5) * s) + A(0.5); }
+
+// The inverse of the normal distribution by Winitzki's formula, as onnxruntime has it.
+__device__ __forceinline__ A probit(A p)
+{
+    const A logarithm = log(4 * p * (1 - p));
+    const A middle = A(2 / (3.14159265358979323846 * 0.147)) + A(0.5) * logarithm;
+    const A size = A(1.41421356237309504880) * sqrt(sqrt(middle * middle - logarithm / A(0.147)) - middle);
+    return p < A(0.5) ? -size : size;
+}
+
+// The exponential of a score that is `top` at most.
+__device__ __forceinline__ A power(A s, A top)
+{
+    return TRANSFORM == SOFTMAX_ZERO && fabs(s) <= A(1e-7) ? A(0) : exp(s - top);
+}
+
+// Writes the scores of `count` classes: put(t, score) of get(t).
+template <typename Get, typename Put> __device__ __forceinline__ void transform(int count, Get get, Put put)
+{
+    if (TRANSFORM != SOFTMAX && TRANSFORM != SOFTMAX_ZERO) {
+        for (int t = 0; t < count; ++t) {
+            const A s = get(t);
+            put(t, TRANSFORM == LOGISTIC ? logistic(s) : TRANSFORM == PROBIT ? probit(s)
+                   : TRANSFORM == SIGN   ? (s > 0 ? A(1) : A(-1)) : s);
+        }
+        return;
+    }
+    A top = -A(INFINITY), total = 0;
+    for (int t = 0; t < count; ++t) top = max(top, A(get(t)));
+    for (int t = 0; t < count; ++t) total += power(get(t), top);
+    for (int t = 0; t < count; ++t) put(t, total == 0 ? A(0.5) : power(get(t), top) / total);
+}
+
+// Writes the scores of two classes, given the sum of the second one.
+template <typename Put> __device__ __forceinline__ void transform_pair(A s, Put put)
+{
+    const A other = PAIR == PROBABILITY && TRANSFORM == NONE ? 1 - s : TRANSFORM == PROBIT ? s : -s;
+    transform(2, [&](int t) { return t ? s : other; }, put);
+}

@@ -1,0 +1,30 @@
+// Loads of 16 bytes into registers that stay where they are written: in front of a wait for the kernel before,
+// or behind it.
+
+struct alignas(16) Word {
+    unsigned int at[4];
+};
+
+// Reads what never changes and is read once, or gives zeros where `inside` is false. Loads of constants (ld.global.nc)
+// would not stay in front of the wait: ptxas moves them behind it.
+__device__ __forceinline__ Word constant_word(const void* from, bool inside = true)
+{
+    Word found;
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; "
+                 "mov.b32 %3, 0; @p ld.global.L1::no_allocate.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+                 : "=&r"(found.at[0]), "=&r"(found.at[1]), "=&r"(found.at[2]), "=&r"(found.at[3])
+                 : "l"(from), "r"(int(inside)));
+    return found;
+}
+
+// Reads what the kernel in front may have written, or gives zeros where `inside` is false.
+__device__ __forceinline__ Word global_word(const void* from, bool inside = true)
+{
+    Word found;
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; "
+                 "mov.b32 %3, 0; @p ld.global.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+                 : "=&r"(found.at[0]), "=&r"(found.at[1]), "=&r"(found.at[2]), "=&r"(found.at[3])
+                 : "l"(from), "r"(int(inside))
+                 : "memory");
+    return found;
+}

@@ -1,0 +1,238 @@
+"""Classical machine learning: features, and what turns sums into scores and classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+
+from ....runtime.ir.dtypes import FLOATS, INTEGERS, DType, bool_, float32
+from ....runtime.ir.types import Array
+from ....runtime.ops.ml import (
+    TRANSFORMS,
+    Binarizer,
+    FeatureVectorizer,
+    Imputer,
+    LabelEncoder,
+    Normalizer,
+    OneHotEncoder,
+    Scaler,
+)
+from ..algorithms.registry import Answer, kernel, need_dtypes
+from ..recipe.launch import Launch, each
+from ..recipe.layout import ceil_div
+from ..recipe.operands import Arguments, Given, Packed, Scratch, Tensor
+from ..recipe.source import arithmetic
+
+NUMBERS = FLOATS | INTEGERS | {bool_}
+#: What detectors of outliers make of a score: 1 above 0, and -1.
+SIGN = "SIGN"
+#: Threads of a block, one a row, that makes scores.
+THREADS = 128
+#: What sums that are always there are added up as; see `ml/sums.cuh`.
+ADDED = (("HOW", 1), ("COVERED", True))
+
+
+def attribute(data: Array | None) -> Packed | None:
+    """Return what an attribute holds as an operand; None where there is nothing."""
+    if data is None or not data.size:
+        return None
+    name = sha256(data.tobytes()).hexdigest()
+    return Packed((), ("attribute", str(data.dtype), name), lambda: data)
+
+
+# ── scores ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What scores are made of, in the workspace: [slices, targets, rows].
+
+    Attributes:
+        at: where they lie.
+        nbytes: the workspace.
+        rows: of features.
+        targets: sums of a row.
+        dtype: of the sums.
+        slices: parts that are added up.
+        how: how they are.
+        trees: what an average divides by.
+    """
+
+    at: Scratch
+    nbytes: int
+    rows: int
+    targets: int
+    dtype: DType
+    slices: int = 1
+    how: tuple[tuple[str, int | bool], ...] = ADDED
+    trees: int = 1
+
+
+def scores(
+    sums: Sums,
+    y: Tensor | None,
+    label: Tensor | None,
+    labels: Array | None,
+    base: Array,
+    transform: str,
+    pair: int = 0,
+) -> Launch:
+    """Return what makes scores and classes of sums.
+
+    Args:
+        sums: what they are made of.
+        y: the scores, if anybody reads them.
+        label: the class of every row, likewise.
+        labels: what classes are called.
+        base: what is added to the sums: nothing, one number, or one for each target.
+        transform: the `post_transform`, or `SIGN`.
+        pair: 1 if there is one sum for two classes, whose scores are a margin and its negative; 2
+            if they are a probability and 1 less it.
+    """
+    return Launch(
+        "ml/scores.cu",
+        "scores",
+        grid=(ceil_div(sums.rows, THREADS), 1, 1),
+        block=THREADS,
+        args={
+            **{"sums": sums.at, "base": attribute(base.astype(sums.dtype))},
+            **{"labels": attribute(labels), "y": y, "label": label, "rows": sums.rows},
+            **{"targets": sums.targets, "slices": sums.slices, "over": sums.trees},
+        },
+        types=(("A", sums.dtype), ("T", float32 if y is None else y.dtype)),
+        constants=(
+            *(("THREADS", THREADS), ("BASES", base.size)),
+            *(("TRANSFORM", (*TRANSFORMS, SIGN).index(transform)), ("PAIR", pair)),
+            *sums.how,
+        ),
+        scratch=sums.nbytes,
+    )
+
+
+# ── features ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _each(entry: str, y: Tensor, x: Tensor, count: int, **more: Given) -> Launch:
+    """Return the launch of an entry of `features.cu` with a thread for each result."""
+    args: Arguments = {"x": x, "y": y, "count": count, **more}
+    return each(
+        "ml/features.cu",
+        entry,
+        count,
+        args,
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("Y", y.dtype)),
+        constants=(("WARPS", 8), ("NORM", 0)),
+    )
+
+
+@kernel(Scaler)
+def scaler(op: Scaler, y: Tensor, x: Tensor) -> Answer:
+    """Subtract an offset and multiply by a scale."""
+    offset = np.array(op.offset or (0.0,), np.float32)
+    scale = np.array(op.scale or (1.0,), np.float32)
+    return need_dtypes(NUMBERS, x) or _each(
+        "scale",
+        y,
+        x,
+        y.size,
+        offsets=attribute(offset),
+        scales=attribute(scale),
+        columns=x.dims[-1] if x.dims else 1,
+        shifts=len(offset),
+        factors=len(scale),
+    )
+
+
+@kernel(Imputer)
+def imputer(op: Imputer, y: Tensor, x: Tensor) -> Answer:
+    """Replace one value, which may be NaN."""
+    if refused := need_dtypes(NUMBERS, x):
+        return refused
+    values = op.imputed_value_floats or op.imputed_value_int64s
+    replaced = op.replaced_value_float if op.imputed_value_floats else op.replaced_value_int64
+    if np.isnan(replaced) and x.dtype not in FLOATS:
+        replaced = op.replaced_value_int64
+    given = np.array(values).astype(x.dtype)
+    return _each(
+        "impute",
+        y,
+        x,
+        y.size,
+        values=attribute(given),
+        missing=attribute(np.array([replaced]).astype(x.dtype)),
+        columns=len(given),
+    )
+
+
+@kernel(Binarizer)
+def binarizer(op: Binarizer, y: Tensor, x: Tensor) -> Answer:
+    """Compare with a threshold."""
+    refused = need_dtypes(NUMBERS, x)
+    return refused or _each("binarize", y, x, y.size, threshold=op.threshold)
+
+
+@kernel(OneHotEncoder)
+def one_hot_encoder(op: OneHotEncoder, y: Tensor, x: Tensor) -> Answer:
+    """Put 1 at the category of each element."""
+    if not op.zeros:
+        return "an unknown category is an error, which a device cannot raise (zeros=0)"
+    categories = np.array(op.cats_int64s or (), np.int64)
+    return need_dtypes(NUMBERS, x) or _each(
+        "encode", y, x, y.size, categories=attribute(categories), kinds=len(categories)
+    )
+
+
+@kernel(FeatureVectorizer)
+def feature_vectorizer(op: FeatureVectorizer, y: Tensor, *inputs: Tensor) -> Answer:
+    """Put features side by side."""
+    if refused := need_dtypes(NUMBERS, *inputs):
+        return refused
+    found: list[Launch] = []
+    first, whole = 0, y.dims[-1]
+    for x in inputs:
+        columns = x.dims[-1]
+        found.append(_each("put_columns", y, x, x.size, columns=columns, first=first, all=whole))
+        first += columns
+    return tuple(found)
+
+
+@kernel(LabelEncoder)
+def label_encoder(op: LabelEncoder, y: Tensor, x: Tensor) -> Answer:
+    """Look up every element among the keys; the last of equal keys wins."""
+    keys, values = op.keys, op.values
+    if refused := need_dtypes(NUMBERS, x, y):
+        return refused
+    order = np.argsort(keys, kind="stable")
+    sorted_ = keys[order].astype(x.dtype)
+    is_last = np.ones(len(order), bool)
+    is_last[:-1] = sorted_[1:] != sorted_[:-1]
+    if x.dtype in FLOATS:
+        is_last[:-1] &= ~(np.isnan(sorted_[1:]) & np.isnan(sorted_[:-1]))
+    kept = order[is_last]
+    return _each(
+        "look_up",
+        y,
+        x,
+        y.size,
+        keys=attribute(keys[kept].astype(x.dtype)),
+        values=attribute(values[kept].astype(y.dtype)),
+        fallback=attribute(op.default.astype(y.dtype).reshape(1)),
+        size=len(kept),
+    )
+
+
+@kernel(Normalizer)
+def normalizer(op: Normalizer, y: Tensor, x: Tensor) -> Answer:
+    """Divide rows by their norm."""
+    rows, columns = (1, *x.dims)[-2:]
+    return need_dtypes(NUMBERS, x) or Launch(
+        "ml/features.cu",
+        "normalize",
+        grid=(ceil_div(rows, 8), 1, 1),
+        block=256,
+        args={"x": x, "y": y, "rows": rows, "columns": columns},
+        types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("Y", y.dtype)),
+        constants=(("WARPS", 8), ("NORM", ("MAX", "L1", "L2").index(op.norm))),
+    )

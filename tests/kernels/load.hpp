@@ -1,0 +1,13 @@
+// What load.cuh does in PTX, on the host; emulator.hpp comes before it.
+
+struct alignas(16) Word {
+    unsigned int at[4];
+};
+
+inline Word global_word(const void* from, bool inside = true)
+{
+    Word found = {};
+    if (inside) memcpy(&found, from, sizeof(found));
+    return found;
+}
+inline Word constant_word(const void* from, bool inside = true) { return global_word(from, inside); }
