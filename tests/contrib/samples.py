@@ -19,6 +19,8 @@ import tercet
 from tercet.runtime.ir.dtypes import INTEGERS, TO_ONNX, bfloat16, float16, float32
 from tercet.runtime.ir.types import Array
 
+from ..unsigned import unsigned
+
 DOMAIN = "com.microsoft"
 #: What a result may differ by, relative to its greatest element or to 1, by dtype.
 TOLERANCE = {np.dtype("float64"): 1e-6, float32: 2e-5, float16: 4e-3, bfloat16: 3e-2}
@@ -154,6 +156,7 @@ def expected(samples: Sequence[Sample]) -> list[list[Array]]:
 
 
 def _onnxruntime(samples: Sequence[Sample]) -> Sequence[Any]:
+    samples = [replace(each, inputs=unsigned(each.op, each.inputs)) for each in samples]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from .draws_attention import DRAWS as ATTENTION
+from .draws_decoder import DRAWS as DECODER
 from .draws_experts import DRAWS as EXPERTS
+from .draws_hyper import DRAWS as HYPER
 from .draws_packed import DRAWS as PACKED
 from .draws_products import DRAWS as PRODUCTS
 from .draws_quantized import DRAWS as QUANTIZED
@@ -15,7 +17,9 @@ from .samples import Draw, against, expected, unclaimed
 
 DRAWS: dict[str, Draw] = {
     **ATTENTION,
+    **DECODER,
     **EXPERTS,
+    **HYPER,
     **LAYERS,
     **PACKED,
     **PRODUCTS,
@@ -25,7 +29,7 @@ DRAWS: dict[str, Draw] = {
 }
 SAMPLES = 32
 #: Operators whose results have shapes that only the data tell: the host runs them.
-COUNTED = {"ConvTransposeWithDynamicPads", "Unique"}
+COUNTED = {"ConvTransposeWithDynamicPads", "DynamicTimeWarping", "Unique"}
 
 
 @pytest.mark.parametrize("name", DRAWS)

@@ -20,10 +20,11 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from ...backends.cuda.families import KERNELS
 from ...importers.onnx.contrib.catalogue import find
 from ...importers.onnx.contrib.recipes import recipe
 from ...runtime.errors import TercetError
-from ...runtime.ir.op import OPERATORS
+from ...runtime.ir.op import OPERATORS, body_names
 
 DOMAIN = "com.microsoft"
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,11 +56,9 @@ class Row:
 
 
 def samples() -> ModuleType:
-    """Return the module of tests/contrib that has the table of draws, as part of a package."""
-    package = ModuleType("contrib_samples")
-    package.__path__ = [str(ROOT / "tests" / "contrib")]
-    sys.modules[package.__name__] = package
-    return import_module(f"{package.__name__}.test_contrib")
+    """Return the module of tests/contrib that has the table of draws."""
+    sys.path.insert(0, str(ROOT))
+    return import_module("tests.contrib.test_contrib")
 
 
 def operators() -> list[Row]:
@@ -79,9 +78,13 @@ def operators() -> list[Row]:
 def operator(name: str, draws: list[Any], table: ModuleType, on_cpu: bool) -> Row:
     """Return the row of one operator."""
     cpu = "yes" if on_cpu else "no kernel"
-    if (DOMAIN, name) in OPERATORS:
-        return Row(name, "yes", "no", cpu, "an operator of tercet's own; see tests/numpy")
-    if find(DOMAIN, name) is None and find("", name) is None:
+    own = OPERATORS.get((DOMAIN, name))
+    if own is not None and not draws:
+        if body_names(own):
+            return Row(name, "32 searches", "bodies", cpu, "tests/contrib/test_search.py")
+        cuda = "yes" if own in KERNELS else "host"
+        return Row(name, "yes", cuda, cpu, "tests/numpy/test_contrib.py")
+    if own is None and find(DOMAIN, name) is None and find("", name) is None:
         return Row(name, "refused", "refused", cpu, recipe(DOMAIN, name))
     numpy, cuda = "", ""
     for draw in draws:
@@ -142,7 +145,8 @@ def page(rows: list[Row], made: list[Row]) -> str:
         "over attributes, shapes, dtypes and optional inputs, with symbolic dimensions and without "
         f"passes; `cuda` is what a plan for {TARGET} runs on the device, made without a GPU. Where "
         "onnxruntime's CPU has no kernel, the formula of its documentation is what they are held "
-        "against; `stated` has no samples yet, `host` is what the host runs between two plans. "
+        "against; `stated` has no samples yet, `host` is what the host runs between two plans, and "
+        "of searches the `bodies` run on the device. "
         "`refused` is an error with the recipe in the last column.",
         "",
         "Made by `python -m tercet.tools.workshop.contrib_page docs/results/contrib.md`.",

@@ -8,7 +8,7 @@ exporters have long written them: a runtime may fold what it likes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from zlib import crc32
 
@@ -41,13 +41,15 @@ def light_file(name: str) -> Path:
     return Path(onnx.backend.test.__file__).parent / "data" / "light" / f"light_{name}.onnx"
 
 
-def light_model(name: str, seed: int = 0) -> ModelProto:
+def light_model(name: str, seed: int = 0, units: Mapping[int, int] | None = None) -> ModelProto:
     """Return a light model that gives logits, with random weights.
 
     Args:
         name: one of `NAMES`.
         seed: another seed gives other weights.
+        units: sizes of weights that become others, wherever they occur.
     """
+    sizes = units or {}
     model = onnx.load(light_file(name))
     graph = model.graph
     shapes = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
@@ -57,7 +59,7 @@ def light_model(name: str, seed: int = 0) -> ModelProto:
     for node in graph.node:
         if node.op_type == "ConstantOfShape":
             weight = node.output[0]
-            shape = tuple(int(size) for size in shapes[node.input[0]])
+            shape = tuple(sizes.get(int(size), int(size)) for size in shapes[node.input[0]])
             data = _weights(*roles.get(weight, ("", 0)), shape, rng)
             if weight in ends:
                 data *= BRANCH

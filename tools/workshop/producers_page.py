@@ -23,6 +23,7 @@ import tercet
 
 from ...runtime.errors import TercetError
 from ...runtime.text import printable
+from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.results import write
 
 TARGET = "sm_90a"
@@ -132,7 +133,7 @@ def _onnxruntime(path: Path) -> str:
     try:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         session.run(None, feeds)
-    except Exception as error:  # onnxruntime's errors have no class of their own
+    except onnxruntime_errors() as error:
         return printable((str(error).splitlines() or [type(error).__name__])[0][:80])
     return "runs"
 

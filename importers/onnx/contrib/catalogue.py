@@ -16,6 +16,8 @@ MODULES: dict[str, str] = {
     "LinearAttentionGate ScaledSiLU",
     "experts": "MoE QMoE",
     "grouped_query": "GroupQueryAttention",
+    "hyper": "EngramGate HyperConnectionPostMix HyperConnectionPreMix NGramHashMapping",
+    "masked_decoder": "DecoderMaskedMultiHeadAttention",
     "multi_head": "MultiHeadAttention",
     "normalization": "SimplifiedLayerNormalization SkipLayerNormalization "
     "SkipSimplifiedLayerNormalization",
@@ -29,8 +31,9 @@ MODULES: dict[str, str] = {
     "QLinearSoftmax",
     "rotary": "MRotaryEmbedding RotaryEmbedding",
     "self_attention": "Attention",
-    "twins": "BiasDropout BiasSoftmax ExpandDims GatherND GridSample IsAllFinite NGramRepeatBlock "
-    "Pad Range Rfft TorchEmbedding Trilu UnfoldTensor Unique",
+    "twins": "BiasDropout BiasSoftmax CropAndResize ExpandDims GatherND GridSample IsAllFinite "
+    "MatMulInteger16 NGramRepeatBlock Pad Range Rfft SampleOp TorchEmbedding Trilu UnfoldTensor "
+    "Unique",
 }
 #: Operators that onnxruntime registers in the domain of ONNX itself.
 DEFAULT_DOMAIN = frozenset({"SimplifiedLayerNormalization"})

@@ -33,7 +33,7 @@ _DOMAINS = {
 _NAMES = {
     _COMPILED: "EPContext Snpe",
     _LAYOUT: "ReorderInput ReorderOutput",
-    _SEARCH: "BeamSearch GreedySearch Sampling WhisperBeamSearch BifurcationDetector",
+    _SEARCH: "WhisperBeamSearch BifurcationDetector",
     _SERVER: "PagedAttention SparseAttention SparsePagedAttention DynamicSparseAttention",
     _PACKED: "PackedAttention PackedMultiHeadAttention RemovePadding RestorePadding",
     _TRAINING: "BitmaskDropout BitmaskBiasDropout",
@@ -46,7 +46,7 @@ _NAMES = {
         "QOrderedMatMul QuantizeWithOrder DequantizeWithOrder QuantizeBFP DequantizeBFP"
     ),
     "beams of one shared buffer; export the decoder without --use_decoder_masked_mha": (
-        "DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention DecoderAttention"
+        "DecoderMaskedSelfAttention DecoderAttention"
     ),
 }
 _BY_NAME = {name: text for text, names in _NAMES.items() for name in names.split()}

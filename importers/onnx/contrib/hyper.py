@@ -1,0 +1,201 @@
+"""Streams that hyper-connections mix, gates of Engram, and the hashes of its n-grams."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ....runtime.ir import dtypes
+from .builder import Builder
+from .declaration import Int32, Kind, Results, T, contrib
+
+#: Gates, whose dtype need not be that of the streams.
+M = Annotated[str, Kind("M", dtypes.FLOATS)]
+Ids = Annotated[str, Kind("I", frozenset({dtypes.int32, dtypes.int64}))]
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _grouped(b: Builder, streams: str, branches: int) -> str:
+    """Return streams as [..., branches, size]; flat ones are [..., branches * size]."""
+    if not branches:
+        return streams
+    rank, size = b.rank(streams), b.need_extent(streams, -1)
+    if size % branches:
+        raise b.error(f"num_branches={branches} do not divide the {size} columns of streams")
+    return b.reshape(streams, *((0,) * (rank - 1)), branches, size // branches)
+
+
+@contrib("HyperConnectionPreMix")
+def hyper_connection_pre_mix(
+    b: Builder, streams: T, pre_mix: M, *, num_branches: int = 0, reduction_scale: float = 1.0
+) -> str:
+    """Sum of the streams, each times its gates."""
+    x = b.cast(_grouped(b, streams, num_branches), dtypes.float32)
+    rank = b.rank(x)
+    gates = b.cast(pre_mix, dtypes.float32)
+    if b.rank(pre_mix) < rank:
+        is_flat = num_branches and b.extent(pre_mix, -1) == b.extent(streams, -1)
+        size = b.need_extent(x, -1)
+        gates = (
+            b.reshape(gates, *((0,) * (rank - 2)), num_branches, size)
+            if is_flat and size > 1
+            else b.Unsqueeze(gates, b.ints(-1))
+        )
+    total = b.ReduceSum(b.Mul(x, gates), b.ints(-2), keepdims=0)
+    return b.cast(b.Mul(total, b.number(reduction_scale, total)), b.dtype(streams))
+
+
+@contrib("HyperConnectionPostMix")
+def hyper_connection_post_mix(
+    b: Builder,
+    streams: T,
+    block_output: T,
+    post_mix: M,
+    stream_mix: M | None = None,
+    *,
+    num_branches: int = 0,
+) -> str:
+    """The streams mixed with one another, and one output added to each, times its gates."""
+    x = b.cast(_grouped(b, streams, num_branches), dtypes.float32)
+    rank = b.rank(x)
+    gates = b.cast(post_mix, dtypes.float32)
+    if b.rank(post_mix) < rank:
+        gates = b.Unsqueeze(gates, b.ints(-1))
+    added = b.Mul(gates, b.Unsqueeze(b.cast(block_output, dtypes.float32), b.ints(-2)))
+    if stream_mix is not None:
+        order = (*range(rank - 2), rank - 1, rank - 2)
+        mixes = b.Transpose(b.cast(stream_mix, dtypes.float32), perm=order)
+        x = b.MatMul(mixes, x)
+    y = b.cast(b.Add(x, added), b.dtype(streams))
+    return b.Reshape(y, b.Shape(streams)) if num_branches else y
+
+
+@contrib("EngramGate", outputs=(1, 2))
+def engram_gate(
+    b: Builder,
+    key: T,
+    query: T,
+    value: T,
+    key_norm_scale: T,
+    query_norm_scale: T,
+    conv_norm_scale: T | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Results:
+    """A gate of the normalized product of keys and queries, times a value for all connections."""
+    hidden = b.need_extent(key, -1)
+    keys, queries = (
+        _normed(b, x, scale, epsilon)
+        for x, scale in ((key, key_norm_scale), (query, query_norm_scale))
+    )
+    dot = b.ReduceSum(b.Mul(keys, queries), b.ints(-1), keepdims=1)
+    dot = b.Mul(dot, b.number(hidden**-0.5, dot))
+    root = b.Sqrt(b.Max(b.Abs(dot), b.number(1e-6, dot)))
+    gate = b.Sigmoid(b.Mul(b.Sign(dot), root))
+    wide = b.Mul(gate, b.Unsqueeze(b.cast(value, dtypes.float32), b.ints(2)))
+    normed = None
+    if b.wants(1):
+        if conv_norm_scale is None:
+            raise b.error("gated_value_normed is asked for, and conv_norm_scale is left out")
+        normed = b.cast(_normed(b, wide, conv_norm_scale, epsilon), b.dtype(key))
+    return b.cast(wide, b.dtype(key)), normed
+
+
+def _normed(b: Builder, x: str, scale: str, epsilon: float) -> str:
+    """Return rows over their root mean square, times a scale for each connection, in float32."""
+    wide = b.cast(x, dtypes.float32)
+    mean = b.ReduceMean(b.Mul(wide, wide), b.ints(-1), keepdims=1)
+    root = b.Sqrt(b.Add(mean, b.number(epsilon, mean)))
+    return b.Mul(b.Div(wide, root), b.cast(scale, dtypes.float32))
+
+
+# ── hashes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _hashes(
+    b: Builder,
+    shifted: list[str],
+    multipliers: str,
+    vocab_sizes: str,
+    head_offsets: str | None,
+    heads: int,
+) -> str:
+    """Return the hashes of all n-grams, of two ids first; `shifted` are the ids 0, 1, … before."""
+    found: list[str] = []
+    mixed = ""
+    for k, ids in enumerate(shifted):
+        term = b.Mul(ids, b.slice(multipliers, 0, k, k + 1))
+        mixed = b.BitwiseXor(mixed, term) if mixed else term
+        if k:
+            sizes = b.slice(vocab_sizes, 0, (k - 1) * heads, k * heads)
+            found.append(b.Mod(b.Unsqueeze(mixed, b.ints(-1)), sizes))
+    whole = found[0] if len(found) == 1 else b.Concat(*found, axis=-1)
+    return whole if head_offsets is None else b.Add(whole, head_offsets)
+
+
+def _need_grams(b: Builder, max_ngram_size: int, n_head_per_ngram: int) -> None:
+    if max_ngram_size < 2 or n_head_per_ngram < 1:
+        raise b.error(
+            f"max_ngram_size={max_ngram_size}, n_head_per_ngram={n_head_per_ngram}; "
+            "expected 2 or more, and 1 or more"
+        )
+
+
+@contrib("NGramHashMapping", outputs=(1, 2))
+def ngram_hash_mapping(
+    b: Builder,
+    input_ids: Ids,
+    multipliers: Ids,
+    vocab_sizes: Ids,
+    past_ids: Ids | None = None,
+    head_offsets: Ids | None = None,
+    eos_token_id: Ids | None = None,
+    segment_ids: Int32 | None = None,
+    *,
+    max_ngram_size: int,
+    n_head_per_ngram: int,
+    pad_id: int,
+    reset_on_eos: int = 0,
+) -> Results:
+    """Hashes of every token and of those before it, of which other sequences are left out."""
+    _need_grams(b, max_ngram_size, n_head_per_ngram)
+    before = max_ngram_size - 1
+    missing = b.number(pad_id, input_ids)
+    if eos_token_id is not None:
+        missing = b.Reshape(eos_token_id, b.ints())
+    if past_ids is None:
+        past_ids = b.Expand(missing, b.shape(b.size(input_ids, 0), before))
+    whole, length = b.Concat(past_ids, input_ids, axis=1), b.size(input_ids, 1)
+
+    def shift(x: str, k: int) -> str:
+        return b.slice(x, 1, before - k, b.Add(length, b.ints(before - k)))
+
+    lost: str | None = None
+    begins = None if segment_ids is None else _begins(b, segment_ids, before)
+    shifted = [input_ids]
+    for k in range(1, max_ngram_size):
+        ids = shift(whole, k)
+        if begins is not None:
+            lost = _either(b, lost, shift(begins, k - 1))
+        if reset_on_eos and eos_token_id is not None:
+            lost = _either(b, lost, b.Equal(ids, missing))
+        shifted.append(ids if lost is None else b.Where(lost, missing, ids))
+    y = _hashes(b, shifted, multipliers, vocab_sizes, head_offsets, n_head_per_ngram)
+    present = b.slice(whole, 1, length, b.Add(length, b.ints(before))) if b.wants(1) else None
+    return y, present
+
+
+def _either(b: Builder, one: str | None, other: str) -> str:
+    return other if one is None else b.Or(one, other)
+
+
+def _begins(b: Builder, segment_ids: str, before: int) -> str:
+    """Return, behind `before` columns of false, where a segment other than the last one begins."""
+    first = b.slice(segment_ids, 1, 0, 1)
+    earlier = b.Concat(first, b.slice(segment_ids, 1, 0, -1), axis=1)
+    changed = b.Not(b.Equal(segment_ids, earlier))
+    nothing = b.Expand(b.constant(np.array(False)), b.shape(b.size(segment_ids, 0), before))
+    return b.Concat(nothing, changed, axis=1)
