@@ -44,6 +44,8 @@ from .runtime.errors import (  # noqa: E402 - the path above comes first
 if _TYPE_CHECKING:
     from .api import available, load, pinned, run_op, to_device
     from .backends import Availability
+    from .generation.generator import Generator
+    from .generation.result import Generation
     from .runtime.ir.custom import CustomOperator
     from .runtime.options import Options
     from .runtime.session.bound_plan import BoundModel
@@ -52,6 +54,7 @@ if _TYPE_CHECKING:
     from .tools.bench.bench import Bench, bench
     from .tools.bisect.bisection import Bisection, bisect
     from .tools.bisect.precision import PrecisionResult, keep_float32
+    from .tools.common.decode_inputs import decode_inputs
     from .tools.compare.compare import Comparison, compare
     from .tools.compare.layers import Layers, compare_layers
     from .tools.doctor.doctor import Diagnosis, diagnose
@@ -74,6 +77,8 @@ __all__ = [
     "Diagnosis",
     "ExportResult",
     "FileError",
+    "Generation",
+    "Generator",
     "InputError",
     "Inspection",
     "KernelError",
@@ -101,6 +106,7 @@ __all__ = [
     "bisect",
     "compare",
     "compare_layers",
+    "decode_inputs",
     "diagnose",
     "export",
     "extract",
@@ -124,6 +130,8 @@ _LAZY = {
     "CustomOperator": ".runtime.ir.custom",
     "Diagnosis": ".tools.doctor.doctor",
     "ExportResult": ".tools.export.export",
+    "Generation": ".generation.result",
+    "Generator": ".generation.generator",
     "Inspection": ".tools.inspect.inspection",
     "Layers": ".tools.compare.layers",
     "Model": ".runtime.session.model",
@@ -137,6 +145,7 @@ _LAZY = {
     "bisect": ".tools.bisect.bisection",
     "compare": ".tools.compare.compare",
     "compare_layers": ".tools.compare.layers",
+    "decode_inputs": ".tools.common.decode_inputs",
     "diagnose": ".tools.doctor.doctor",
     "export": ".tools.export.export",
     "extract": ".tools.export.export",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from tercet.tools.bench.bench_cases import Bench, Case
 from tercet.tools.bench.bench_check import Limits, against, complaints, latency_limits, slower
 from tercet.tools.common.environment import device_environment
 from tercet.tools.common.measure import Timing
-from tercet.tools.profile.device_time import WARM_UP, device_times
+from tercet.tools.profile.device_time import WARM_UP, _pieces, device_times
 from tercet.tools.runners import runners
 from tercet.tools.verdict.accuracy import distance, exact_outputs
 
@@ -296,6 +298,35 @@ def test_a_device_is_timed_alone() -> None:
         assert device.replays == before + WARM_UP + 3
 
 
+def test_inputs_come_when_nothing_else_lies_where_they_go() -> None:
+    device = FakeDevice()
+    copied: list[str] = []
+
+    def row(kind: str, reads: int, writes: int) -> Any:
+        def slot(at: int) -> Any:
+            slot = SimpleNamespace(device=device, block=SimpleNamespace(offset=at, nbytes=16))
+            slot.root = slot
+            return slot
+
+        run = partial(lambda name, stream: copied.append(name), f"{kind} to {writes}")
+        return SimpleNamespace(
+            kind=kind, lane=0, run=run, inputs=[slot(reads)], outputs=[slot(writes)]
+        )
+
+    rows: list[Any] = [
+        *(row("copy", 900, 0), row("step", 0, 64)),
+        *(row("copy", 900, 32), row("step", 32, 16)),
+        *(row("copy", 900, 8), row("step", 8, 128)),
+    ]
+    own: Any = device
+    pieces = list(_pieces(rows, range(6), own))
+    assert [part for _, part in pieces] == [range(4), range(4, 6)]
+    for copies, _ in pieces:
+        for copy in copies:
+            copy(None)
+    assert copied == ["copy to 0", "copy to 32", "copy to 8"]
+
+
 def test_what_is_not_on_one_device_has_no_such_time() -> None:
     for model in (chain(FakeDevice(), Relu()), chain(TimedDevice(), Relu(), Sigmoid())):
         with model:
@@ -328,7 +359,8 @@ def test_a_stream_of_batches(tercet: Tercet) -> None:
     piped = found[2]
     assert piped["batch"] == 4
     assert piped["steady_ms"]["runs"] >= 5
-    assert piped["items_per_second"] == pytest.approx(4e3 / piped["steady_ms"]["p50"], rel=0.9)
+    # Nine runs of ten took no less than p10, and how much longer some took is the machine's matter.
+    assert 0 < piped["items_per_second"] <= 4e3 / (0.9 * piped["steady_ms"]["p10"])
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tercet.tools.compare.layers import compare_layers
 from tercet.tools.profile.profiling import profile
 from tercet.tools.verdict.error_bounds import INCONCLUSIVE_CODE
 
+from ..generation.folders import DECODERS
 from . import models
 from .conftest import Tercet
 
@@ -44,20 +47,34 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for case in benched["cases"]:
         case["model"] = title
     found = {"compare": compared, "layers": layers, "bench": benched, "old": benched}
+    found["generated"] = {
+        "prompts": [[0, 5]],
+        "continuations": [{"prompt": 0, "ids": [6, 7]}],
+    }
     found |= dict.fromkeys(("profile", "before", "after"), profiled)
     return {f"{name}.json": json.dumps(finite(data)) for name, data in found.items()}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, saved: dict[str, str]) -> Path:
+    """A folder with the files that the examples speak of."""
+    folder = tmp_path_factory.mktemp("made")
+    with chdir(folder):
+        models.write(models.classifier(), folder / "model.onnx")
+        shutil.copytree(DECODERS / "optimum_llama", folder / "llama")
+        for name, text in saved.items():
+            Path(name).write_text(text, encoding="utf-8")
+        x = np.random.default_rng(0).random((1, 3, 8, 8), np.float32)
+        np.save("x.npy", x)
+        Image.fromarray((x[0].transpose(1, 2, 0) * 255).astype(np.uint8)).save("cat.png")
+        _save_tensors(x)
+    return folder
+
+
 @pytest.fixture
-def examples(folder: Path, saved: dict[str, str]) -> None:
-    """The files that the examples speak of."""
-    models.write(models.classifier(), folder / "model.onnx")
-    for name, text in saved.items():
-        Path(name).write_text(text, encoding="utf-8")
-    x = np.random.default_rng(0).random((1, 3, 8, 8), np.float32)
-    np.save("x.npy", x)
-    Image.fromarray((x[0].transpose(1, 2, 0) * 255).astype(np.uint8)).save("cat.png")
-    _save_tensors(x)
+def examples(folder: Path, made: Path) -> None:
+    """A copy of them for each test."""
+    shutil.copytree(made, folder, dirs_exist_ok=True)
 
 
 def _save_tensors(x: np.ndarray) -> None:
@@ -199,6 +216,7 @@ def fields(data: Any) -> set[str]:
         "profile --diff before.json after.json",
         "bench model.onnx -b numpy --duration 0.1 --compare old.json",
         "report profile.json",
+        "generate llama --prompt a --max-new-tokens 2 --twice",
     ],
 )
 def test_every_field_of_json_is_named(tercet: Tercet, command: str) -> None:

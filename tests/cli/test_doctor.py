@@ -83,6 +83,7 @@ def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
         "cuda-core": "pip install 'tercet[cuda13]'",
         "onnxruntime": "pip install onnxruntime",
         "Pillow": "pip install 'tercet[image]'",
+        "tokenizers": "pip install 'tercet[generate]'",
         "onnx": "pip install onnx",
     }.items():
         assert not checks[name].ok

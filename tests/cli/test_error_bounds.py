@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet as api
+from tercet.runtime.options import Precision
 from tercet.tools.bisect import precision
 from tercet.tools.compare.compare import compare
 from tercet.tools.report.report import report
@@ -107,7 +108,8 @@ def dynamically_quantized() -> Case:
         ("Cast", "i", "f", {"to": 1}),
         ("Mul", "f s", "y"),
     ]
-    w = np.random.default_rng(1).integers(-100, 100, (24, 8)).astype(np.int8)
+    # With more bits, sums of onnxruntime without VNNI would not hold the products.
+    w = np.random.default_rng(1).integers(-64, 64, (24, 8)).astype(np.int8)
     return model(nodes, {"x": numbers(8, 24)}, {"w": w}, {"y": 1})
 
 
@@ -173,6 +175,19 @@ def test_no_false_accept_and_no_false_alarm(name: str) -> None:
     assert proof.mismatch + len(proof.inconclusive) > proof.planted / 2
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "tf32"])
+@pytest.mark.parametrize("name", ["deep", "picture"])
+def test_no_false_accept_in_coarse_arithmetic(name: str, precision: Precision) -> None:
+    """Of 1 % of the scale; what costs more is inconclusive in honest runs, too."""
+    pytest.importorskip("onnxruntime")
+    proof = prove(name, "", *CASES[name](), precision)
+    assert not proof.failed
+    assert not proof.accepted
+    assert not proof.alarms
+    assert proof.honest >= 3
+    assert proof.mismatch > proof.planted / 2
+
+
 @pytest.mark.parametrize("name", ["magika-v1", "mnist-8-cntk", "tract-xgboost-tree-ml"])
 def test_shared_models(name: str, shared_models: Path) -> None:
     pytest.importorskip("onnxruntime")
@@ -203,8 +218,8 @@ def test_the_page_lists_what_was_not_run(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.argv", ["verdicts", str(tmp_path), *chosen])
     assert verdicts.main() == 0
     missing = (tmp_path / "verdicts.md").read_text(encoding="utf-8").partition("## Not run")[2]
-    assert "- time: light_vgg19 (normal)" in missing
-    assert "not asked for: light_bvlc_alexnet (normal)" in missing
+    assert "- time: light_vgg19 (normal, float32)" in missing
+    assert "not asked for: light_bvlc_alexnet (normal, float32)" in missing
 
 
 def judged(case: Case, change: Callable[[np.ndarray], np.ndarray], output: str = "y") -> Agreement:
@@ -378,7 +393,7 @@ def test_simplify_and_bisect_say_the_same(
 
 @pytest.mark.parametrize(
     ("arithmetic", "share"),
-    [("float32", 2e-3), ("tf32", 2e-2), ("float16", 2e-2), ("bfloat16", 5e-2)],
+    [("float32", 2e-3), ("tf32", 1e-2), ("float16", 1e-2), ("bfloat16", 1e-2)],
 )
 def test_an_error_of_this_share_is_never_ok(arithmetic: str, share: float) -> None:
     """However much noise there is: a channel that is off by it, and one element."""

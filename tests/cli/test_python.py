@@ -49,8 +49,10 @@ def _here(folder: Path) -> None:
 def test_no_command_is_left_out() -> None:
     named = {command.callback.__name__ for command in app.registered_commands if command.callback}
     called = {name.split()[0] for name in CALLS}
-    # load(...).run(...), tools.conformance, and a demonstration
-    assert named - called == {"run", "conformance", "demo"} | (named & {"tune", "pipeline"})
+    # load(...).run(...), tools.conformance, Generator, and a demonstration
+    assert named - called == {"run", "conformance", "generate", "demo"} | (
+        named & {"tune", "pipeline"}
+    )
 
 
 @pytest.mark.parametrize("command", CALLS)

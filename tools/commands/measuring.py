@@ -13,6 +13,7 @@ from .options import (
     BackendOptions,
     Convolution,
     Debug,
+    DecodeStep,
     Device,
     Dims,
     Fallback,
@@ -26,9 +27,11 @@ from .options import (
     Shapes,
     Threads,
     Timeout,
+    Tokens,
     Tune,
     algorithms_of,
     backend_options_of,
+    decoded,
     exit_code,
     integers,
     names_of,
@@ -59,6 +62,8 @@ def profile(
     seed: Seed = 0,
     shapes: Shapes = None,
     dims: Dims = None,
+    tokens: Tokens = "",
+    decode_step: DecodeStep = None,
     repeat: Repeats = None,
     threads: Threads = None,
     top: Annotated[
@@ -94,11 +99,12 @@ def profile(
         show(diff_profiles(*diff), lambda c, f: show_difference(c, f, top), json=json)
         return
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
+    inputs = decoded(model or Path(), wanted, tokens, decode_step)
     with progress() as say, use_threads(threads):
         found = profile_model(
             model or "",
             backend,
-            wanted,
+            inputs,
             repeat=None if repeat is None else Repeat(repeat),
             peaks=peaks,
             fallback=fallback,

@@ -11,7 +11,7 @@ import typer
 from ...runtime.errors import TimeLimitError, UsageError
 
 if TYPE_CHECKING:
-    from ..common.inputs import Wanted
+    from ..common.inputs import Inputs, Wanted
 
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Fallback = Annotated[
@@ -103,6 +103,18 @@ Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension, 1 if not set."),
 ]
+Tokens = Annotated[
+    str,
+    typer.Option(
+        "--tokens",
+        metavar="1,2,3|FILE",
+        help="Tokens that a decoder reads: inputs are those of one of them, behind its past.",
+    ),
+]
+DecodeStep = Annotated[
+    int | None,
+    typer.Option("--decode-step", metavar="N", min=0, help="With --tokens: which one; the last."),
+]
 Outputs = Annotated[
     str,
     typer.Option(metavar="A,B", help="Tensors wanted, intermediate ones too; else the outputs."),
@@ -193,6 +205,21 @@ def wanted_inputs(
     scale, mean, std, crop, bgr = pixels
     chosen = Pixels(scale, numbers("--mean", mean), numbers("--std", std), crop, bgr)
     return Wanted(files or (), folder, seed, shapes or (), dims or (), chosen)
+
+
+def decoded(model: Path, wanted: Wanted, tokens: str, step: int | None) -> Wanted | Inputs:
+    """Return the inputs of a decoder's step, where --tokens asks for them."""
+    if not tokens:
+        if step is not None:
+            raise UsageError("--decode-step belongs to --tokens")
+        return wanted
+    if wanted.is_asked:
+        raise UsageError(
+            "--tokens makes the inputs; --input, --inputs-from, --shape and --dim, too"
+        )
+    from ..common.decode_inputs import step_inputs
+
+    return step_inputs(model, tokens, step)
 
 
 def algorithms_of(texts: Sequence[str] | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ from .options import (
     Convolution,
     Crop,
     Debug,
+    DecodeStep,
     Device,
     Dims,
     Fallback,
@@ -35,9 +36,11 @@ from .options import (
     Std,
     Threads,
     Timeout,
+    Tokens,
     Tune,
     algorithms_of,
     backend_options_of,
+    decoded,
     exit_code,
     names_of,
     show,
@@ -64,6 +67,8 @@ def run(
     seed: Seed = 0,
     shapes: Shapes = None,
     dims: Dims = None,
+    tokens: Tokens = "",
+    decode_step: DecodeStep = None,
     scale: Scale = 255,
     mean: Mean = "0",
     std: Std = "1",
@@ -97,12 +102,14 @@ def run(
     from ..run.run import run_model, show_run
 
     check_archive_name(save)
-    wanted = wanted_inputs(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop, bgr))
+    pixels = (scale, mean, std, crop, bgr)
+    wanted = wanted_inputs(files, inputs_from, seed, shapes, dims, pixels)
+    inputs = decoded(model, wanted, tokens, decode_step)
     with progress() as say, use_threads(threads):
         found = run_model(
             model,
             backend,
-            wanted,
+            inputs,
             split(outputs),
             repeat=Repeat(repeat),
             trace_shapes=trace_shapes,
@@ -153,6 +160,8 @@ def compare(
     seed: Seed = 0,
     shapes: Shapes = None,
     dims: Dims = None,
+    tokens: Tokens = "",
+    decode_step: DecodeStep = None,
     scale: Scale = 255,
     mean: Mean = "0",
     std: Std = "1",
@@ -227,7 +236,9 @@ def compare(
     from ..verdict.tolerances import parse_tolerances
 
     check_archive_name(save)
-    wanted = wanted_inputs(files, inputs_from, seed, shapes, dims, (scale, mean, std, crop, bgr))
+    pixels = (scale, mean, std, crop, bgr)
+    wanted = wanted_inputs(files, inputs_from, seed, shapes, dims, pixels)
+    inputs = decoded(model, wanted, tokens, decode_step)
     if not layers and (cumulative or twice or other or as_it_is):
         raise UsageError("--cumulative, --twice, --other and --no-optimise belong to --layers")
     if layers:
@@ -235,7 +246,7 @@ def compare(
             steps = compare_layers(
                 model,
                 backends,
-                wanted,
+                inputs,
                 other=other,
                 cumulative=cumulative,
                 twice=twice,
@@ -258,7 +269,7 @@ def compare(
         found = compare_all(
             model,
             backends,
-            wanted,
+            inputs,
             outputs=split(outputs),
             rtol=parse_tolerances("--rtol", rtol),
             atol=parse_tolerances("--atol", atol),
@@ -307,6 +318,8 @@ def bisect(
     seed: Seed = 0,
     shapes: Shapes = None,
     dims: Dims = None,
+    tokens: Tokens = "",
+    decode_step: DecodeStep = None,
     reduce: Annotated[
         Path | None,
         typer.Option(
@@ -341,6 +354,7 @@ def bisect(
     from ..common.threads import use_threads
 
     wanted = wanted_inputs(files, inputs_from, seed, shapes, dims)
+    inputs = decoded(model, wanted, tokens, decode_step)
     options: dict[str, Any] = {
         "device": device,
         "tune": tune,
@@ -359,7 +373,7 @@ def bisect(
                 tolerance,
                 cast("Any", precision),  # which the function checks
                 (backends or ["numpy"])[0],
-                wanted,
+                inputs,
                 fallback=fallback,
                 timeout=timeout,
                 say=say,
@@ -373,7 +387,7 @@ def bisect(
     chosen["keep_float32"] = names_of(keep)
     with progress() as say, use_threads(threads):
         found = bisect_model(
-            model, backends, wanted, allow_inconclusive=allow, timeout=timeout, say=say, **chosen
+            model, backends, inputs, allow_inconclusive=allow, timeout=timeout, say=say, **chosen
         )
     if reduce is not None and found.reduced is not None:
         names = found.reference, found.runner

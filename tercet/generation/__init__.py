@@ -1,0 +1,1 @@
+"""Text from decoders: folders as exporters write them, tokens, sampling, and `Generator`."""

@@ -1,0 +1,83 @@
+"""Files of caches: what a prompt left behind, for the next process."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from ..runtime.base.files import replacing
+from ..runtime.errors import FileError, ModelError
+from ..runtime.ir.graph import Graph
+from ..runtime.ir.types import Array
+from ..runtime.session.cache_layout import DecoderLayout
+
+_PREFIX = "cache/"
+#: Bytes of every constant that tell a model from others of its shape.
+_SAMPLE = 4096
+
+
+def mark_of(graph: Graph) -> str:
+    """Return what tells the weights of a model from those of others."""
+    found = blake2b(digest_size=16)
+    for value in sorted(graph.constants, key=lambda each: each.name):
+        if value.data is not None and value.data.dtype.kind != "O":
+            found.update(f"{value.name}{value.data.dtype}{value.data.shape}".encode())
+            found.update(value.data.reshape(-1)[:_SAMPLE].tobytes()[:_SAMPLE])
+    return found.hexdigest()
+
+
+def write_caches(path: Path, mark: str, ids: list[int], caches: Mapping[str, Array]) -> None:
+    """Write tokens and their caches as an .npz file.
+
+    Args:
+        path: the file; replaced as a whole.
+        mark: of the model.
+        ids: the tokens.
+        caches: by input; of types that numpy has no names for, the bytes.
+    """
+    arrays = {f"{_PREFIX}{n}": a.view(f"u{a.itemsize}") for n, a in caches.items()}
+    with replacing(path) as stream:
+        np.savez(stream, allow_pickle=False, mark=np.array(mark), ids=np.array(ids), **arrays)
+
+
+def read_caches(path: Path, mark: str, layout: DecoderLayout) -> tuple[Array, dict[str, Array]]:
+    """Return tokens int64 [1, length], and caches by input.
+
+    Raises:
+        FileError: the file cannot be read.
+        ModelError: it is no file of caches, or one of another model.
+    """
+    file = str(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            held = {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise FileError(error.errno, error.strerror or str(error), file) from error
+    except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise ModelError(f"is no file of caches: {error}", file=file) from error
+    for name in ("mark", "ids"):
+        if name not in held:
+            raise ModelError("is not there; it is no file of caches", file=file, where=name)
+    if str(held["mark"]) != mark:
+        raise ModelError(
+            "is of another model, whose weights are others; read the prompt again",
+            file=file,
+            where="mark",
+        )
+    kinds = {each.past: each.dtype for each in layout.caches}
+    caches = {
+        name.removeprefix(_PREFIX): array
+        for name, array in held.items()
+        if name.startswith(_PREFIX)
+    }
+    for name, array in caches.items():
+        if name not in kinds or array.dtype.itemsize != kinds[name].itemsize:
+            raise ModelError("is no cache of this model", file=file, where=f"'{name}'")
+    ids = held["ids"]
+    if ids.ndim != 1 or ids.dtype.kind != "i":
+        raise ModelError(f"{ids.dtype}{list(ids.shape)}: expected tokens", file=file, where="ids")
+    return ids[None], {name: array.view(kinds[name]) for name, array in caches.items()}

@@ -1,0 +1,117 @@
+"""JSON files beside a model: fields with types, and errors that name file and field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ..runtime.base.arguments import shown
+from ..runtime.errors import FileError, ModelError
+
+#: A configuration of more bytes is none.
+_MOST = 64 << 20
+
+
+class ConfigFile:
+    """The fields of a JSON object; those of an object in it have dots in their names.
+
+    Args:
+        path: for errors.
+        data: the object.
+    """
+
+    def __init__(self, path: Path, data: Mapping[str, Any]) -> None:
+        self.path, self._data = path, data
+
+    @classmethod
+    def read(cls, path: Path) -> ConfigFile:
+        """Read a file; raises ModelError for what is no JSON object, FileError for none at all."""
+        try:
+            if path.stat().st_size > _MOST:
+                raise ModelError(f"has more than {_MOST} bytes", file=str(path))
+            data: Any = json.loads(path.read_bytes())
+        except OSError as error:
+            raise FileError(error.errno, error.strerror, str(path)) from error
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"is no JSON: {error}", file=str(path)) from error
+        if not isinstance(data, dict):
+            raise ModelError("is no JSON object", file=str(path))
+        return cls(path, cast("dict[str, Any]", data))
+
+    @classmethod
+    def perhaps(cls, path: Path) -> ConfigFile:
+        """Read a file; without any fields where there is none."""
+        return cls.read(path) if path.is_file() else cls(path, {})
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def error(self, field: str, reason: str) -> ModelError:
+        """Return the error for a field."""
+        return ModelError(reason, file=str(self.path), where=field)
+
+    def get(self, field: str) -> Any:
+        """Return a field's value, None where it is not there; ``a.b`` is b in the object a."""
+        found: Any = self._data
+        for part in field.split("."):
+            if not isinstance(found, Mapping):
+                return None
+            found = cast("Mapping[str, Any]", found).get(part)
+        return found
+
+    def first(self, *fields: str) -> str:
+        """Return the first of some fields that is there; the last one where none is."""
+        return next((each for each in fields if self.get(each) is not None), fields[-1])
+
+    def whole(self, field: str) -> int | None:
+        """Return a whole number of 0 or more."""
+        value = self.get(field)
+        if value is None or (type(value) is int and value >= 0):
+            return value
+        raise self.error(field, f"{shown(value)}: expected a whole number >= 0")
+
+    def token(self, field: str) -> int | None:
+        """Return a token; None where there is none, which some write as -1."""
+        value = self.get(field)
+        if value is None or (type(value) is int and value >= 0):
+            return value
+        if value == -1:
+            return None
+        raise self.error(field, f"{shown(value)}: expected a token (a whole number)")
+
+    def number(self, field: str) -> float | None:
+        """Return a number of 0 or more."""
+        value = self.get(field)
+        if value is None:
+            return None
+        if type(value) in (int, float) and 0 <= value < float("inf"):
+            return float(value)
+        raise self.error(field, f"{shown(value)}: expected a number >= 0")
+
+    def flag(self, field: str) -> bool:
+        """Return True or False; False where it is not there."""
+        value = self.get(field)
+        if value is None or type(value) is bool:
+            return bool(value)
+        raise self.error(field, f"{shown(value)}: expected true or false")
+
+    def text(self, field: str) -> str | None:
+        """Return a text; of a token that is an object, its content."""
+        value = self.get(field)
+        if isinstance(value, Mapping):
+            value = cast("Mapping[str, Any]", value).get("content")
+        if value is None or isinstance(value, str):
+            return value
+        raise self.error(field, f"{shown(value)}: expected a text")
+
+    def tokens(self, field: str) -> tuple[int, ...]:
+        """Return one token or several; none where there is none."""
+        value = self.get(field)
+        if value is None:
+            return ()
+        several = cast("Sequence[Any]", value) if isinstance(value, list) else [value]
+        if all(type(each) is int and each >= 0 for each in several):
+            return tuple(several)
+        raise self.error(field, f"{shown(value)}: expected a token (a whole number) or a list")

@@ -1,0 +1,299 @@
+"""A folder with a decoder as exporters write it: which file, which settings, which tokenizer.
+
+onnxruntime-genai's builder writes ``genai_config.json``; optimum and transformers.js have
+``config.json``, ``generation_config.json`` and the model beside them or in ``onnx``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..runtime.base.arguments import shown
+from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError, did_you_mean
+from .config_file import ConfigFile
+
+#: Names of decoders, those with caches first.
+STEMS = ("decoder_model_merged", "model", "decoder_with_past_model", "decoder_model")
+#: Files that belong to other parts of a model.
+_OTHERS = ("encoder", "embed", "vision", "audio", "decoder_with_past", "tokenizer")
+_ONNX = "onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A size that a configuration has, and that the graph must have, too.
+
+    Attributes:
+        config: where it stands.
+        field: its name there.
+        size: what it is.
+    """
+
+    config: ConfigFile
+    field: str
+    size: int
+
+    def check(self, found: Mapping[str, int], model: Path) -> None:
+        """Raise ModelError where none of a graph's caches has this size.
+
+        Layers may differ, as those with sliding windows do; then a configuration has one of them.
+
+        Args:
+            found: sizes of caches by name.
+            model: the file.
+        """
+        if found and self.size not in found.values():
+            name, size = next(iter(found.items()))
+            raise self.config.error(
+                self.field,
+                f"{self.size}, but in {model} the cache '{name}' has {size}: configuration and "
+                "model are not of one export",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What is known of a decoder besides its graph.
+
+    Attributes:
+        model: the file.
+        path: the folder; that of the model where it was given by itself.
+        ends: tokens that end a text.
+        pad: the token that shorter sequences are filled up with.
+        context: greatest number of positions, and where that stands.
+        search: settings of the generation: ``temperature``, ``top_k``, …, where the folder
+            asks for draws.
+        max_new_tokens: how many tokens are generated where nobody says.
+        heads, size, layers: of the caches, where the configuration has them.
+        names: how caches are called, ``past`` and ``present`` with ``%d`` for the layer, and the
+            configuration that says so.
+        embedding: the model that makes ``inputs_embeds`` of tokens.
+        tokenizer: ``tokenizer.json``.
+        tokens: ``tokenizer_config.json``.
+    """
+
+    model: Path
+    path: Path
+    ends: tuple[int, ...] = ()
+    pad: int | None = None
+    context: Expected | None = None
+    search: Mapping[str, float] = field(default_factory=dict[str, float])
+    max_new_tokens: int | None = None
+    heads: Expected | None = None
+    size: Expected | None = None
+    layers: Expected | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    config: ConfigFile | None = None
+    embedding: Path | None = None
+    tokenizer: Path | None = None
+    tokens: ConfigFile | None = None
+
+
+def read_folder(source: str | os.PathLike[str], variant: str | None = None) -> Folder:
+    """Return what a folder, or the folder of an ONNX file, has.
+
+    Args:
+        source: the path of either.
+        variant: which of several models: the name of its file, or what its exporter has added to
+            it, such as ``q4`` for ``model_q4.onnx``.
+
+    Raises:
+        FileError: there is no such file or folder.
+        UsageError: there is no such variant, or several models to choose from.
+        UnsupportedError: encoders with decoders, and pipelines of several models.
+        ModelError: a configuration that is damaged; names file and field.
+    """
+    given = Path(source)
+    if not given.exists():
+        raise FileError(2, "there is no such file or folder", str(given))
+    if given.is_file():
+        if variant is not None:
+            raise UsageError(f"variant={variant!r}: {given} is a model itself; give its folder")
+        path = given.parent.parent if given.parent.name == _ONNX else given.parent
+        return _completed(given, path, given)
+    return _completed(None, given, given, variant)
+
+
+def _completed(model: Path | None, path: Path, given: Path, variant: str | None = None) -> Folder:
+    genai = ConfigFile.perhaps(path / "genai_config.json")
+    config = ConfigFile.perhaps(path / "config.json")
+    if model is None and not genai and not config:
+        raise ModelError(
+            "has neither genai_config.json nor config.json, of which generation reads the tokens "
+            "that end a text; give the folder that the exporter wrote, or the .onnx file itself",
+            file=str(given),
+        )
+    _refuse_encoders(genai, config, path)
+    if genai:
+        found = _of_genai(genai, path, model, variant)
+    else:
+        found = _of_config(config, path, model or _chosen(path, variant), given)
+    return found
+
+
+# ── configurations ───────────────────────────────────────────────────────────────────────────────
+
+
+def _of_genai(genai: ConfigFile, path: Path, model: Path | None, variant: str | None) -> Folder:
+    """Return what ``genai_config.json`` says."""
+    decoder = "model.decoder"
+    name = genai.text(f"{decoder}.filename")
+    if model is None and variant is None:
+        if name is None:
+            raise genai.error(f"{decoder}.filename", "is not there; it names the model")
+        model = path / name
+        if not model.is_file():
+            raise genai.error(f"{decoder}.filename", f"there is no file '{name}' in {path}")
+    tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
+    embedding = genai.text("model.embedding.filename")
+    return Folder(
+        model or _chosen(path, variant),
+        path,
+        ends=genai.tokens("model.eos_token_id"),
+        pad=genai.token("model.pad_token_id"),
+        context=_expected(genai, "model.context_length"),
+        search=_search(genai, "search."),
+        heads=_expected(genai, f"{decoder}.num_key_value_heads"),
+        size=_expected(genai, f"{decoder}.head_size"),
+        layers=_expected(genai, f"{decoder}.num_hidden_layers"),
+        names=tuple(_names(genai, decoder)),
+        config=genai,
+        embedding=None if embedding is None else path / embedding,
+        tokenizer=_tokenizer(path),
+        tokens=tokens,
+    )
+
+
+def _names(genai: ConfigFile, decoder: str) -> Iterator[tuple[str, str]]:
+    for kind in ("key", "value"):
+        past = genai.text(f"{decoder}.inputs.past_{kind}_names")
+        present = genai.text(f"{decoder}.outputs.present_{kind}_names")
+        if past is not None and present is not None:
+            yield past, present
+
+
+def _of_config(config: ConfigFile, path: Path, model: Path, given: Path) -> Folder:
+    """Return what transformers' configurations say."""
+    generation = ConfigFile.perhaps(path / "generation_config.json")
+    tokens = ConfigFile.perhaps(path / "tokenizer_config.json")
+    nested = "text_config." if config.get("text_config") is not None else ""
+
+    def known(*names: str) -> Expected | None:
+        return _expected(config, config.first(*(f"{nested}{n}" for n in names), *names))
+
+    ends = generation.tokens("eos_token_id") or config.tokens(
+        config.first("eos_token_id", f"{nested}eos_token_id")
+    )
+    pad = generation.token("pad_token_id")
+    heads = known("num_key_value_heads", "num_kv_heads")
+    suffix = model.stem.removeprefix("model").removeprefix("decoder_model_merged")
+    embedding = next(
+        (each for each in _files(path) if each.stem == f"embed_tokens{suffix}"),
+        next((each for each in _files(path) if each.stem == "embed_tokens"), None),
+    )
+    return Folder(
+        model,
+        path,
+        ends=ends,
+        pad=config.token("pad_token_id") if pad is None else pad,
+        context=known("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
+        search=_search(generation, ""),
+        max_new_tokens=generation.whole("max_new_tokens"),
+        heads=heads,
+        size=known("head_dim"),
+        layers=known("num_hidden_layers", "n_layer", "num_layers"),
+        config=config if config else None,
+        embedding=embedding,
+        tokenizer=_tokenizer(path),
+        tokens=tokens,
+    )
+
+
+def _expected(config: ConfigFile, name: str) -> Expected | None:
+    size = config.whole(name)
+    return None if not size else Expected(config, name, size)
+
+
+def _search(config: ConfigFile, prefix: str) -> dict[str, float]:
+    """Return the settings of draws that a folder asks for; penalties count without draws, too."""
+    kinds = ["repetition_penalty"]
+    if config.flag(f"{prefix}do_sample"):
+        kinds += ["temperature", "top_k", "top_p", "min_p"]
+    found = {each: config.number(f"{prefix}{each}") for each in kinds}
+    known = {name: value for name, value in found.items() if value is not None}
+    if len(kinds) > 1:
+        known.setdefault("temperature", 1.0)
+    return known
+
+
+def _tokenizer(path: Path) -> Path | None:
+    file = path / "tokenizer.json"
+    return file if file.is_file() else None
+
+
+def _refuse_encoders(genai: ConfigFile, config: ConfigFile, path: Path) -> None:
+    """Raise UnsupportedError for what is more than one decoder."""
+    has_encoder = any(each.stem.startswith("encoder_model") for each in _files(path))
+    for is_one, where in (
+        (genai.get("model.encoder") is not None, f"{genai.path}: model.encoder"),
+        (config.flag("is_encoder_decoder"), f"{config.path}: is_encoder_decoder"),
+        (has_encoder, f"{path}: encoder_model.onnx"),
+    ):
+        if is_one:
+            raise UnsupportedError(
+                f"{where}: an encoder-decoder, such as Whisper or T5; text is generated from "
+                "decoders alone",
+                remedy="run both models with tercet.load: the encoder once, its output with every "
+                "step of the decoder",
+            )
+    if genai.get("model.decoder.pipeline") is not None:
+        raise UnsupportedError(
+            f"{genai.path}: model.decoder.pipeline: a decoder in several files, for one device",
+            remedy="export it again for the CPU or CUDA, which is one file",
+        )
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the models of a folder, those beside the configuration first."""
+    return [
+        file
+        for folder in (path, path / _ONNX)
+        if folder.is_dir()
+        for file in sorted(folder.glob("*.onnx"))
+    ]
+
+
+def _chosen(path: Path, variant: str | None) -> Path:
+    """Return the model of a folder, or one of its variants."""
+    files = _files(path)
+    if variant is not None:
+        named = path / variant
+        if named.is_file():
+            return named
+        names = [*(f"{stem}_{variant}.onnx" for stem in STEMS), variant, f"{variant}.onnx"]
+        found = next((f for name in names for f in files if f.name == name), None)
+        if found is None:
+            known = [f.relative_to(path).as_posix() for f in files]
+            hint = did_you_mean(variant, [f.stem.rpartition("_")[2] for f in files])
+            raise UsageError(
+                f"variant={shown(variant)}: {path} has no such model{hint} "
+                f"(models: {', '.join(known) or 'none'})"
+            )
+        return found
+    for stem in STEMS:
+        for file in files:
+            if file.stem == stem:
+                return file
+    decoders = [f for f in files if not f.name.startswith(_OTHERS)]
+    if len(decoders) == 1:
+        return decoders[0]
+    if not decoders:
+        raise FileError(2, "there is no model (.onnx) in it, nor in its folder onnx", str(path))
+    names = ", ".join(f.relative_to(path).as_posix() for f in decoders)
+    raise UsageError(f"{path} has several models ({names}); choose one with variant")

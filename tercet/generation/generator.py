@@ -1,0 +1,388 @@
+"""`Generator`: text, or token ids, from the decoders that people have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from .. import api
+from ..arguments import public
+from ..runtime.base import arguments as rules
+from ..runtime.base.closable import Closable
+from ..runtime.errors import InputError, UsageError
+from ..runtime.options import Precision
+from ..runtime.session.cache_layout import DecoderLayout
+from ..runtime.session.decoding import Decoder
+from ..runtime.session.model import Model
+from ..runtime.session.open_decoder import open_decoder
+from . import settings
+from .cache_file import mark_of, read_caches, write_caches
+from .folder import Folder, read_folder
+from .loading import Embedding, check_caches, check_sizes, pairs_of
+from .loop import Loop, Progress, Row
+from .prompts import Ids, Prompt, Prompts, read_ids, read_texts
+from .result import Generation
+from .settings import Settings
+from .tokens import Tokenizer
+
+#: Tokens of a prompt that are read at a time: each of them has as many scores as there are tokens.
+PREFILL_CHUNK = 1024
+
+_RULES = {
+    "folder": rules.path,
+    "variant": rules.optional(rules.word("the name of a variant, such as 'q4'")),
+    "capacity": rules.optional(rules.whole(1)),
+    "prefill_chunk": rules.optional(rules.whole(1)),
+    "reuse": rules.flag,
+    "pairs": rules.optional(rules.mapping("outputs by input", value=rules.text)),
+}
+
+
+class Generator(Closable):
+    """Generates text, or token ids, with a decoder and its tokenizer.
+
+    The folder is one that onnxruntime-genai's builder, optimum or transformers.js wrote; or it is
+    an ``.onnx`` file, whose folder is looked at for the rest. Texts need the extra
+    ``tercet[generate]``; token ids do not.
+
+    One thread may use it at a time. Use it as a context manager, or call `close`.
+
+    Args:
+        folder: the path of either.
+        backend: see `tercet.load`.
+        variant: which of several models: the name of its file, or what its exporter has added to
+            it, such as ``q4`` for ``model_q4.onnx``.
+        capacity: greatest number of tokens of a prompt and what follows; what the configuration
+            says where None.
+        prefill_chunk: number of tokens of a prompt that are read at a time, so that long ones take
+            less memory; None for all at once.
+        reuse: do not read again what the caches of one sequence hold already, where the next prompt
+            begins with it. What is read in other parts is rounded otherwise, and tokens may differ
+            from those of a prompt that is read as a whole; see `rewind`.
+        pairs: names of outputs by those of the inputs into which they go in the next step, where
+            they are not alike but for past and present.
+        fallback: see `tercet.load`.
+        precision: see `tercet.load`.
+        **options: further fields of `Options`.
+
+    Attributes:
+        folder: what was read there.
+        model: the decoder's.
+        layout: what it takes and gives.
+
+    Raises:
+        FileError, UsageError: no such folder, file or variant.
+        ModelError: a configuration or a model that does not fit; names file and field.
+        UnsupportedError: no decoder by itself; or what `tercet.load` says.
+    """
+
+    @public(**_RULES)
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        backend: str | Sequence[str] = "numpy",
+        *,
+        variant: str | None = None,
+        capacity: int | None = None,
+        prefill_chunk: int | None = PREFILL_CHUNK,
+        reuse: bool = False,
+        pairs: Mapping[str, str] | None = None,
+        fallback: str | Sequence[str] | None = None,
+        precision: Precision = "float32",
+        **options: Any,
+    ) -> None:
+        self.folder: Folder = read_folder(folder, variant)
+        self._chunk, self._reuse = prefill_chunk, reuse
+        self._decoder: Decoder | None = None
+        self._embedding: Embedding | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._held: list[int] = []
+        self._progress: Progress | None = None
+        options |= {"backend": backend, "fallback": fallback, "precision": precision}
+        self.model: Model = api.load(self.folder.model, **options)
+        try:
+            self._pairs = pairs_of(self.folder, self.model, pairs or {})
+            self.layout = DecoderLayout.of(
+                self.model.imported, file=self.model.source.file, pairs=self._pairs
+            )
+            check_sizes(self.folder, self.layout)
+            check_caches(self.folder, self.layout)
+            if "embeddings" in self.layout.inputs and self.folder.embedding is not None:
+                self._embedding = Embedding(self.folder, **options)
+            context = None if self.folder.context is None else self.folder.context.size
+            room = self.layout.room
+            self._capacity = capacity or min(
+                (each for each in (context, room) if each is not None), default=None
+            )
+            self._opened(1)
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<tercet.Generator {self.folder.model} on {self.model.backend}>"
+
+    # ── texts ────────────────────────────────────────────────────────────────────────────────
+
+    def generate(self, prompt: Prompt, **how: Any) -> Generation:
+        """Continue a text, several texts, or a conversation.
+
+        Args:
+            prompt: a text, a list of them, which are generated together, or the messages of one
+                conversation, ``[{"role": "user", "content": "…"}]``, put together by the folder's
+                chat template.
+            **how: of these, what is not given is as the folder has it:
+
+                - max_new_tokens: the most for each sequence; 128 where nobody says.
+                - stop: a string, or several, in front of which the text ends.
+                - num_return_sequences: how often each prompt is continued.
+                - temperature: what logits are divided by; 0 takes the most likely token.
+                - top_k, top_p, min_p: see `Sampling`; without temperature, that is 1.
+                - repetition_penalty: see `Sampling`.
+                - seed: of the draws, 0 where it is not given: the same seed, the same tokens.
+
+        Raises:
+            InputError: a prompt without tokens, or longer than the caches.
+            ModelError: the folder has no tokenizer, or no chat template; the logits have NaN.
+            UnsupportedError: the libraries for texts are not installed.
+            UsageError: an argument that does not fit.
+        """
+        prompts, chosen = self._texts(prompt, how)
+        for _ in self._run(prompts, chosen):
+            pass
+        return self.last
+
+    def stream(self, prompt: Prompt, **how: Any) -> Iterator[str]:
+        """Continue one text, and yield it in pieces as it comes; `last` has the whole.
+
+        No piece ends within a character, nor within what may be a stop string. A caller may leave
+        the loop at any time.
+
+        Args:
+            prompt: a text, or the messages of a conversation.
+            **how: as for `generate`, but for num_return_sequences.
+        """
+        prompts, chosen = self._texts(prompt, how)
+        if len(prompts.ids) > 1 or chosen.count > 1:
+            raise UsageError("one text is streamed at a time; generate takes several")
+        return (piece for (piece,) in self._run(prompts, chosen) if piece)
+
+    # ── token ids ────────────────────────────────────────────────────────────────────────────
+
+    def generate_ids(self, ids: Ids, **how: Any) -> Generation:
+        """Continue tokens, or those of several prompts; needs no tokenizer.
+
+        Args:
+            ids: those of a prompt, or a list for each of several.
+            **how: as for `generate`, but for stop.
+        """
+        prompts, chosen = self._ids(ids, how)
+        for _ in self._run(prompts, chosen):
+            pass
+        return self.last
+
+    def stream_ids(self, ids: Sequence[int], **how: Any) -> Iterator[int]:
+        """Continue the tokens of one prompt, and yield each new one as it comes.
+
+        Args:
+            ids: those of the prompt.
+            **how: as for `generate_ids`, but for num_return_sequences.
+        """
+        prompts, chosen = self._ids(ids, how)
+        if len(prompts.ids) > 1 or chosen.count > 1:
+            raise UsageError("one sequence is streamed at a time; generate_ids takes several")
+        return self._tokens(prompts, chosen)
+
+    def _tokens(self, prompts: Prompts, chosen: Settings) -> Iterator[int]:
+        given = 0
+        for _ in self._run(prompts, chosen):
+            new = self._progress.rows[0].new if self._progress is not None else []
+            yield from new[given:]
+            given = len(new)
+
+    # ── what is kept ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer: `encode`, `decode`, `chat`."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self.folder)
+        return self._tokenizer
+
+    @property
+    def last(self) -> Generation:
+        """What was generated last; of a stream that was left, what there is of it."""
+        if self._progress is None or not self._progress.seconds:
+            raise UsageError("nothing has been generated yet")
+        return self._progress.generation
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens that the caches hold, of one sequence; the last one is not among them."""
+        return list(self._held)
+
+    @property
+    def capacity(self) -> int | None:
+        """Greatest number of tokens of a prompt and what follows; None where memory bounds it."""
+        return self._capacity
+
+    @public(length=rules.whole(0))
+    def rewind(self, length: int) -> int:
+        """Forget all tokens but the first ones, so that the next prompt reads what lies behind.
+
+        That is for `reuse`; without it every prompt is read from its beginning.
+
+        Args:
+            length: number of tokens to keep, at most as many as `ids` has.
+
+        Returns:
+            The number that is kept: 0 where the model's caches (sliding windows, states) cannot go
+            back, and the next prompt is read as a whole.
+        """
+        if length > len(self._held):
+            raise UsageError(f"length={length}: the caches hold {len(self._held)} tokens")
+        kept = 0 if self._decoder is None else self._decoder.rewind(length)
+        del self._held[kept:]
+        return kept
+
+    @public(file=rules.path)
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Write the caches to a file, for `restore` in another process.
+
+        Args:
+            file: an .npz file, as large as the caches.
+
+        Raises:
+            UsageError: the caches hold nothing, or more than one sequence.
+            FileError: it cannot be written.
+        """
+        decoder = self._decoder
+        if decoder is None or not self._held:
+            raise UsageError("the caches hold no tokens of one sequence; generate first")
+        write_caches(Path(file), self._mark, self._held, decoder.caches())
+
+    @public(file=rules.path)
+    def restore(self, file: str | os.PathLike[str]) -> int:
+        """Take the caches that `save` wrote, so that a prompt that begins with them reads the rest.
+
+        Args:
+            file: written with the same model, on any backend.
+
+        Returns:
+            The number of tokens.
+
+        Raises:
+            UsageError: the generator was made without `reuse`.
+            ModelError: it is no file of caches, or one of another model.
+            InputError: it has more tokens than there is room for.
+        """
+        if not self._reuse:
+            raise UsageError("restore is for a generator that was made with reuse=True")
+        ids, caches = read_caches(Path(file), self._mark, self.layout)
+        decoder = self._opened(1)
+        try:
+            decoder.restore(ids, caches)
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from error
+        self._held[:] = ids[0].tolist()
+        return len(self._held)
+
+    @cached_property
+    def _mark(self) -> str:
+        return mark_of(self.model.imported)
+
+    def close(self) -> None:
+        """Give back the caches and the model."""
+        if self._decoder is not None:
+            self._decoder.close()
+        self._decoder, self._held = None, []
+        if self._embedding is not None:
+            self._embedding.model.close()
+        if hasattr(self, "model"):
+            self.model.close()
+
+    # ── the work ─────────────────────────────────────────────────────────────────────────────
+
+    def _opened(self, batch: int) -> Decoder:
+        """Return the decoder for so many sequences, with what it has read if they are as many."""
+        if self._decoder is None or self._decoder.batch != batch:
+            if self._decoder is not None:
+                self._decoder.close()
+            self._decoder, self._held = None, []
+            self._decoder = open_decoder(
+                self.model,
+                batch=batch,
+                capacity=self._capacity,
+                pairs=self._pairs,
+                embed=self._embedding,
+            )
+        return self._decoder
+
+    def _texts(self, prompt: Prompt, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
+        chosen = self._settings(how)
+        prompts = read_texts(prompt, self.tokenizer)
+        prompts.check(self.folder, self.layout, self._capacity)
+        return prompts, chosen
+
+    def _ids(self, ids: Ids, how: Mapping[str, Any]) -> tuple[Prompts, Settings]:
+        chosen = self._settings(how)
+        if chosen.stops:
+            raise UsageError("stop: strings are found in texts; generate and stream give them")
+        prompts = read_ids(ids)
+        prompts.check(self.folder, self.layout, self._capacity)
+        return prompts, chosen
+
+    def _settings(self, how: Mapping[str, Any]) -> Settings:
+        return settings.generate(self.folder.search, self.folder.max_new_tokens, **how)
+
+    def _run(self, prompts: Prompts, chosen: Settings) -> Iterator[list[str]]:
+        """Yield the text that every step adds to each sequence; `last` is what there is so far."""
+        start = perf_counter()
+        owners = [number for number in range(len(prompts.ids)) for _ in range(chosen.count)]
+        draws = chosen.sampling.generators(len(owners))
+        rows = [
+            Row(owner, list(prompts.ids[owner]), draw, prompts.stream(owner, chosen.stops))
+            for owner, draw in zip(owners, draws, strict=True)
+        ]
+        decoder = self._opened(len(rows))
+        self._progress = Progress(prompts, rows, self._reused(decoder, prompts.ids[0]))
+        ends = frozenset(self._ends())
+        loop = Loop(
+            decoder,
+            rows,
+            chosen.sampling,
+            ends,
+            chosen.max_new_tokens,
+            self.folder.pad if self.folder.pad is not None else min(ends, default=0),
+            self._chunk,
+            self._held.extend,
+        )
+        for pieces in loop:
+            self._progress.tick(perf_counter() - start)
+            yield pieces
+
+    def _reused(self, decoder: Decoder, prompt: Sequence[int]) -> int:
+        """Return how many tokens of the prompt are read already, and forget the others."""
+        same = 0
+        if self._reuse and decoder.batch == 1:
+            for old, new in zip(self._held, prompt[:-1], strict=False):
+                if old != new:
+                    break
+                same += 1
+        kept = decoder.rewind(same)
+        del self._held[kept:]
+        return kept
+
+    def _ends(self) -> tuple[int, ...]:
+        """Return the tokens that end a text."""
+        if self.folder.ends or self.folder.tokens is None:
+            return self.folder.ends
+        text = self.folder.tokens.text("eos_token")
+        if text is None or self._tokenizer is None:
+            return ()
+        token = self._tokenizer.token(text)
+        return () if token is None else (token,)

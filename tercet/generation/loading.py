@@ -1,0 +1,77 @@
+"""A folder as a model that is ready to generate, and whether its parts fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import api
+from ..runtime.errors import ModelError, UnsupportedError
+from ..runtime.ir.dtypes import FLOATS
+from ..runtime.ir.types import Array
+from ..runtime.session.cache_layout import DecoderLayout
+from ..runtime.session.decoding import on_host
+from ..runtime.session.model import Model
+from .folder import Folder
+
+
+class Embedding:
+    """A model that makes of tokens what the decoder takes in their place."""
+
+    def __init__(self, folder: Folder, **options: Any) -> None:
+        file = str(folder.embedding)
+        self.model = api.load(file, **options)
+        inputs = self.model.inputs
+        if len(inputs) != 1 or inputs[0].dtype is None or inputs[0].dtype.kind != "i":
+            self.model.close()
+            raise UnsupportedError(
+                f"{file}: it takes {', '.join(map(str, inputs))}: more than the tokens of a text",
+                remedy="run this model and the decoder with tercet.load",
+            )
+        self._input = inputs[0]
+        self._output = next(o.name for o in self.model.outputs if o.dtype in FLOATS)
+
+    def __call__(self, ids: Array) -> Array:
+        """Return [batch, n, width] for ids [batch, n]."""
+        feeds = {self._input.name: ids.astype(self._input.dtype)}
+        return on_host(self.model.run(feeds, (self._output,))[self._output])
+
+
+def pairs_of(folder: Folder, model: Model, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the pairs of caches that a folder or a caller names."""
+    inputs, outputs = ({each.name for each in side} for side in (model.inputs, model.outputs))
+    found: dict[str, str] = {}
+    for past, present in folder.names:
+        for layer in range(len(inputs)):
+            names = past.replace("%d", str(layer)), present.replace("%d", str(layer))
+            if names[0] in inputs and names[1] in outputs:
+                found[names[0]] = names[1]
+    return {**found, **given}
+
+
+def check_sizes(folder: Folder, layout: DecoderLayout) -> None:
+    """Raise ModelError where the caches have other sizes than the configuration."""
+    attention = [each for each in layout.caches if each.axis == 2 and len(each.shape) == 4]
+    is_latent = folder.config is not None and folder.config.get("kv_lora_rank") is not None
+    for expected, axis in ((folder.heads, 1), (folder.size, 3)):
+        if expected is not None and not is_latent:
+            whole = [each for each in attention if axis == 1 or each.dtype in FLOATS]
+            sizes = {each.past: each.shape[axis] for each in whole}
+            expected.check({n: s for n, s in sizes.items() if isinstance(s, int)}, folder.model)
+    layers = folder.layers
+    if layers is not None and len(attention) > 2 * layers.size:
+        raise layers.config.error(
+            layers.field,
+            f"{layers.size}, but {folder.model} has {len(attention)} caches, two for each layer: "
+            "configuration and model are not of one export",
+        )
+
+
+def check_caches(folder: Folder, layout: DecoderLayout) -> None:
+    """Raise ModelError where a decoder that reads one token after another has lost its caches."""
+    if layout.step == 1 and not layout.caches:
+        raise ModelError(
+            "it reads one token at a time, but has no caches of the others",
+            file=str(folder.model),
+            where=f"input '{layout.inputs['ids'].name}'",
+        )

@@ -1,0 +1,108 @@
+"""How to generate: what callers say, over what the folder says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..runtime.base import arguments as rules
+from ..runtime.errors import UsageError
+from .sampling import Sampling
+
+#: Tokens that are generated where neither caller nor folder says.
+MAX_NEW_TOKENS = 128
+#: Settings that ask for draws.
+_DRAWS = ("temperature", "top_k", "top_p", "min_p")
+
+
+def _share(name: str, value: Any) -> float:
+    found: float = rules.number(minimum=0)(name, value)
+    if found > 1:
+        raise rules.refused(name, value, "a number from 0 to 1")
+    return found
+
+
+def _stops(name: str, value: Any) -> tuple[str, ...]:
+    found: tuple[str, ...] = rules.words("strings that end the text")(name, value)
+    if not all(found):
+        raise rules.refused(name, value, "strings that are not empty")
+    return found
+
+
+RULES = {
+    "max_new_tokens": rules.optional(rules.whole(1)),
+    "stop": _stops,
+    "num_return_sequences": rules.whole(1),
+    "temperature": rules.optional(rules.number(minimum=0)),
+    "top_k": rules.optional(rules.whole(0)),
+    "top_p": rules.optional(_share),
+    "min_p": rules.optional(_share),
+    "repetition_penalty": rules.optional(rules.number(above=0)),
+    "seed": rules.whole(0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for one call; see `Generator.generate`."""
+
+    max_new_tokens: int
+    sampling: Sampling
+    stops: tuple[str, ...] = ()
+    count: int = 1
+
+
+@rules.checked(RULES)
+def generate(
+    search: Mapping[str, float],
+    default_tokens: int | None,
+    *,
+    max_new_tokens: int | None = None,
+    stop: str | Sequence[str] = (),
+    num_return_sequences: int = 1,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    seed: int = 0,
+) -> Settings:
+    """Return the settings of a call.
+
+    Args:
+        search: those of the folder.
+        default_tokens: the folder's `max_new_tokens`.
+        max_new_tokens: the most for each sequence.
+        stop: strings that end a text.
+        num_return_sequences: how often each prompt is continued.
+        temperature: what logits are divided by; 0 for the most likely token.
+        top_k: see `Sampling`.
+        top_p: see `Sampling`.
+        min_p: see `Sampling`.
+        repetition_penalty: see `Sampling`.
+        seed: of the draws.
+    """
+    given = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+    }
+    chosen = {**search, **{name: each for name, each in given.items() if each is not None}}
+    if any(given[name] is not None for name in _DRAWS):
+        chosen.setdefault("temperature", 1.0)
+    if chosen.get("top_p") == 0:
+        raise UsageError("top_p=0: expected a number above 0; temperature=0 is greedy")
+    sampling = Sampling(
+        temperature=chosen.get("temperature", 0.0),
+        top_k=int(chosen.get("top_k", 0)),
+        top_p=chosen.get("top_p", 1.0),
+        min_p=chosen.get("min_p", 0.0),
+        repetition_penalty=chosen.get("repetition_penalty", 1.0),
+        seed=seed,
+    )
+    length = max_new_tokens or default_tokens or MAX_NEW_TOKENS
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    return Settings(length, sampling, stops, num_return_sequences)

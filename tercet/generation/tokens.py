@@ -1,0 +1,169 @@
+"""Texts as tokens: the `tokenizers` library, and chat templates by jinja2; both are an extra."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NoReturn
+
+from ..runtime.errors import ModelError, UnsupportedError
+from .config_file import ConfigFile
+from .folder import Folder
+
+_EXTRA = "pip install 'tercet[generate]'"
+#: Tokens that templates name.
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+class Tokenizer:
+    """The tokenizer of a folder.
+
+    Args:
+        folder: has ``tokenizer.json``.
+
+    Raises:
+        ModelError: the folder has none, or a damaged one.
+        UnsupportedError: the library is not installed.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        if folder.tokenizer is None:
+            raise ModelError(
+                "has no tokenizer.json; save it there with transformers' "
+                "AutoTokenizer.from_pretrained(...).save_pretrained(...), or give token ids "
+                "(generate_ids)",
+                file=str(folder.path),
+            )
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise UnsupportedError(
+                f"{folder.tokenizer}: texts need the library tokenizers",
+                remedy=f"install it with {_EXTRA}, or give token ids (generate_ids)",
+            ) from error
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(folder.tokenizer))
+        except Exception as error:  # the library raises nothing more precise
+            raise ModelError(
+                f"is none that tokenizers {tokenizers.__version__} reads: {error}",
+                file=str(folder.tokenizer),
+            ) from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    @property
+    def size(self) -> int:
+        """One more than the greatest token."""
+        return max(self._tokenizer.get_vocab().values(), default=-1) + 1
+
+    def token(self, text: str) -> int | None:
+        """Return the token of a text that is one."""
+        return self._tokenizer.token_to_id(text)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the tokens of a text, with those that the tokenizer puts around it.
+
+        Args:
+            text: any.
+            special: False for a text that has such tokens already, as chat templates write it.
+        """
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens; special ones have none."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    # ── chats ────────────────────────────────────────────────────────────────────────────────
+
+    def chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return a conversation as the model was trained on it, up to where it is to answer.
+
+        Args:
+            messages: each with ``role`` and ``content``.
+
+        Raises:
+            ModelError: the folder has no template, or one that fails.
+            UnsupportedError: jinja2 is not installed.
+        """
+        where, text = self._template
+        try:
+            from jinja2 import TemplateError
+            from jinja2.ext import loopcontrols
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError as error:
+            raise UnsupportedError(
+                f"{where}: chat templates need the library jinja2",
+                remedy=f"install it with {_EXTRA}, or give the prompt as a text",
+            ) from error
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _marked_answers()]
+        )
+        environment.filters["tojson"] = _as_json
+        environment.globals.update(raise_exception=_raise, strftime_now=_now)
+        values = {"tools": None, "documents": None, "add_generation_prompt": True}
+        try:
+            template = environment.from_string(text)
+            return template.render(messages=list(messages), **values, **self._special)
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise ModelError(f"the chat template fails: {error}", file=where) from error
+
+    @property
+    def _special(self) -> dict[str, str]:
+        config = self._folder.tokens or ConfigFile(self._folder.path, {})
+        found = {name: config.text(name) for name in _SPECIAL}
+        return {name: text for name, text in found.items() if text is not None}
+
+    @cached_property
+    def _template(self) -> tuple[str, str]:
+        """The template, and where it stands."""
+        file = self._folder.path / "chat_template.jinja"
+        if file.is_file():
+            return str(file), file.read_text(encoding="utf-8")
+        for config in (
+            self._folder.tokens,
+            ConfigFile.perhaps(self._folder.path / "chat_template.json"),
+        ):
+            found = None if config is None else config.get("chat_template")
+            if isinstance(found, list):
+                named = {each.get("name"): each.get("template") for each in found}
+                found = named.get("default")
+            if config is not None and isinstance(found, str):
+                return f"{config.path}: chat_template", found
+        raise ModelError(
+            "has no chat template (chat_template.jinja, or chat_template in "
+            "tokenizer_config.json); give the prompt as a text",
+            file=str(self._folder.path),
+        )
+
+
+def _marked_answers() -> type[Any]:
+    """Return the extension of jinja2 for ``{% generation %}``, which marks what a model answers."""
+    from jinja2.ext import Extension
+
+    class MarkedAnswers(Extension):
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    MarkedAnswers.tags = {"generation"}
+    return MarkedAnswers
+
+
+def _as_json(value: Any, indent: int | None = None, ensure_ascii: bool = False, **how: Any) -> str:
+    """Return JSON as templates want it: without the escapes that HTML needs."""
+    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **how)
+
+
+def _raise(text: str) -> NoReturn:
+    """What templates call for conversations that they do not take."""
+    from jinja2 import TemplateError
+
+    raise TemplateError(text)
+
+
+def _now(form: str) -> str:
+    """The date, which some templates write."""
+    return datetime.now().strftime(form)

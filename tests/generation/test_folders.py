@@ -1,0 +1,346 @@
+"""Folders as exporters write them, and what is said of those that do not fit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import tercet
+from tercet import FileError, Generator, ModelError, TercetError, UnsupportedError, UsageError
+from tercet.generation.folder import read_folder
+
+from .folders import DECODERS, copied, rewrite
+
+LLAMA, GENAI = "optimum_llama", "genai_gemma2_int4"
+
+
+def test_what_genai_says() -> None:
+    found = read_folder(DECODERS / GENAI)
+    assert found.model.name == "model.onnx"
+    assert (found.ends, found.pad) == ((1,), 2)
+    assert found.context is not None
+    assert (found.context.field, found.context.size) == ("model.context_length", 64)
+    assert [each and each.size for each in (found.heads, found.size, found.layers)] == [1, 16, 2]
+    assert found.search == {"repetition_penalty": 1.0}
+    assert ("past_key_values.%d.key", "present.%d.key") in found.names
+    assert found.tokenizer is not None
+
+
+def test_what_transformers_says() -> None:
+    found = read_folder(DECODERS / LLAMA)
+    assert (found.ends, found.pad) == ((1,), 2)
+    assert found.context is not None
+    assert (found.context.field, found.context.size) == ("max_position_embeddings", 64)
+    assert [each and each.size for each in (found.heads, found.size, found.layers)] == [2, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("q4", "onnx/model_q4.onnx"),
+        ("q4f16", "onnx/model_q4f16.onnx"),
+        ("model_uint8", "onnx/model_uint8.onnx"),
+        ("model_q4.onnx", "onnx/model_q4.onnx"),
+        ("onnx/model_q4.onnx", "onnx/model_q4.onnx"),
+    ],
+)
+def test_variants(variant: str, name: str) -> None:
+    folder = DECODERS / "transformersjs_llama"
+    assert read_folder(folder, variant).model == folder / name
+
+
+def test_a_file_by_itself_has_the_settings_of_its_folder() -> None:
+    path = DECODERS / "transformersjs_llama" / "onnx" / "model_q4.onnx"
+    found = read_folder(path)
+    assert (found.model, found.path, found.ends) == (path, path.parent.parent, (1,))
+
+
+def test_nested_configurations_and_other_names(tmp_path: Path) -> None:
+    folder = copied(LLAMA, tmp_path)
+    (folder / "generation_config.json").unlink()
+    (folder / "config.json").write_text(
+        json.dumps({"text_config": {"n_positions": 32, "eos_token_id": [4, 5], "n_layer": 1}})
+    )
+    found = read_folder(folder)
+    assert found.ends == (4, 5)
+    assert found.context is not None
+    assert (found.context.field, found.context.size) == ("text_config.n_positions", 32)
+
+
+def test_the_tokenizer_tells_the_end_where_nobody_else_does(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    folder = copied(LLAMA, tmp_path)
+    rewrite(folder / "generation_config.json", eos_token_id=None)
+    rewrite(folder / "config.json", eos_token_id=None)
+    rewrite(folder / "tokenizer_config.json", eos_token="<|begin|>")
+    with Generator(folder) as generator:  # 29 tokens in comes token 0
+        found = generator.generate("the quick", max_new_tokens=32).continuations[0]
+    assert (found.reason, found.ids[-1]) == ("end", 0)
+
+
+# ── what does not fit ────────────────────────────────────────────────────────────────────────────
+
+Spoil = Callable[[Path], object]
+
+
+def write(name: str, text: str) -> Spoil:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def drop(*names: str) -> Spoil:
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def put(config: str, **fields: Any) -> Spoil:
+    return lambda folder: rewrite(folder / config, **fields)
+
+
+def also(name: str) -> Spoil:
+    return lambda folder: (folder / name).write_bytes((folder / "model.onnx").read_bytes())
+
+
+SPOILED: list[tuple[str, Spoil, type[TercetError], str]] = [
+    (LLAMA, drop("config.json"), ModelError, "has neither genai_config.json nor config.json"),
+    (LLAMA, drop("model.onnx"), FileError, "there is no model (.onnx) in it"),
+    (LLAMA, write("config.json", "{"), ModelError, "config.json: is no JSON"),
+    (LLAMA, write("config.json", "[]"), ModelError, "config.json: is no JSON object"),
+    (
+        LLAMA,
+        put("generation_config.json", eos_token_id="<end>"),
+        ModelError,
+        "generation_config.json: eos_token_id: '<end>': expected a token",
+    ),
+    (
+        LLAMA,
+        put("config.json", max_position_embeddings=-1),
+        ModelError,
+        "config.json: max_position_embeddings: -1: expected a whole number >= 0",
+    ),
+    (
+        LLAMA,
+        put("config.json", num_key_value_heads=8),
+        ModelError,
+        "config.json: num_key_value_heads: 8, but in",
+    ),
+    (LLAMA, put("config.json", head_dim=64), ModelError, "config.json: head_dim: 64, but in"),
+    (LLAMA, put("config.json", is_encoder_decoder=True), UnsupportedError, "an encoder-decoder"),
+    (LLAMA, also("encoder_model.onnx"), UnsupportedError, "an encoder-decoder"),
+    (
+        LLAMA,
+        put("generation_config.json", do_sample=True, top_p="high"),
+        ModelError,
+        "generation_config.json: top_p: 'high': expected a number",
+    ),
+    (
+        GENAI,
+        put("genai_config.json", model__decoder__num_key_value_heads=4),
+        ModelError,
+        "genai_config.json: model.decoder.num_key_value_heads: 4, but in",
+    ),
+    (
+        GENAI,
+        put("genai_config.json", model__decoder__num_hidden_layers=1),
+        ModelError,
+        "genai_config.json: model.decoder.num_hidden_layers: 1, but",
+    ),
+    (
+        GENAI,
+        put("genai_config.json", model__decoder__filename="gone.onnx"),
+        ModelError,
+        "genai_config.json: model.decoder.filename: there is no file 'gone.onnx'",
+    ),
+    (
+        GENAI,
+        put("genai_config.json", model__decoder__filename=None),
+        ModelError,
+        "model.decoder.filename: is not there",
+    ),
+    (
+        GENAI,
+        put("genai_config.json", model__encoder={}),
+        UnsupportedError,
+        "model.encoder: an encoder-decoder",
+    ),
+    (
+        GENAI,
+        put("genai_config.json", model__decoder__pipeline=[]),
+        UnsupportedError,
+        "model.decoder.pipeline: a decoder in several files",
+    ),
+    (
+        GENAI,
+        put("genai_config.json", model__context_length=True),
+        ModelError,
+        "model.context_length: True: expected a whole number",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "kind", "text"), SPOILED, ids=[text for *_, text in SPOILED]
+)
+def test_folders_that_do_not_fit(
+    name: str, spoil: Spoil, kind: type[TercetError], text: str, tmp_path: Path
+) -> None:
+    folder = copied(name, tmp_path)
+    spoil(folder)
+    with pytest.raises(kind) as caught:
+        Generator(folder)
+    assert text in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="gone: there is no such file or folder"):
+        Generator(tmp_path / "gone")
+
+
+def test_no_such_variant() -> None:
+    with pytest.raises(UsageError) as caught:
+        Generator(DECODERS / "transformersjs_llama", variant="q4f61")
+    assert "no such model; did you mean 'q4f16'?" in str(caught.value)
+    assert "onnx/model_uint8.onnx" in str(caught.value)
+
+
+def test_several_models_and_no_choice() -> None:
+    with pytest.raises(UsageError, match=r"has several models .*choose one with variant"):
+        Generator(DECODERS / "transformersjs_llama")
+
+
+def test_a_variant_of_a_file() -> None:
+    with pytest.raises(UsageError, match="is a model itself; give its folder"):
+        Generator(DECODERS / LLAMA / "model.onnx", variant="q4")
+
+
+def test_weights_that_are_packed_for_one_gpu(tmp_path: Path) -> None:
+    folder = copied("genai_llama_int4", tmp_path)
+    model = onnx.load(folder / "model.onnx")
+    node = next(n for n in model.graph.node if n.op_type == "MatMulNBits")
+    node.attribute.append(onnx.helper.make_attribute("weight_prepacked", 1))
+    onnx.save(model, folder / "model.onnx")
+    with Generator(folder) as generator, pytest.raises(UnsupportedError) as caught:
+        generator.generate_ids([5])
+    assert "weight_prepacked=1" in str(caught.value)
+    assert node.name in str(caught.value)
+
+
+# ── tokenizers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_tokenizer_ids_still_work(tmp_path: Path) -> None:
+    folder = copied(LLAMA, tmp_path)
+    (folder / "tokenizer.json").unlink()
+    with Generator(folder) as generator:
+        assert len(generator.generate_ids([5], max_new_tokens=2).ids[0]) == 2
+        with pytest.raises(ModelError, match=r"has no tokenizer\.json.*generate_ids"):
+            generator.generate("a")
+
+
+def test_without_the_library_ids_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with Generator(DECODERS / LLAMA) as generator:
+        assert len(generator.generate_ids([5], max_new_tokens=2).ids[0]) == 2
+        with pytest.raises(UnsupportedError, match=r"pip install 'tercet\[generate\]'"):
+            generator.generate("a")
+
+
+def test_without_jinja_texts_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with Generator(DECODERS / LLAMA) as generator:
+        assert generator.generate("the quick", max_new_tokens=1).ids
+        with pytest.raises(UnsupportedError, match=r"jinja2\n.*pip install 'tercet\[generate\]'"):
+            generator.generate([{"role": "user", "content": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (write("tokenizer.json", "{}"), "tokenizer.json: is none that tokenizers"),
+        (drop("chat_template.jinja"), "has no chat template"),
+        (write("chat_template.jinja", "{% generation %}a"), "the chat template fails"),
+        (write("chat_template.jinja", "{% for %}"), "chat_template.jinja: the chat template fails"),
+        (
+            write("chat_template.jinja", "{{ raise_exception('users only') }}"),
+            "the chat template fails: users only",
+        ),
+        (
+            write("chat_template.jinja", "{{ messages.__class__.__mro__ }}"),
+            "the chat template fails: access to attribute '__class__'",
+        ),
+    ],
+)
+def test_tokenizers_and_templates_that_fail(spoil: Spoil, text: str, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    folder = copied(LLAMA, tmp_path)
+    spoil(folder)
+    with Generator(folder) as generator, pytest.raises(ModelError) as caught:
+        generator.generate([{"role": "user", "content": "a"}])
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0]['content'] }}",
+        [{"name": "default", "template": "{{ messages[0].content }}"}],
+    ],
+)
+def test_templates_in_the_tokenizer_s_configuration(template: object, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    folder = copied(LLAMA, tmp_path)
+    (folder / "chat_template.jinja").unlink()
+    rewrite(folder / "tokenizer_config.json", chat_template=template)
+    with Generator(folder) as generator:
+        assert generator.tokenizer.chat([{"role": "user", "content": "Köln"}]) == "Köln"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "<ä> & \'b\'"}]'),
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "<ä> & 'b'!"),
+        ("{% for m in messages %}{% break %}{% endfor %}{{ tools is none }}", "True"),
+        ("{{ eos_token }}{{ unk_token }}", "<|end|>"),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+    ],
+)
+def test_what_templates_may_use(template: str, text: str, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    folder = copied(LLAMA, tmp_path)
+    (folder / "chat_template.jinja").write_text(template)
+    with Generator(folder) as generator:
+        assert generator.tokenizer.chat([{"role": "user", "content": "<ä> & 'b'"}]) == text
+
+
+def test_layers_of_several_sizes(tmp_path: Path) -> None:
+    """A configuration has one of them, and -1 for no token."""
+    folder = copied(GENAI, tmp_path)
+    rewrite(folder / "genai_config.json", model__pad_token_id=-1)
+    found = read_folder(folder)
+    assert found.pad is None
+    assert found.heads is not None
+    found.heads.check({"past.0": 1, "past.1": 7}, found.model)
+    with pytest.raises(ModelError, match=r"num_key_value_heads: 1, but in .* 'past\.0' has 7"):
+        found.heads.check({"past.0": 7}, found.model)
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="pip install tercet[generate]")
+    folder = copied(LLAMA, tmp_path)
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["added_tokens"].append(
+        {**data["added_tokens"][0], "id": 288, "content": "<extra>", "special": False}
+    )
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    with (
+        Generator(folder) as generator,
+        pytest.raises(tercet.InputError, match=r"token 288; the model knows 288.*tokenizer\.json"),
+    ):
+        generator.generate("<extra>")

@@ -1,0 +1,64 @@
+"""The generator with caches that stay in place, as on devices; here on the host, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tercet
+from tercet import Generator
+from tercet.generation import generator as module
+from tercet.runtime.session.cache_layout import DecoderLayout
+from tercet.runtime.session.decoding import Decoder
+from tercet.runtime.session.static_cache import StaticCacheDecoder
+
+from .folders import DECODERS
+
+FILES = sorted(DECODERS.rglob("*.onnx"))
+PROMPT = [0, 259, 71, 223, 287, 278]
+#: optimum's merged files declare masks as long as the new tokens.
+pytestmark = pytest.mark.filterwarnings("ignore:.*dimension 'sequence_length':tercet.ModelWarning")
+
+
+def opened(
+    model: tercet.Model,
+    *,
+    batch: int,
+    capacity: int | None,
+    pairs: Mapping[str, str],
+    embed: Any,
+) -> Decoder:
+    layout = DecoderLayout.of(model.imported, pairs=pairs)
+    return StaticCacheDecoder(model, layout, batch, capacity, embed)
+
+
+def said(path: Path) -> list[Any]:
+    """Tokens of a prompt, of one with the same beginning, and of two together, each in parts."""
+    with Generator(path, reuse=True, prefill_chunk=4) as generator:
+        generator.folder = type(generator.folder)(path, path.parent)  # no token ends it
+        return [
+            generator.generate_ids(PROMPT, max_new_tokens=16).ids,
+            generator.generate_ids([*PROMPT[:4], 9, 8], max_new_tokens=6).ids,
+            generator.generate_ids([PROMPT, PROMPT[:3]], max_new_tokens=6).ids,
+        ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(DECODERS).as_posix())
+def test_tokens_are_those_of_caches_that_are_handed_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = said(path)
+    monkeypatch.setattr(module, "open_decoder", opened)
+    assert said(path) == wanted
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(DECODERS).as_posix())
+def test_tokens_on_a_device_are_those_of_the_host(path: Path) -> None:
+    with Generator(path) as generator:
+        wanted = generator.generate_ids(PROMPT, max_new_tokens=16).ids
+    with Generator(path, "cuda") as generator:
+        assert generator.generate_ids(PROMPT, max_new_tokens=16).ids == wanted

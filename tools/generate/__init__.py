@@ -1,0 +1,1 @@
+"""`tercet generate`: text from a folder with a decoder."""

@@ -1,0 +1,177 @@
+"""Text from a folder with a decoder, as it comes, and how fast it came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ...generation.generator import Generator
+from ...generation.prompts import Prompt
+from ...generation.result import Generation
+from ...runtime.errors import UsageError
+from ..common.console import Say, counted, silent
+from ..common.deadline import time_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be continued; one of these.
+
+    Attributes:
+        prompt: texts, or the messages of a conversation.
+        ids: token ids.
+    """
+
+    prompt: Prompt | None = None
+    ids: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came out.
+
+    Attributes:
+        model: the file.
+        backend: who ran it, and on which device.
+        generation: what was generated, with its times.
+        load: seconds until the model was ready.
+        difference: with `twice`, where the second run had other tokens; empty where it had the
+            same. None without.
+        stopped: why it is not complete; empty if it is.
+    """
+
+    model: str
+    backend: str
+    generation: Generation
+    load: float
+    difference: str | None = None
+    stopped: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether two runs gave the same tokens."""
+        return not self.difference
+
+    @property
+    def summary(self) -> str:
+        """Tokens and times, on one line."""
+        found = self.generation
+        read = counted(sum(map(len, found.prompts)), "token")
+        rate = found.tokens_per_second
+        return (
+            f"{read} read, {found.tokens} written in {found.seconds:.3g} s: first token after "
+            f"{found.first_token:.3g} s" + (f", then {rate:.3g} tokens/s" if rate else "")
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, times in milliseconds, for JSON."""
+        return {
+            "model": self.model,
+            "backend": self.backend,
+            "ok": self.ok,
+            "load_ms": self.load * 1e3,
+            **self.generation.to_dict(),
+            "difference": self.difference,
+            "stopped": self.stopped,
+        }
+
+
+def write(
+    folder: Path,
+    backend: str,
+    asked: Asked,
+    how: Mapping[str, Any],
+    *,
+    cache: Path | None = None,
+    twice: bool = False,
+    timeout: float | None = None,
+    say: Say = silent,
+    give: Callable[[str], object] | None = None,
+    **options: Any,
+) -> Written:
+    """Generate what is asked for.
+
+    Args:
+        folder: with the decoder, or its file.
+        backend: who runs it.
+        asked: what is to be continued.
+        how: settings; see `Generator.generate`.
+        cache: file of caches, which is read if it is there, and written.
+        twice: generate everything again, with empty caches, and compare the tokens.
+        timeout: seconds after which it ends with what it has; None for as long as it takes.
+        say: told of each stage.
+        give: told of the text, or the ids, as they come; what is several is told when it is done.
+        **options: see `Generator`.
+
+    Raises:
+        TimeLimitError: the time was up before the first token.
+        TercetError: see `Generator`.
+    """
+    written: Generation | None = None
+    difference: str | None = None
+    start = perf_counter()
+    with time_limit(timeout, say) as (limit, tell):
+        tell("loading")
+        with Generator(folder, backend, reuse=cache is not None, **options) as generator:
+            loaded = perf_counter() - start
+            title = str(generator.folder.model)
+            device = f"{generator.model.backend} on {generator.model.device}"
+            if cache is not None and cache.exists():
+                generator.restore(cache)
+            tell("reading the prompt")
+            try:
+                for piece in _pieces(generator, asked, how):
+                    if give is not None:
+                        give(piece)
+            finally:
+                with suppress(UsageError):  # the time was up before the first token
+                    written = generator.last
+            if cache is not None and generator.ids:
+                generator.save(cache)
+            if twice and written is not None:
+                tell("once more")
+                generator.rewind(0)
+                for _ in _pieces(generator, asked, how):
+                    pass
+                difference = _difference(written, generator.last)
+    if written is None:
+        raise limit.error()
+    return Written(title, device, written, loaded, difference, limit.stopped)
+
+
+def _pieces(generator: Generator, asked: Asked, how: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is to be shown: one sequence as it comes, several one after the other."""
+    several = how.get("num_return_sequences", 1) > 1
+    if asked.ids is not None:
+        one = {name: value for name, value in how.items() if name != "num_return_sequences"}
+        if not several:
+            for number, token in enumerate(generator.stream_ids(asked.ids, **one)):
+                yield f"{' ' if number else ''}{token}"
+        else:
+            found = generator.generate_ids(asked.ids, **how)
+            yield "\n".join(" ".join(map(str, row)) for row in found.ids)
+        return
+    if asked.prompt is None:
+        raise UsageError("there is nothing to continue: give --prompt or --ids")
+    is_one = isinstance(asked.prompt, str) or isinstance(asked.prompt[0], Mapping)
+    if is_one and not several:
+        one = {name: value for name, value in how.items() if name != "num_return_sequences"}
+        yield from generator.stream(asked.prompt, **one)
+        return
+    yield "\n\n".join(generator.generate(asked.prompt, **how).texts)
+
+
+def _difference(first: Generation, second: Generation) -> str:
+    """Return where two runs part; empty where they do not."""
+    for row, (one, other) in enumerate(zip(first.ids, second.ids, strict=True)):
+        if one != other:
+            at = next(
+                (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+                min(len(one), len(other)),
+            )
+            return f"sequence {row}: token {at} is not the same in the second run"
+    return ""

@@ -1,0 +1,227 @@
+"""Decoders of published sizes with random weights, written as onnxruntime-genai's builder does.
+
+The graph is that of the builder for Llama: GroupQueryAttention with rotated heads over caches that
+past and present share, skip connections inside of the normalizations, weights as float16 or as
+MatMulNBits has them. Random weights decode nonsense at the speed of any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ...runtime.ir.types import Array
+
+OPSET = 21
+#: Weights are stretches of so many random numbers, each stretch from another place on.
+POOL = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a decoder.
+
+    Attributes:
+        hidden: width of a position.
+        inner: width of the gated layers.
+        layers: number of blocks.
+        heads: of the queries.
+        groups: heads of keys and values.
+        vocabulary: number of tokens.
+        positions: that rotations are known for.
+    """
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    groups: int
+    vocabulary: int
+    positions: int = 4096
+
+    @property
+    def size(self) -> int:
+        """Elements of a head."""
+        return self.hidden // self.heads
+
+
+SHAPES = {
+    "llama-3.2-1b": Shape(2048, 8192, 16, 32, 8, 128256),
+    "llama-3-8b": Shape(4096, 14336, 32, 32, 8, 128256),
+    "qwen2.5-0.5b": Shape(896, 4864, 24, 14, 2, 151936),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How the weights of products are held.
+
+    Attributes:
+        bits: 16 for float16, else those of MatMulNBits.
+        block: rows of a weight that share a scale.
+    """
+
+    bits: int = 16
+    block: int = 32
+
+
+class _Writer:
+    """Writes a graph, its weights into a file beside it."""
+
+    def __init__(self, path: Path, packing: Packing) -> None:
+        self.path, self.packing = path, packing
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self._data = (path.parent / f"{path.name}.data").open("wb")
+        self._random = np.random.default_rng(0)
+        self._pool = self._random.standard_normal(POOL).astype(np.float16)
+        self._bytes = self._random.integers(0, 256, POOL, np.uint8)
+
+    def close(self) -> None:
+        self._data.close()
+
+    def node(self, kind: str, *inputs: str, outputs: Sequence[str] = (), **given: Any) -> str:
+        names = list(outputs) or [f"v{len(self.nodes)}"]
+        domain = "com.microsoft" if kind in _CONTRIB else ""
+        self.nodes.append(helper.make_node(kind, list(inputs), names, domain=domain, **given))
+        return names[0]
+
+    def constant(self, name: str, data: Array) -> str:
+        self.weights.append(onnx.numpy_helper.from_array(data, name))
+        return name
+
+    def _stored(self, name: str, dtype: int, dims: Sequence[int], parts: Iterator[Array]) -> str:
+        tensor = TensorProto(name=name, data_type=dtype, dims=dims)
+        tensor.data_location = TensorProto.EXTERNAL
+        self._data.seek(-(-self._data.tell() // 4096) * 4096)
+        offset = self._data.tell()
+        for part in parts:
+            self._data.write(part.tobytes())
+        entries = {"location": f"{self.path.name}.data", "offset": offset}
+        entries["length"] = self._data.tell() - offset
+        for key, value in entries.items():
+            tensor.external_data.add(key=key, value=str(value))
+        self.weights.append(tensor)
+        return name
+
+    def _stretches(self, pool: Array, count: int) -> Iterator[Array]:
+        while count:
+            start = int(self._random.integers(0, POOL // 2))
+            part = pool[start : start + min(count, POOL // 2)]
+            yield part
+            count -= len(part)
+
+    def floats(self, name: str, dims: Sequence[int], scale: float) -> str:
+        """Store random float16 of a standard deviation."""
+        pool = (self._pool * np.float16(scale)).astype(np.float16)
+        count = int(np.prod(dims))
+        return self._stored(name, TensorProto.FLOAT16, dims, self._stretches(pool, count))
+
+    def product(self, x: str, name: str, inner: int, outer: int, **given: Any) -> str:
+        """Multiply by random weights [inner, outer]."""
+        scale = inner**-0.5
+        if self.packing.bits == 16:
+            return self.node("MatMul", x, self.floats(name, (inner, outer), scale), **given)
+        bits, block = self.packing.bits, self.packing.block
+        blocks = -(-inner // block)
+        dims = (outer, blocks, block * bits // 8)
+        parts = self._stretches(self._bytes, int(np.prod(dims)))
+        packed = self._stored(f"{name}.packed", TensorProto.UINT8, dims, parts)
+        spread = np.float16(scale / (2 ** (bits - 1)) * 1.7)
+        pool = np.abs(self._pool) * np.float16(0.2) * spread + spread
+        count = outer * blocks
+        scales = self._stored(
+            f"{name}.scales", TensorProto.FLOAT16, (count,), self._stretches(pool, count)
+        )
+        sizes = {"K": inner, "N": outer, "bits": bits, "block_size": block}
+        return self.node("MatMulNBits", x, packed, scales, **sizes, **given)
+
+
+_CONTRIB = ("GroupQueryAttention", "SkipSimplifiedLayerNormalization", "MatMulNBits")
+
+
+def write(path: Path, shape: Shape, packing: Packing) -> None:
+    """Write a decoder; its weights lie in a file with `.data` behind its name."""
+    w = _Writer(path, packing)
+    try:
+        graph = _graph(w, shape)
+    finally:
+        w.close()
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.save(model, path)
+
+
+def _graph(w: _Writer, s: Shape) -> onnx.GraphProto:
+    half, integers = TensorProto.FLOAT16, TensorProto.INT64
+    one = w.constant("one", np.array([1], np.int64))
+    total = w.node("ReduceSum", "attention_mask", one, keepdims=0)
+    last_key = w.node("Cast", w.node("Sub", total, one), to=TensorProto.INT32)
+    length = w.node("Gather", w.node("Shape", "attention_mask"), one, axis=0)
+    length = w.node("Squeeze", w.node("Cast", length, to=TensorProto.INT32))
+    angles = np.outer(np.arange(s.positions), 5e5 ** (-np.arange(0, s.size, 2) / s.size))
+    rotations = [w.constant(n, f(angles).astype(np.float16)) for n, f in _ANGLES.items()]
+    embedding = w.floats("embed_tokens", (s.vocabulary, s.hidden), 1.0)
+    x = w.node("Gather", embedding, "input_ids")
+    skip, hidden = "", x
+    for i in range(s.layers):
+        x, skip = _normalized(w, hidden, skip, f"layers.{i}.input_layernorm", s.hidden)
+        wide = (s.heads + 2 * s.groups) * s.size
+        qkv = w.product(x, f"layers.{i}.qkv_proj", s.hidden, wide)
+        pasts = [f"past_key_values.{i}.{kind}" for kind in _KINDS]
+        presents = [f"present.{i}.{kind}" for kind in _KINDS]
+        attended = w.node(
+            "GroupQueryAttention",
+            *(qkv, "", "", *pasts, last_key, length, *rotations),
+            outputs=[f"layers.{i}.attention", *presents],
+            num_heads=s.heads,
+            kv_num_heads=s.groups,
+            do_rotary=1,
+            scale=s.size**-0.5,
+        )
+        hidden = w.product(attended, f"layers.{i}.o_proj", s.hidden, s.hidden)
+        x, skip = _normalized(w, hidden, skip, f"layers.{i}.post_attention_layernorm", s.hidden)
+        gate = w.product(x, f"layers.{i}.gate_proj", s.hidden, s.inner)
+        up = w.product(x, f"layers.{i}.up_proj", s.hidden, s.inner)
+        gate = w.node("Mul", gate, w.node("Sigmoid", gate))
+        hidden = w.product(w.node("Mul", gate, up), f"layers.{i}.down_proj", s.inner, s.hidden)
+    x, _ = _normalized(w, hidden, skip, "norm", s.hidden)
+    if w.packing.bits != 16:
+        w.packing = Packing()  # the head stays as it is
+    w.product(x, "lm_head", s.hidden, s.vocabulary, outputs=["logits"])
+    info = helper.make_tensor_value_info
+    inputs = [
+        info("input_ids", integers, ["batch_size", "sequence_length"]),
+        info("attention_mask", integers, ["batch_size", "total_sequence_length"]),
+    ]
+    outputs = [info("logits", half, ["batch_size", "sequence_length", s.vocabulary])]
+    for side, length, infos in (
+        ("past_key_values", "past_sequence_length", inputs),
+        ("present", "total_sequence_length", outputs),
+    ):
+        dims = ["batch_size", s.groups, length, s.size]
+        names = (f"{side}.{i}.{kind}" for i in range(s.layers) for kind in _KINDS)
+        infos += [info(name, half, dims) for name in names]
+    return helper.make_graph(w.nodes, "decoder", inputs, outputs, w.weights)
+
+
+_KINDS = ("key", "value")
+_ANGLES = {"cos_cache": np.cos, "sin_cache": np.sin}
+
+
+def _normalized(w: _Writer, x: str, skip: str, name: str, size: int) -> tuple[str, str]:
+    """Add a layer's result to what was before, and normalize; return both."""
+    scale = w.constant(f"{name}.weight", np.ones(size, np.float16))
+    if not skip:
+        return w.node(
+            "SimplifiedLayerNormalization", x, scale, epsilon=1e-5, axis=-1, stash_type=1
+        ), x
+    outputs = [f"{name}.y", "", "", f"{name}.sum"]
+    w.node("SkipSimplifiedLayerNormalization", skip, x, scale, outputs=outputs, epsilon=1e-5)
+    return outputs[0], outputs[3]
