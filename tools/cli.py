@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from .. import __version__
-from .commands import files, machine, measuring, running, tuning
+from .commands import files, generating, machine, measuring, running, tuning
 from .commands.data_dir import with_data_dir
 from .commands.freezing import with_frozen_inputs
 from .commands.operators import with_operators
@@ -123,6 +123,7 @@ COMMANDS = (
     running.run,
     running.compare,
     running.bisect,
+    generating.generate,
     files.export,
     files.simplify,
     files.extract,

@@ -155,6 +155,24 @@ def test_idle_plans_go_before_a_run_is_refused() -> None:
             assert model(np.ones(size, np.float32))[0].size == size
 
 
+@pytest.mark.parametrize("results", ["y", "y, z"])
+def test_no_plan_goes_for_what_can_never_fit(results: str) -> None:
+    """`y`, or `y` and `z` together, are the square of where the 1 is: too large at the end."""
+    text = f"""g (float[n] x) => ({results}) {{
+        i = NonZero (x)  zero = Constant <value_ints = [0]> ()  p = Squeeze (i, zero)
+        s = Concat <axis = 0> (p, p)  y = ConstantOfShape (s)
+        z = ConstantOfShape <value = int32 {{1}}> (s) }}"""
+    end = 600 if results == "y" else 400
+    with loaded(text, max_bytes=1 << 20) as model:
+        for n in (10, 11, 12):
+            model(np.eye(1, n, 3, np.float32)[0])
+        idle = {*model._lookup.shelves.idle}
+        with pytest.raises(tercet.LimitError, match="are over the limit"):
+            model(np.eye(1, 1000, end, np.float32)[0])
+        assert len(idle) == 3
+        assert idle <= {*model._lookup.shelves.idle}
+
+
 def test_values_that_nobody_reads_any_more_do_not_count() -> None:
     """Each NonZero is a node that runs by itself and gives 32 KiB."""
     chain = "".join(f"i{k} = NonZero (x{k}) x{k + 1} = Squeeze (i{k}) " for k in range(40))

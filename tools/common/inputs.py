@@ -108,9 +108,9 @@ class Inputs:
 
 #: What Python's callers give as inputs: arrays by name or by position, an .npz file or a folder
 #: of ONNX test data, what the command line's options say, or nothing.
-Given = Mapping[str, Any] | Sequence[Any] | Array | str | os.PathLike[str] | Wanted | None
+Given = Mapping[str, Any] | Sequence[Any] | Array | str | os.PathLike[str] | Wanted | Inputs | None
 #: What `asked` makes of it: arrays by name or by position, or where they come from.
-Asked = Mapping[str, Any] | Sequence[Any] | Array | Wanted
+Asked = Mapping[str, Any] | Sequence[Any] | Array | Wanted | Inputs
 
 
 def asked(given: Given, seed: int = 0, shapes: Shapes = (), dims: Dims = ()) -> Asked:
@@ -149,6 +149,8 @@ def given_inputs(infos: Infos, given: Asked) -> Inputs:
     """
     if isinstance(given, Wanted):
         return make_inputs(infos, given)
+    if isinstance(given, Inputs):
+        return replace(given, arrays=values_of(infos, given.arrays))
     arrays = values_of(infos, given)
     return Inputs(arrays, dict.fromkeys(arrays, "given"))
 

@@ -174,6 +174,7 @@ def _silent_backends() -> tuple[Availability, ...]:
 def _packages(extra: str) -> tuple[Callable[[], Check], ...]:
     gpu = partial(_package, remedy=extra, purpose="the cuda and cudnn backends")
     ort, image = "pip install onnxruntime", "pip install 'tercet[image]'"
+    generate = partial(_package, remedy="pip install 'tercet[generate]'")
     return (
         _python,
         _tercet,
@@ -182,6 +183,8 @@ def _packages(extra: str) -> tuple[Callable[[], Check], ...]:
         partial(_package, "ml-dtypes"),
         partial(_package, "onnxruntime", remedy=ort, purpose="comparing with onnxruntime"),
         partial(_package, "Pillow", remedy=image, purpose="pictures as inputs"),
+        partial(generate, "tokenizers", purpose="texts for tercet generate"),
+        partial(generate, "jinja2", purpose="chat templates"),
         partial(gpu, "cuda-core"),
         partial(gpu, "cuda-bindings"),
     )

@@ -131,7 +131,7 @@ class _NobodyAlone(Nobody):
     """Likewise, for nodes on values that no plan can hold."""
 
     def evaluate(
-        self, node: Node, values: Sequence[HostValue], weights: Weights, limit: int
+        self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
         """Refuse."""
         raise UnsupportedError(f"nobody runs '{node.name}'")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ...runtime.control.program import Program
-from ...runtime.plan.backend import Stream
+from ...runtime.plan.backend import Device, Run
 from ...runtime.plan.host import HOST
+from ...runtime.plan.layout import Row, Slot
 from ...runtime.plan.streams import is_capturable, stretches
 from ...runtime.session.model import Model
 from ..common.measure import Timing
@@ -20,8 +22,9 @@ WARM_UP = 5
 def device_times(model: Model, program: Program, runs: int = 200) -> Timing | None:
     """Return times of a program's rows on its CUDA device, on what its last run has left there.
 
-    They are recorded as one graph, which is replayed between two events; what was fed is copied to
-    the device again before each replay, outside the events.
+    They are recorded as graphs, which are replayed between events; what was fed is copied to the
+    device again before each replay, outside the events. That is one graph, unless an input comes to
+    where rows before it have something else.
 
     Args:
         model: whose program it is.
@@ -39,21 +42,58 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
         return None
     device: CudaDevice = own  # type: ignore[assignment]  # only CUDA's has events
     (plan,) = program.plans
-    parts = [plan.together(stretch, copies=False) for stretch in stretches(plan.rows)]
-
-    def run_all(stream: Stream) -> None:
-        for part in parts:
-            part(stream)
-
-    replay: Any = device.record(run_all)
+    pieces = [
+        (copies, device.record(plan.together(part, copies=False)))
+        for stretch in stretches(plan.rows)
+        for copies, part in _pieces(plan.rows, stretch, own)
+    ]
     stream = device.stream()
 
     def replay_once() -> float:
-        for row in program.rows:
-            if row.kind == "copy" and row.outputs[0].device is own and row.run is not None:
-                row.run(stream)
-        return device.time(replay, stream)
+        total = 0.0
+        for copies, graph in pieces:
+            for copy in copies:
+                copy(stream)
+            total += device.time(graph, stream)
+        return total
 
     for _ in range(WARM_UP):
         replay_once()
     return Timing(tuple(replay_once() for _ in range(runs)))
+
+
+def _pieces(
+    rows: Sequence[Row], stretch: range, own: Device
+) -> Iterator[tuple[tuple[Run, ...], range]]:
+    """Yield parts of a stretch, each with the copies of inputs that may come before all of it.
+
+    A part ends where an input comes to bytes that its rows have touched; rows of several lanes
+    stay together.
+    """
+    together = any(rows[number].lane for number in stretch)
+    begin, copies = stretch.start, list[Run]()
+    touched = list[tuple[int, int]]()
+    for number in stretch:
+        row = rows[number]
+        comes = row.kind == "copy" and row.outputs[0].device is own and row.run is not None
+        places = [place for slot in row.outputs if (place := _place(slot)) is not None]
+        if comes and not together and any(_meet(a, b) for a in places for b in touched):
+            yield tuple(copies), range(begin, number)
+            begin, copies, touched = number, [], []
+        if comes and row.run is not None:
+            copies.append(row.run)
+        touched += places
+        touched += [place for slot in row.inputs if (place := _place(slot)) is not None]
+    yield tuple(copies), range(begin, stretch.stop)
+
+
+def _place(slot: Slot) -> tuple[int, int] | None:
+    """Return where a tensor begins and ends in the arena; None on the host, or in other memory."""
+    block = slot.root.block
+    if slot.device is HOST or block is None:
+        return None
+    return block.offset, block.offset + block.nbytes
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]

@@ -272,10 +272,10 @@ class _WatchedInterpreter(_Watched):
         self._note = note
 
     def evaluate(
-        self, node: Node, values: Sequence[HostValue], weights: Weights, limit: int
+        self, node: Node, values: Sequence[HostValue], weights: Weights
     ) -> Sequence[HostValue]:
         begin = perf_counter()
-        found = self._interpreter.evaluate(node, values, weights, limit)
+        found = self._interpreter.evaluate(node, values, weights)
         end = perf_counter()
         self._note(node, begin, end, (_nbytes(values), _nbytes(found)))
         return found

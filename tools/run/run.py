@@ -31,7 +31,7 @@ from ..common.console import (
     value_text,
 )
 from ..common.deadline import time_limit
-from ..common.inputs import Inputs, Wanted, make_inputs
+from ..common.inputs import Inputs, Wanted, given_inputs
 from ..common.measure import Repeat, Timing, interleave, timed
 from ..common.nested import flat, type_text
 
@@ -156,7 +156,7 @@ class Run:
 def run_model(
     file: Path,
     backend: str,
-    wanted: Wanted,
+    wanted: Wanted | Inputs,
     outputs: Sequence[str] = (),
     *,
     repeat: Repeat | None = None,
@@ -188,7 +188,7 @@ def run_model(
         start = perf_counter()
         model = stack.enter_context(load(file, backend, **options))
         loaded = perf_counter() - start
-        inputs = make_inputs(model.inputs, wanted)
+        inputs = given_inputs(model.inputs, wanted)
         tell("first run")
         announce_compiling(model, say)
         found: dict[str, HostValue] = {}

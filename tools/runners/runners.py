@@ -25,6 +25,7 @@ from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, 
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.freeze import frozen_around
 from ..common.console import counted
+from ..common.onnxruntime_errors import onnxruntime_errors
 from ..common.threads import usable_cpus
 from .saved import is_saved
 
@@ -148,21 +149,11 @@ class _OnnxRuntime:
     def __init__(self, source: Loadable, outputs: Sequence[str]) -> None:
         try:
             ort: Any = import_module("onnxruntime")
-            state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+            self._failures = onnxruntime_errors()
         except ImportError as error:
             raise BackendUnavailable(
                 ONNXRUNTIME, f"it cannot be imported ({error})", "pip install onnxruntime"
             ) from error
-        self._failures = (
-            state.Fail,
-            state.EPFail,
-            state.InvalidArgument,
-            state.InvalidGraph,
-            state.InvalidProtobuf,
-            state.NotImplemented,
-            state.RuntimeException,
-            RuntimeError,
-        )
         threads = blas.threads() or usable_cpus()
         options = ort.SessionOptions()
         options.log_severity_level = 4

@@ -12,7 +12,7 @@ move even there is not rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from math import sqrt
 from typing import Any
 
@@ -103,6 +103,13 @@ def _stays_float(node: Node) -> bool:
     return isinstance(type_, TensorType) and type_.dtype in _NAMES
 
 
+@lru_cache(maxsize=4)
+def _drawn(seed: int) -> tuple[Array, Any]:
+    """Return a table of noise, and the state of the generator that drew it."""
+    generator = np.random.default_rng(seed)
+    return generator.uniform(-1, 1, _PRIME), generator.bit_generator.state
+
+
 class _Noise:
     """Random numbers between -1 and 1, as many as one wants at next to no cost.
 
@@ -111,15 +118,19 @@ class _Noise:
     """
 
     def __init__(self, seed: int) -> None:
-        self._generator = np.random.default_rng(seed // 2)
-        self._table = self._generator.uniform(-1, 1, _PRIME) * (-1 if seed % 2 else 1)
+        table, state = _drawn(seed // 2)
+        self._generator = np.random.default_rng()
+        self._generator.bit_generator.state = state
+        self._table, self._sign = table, -1.0 if seed % 2 else 1.0
 
     def __call__(self, shape: tuple[int, ...]) -> Array:
         size = int(np.prod(shape))
         start = int(self._generator.integers(_PRIME))
         if start + size <= _PRIME:
-            return self._table[start : start + size].reshape(shape)
-        return np.resize(np.roll(self._table, -start), size).reshape(shape)
+            found = self._table[start : start + size]
+        else:
+            found = np.resize(np.roll(self._table, -start), size)
+        return (self._sign * found).reshape(shape)
 
 
 def moved(

@@ -2,19 +2,22 @@
 
 ``python -m tercet.tools.workshop.reliability`` measures every row that this machine can, or those
 of ``--only``; rows that were measured before stay. Most rows are tests that `make test` runs too:
-their figure is the number of tests that passed.
+their figure is the number of tests that passed. R25 wants ``--models``, a folder of models with
+inputs (``NAME/model.onnx``, ``NAME/inputs.npz``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..common.console import open_console
@@ -25,6 +28,7 @@ from . import reliability_measures as measures
 #: What is found, and whether that is enough; None where this machine cannot tell.
 Found = tuple[str, bool | None]
 SOAK_SECONDS = 60.0
+MODELS: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,28 @@ def _conformance() -> Found:
     return f"{score['passed']} of {score['cases']} cases", found["ok"]
 
 
+def _half() -> Found:
+    if MODELS is None:
+        return "needs a folder of models", None
+    return measures.half(MODELS)
+
+
+def _lies() -> Found:
+    """Return what became of every case of ONNX's with every input of every other dtype."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "counts.json")
+        told = os.environ | {"TERCET_SAMPLES": "1000", "TERCET_COUNTS": str(file)}
+        command = [sys.executable, *["-m", "pytest", "-q", "-p", "no:cacheprovider"], _LIES]
+        subprocess.run(command, cwd=ROOT, env=told, capture_output=True, check=False)
+        counts = json.loads(file.read_text(encoding="utf-8"))
+    said = ", ".join(f"{counts.get(what, 0):,} {what}" for what in LIES)
+    wrong = sum(count for what, count in counts.items() if what not in LIES[:2])
+    return f"{sum(counts.values()):,} inputs: {said}", not wrong
+
+
+#: What becomes of an input of another dtype, as `_LIES` counts it; the first two are right.
+LIES = ("computed", "refused", "untyped", "forbidden")
+_LIES = "tests/spec/test_dtype_lies.py"
 _FUZZ = "python -m tercet.tools.workshop.fuzz --mutants 40000 --seed 14 --output docs/results"
 ROWS = (
     ReliabilityRow("R01", "damaged bytes of models", lambda: _fuzz(True), _FUZZ),
@@ -143,19 +169,25 @@ ROWS = (
           "tests/ops/test_elementwise.py"),
     suite("R24", "the corpus of the harness that follows coverage", "tests/fuzz",
           note="docs/fuzzing.md says how long ones are run"),
+    ReliabilityRow("R25", "float16 where float32 is finite", _half,
+                   "python -m tercet.tools.workshop.reliability --only R25 --models FOLDER",
+                   "how exact it is: docs/results/half_precision.md"),
+    ReliabilityRow("R26", "inputs whose dtype is declared to be another", _lies,
+                   f"TERCET_SAMPLES=1000 python -m pytest {_LIES}"),
 )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure rows and write the table; return 1 if one of those measured is not passed."""
-    global SOAK_SECONDS
+    global SOAK_SECONDS, MODELS
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="rows with commas between")
     parser.add_argument("--soak", type=float, default=SOAK_SECONDS, help="seconds of R20")
+    parser.add_argument("--models", type=Path, help="folder of models, for R25")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results")
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     given = parser.parse_args(arguments)
-    SOAK_SECONDS = given.soak
+    SOAK_SECONDS, MODELS = given.soak, given.models
     names = [name for name in given.only.split(",") if name] or [row.name for row in ROWS]
     about = environment(("numpy", "onnx"), given.commit)
     found = _earlier(given.output / "reliability.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,8 @@ from time import monotonic
 import numpy as np
 
 from ... import load
+from ...runtime.errors import PrecisionWarning
+from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.types import Array
 from ...runtime.session.model import Model
 from ..demo.demo import DEMO
@@ -62,6 +65,38 @@ def threads() -> Found:
         with ThreadPoolExecutor(THREADS) as pool:
             wrong = sum(pool.map(work, range(THREADS)))
     return f"{THREADS} threads x {RUNS_A_THREAD} runs, {wrong} unlike serial ones", not wrong
+
+
+def half(folder: Path) -> Found:
+    """Run every model of a folder in float32 and in float16, on all inputs that it has."""
+    sets, elements, lost, told = 0, 0, 0, 0
+    names: set[str] = set()
+    for file in sorted(folder.glob("*/model.onnx")):
+        for stored in sorted(file.parent.glob("*inputs.npz")):
+            feeds = dict(np.load(stored))
+            with load(file) as model:
+                wide = model.run(feeds)
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always", PrecisionWarning)
+                with load(file, precision="float16") as model:
+                    narrow = model.run(feeds)
+            sets += 1
+            told += any(issubclass(each.category, PrecisionWarning) for each in seen)
+            names.add(file.parent.name)
+            for name, right in wide.items():
+                if isinstance(right, np.ndarray) and right.dtype in FLOATS:
+                    elements += right.size
+                    lost += _lost(right, np.asarray(narrow[name]))
+    said = f"{len(names)} models, {sets} sets of inputs, {elements:,} numbers: {lost} are NaN or "
+    return f"{said}infinite where float32 is finite; {told} warnings (numpy)", not lost and sets > 0
+
+
+def _lost(right: Array, found: Array) -> int:
+    """Return how many numbers are not finite and should be; all of another shape."""
+    if right.shape != found.shape:
+        return right.size
+    finite = [np.isfinite(x.astype(np.float64)) for x in (right, found)]
+    return int((finite[0] & ~finite[1]).sum())
 
 
 def leaks() -> Found:

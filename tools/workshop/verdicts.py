@@ -4,16 +4,21 @@ r"""Proof that the verdict cannot be fooled, and raises no false alarm: `verdict
     python -m tercet.tools.workshop.verdicts FOLDER mnist-8-cntk light_resnet50 \\
         --output docs/results
     python -m tercet.tools.workshop.verdicts FOLDER --jobs 2 --seconds 1800 --output docs/results
+    python -m tercet.tools.workshop.verdicts FOLDER mscn-128d --precision float16 tf32 bfloat16
 
 Each model of FOLDER (``NAME/model.onnx`` with ``inputs.npz``, as for `model_table`) and each light
 model runs on honest runtimes: numpy with and without passes, on one thread, with other algorithms
-for convolutions, and onnxruntime at three levels of optimisation. They are held against numpy: what
-is not ``ok`` there is a false alarm if it is a mismatch, and counted if it is inconclusive. Then
-`planted` makes wrong outputs of right ones. One that is called ``ok`` is a false accept, unless it
-is no error: then its distance from float64, element for element, is within twice that of the honest
-runtimes. That is decided by their distances alone, not by the rule that is put to the test. Where
-they agree with each other more than their arithmetic promises, runs in float64 that are moved about
-as far as float32 rounds stand beside them; what only these explain is listed.
+for convolutions, and onnxruntime at three levels of optimisation. In half precision they are numpy
+in it, with other passes too, and onnxruntime in float32; in tf32 they are numpy with factors of its
+11 bits. They are held against numpy in float32: what is not ``ok`` there is a false alarm if it is
+a mismatch, and counted if it is inconclusive. Then `planted` makes wrong outputs of right ones. One
+that is called ``ok`` is a false accept, unless it is no error: then its distance from float64,
+element for element, is within twice that of the honest runtimes. That is decided by their distances
+alone, not by the rule that is put to the test. Where they agree with each other more than their
+arithmetic promises, runs in float64 that are moved about as far as float32 rounds stand beside
+them; what only these explain is listed. Half precision and tf32 tell nothing finer than their last
+bits: there an error moves an element by 1 % of the scale, and what is less and called ``ok`` is
+listed as well.
 """
 
 from __future__ import annotations
@@ -24,39 +29,37 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from functools import partial
-from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 
 from ...api import Loadable, load
-from ...backends.numpy.numerics import blas
 from ...runtime.errors import InputError, TercetError
 from ...runtime.ir.types import Array
+from ...runtime.options import Precision
 from ..common.arrays import read_archive
 from ..common.deadline import time_limit
 from ..common.environment import environment
-from ..common.nested import flat
 from ..common.results import VARYING, earlier, to_json, write
-from ..common.threads import use_threads
 from ..verdict.error_bounds import COUNTS, Judge
 from ..verdict.rounding import slices
 from ..verdict.shaken import FAIR
+from .honest import BASE, Arrays, honest, other_outputs
 from .light_models import NAMES, light_inputs, light_model
 from .planted import planted
 from .verdicts_page import Key, Proof, markdown, row
 
-Arrays = Mapping[str, Array]
 _SETS = ("inputs", "real_inputs")
+#: What is an error where arithmetic is coarser than float32, with room for its own rounding.
+_ERROR = 0.01 * 0.99
 _LIGHT = "light_"
-_LEVELS = {"plain": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
 
 
-def prove(name: str, inputs: str, source: Loadable, feeds: Arrays) -> Proof:
+def prove(
+    name: str, inputs: str, source: Loadable, feeds: Arrays, precision: Precision = "float32"
+) -> Proof:
     """Judge honest and wrong outputs of a model.
 
     Args:
@@ -64,16 +67,17 @@ def prove(name: str, inputs: str, source: Loadable, feeds: Arrays) -> Proof:
         inputs: likewise.
         source: the model.
         feeds: a value for every input.
+        precision: arithmetic of float32 tensors.
     """
     start = perf_counter()
     failed: list[str] = []
-    runs = dict(_honest(source, feeds, failed))
+    runs = dict(honest(source, feeds, failed, precision))
     reference = runs.pop("numpy")
     with load(source, stop_at=0) as model:
-        judge = Judge(model.imported, feeds)
+        judge = Judge(model.imported, feeds, precision)
         found = Proof(name, inputs, failed=failed)
         counts = {"honest": 0, "planted": 0, "mismatch": 0}
-        others = _others(source, feeds)
+        others = other_outputs(source, feeds)
         if not judge.exact:
             failed.append("float64: the model does not run in it")
         for output, right in reference.items():
@@ -86,7 +90,7 @@ def prove(name: str, inputs: str, source: Loadable, feeds: Arrays) -> Proof:
                     lists.get(result.verdict, found.alarms).append(
                         f"{output} of {who}: {result.reason}"
                     )
-            base = near.get("onnxruntime all", right)
+            base = near.get(BASE[precision], right)
             if base.shape != right.shape or base.dtype != right.dtype:
                 base = right
             fair = partial(judge.samples, output, FAIR, COUNTS[-1])
@@ -103,12 +107,15 @@ def prove(name: str, inputs: str, source: Loadable, feeds: Arrays) -> Proof:
                     found.inconclusive.append(text)
                 else:
                     text = f"{text}, by {result.max_abs:.1e} of {result.scale:.1e}"
-                    is_noise = truth.is_noise(wrong)
-                    (found.noise if is_noise else found.accepted).append(text)
+                    if precision != "float32" and _share(base, wrong) < _ERROR:
+                        found.small.append(text)
+                    else:
+                        (found.noise if truth.is_noise(wrong) else found.accepted).append(text)
     return Proof(
         **{**{f: getattr(found, f) for f in _LISTS}, **counts},
         model=name,
         inputs=inputs,
+        precision=precision,
         seconds=perf_counter() - start,
     )
 
@@ -119,6 +126,7 @@ _LISTS = (
     "inconclusive",
     "unchanged",
     "noise",
+    "small",
     "accepted",
     "failed",
 )
@@ -179,61 +187,18 @@ class Truth:
         return 2 * np.maximum(np.maximum(near, usual), units)
 
 
+def _share(right: Array, wrong: Array) -> float:
+    """Return the greatest change of an element by the greatest magnitude; 1 for what counts."""
+    if right.dtype.kind in "biuSO" or right.shape != wrong.shape:
+        return 1.0
+    wide = right.astype(np.float64)
+    scale = float(np.abs(np.nan_to_num(wide)).max(initial=0.0))
+    return float(_apart(wrong, wide).max(initial=0.0)) / scale if scale else 1.0
+
+
 def _apart(data: Array, exact: Array) -> Array:
     away = np.abs(np.subtract(data, exact, dtype=np.float64))
     return np.where(np.isfinite(away) | ~np.isfinite(exact), np.nan_to_num(away), np.inf)
-
-
-# ── runtimes ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _honest(source: Loadable, feeds: Arrays, failed: list[str]) -> Iterator[tuple[str, Arrays]]:
-    """Yield what honest runtimes compute; the first one is the reference."""
-    runs: dict[str, Callable[[], Arrays]] = {
-        "numpy": partial(_numpy, source, feeds),
-        "numpy without passes": partial(_numpy, source, feeds, stop_at=0),
-        "numpy with direct convolutions": partial(_numpy, source, feeds, conv="direct"),
-        "numpy on one thread": partial(_numpy, source, feeds, threads=1),
-    }
-    for level, constant in _LEVELS.items():
-        runs[f"onnxruntime {level}"] = partial(_onnxruntime, source, feeds, constant)
-    for name, run in runs.items():
-        try:
-            yield name, run()
-        except Exception as error:  # onnxruntime raises classes of its own for what it lacks
-            if name == "numpy" or isinstance(error, TercetError):
-                raise
-            failed.append(f"{name}: {str(error).splitlines()[0]}")
-
-
-def _numpy(source: Loadable, feeds: Arrays, threads: int | None = None, **options: Any) -> Arrays:
-    usable = threads if blas.threads() is not None else None
-    with use_threads(usable), load(source, **options) as model:
-        return flat(model.run(feeds))
-
-
-def _onnxruntime(source: Loadable, feeds: Arrays, level: str) -> Arrays:
-    ort = import_module("onnxruntime")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    model = source.SerializeToString() if isinstance(source, ModelProto) else str(source)
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return flat(dict(zip(names, session.run(None, dict(feeds)), strict=True)))
-
-
-def _others(source: Loadable, feeds: Arrays) -> Arrays:
-    """Return the outputs of another input: the same numbers in another order."""
-    rng = np.random.default_rng(5)
-    shuffled = {
-        name: rng.permutation(data.ravel()).reshape(data.shape) if data.size > 1 else data
-        for name, data in feeds.items()
-    }
-    try:
-        return _numpy(source, shuffled)
-    except TercetError:
-        return {}
 
 
 # ── which models ─────────────────────────────────────────────────────────────────────────────────
@@ -248,20 +213,21 @@ def cases(folder: Path | None) -> list[Key]:
         for inputs in _SETS
         if (Path(folder or "") / name / f"{inputs}.npz").exists()
     ]
-    return [*own, *((f"{_LIGHT}{name}", "normal") for name in NAMES)]
+    every = [*own, *((f"{_LIGHT}{name}", "normal") for name in NAMES)]
+    return [(*each, precision) for precision in BASE for each in every]
 
 
-def _chosen(known: Sequence[Key], names: Sequence[str]) -> list[Key]:
-    """Return those of some models; all where none is named."""
-    unknown = set(names) - {name for name, _ in known}
+def _chosen(known: Sequence[Key], names: Sequence[str], precisions: Sequence[str]) -> list[Key]:
+    """Return those of some models, all where none is named, in some arithmetic."""
+    unknown = set(names) - {name for name, *_ in known}
     if unknown:
         raise InputError(f"no model is called {', '.join(sorted(unknown))}")
-    return [key for key in known if not names or key[0] in names]
+    return [key for key in known if (not names or key[0] in names) and key[2] in precisions]
 
 
 def _prove_until(folder: Path | None, key: Key, end: float | None) -> Proof | None:
     """Prove one; return None where the time is up before it is done."""
-    name, inputs = key
+    name, inputs, precision = key
     left = None if end is None else end - time()
     if left is not None and left <= 0:
         return None
@@ -269,10 +235,11 @@ def _prove_until(folder: Path | None, key: Key, end: float | None) -> Proof | No
     with time_limit(left):
         if name.startswith(_LIGHT):
             proto = light_model(name.removeprefix(_LIGHT))
-            proof = prove(name, inputs, proto, light_inputs(proto))
+            proof = prove(name, inputs, proto, light_inputs(proto), precision)
         else:
             file = Path(folder or "") / name / "model.onnx"
-            proof = prove(name, inputs, file, read_archive(file.with_name(f"{inputs}.npz")))
+            feeds = read_archive(file.with_name(f"{inputs}.npz"))
+            proof = prove(name, inputs, file, feeds, precision)
     return proof
 
 
@@ -300,6 +267,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="all where none is named")
+    parser.add_argument(
+        "--precision", nargs="+", choices=BASE, default=["float32"], help="float32 by default"
+    )
     parser.add_argument("--commit", default="", help="what to record where there is no git")
     parser.add_argument("--output", type=Path, help="folder for a Markdown page and JSON")
     parser.add_argument("--jobs", type=int, default=1, help="processes; %(default)s by default")
@@ -317,13 +287,15 @@ def main() -> int:
     if given.output:
         file = given.output / "verdicts.json"
         # Each row says which commit it is of.
-        old = earlier(file, about, lambda entry: Proof(**entry), varying={*VARYING, "tercet"})
-        found = {(proof.model, proof.inputs): proof for proof in old}
+        old = earlier(
+            file, about, lambda entry: Proof(**entry), varying={*VARYING, "system", "tercet"}
+        )
+        found = {proof.key: proof for proof in old}
     try:
-        chosen = _chosen(known, given.models)
+        chosen = _chosen(known, given.models, given.precision)
         for proof in _proofs(given.folder, chosen, max(1, given.jobs), end):
             proof = replace(proof, tercet=about["tercet"])
-            found[proof.model, proof.inputs] = proof
+            found[proof.key] = proof
             print(*row(proof), f"{proof.seconds:.0f} s", sep="  ", flush=True)
             for text in (*proof.accepted, *proof.alarms, *proof.honest_inconclusive):
                 print("   ", text, flush=True)
@@ -332,9 +304,9 @@ def main() -> int:
     except TercetError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    for name, inputs in chosen:
-        if (name, inputs) not in found:
-            print(f"{name}  {inputs}  not run: time")
+    for key in chosen:
+        if key not in found:
+            print(*key, "not run: time", sep="  ")
     if given.output:
         _write(given.output, about, known, chosen, found)
     return 1 if any(proof.accepted or proof.alarms for proof in found.values()) else 0
@@ -354,9 +326,9 @@ def _write(
         "not asked for": [key for key in known if key not in found and key not in chosen],
     }
     left = [
-        {"model": name, "inputs": inputs, "reason": reason}
+        {"model": name, "inputs": inputs, "precision": precision, "reason": reason}
         for reason, keys in missing.items()
-        for name, inputs in keys
+        for name, inputs, precision in keys
     ]
     data = to_json(about, results=[asdict(proof) for proof in proofs], not_run=left)
     write(folder, {"verdicts.json": data, "verdicts.md": markdown(proofs, about, missing)})

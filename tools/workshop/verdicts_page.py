@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: A model and the name of the inputs that it gets.
-Key = tuple[str, str]
+from ...runtime.options import Precision
+
+#: A model, the name of the inputs that it gets, and the arithmetic of float32 tensors.
+Key = tuple[str, str, Precision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,10 @@ class Proof:
         inconclusive: those that were.
         unchanged: those that are no error: nothing but rounding changed.
         noise: those of them that are within the noise of float32, though not of honest runs.
+        small: errors of less than 1 % of the scale that were called ok in coarse arithmetic.
         accepted: errors that were called ok.
         failed: why a runtime took no part.
+        precision: arithmetic of float32 tensors.
         tercet: which version and commit this is of.
     """
 
@@ -41,14 +45,22 @@ class Proof:
     inconclusive: list[str] = field(default_factory=list[str])
     unchanged: list[str] = field(default_factory=list[str])
     noise: list[str] = field(default_factory=list[str])
+    small: list[str] = field(default_factory=list[str])
     accepted: list[str] = field(default_factory=list[str])
     failed: list[str] = field(default_factory=list[str])
+    precision: Precision = "float32"
     tercet: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return self.model, self.inputs, self.precision
 
 
 _TITLES = (
     "model",
     "inputs",
+    "arithmetic",
     "honest",
     "inconclusive",
     "false alarms",
@@ -70,10 +82,10 @@ def row(proof: Proof) -> list[str]:
         proof.planted,
         proof.mismatch,
         len(proof.inconclusive),
-        len(proof.unchanged) + len(proof.noise),
+        len(proof.unchanged) + len(proof.noise) + len(proof.small),
         len(proof.accepted),
     )
-    return [proof.model, proof.inputs, *map(str, numbers), proof.tercet]
+    return [*proof.key, *map(str, numbers), proof.tercet]
 
 
 def markdown(
@@ -87,7 +99,7 @@ def markdown(
         missing: what was not, by the reason.
     """
     rows = [row(proof) for proof in proofs]
-    sums = [str(sum(int(each[i]) for each in rows)) for i in range(2, len(_TITLES) - 1)]
+    sums = [str(sum(int(each[i]) for each in rows)) for i in range(3, len(_TITLES) - 1)]
     lines = [
         "# What the verdict says of honest and of wrong outputs",
         "",
@@ -100,7 +112,7 @@ def markdown(
         f"| {' | '.join(_TITLES)} |",
         f"|{'---|' * len(_TITLES)}",
         *(f"| {' | '.join(each)} |" for each in rows),
-        f"| all {len(rows)} | | {' | '.join(sums)} | |",
+        f"| all {len(rows)} | | | {' | '.join(sums)} | |",
     ]
     titles = {
         "accepted": "False accepts",
@@ -108,13 +120,14 @@ def markdown(
         "honest_inconclusive": "Honest pairs that are inconclusive",
         "inconclusive": "Errors that are inconclusive",
         "noise": "No change by the noise of float32 alone",
+        "small": "Errors of less than 1 % of the scale that are ok in half precision or tf32",
         "failed": "Runtimes that took no part",
     }
     for part, title in titles.items():
-        found = [f"{p.model}, {p.inputs}: {text}" for p in proofs for text in getattr(p, part)]
+        found = [f"{', '.join(p.key)}: {text}" for p in proofs for text in getattr(p, part)]
         lines += _section(title, found)
     texts = [
-        f"{reason}: {', '.join(f'{name} ({inputs})' for name, inputs in keys)}"
+        f"{reason}: {', '.join(f'{name} ({inputs}, {how})' for name, inputs, how in keys)}"
         for reason, keys in missing.items()
         if keys
     ]
