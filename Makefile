@@ -23,8 +23,9 @@ help:  ## list these targets
 demo: .venv/core.stamp  ## recognise handwritten digits on every backend this machine has
 	@$(VENV_PYTHON) -m tercet demo
 
+# Tests start some hundred interpreters: what they compile stays in .venv, whatever the shell says.
 test: .venv/dev.stamp  ## run the tests (no GPU needed)
-	$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --max-worker-restart 0 \
+	PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled $(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 8 --max-worker-restart 0 \
 	  --dist loadfile
 
 lint: .venv/dev.stamp style types  ## check style, format and types

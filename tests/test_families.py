@@ -36,12 +36,17 @@ KERNEL_ROOMS = {
     "movement": "move",
     "copies": "move",
     "conditional_nodes": "move",  # counters and flags of control flow
+    "contrib_distance": "ml",
+    "contrib_linalg": "gemm",
+    "ml_linear": "ml",
+    "ml_trees": "ml",
     "loss": "norm",  # sums of logarithms, as softmax has them
     "packed": "gemm",
     "quantize": "elementwise",
     "random": "elementwise",
     "recurrent": "sequence",
     "signal": "sequence",
+    "text": "sequence",
     "training": "sequence",
 }
 #: Kernels of another room than that of the file which launches them, and why.

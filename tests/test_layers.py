@@ -52,11 +52,12 @@ ROOMS: dict[str, dict[str, str]] = {
         "norm": "recipe codegen algorithms",
         "attention": "recipe codegen algorithms gemm",
         "conv": "recipe codegen algorithms gemm",
-        "fusion": "recipe codegen algorithms gemm conv",
+        "fusion": "recipe codegen algorithms gemm conv attention",
         "ops": "recipe codegen algorithms gemm norm attention conv",
         "families": "codegen algorithms gemm conv ops",
         "tuning": "recipe driver algorithms families",
-        "backend": "recipe codegen driver algorithms device gemm conv fusion families tuning",
+        "backend": "recipe codegen driver algorithms device gemm conv attention fusion families"
+        " tuning",
     },
     "backends/numpy": {
         "numerics": "",
@@ -76,6 +77,7 @@ ROOMS: dict[str, dict[str, str]] = {
     "tools": {
         "common": "",
         "demo": "common",
+        "generate": "common",
         "run": "common",
         "report": "common",
         "conformance": "common",
@@ -89,11 +91,11 @@ ROOMS: dict[str, dict[str, str]] = {
         "tune": "common inspect",
         "bench": "common runners verdict export compare profile",
         "bisect": "common runners verdict export compare",
-        "commands": "common demo run report conformance runners verdict export compare inspect "
-        "profile doctor tune bench bisect",
+        "commands": "common demo generate run report conformance runners verdict export compare "
+        "inspect profile doctor tune bench bisect",
         "cli": "common commands",
-        "workshop": "common demo run report conformance runners verdict export compare inspect "
-        "profile doctor tune bench bisect",
+        "workshop": "common demo generate run report conformance runners verdict export compare "
+        "inspect profile doctor tune bench bisect",
     },
 }
 

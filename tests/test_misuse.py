@@ -19,6 +19,7 @@ from tercet.arguments import RULES
 from tercet.runtime.base.arguments import anything
 
 DIGITS = str(Path(tercet.__file__).parent / "demo" / "digits.onnx")
+DECODER = str(Path(__file__).parent / "producers" / "transformers" / "genai_llama_fp32.onnx")
 X = np.zeros((1, 1, 8, 8), np.float32)
 PAIR = ["numpy", "onnx.reference"]
 
@@ -236,6 +237,7 @@ FIRST: dict[str, dict[str, Any]] = {
     "bisect": {"source": DIGITS, "runners": ["numpy"]},
     "compare": {"source": DIGITS, "runners": PAIR, "repeat": 0},
     "compare_layers": {"source": DIGITS, "runners": PAIR},
+    "decode_inputs": {"source": DECODER, "tokens": [3, 4]},
     "diagnose": {"patience": 0.1},
     "export": {"source": DIGITS},
     "extract": {"source": DIGITS},
@@ -253,6 +255,7 @@ FIRST: dict[str, dict[str, Any]] = {
 OWN = {
     "bench": {"batch", "streams", "compare", "schedule", "limits", "old"}
     | {f"assert_{what}" for what in ("p50", "ops", "error", "ratio")},
+    "decode_inputs": {"tokens", "step"},
     "diagnose": {"patience"},
 }
 FUNCTIONS = [

@@ -21,6 +21,7 @@ import tercet
 from tercet.runtime.ir.constraints import float64_for_float32
 from tercet.runtime.ir.dtypes import FLOATS, bfloat16, float16, float32, float64
 
+from ..unsigned import unsigned_at
 from .generate import Array, Dice
 from .rulings import Ruling, ruling
 from .sample import Inputs, Sample, feeds_of, greatest, model_of
@@ -83,7 +84,7 @@ def by_onnxruntime(sample: Sample) -> Found:
     """Return what onnxruntime computes, of half floats as float32 where a bound is given."""
     if sample.opset > NEWEST:
         return Absent(f"knows no opset {sample.opset}")
-    inputs = wider(sample, (float16, bfloat16), float32)
+    inputs = unsigned_at(sample.op, wider(sample, (float16, bfloat16), float32))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4

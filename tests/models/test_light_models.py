@@ -13,7 +13,7 @@ import tercet
 from tercet.tools.verdict.float64_reference import Oracle
 from tercet.tools.workshop.light_models import NAMES, light_inputs, light_model
 
-from .slim import slim_model
+from .slim import WHOLE, slim_model
 
 Feeds = dict[str, np.ndarray]
 
@@ -36,7 +36,8 @@ def test_shipped_outputs(name: str, backend: str, light_models: Path) -> None:
 def light(request: pytest.FixtureRequest) -> tuple[onnx.ModelProto, Feeds, np.ndarray]:
     """A model, its inputs and onnxruntime's logits, once for all backends."""
     ort = pytest.importorskip("onnxruntime")
-    proto = slim_model(request.param)
+    name = request.param
+    proto = light_model(name) if name == WHOLE else slim_model(name)
     feeds = light_inputs(proto)
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, feeds)

@@ -15,6 +15,8 @@ from onnx.reference import ReferenceEvaluator
 
 import tercet
 
+from ..unsigned import unsigned_at
+
 Array = np.ndarray[Any, Any]
 Oracle = Callable[..., Any]
 
@@ -102,6 +104,7 @@ def by_onnxruntime(case: Case, *inputs: Array | None) -> list[Array]:
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    inputs = unsigned_at(case.op, inputs)
     proto = model_of(case, inputs).SerializeToString()
     session = ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds_of(case, inputs))

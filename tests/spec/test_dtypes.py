@@ -18,7 +18,6 @@ from onnx import TensorProto, defs
 
 from tercet.backends.numpy import NumpyBackend
 from tercet.backends.numpy.numerics.convert import convert
-from tercet.runtime.base.host_memory import memory
 from tercet.runtime.errors import TercetError
 from tercet.runtime.ir.dtypes import (
     BY_ONNX,
@@ -139,7 +138,7 @@ def run(sample: Sample, which: list[int], *dtypes: DType) -> Sequence[Any] | str
     values = [None if x is None else graph.add_input(f"x{i}", None) for i, x in enumerate(inputs)]
     node = graph.insert(op, values, sample.count)
     try:
-        return NumpyBackend().evaluate(node, inputs, WeightStore(HOST), memory())
+        return NumpyBackend().evaluate(node, inputs, WeightStore(HOST))
     except (TercetError, ArithmeticError, IndexError, ValueError) as error:
         return f"not taken: {error}"
 
