@@ -78,8 +78,8 @@ class Options:
         max_plans: plans that a model keeps, one per set of input shapes.
         device: number of the GPU, among those that CUDA shows; the host has 0 alone.
         check_each: wait after every step, so that a fault names its node.
-        lanes: rows of a plan that may run side by side on a device, where they leave some of it
-            idle; 1 for one after the other.
+        streams: greatest number of streams of a device on which the rows of a plan run concurrently
+            where one alone does not fill it; 1 for one after the other.
         control: who decides on If, Loop and Scan: ``device`` for the device, in the middle of its
             recorded work, where it can and the bodies are work for it alone; ``host``.
         cache: folder for compiled kernels and measured choices, a path or its text.
@@ -112,7 +112,7 @@ class Options:
     max_plans: int = 8
     device: int = 0
     check_each: bool = False
-    lanes: int = 4
+    streams: int = 4
     control: Control = "device"
     cache: Path = field(default_factory=default_cache)
     conv: str | None = None
@@ -220,7 +220,7 @@ OPTION_RULES: Mapping[str, Rule] = {
     "max_plans": arguments.whole(1),
     "device": arguments.whole(0),
     "check_each": arguments.flag,
-    "lanes": arguments.whole(1),
+    "streams": arguments.whole(1),
     "control": arguments.one_of(*get_args(Control)),
     "cache": arguments.path,
     "conv": arguments.optional(_algorithms),

@@ -172,7 +172,7 @@ def to_device(
         lent = gpu.exchange.take(array, work)
     except InputError as error:
         raise InputError(f"the array {error}") from error
-    if lent.view.format is not Format.PLAIN:
+    if lent.view.format is not Format.CONTIGUOUS:
         raise InputError(
             f"the array of shape {list(lent.type.dims)} has its channels last; give it in C order"
         )

@@ -166,6 +166,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "freeze_input": ("freeze",),
     "freeze_inputs": ("freeze",),
     "inputs_from": ("inputs",),
+    "lanes": ("streams",),
     "optimize": ("optimise",),
     "providers": ("backend", "runners"),
     "shape": ("shapes",),

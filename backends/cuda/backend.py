@@ -124,7 +124,7 @@ def recipe_of(
     """
 
     def operand(value: Value) -> Tensor:
-        return Tensor(value, formats.get(value, Format.PLAIN), pitches.get(value, 0))
+        return Tensor(value, formats.get(value, Format.CONTIGUOUS), pitches.get(value, 0))
 
     def tensor(value: Value | None) -> Tensor | None:
         return None if value is None else operand(value)

@@ -17,7 +17,7 @@ from .control.conditional_nodes import CudaDecisions
 from .driver.device import CudaStream, DriverDevice, driver_version
 from .driver.memory import address
 from .driver.status import check, translated
-from .driver.step import bound
+from .driver.step import bind_launch
 from .interop.exchange import CudaExchange
 
 MIN_CAPABILITY = (8, 0)
@@ -52,7 +52,7 @@ class CudaDevice(DriverDevice):
             return super().copier(dst, src)
         launch = reformat(dst, src)
         code = self.compiler.submit(launch.source)
-        return bound(self, launch, code, {"y": address(dst), "x": address(src)})
+        return bind_launch(self, launch, code, {"y": address(dst), "x": address(src)})
 
 
 _opened: dict[int, CudaDevice] = {}

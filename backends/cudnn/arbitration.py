@@ -116,7 +116,7 @@ class CudaTimer:
         infer(part)
         devices: tuple[Device, ...] = (HOST, self._device)
         stores: dict[Device, WeightStore] = {device: WeightStore(device) for device in devices}
-        alone = replace(options, lanes=1, check_each=False)
+        alone = replace(options, streams=1, check_each=False)
         try:
             plan = Plan(part, [self._backend], alone, stores)
             try:
@@ -141,7 +141,7 @@ class CudaTimer:
 
         seen = {slot.value: slot.format for row in rows for slot in (*row.inputs, *row.outputs)}
         around = (*plan.graph.inputs, *plan.graph.outputs.values())
-        formats = tuple(seen.get(value, Format.PLAIN) for value in around)
+        formats = tuple(seen.get(value, Format.CONTIGUOUS) for value in around)
         return CudaTime(microseconds(self._device, run, self._device.stream()), formats)
 
     def change(self, type_: TensorType, before: Format, after: Format) -> float:
@@ -225,11 +225,11 @@ class Arbiter:
         total = 0.0
         ours = {**wanted.formats.wants, **wanted.formats.gives}
         for value in _around(self.graph, wanted.nodes):
-            format, other = (known.get(value, Format.PLAIN) for known in (ours, formats))
+            format, other = (known.get(value, Format.CONTIGUOUS) for known in (ours, formats))
             type_ = value.tensor
             if value.producer is None or self.graph.is_output(value):
-                total += self.rival.change(type_, Format.PLAIN, format)
-                total -= self.rival.change(type_, Format.PLAIN, other)
+                total += self.rival.change(type_, Format.CONTIGUOUS, format)
+                total -= self.rival.change(type_, Format.CONTIGUOUS, other)
             else:
                 total += self.rival.change(type_, other, format)
         return total

@@ -208,7 +208,7 @@ class Pattern:
         op = self.op
 
         def laid(value: Value, heads: int | None) -> Operand:
-            found = by_head(Tensor(value, Format.PLAIN, pitches.get(value, 0)), heads)
+            found = by_head(Tensor(value, Format.CONTIGUOUS, pitches.get(value, 0)), heads)
             return Operand(found.dims, (*found.steps, 1), value.tensor.dtype)
 
         q = laid(self.q, op.q_num_heads)

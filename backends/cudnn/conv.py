@@ -115,7 +115,7 @@ def describe(
 
 def _fastest_format(node: Node, precision: Precision) -> Format:
     exact = node.output.tensor.dtype == float32 and precision != "tf32"
-    return Format.PLAIN if exact else Format.CHANNELS_LAST
+    return Format.CONTIGUOUS if exact else Format.CHANNELS_LAST
 
 
 def _front(node: Node, limit: int | None = None) -> Front | None:
@@ -285,13 +285,13 @@ class Pattern(Followed):
     def formats(self, convolution: Convolution) -> Formats:
         """Return the physical formats of what is read and given."""
         format = _fastest_format(self.node, self.options.precision)
-        if format is Format.PLAIN:
+        if format is Format.CONTIGUOUS:
             return Formats()
         x, w = self.node.reads[:2]
         wants = dict.fromkeys((x, w, *self.followers.along.values()), format)
         pitched = {x, self.y, *self.followers.along.values()}
         if self._is_packed(convolution):
-            wants[x] = Format.PLAIN
+            wants[x] = Format.CONTIGUOUS
             pitched.discard(x)
         computed = {value: format for value, format in wants.items() if not value.is_constant}
         pitched = frozenset(value for value in pitched if not value.is_constant)
@@ -300,7 +300,7 @@ class Pattern(Followed):
 
 def _laid(value: Value, operand: Operand) -> Source:
     """Return a value; of a constant, what lies as an operand wants it."""
-    if not value.is_constant or operand.layout == (Format.PLAIN, 0):
+    if not value.is_constant or operand.layout == (Format.CONTIGUOUS, 0):
         return value
     channels = operand.dims[1]
     return Packed((value,), ("cudnn", "last", channels), partial(_last, channels=channels))

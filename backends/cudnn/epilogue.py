@@ -12,7 +12,7 @@ from ...runtime.ir.types import TensorType
 from ..cuda.codegen.elementwise import chain_of, elementwise
 from ..cuda.device import CudaDevice
 from ..cuda.driver.device import CudaStream
-from ..cuda.driver.step import bound
+from ..cuda.driver.step import bind_launch
 from ..cuda.recipe.launch import Launch
 from ..cuda.recipe.operands import Tensor
 from .operation import Operand
@@ -74,4 +74,4 @@ def rest_kernel(
     """
     launch, places = rest_launch(tail, role, result)
     code = device.compiler.submit(launch.source)
-    return bound(device, launch, code, {name: at[r] for name, r in places.items()})
+    return bind_launch(device, launch, code, {name: at[r] for name, r in places.items()})

@@ -70,7 +70,9 @@ class Operand:
     dtype: DType
 
     @classmethod
-    def of(cls, dims: Ints, dtype: DType, format: Format = Format.PLAIN, pitch: int = 0) -> Operand:
+    def of(
+        cls, dims: Ints, dtype: DType, format: Format = Format.CONTIGUOUS, pitch: int = 0
+    ) -> Operand:
         """Return a tensor in one of the physical formats; see `View.pitch`."""
         return cls(dims, strides(dims, format, pitch), dtype)
 
@@ -83,9 +85,9 @@ class Operand:
         """
         inner = self.strides[-2] if len(self.dims) > 1 else 0
         for found in (
-            (Format.PLAIN, 0),
+            (Format.CONTIGUOUS, 0),
             (Format.CHANNELS_LAST, 0),
-            (Format.PLAIN, inner),
+            (Format.CONTIGUOUS, inner),
             (Format.CHANNELS_LAST, self.strides[-1] if self.dims else 0),
         ):
             if strides(self.dims, *found) == self.strides:
@@ -100,7 +102,7 @@ class Operand:
 
     def __str__(self) -> str:
         text = f"{times(self.dims)} {name_of(self.dtype)}"
-        if self.strides == strides(self.dims, Format.PLAIN):
+        if self.strides == strides(self.dims, Format.CONTIGUOUS):
             return text
         if self.strides == strides(self.dims, Format.CHANNELS_LAST):
             return f"{text} channels_last"

@@ -155,11 +155,13 @@ class Chain:
     ) -> Pointwise | str:
         """Return the graph for tensors that lie so, or why there is none."""
         y = self.y.tensor
-        own = formats.get(self.y, Format.PLAIN)
+        own = formats.get(self.y, Format.CONTIGUOUS)
         moves = [broadcast_strides(y.dims, own, y.dims, pitches.get(self.y, 0))]
         for read in self.reads.values():
             value = read.source if isinstance(read.source, Value) else None
-            format = formats.get(value, Format.PLAIN) if value is not None else Format.PLAIN
+            format = (
+                formats.get(value, Format.CONTIGUOUS) if value is not None else Format.CONTIGUOUS
+            )
             pitch = pitches.get(value, 0) if value is not None else 0
             moves.append(broadcast_strides(read.dims, format, y.dims, pitch))
         dtypes = [y.dtype, *(read.dtype for read in self.reads.values())]

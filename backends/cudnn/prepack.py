@@ -10,7 +10,7 @@ from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import TensorType
 from ..cuda.device import CudaDevice
 from ..cuda.driver.device import CudaStream
-from ..cuda.driver.step import bound
+from ..cuda.driver.step import bind_launch
 from ..cuda.gemm.sources import packed_image
 from ..cuda.recipe.launch import Launch
 from ..cuda.recipe.operands import Tensor
@@ -26,7 +26,7 @@ class Front:
 
     Attributes:
         role: the operand of cuDNN's graph that it makes.
-        image: what it reads: the same with fewer channels, in the plain order.
+        image: what it reads: the same with fewer channels, in C order.
         channels: in the workspace.
     """
 
@@ -64,4 +64,6 @@ def front_kernel(
         packed: the address of what it becomes.
     """
     launch = front_launch(front)
-    return bound(device, launch, device.compiler.submit(launch.source), {"x": image, "y": packed})
+    return bind_launch(
+        device, launch, device.compiler.submit(launch.source), {"x": image, "y": packed}
+    )

@@ -34,7 +34,7 @@ _DEFAULTS = Options()
 
 
 class NumpyBackend:
-    """Runs nodes as numpy calls on the host's memory, in the plain format."""
+    """Runs nodes as numpy calls on the host's memory, in C order."""
 
     @property
     def name(self) -> str:

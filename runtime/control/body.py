@@ -12,8 +12,9 @@ from ..ir.types import Array, TensorType, ValueType
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
 from ..plan.arena import ALIGNMENT, Allocation, aligned, pack
 from ..plan.backend import BuildContext, Run, View, Weights
+from ..plan.bind import bind_row, sequence
 from ..plan.layout import Layout, Row, Slot, lives_of
-from ..plan.streams import assign, bound, sequence, side_by_side
+from ..plan.streams import assign, side_by_side
 from .resources import Resources
 
 
@@ -55,7 +56,7 @@ class Body:
     Args:
         layout: of a graph whose inputs and results all lie on the device.
         captures: the place in `Node.captures`, by name of the input that stands for it.
-        maximum: lanes of its rows, see `lanes`.
+        maximum: the greatest number of streams on which its rows run.
 
     Attributes:
         graph: what it runs.
@@ -71,7 +72,7 @@ class Body:
         self.scratch = 0
         self._layout = layout
         self._captures = captures
-        self._lanes = assign(self.rows, maximum)
+        self._schedule = assign(self.rows, maximum)
         inputs = layout.inputs.items()
         self._given = {slot: name for name, slot in inputs if slot.alias is None}
         self._copied = {slot: name for name, slot in inputs if slot.alias is not None}
@@ -115,7 +116,7 @@ class Body:
         root, old = self._own.get(output), self._layout.inputs[input]
         if root is None or any(slot.root is old for slot in self._layout.outputs.values()):
             return False
-        first, _ = lives_of(self._layout, self._lanes.begins)[root]
+        first, _ = lives_of(self._layout, self._schedule.begins)[root]
         reading = (n for n, row in enumerate(self.rows) if row.kind != "view" and old in _of(row))
         last = max(reading, default=-1)
         return last < first or (last == first >= 0 and _overwrites(self.rows[first], root, old))
@@ -126,7 +127,7 @@ class Body:
         """Place everything in `scratch` but the inputs and, of these results, what can be."""
         self.outside = frozenset(name for name in outside if name in self._own)
         elsewhere = {*self._given, *(self._own[name] for name in self.outside)}
-        lives = lives_of(self._layout, self._lanes.begins)
+        lives = lives_of(self._layout, self._schedule.begins)
         blocks: list[Allocation] = []
         for slot in self._layout.slots:
             if slot.alias is None and slot not in elsewhere:
@@ -136,9 +137,9 @@ class Body:
         need: dict[int, int] = {}
         for row in self.rows:
             if row.step is not None and row.step.scratch:
-                need[row.lane] = max(need.get(row.lane, 0), row.step.scratch)
-        for lane, nbytes in need.items():
-            self._workspaces[lane] = end
+                need[row.stream] = max(need.get(row.stream, 0), row.step.scratch)
+        for stream, nbytes in need.items():
+            self._workspaces[stream] = end
             end += aligned(nbytes)
         self.scratch = max(end, ALIGNMENT)
 
@@ -170,16 +171,16 @@ class Body:
         copies = [target.device.copier(target, source) for target, source in copied]
         for row in self.rows:
             row.run = self._bind(row, memory)
-        if any(row.lane for row in self.rows):
-            run = side_by_side(self.rows, self._lanes, range(len(self.rows)))
+        if any(row.stream for row in self.rows):
+            run = side_by_side(self.rows, self._schedule, range(len(self.rows)))
             return sequence([*copies, run])
         return sequence([*copies, *(row.run for row in self.rows if row.run is not None)])
 
     def _bind(self, row: Row, memory: View) -> Run | None:
         def workspace(type_: TensorType) -> View:
-            return part(memory, self._workspaces[row.lane], type_)
+            return part(memory, self._workspaces[row.stream], type_)
 
-        return bound(row, lambda slot: self._view(slot, memory), workspace)
+        return bind_row(row, lambda slot: self._view(slot, memory), workspace)
 
     def _view(self, slot: Slot, memory: View) -> View:
         base, offset = self._places.get(slot.root), slot.offset_in_root

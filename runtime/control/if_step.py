@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..plan.backend import BuildContext, Run, View
+from ..plan.bind import sequence
 from ..plan.device_control import Decisions
-from ..plan.streams import sequence
 from .body import Body, finder
 
 

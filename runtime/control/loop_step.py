@@ -11,8 +11,8 @@ from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from ..plan.arena import aligned
 from ..plan.backend import BuildContext, Run, View
+from ..plan.bind import sequence
 from ..plan.device_control import Decisions, Rounds
-from ..plan.streams import sequence
 from .body import Body, finder, part
 
 COUNTER = TensorType(int64, (2,))

@@ -183,13 +183,13 @@ class Nesting:
         names = [value.name for value in graph.inputs]
         captures = dict(zip(names[len(names) - len(free) :], free, strict=True))
         can_fork = isinstance(self.device.stream(), Forking)
-        return Body(layout, captures, self._resources.options.lanes if can_fork else 1)
+        return Body(layout, captures, self._resources.options.streams if can_fork else 1)
 
     def _lay_out(self, graph: Graph, inner: Nesting) -> Layout | str:
         resources = self._resources
         backends = [one for one in resources.backends if one.device is self.device]
         ends = IOPlacement(
-            tuple((value.name, Format.PLAIN) for value in graph.inputs), on_device=True
+            tuple((value.name, Format.CONTIGUOUS) for value in graph.inputs), on_device=True
         )
         try:
             layout, _ = lay_out(graph, backends, resources.options, resources.stores, ends, inner)

@@ -72,7 +72,7 @@ class TensorType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a static type in the plain format."""
+        """Bytes of a static type in C order."""
         return self.size * self.dtype.itemsize
 
     @property

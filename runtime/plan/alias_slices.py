@@ -1,7 +1,7 @@
 """Tensors that lie inside of others, so that Concat, Split and Slice need not copy anything.
 
 A slice either has no gaps, because all axes outside of the one that is cut have size 1 (an image
-of a batch of one, cut along its channels in the plain format); every step can read and write it.
+of a batch of one, cut along its channels in C order); every step can read and write it.
 Or its rows have gaps: the channels of a channels-last image, the columns of a matrix, or the
 parts of rows that an Attention reads. Those are for steps that say so, see `Formats.pitched`.
 """

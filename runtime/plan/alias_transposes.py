@@ -19,14 +19,16 @@ def demands(graph: Graph, steps: Sequence[Assigned]) -> dict[Value, set[Format]]
 
     Steps that take their input as it lies hand on what is asked of their results.
     """
-    asked: dict[Value, set[Format]] = {value: {Format.PLAIN} for value in graph.outputs.values()}
+    asked: dict[Value, set[Format]] = {
+        value: {Format.CONTIGUOUS} for value in graph.outputs.values()
+    }
     for assigned in reversed(steps):
         claim, reads = assigned.claim, reads_of(assigned.nodes)
         follows = claim is not None and claim.formats.follows
         results = results_of(graph, assigned.nodes) if follows else ()
         handed = {format for value in results for format in asked.get(value, ())}
         for value in reads:
-            own = claim.formats.wants.get(value, Format.PLAIN) if claim else Format.PLAIN
+            own = claim.formats.wants.get(value, Format.CONTIGUOUS) if claim else Format.CONTIGUOUS
             asked.setdefault(value, set()).update(handed if follows else {own})
     return asked
 

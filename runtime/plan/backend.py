@@ -16,7 +16,7 @@ from ..options import Options
 class Format(Enum):
     """The physical order of a tensor's elements; its logical shape is always ONNX's."""
 
-    PLAIN = "plain"
+    CONTIGUOUS = "contiguous"
     """C order of the logical shape."""
     CHANNELS_LAST = "channels_last"
     """Axis 1 innermost: N, spatial axes, C."""
@@ -29,7 +29,7 @@ class Format(Enum):
 
     def physical(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the elements as they lie in memory."""
-        if self is Format.PLAIN or len(dims) < 3:
+        if self is Format.CONTIGUOUS or len(dims) < 3:
             return dims
         channels = dims[1]
         if self is Format.CHANNELS_LAST_8:
@@ -42,7 +42,7 @@ class Format(Enum):
         Where two formats agree on it, the same bytes are right in both.
         """
         axes = list(range(len(dims)))
-        if self is not Format.PLAIN and len(dims) > 2:
+        if self is not Format.CONTIGUOUS and len(dims) > 2:
             axes = [0, *axes[2:], 1]
         sizes = zip(axes, self.physical(dims), strict=True)
         return tuple((axis, size) for axis, size in sizes if size != 1)
@@ -163,7 +163,7 @@ class View:
     buffer: Buffer
     offset: int
     type: TensorType
-    format: Format = Format.PLAIN
+    format: Format = Format.CONTIGUOUS
     pitch: int = 0
 
     @property
@@ -190,7 +190,7 @@ class Weights(Protocol):
     """Constants on one device, uploaded and packed once, shared by all plans of a model."""
 
     def view(self, value: Value) -> View:
-        """Return a constant as it is, in the plain format."""
+        """Return a constant as it is, in C order."""
         ...
 
     def packed(

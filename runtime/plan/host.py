@@ -126,7 +126,7 @@ def array(view: View) -> Array:
 def logical(view: View) -> Array:
     """Return the elements of a view on the host in the order of the logical shape, uncopied."""
     elements = array(view)
-    if view.format is Format.PLAIN or elements.ndim < 3:
+    if view.format is Format.CONTIGUOUS or elements.ndim < 3:
         return elements
     channels = view.type.dims[1]
     return np.moveaxis(elements, -1, 1)[:, :channels]

@@ -96,7 +96,7 @@ class Row:
         claim: what a backend offered to do, for steps.
         step: what the claim built.
         run: the step or copy on its addresses, once the plan has placed everything.
-        lane: which rows it runs behind; those of other lanes run at the same time, see `lanes`.
+        stream: number of the stream on which it runs, see `plan.streams`.
     """
 
     kind: Kind
@@ -109,7 +109,7 @@ class Row:
     claim: Claim | None = None
     step: Step | None = None
     run: Callable[[Stream], None] | None = None
-    lane: int = 0
+    stream: int = 0
 
     @property
     def title(self) -> str:
@@ -144,10 +144,10 @@ class Layout:
         self.inputs: dict[str, Slot] = {}
         self.outputs: dict[str, Slot] = {}
         self._device, self._ends = device, ends
-        there = {**dict(ends.inputs), **dict.fromkeys(ends.lent, Format.PLAIN)}
+        there = {**dict(ends.inputs), **dict.fromkeys(ends.lent, Format.CONTIGUOUS)}
         for value in graph.inputs:
             place = device if value.name in there else HOST
-            format = there.get(value.name, Format.PLAIN)
+            format = there.get(value.name, Format.CONTIGUOUS)
             self.inputs[value.name] = self._slot(value, place, format, -1)
         self.lent = {self.inputs[name]: view for name, view in ends.lent.items()}
 
@@ -203,7 +203,11 @@ class Layout:
         value = node.inputs[0]
         if value is None:
             raise ValueError(f"view '{node.name}' has no input")
-        self._see(node, self.fetch(value, self.places[value][0].device, Format.PLAIN), Format.PLAIN)
+        self._see(
+            node,
+            self.fetch(value, self.places[value][0].device, Format.CONTIGUOUS),
+            Format.CONTIGUOUS,
+        )
 
     def _see(self, node: Node, source: Slot, format: Format) -> None:
         target = self._slot(node.output, source.device, format, len(self.rows))
@@ -223,7 +227,7 @@ class Layout:
         if value is None or value.is_constant or len(nodes) > 1:
             return False
         here = [slot.format for slot in self.places[value] if slot.device is device]
-        found = renamed(nodes[0], here or [Format.PLAIN], asked)
+        found = renamed(nodes[0], here or [Format.CONTIGUOUS], asked)
         if found is not None:
             self._see(nodes[0], self.fetch(value, device, found[0]), found[1])
         return found is not None
@@ -235,8 +239,8 @@ class Layout:
             raise ValueError("only views run without a backend")
         reads = reads_of(assigned.nodes)
         results = tuple(dict.fromkeys((*results_of(self.graph, assigned.nodes), *claim.always)))
-        formats = {v: claim.formats.wants.get(v, Format.PLAIN) for v in reads}
-        formats |= {v: claim.formats.gives.get(v, Format.PLAIN) for v in results}
+        formats = {v: claim.formats.wants.get(v, Format.CONTIGUOUS) for v in reads}
+        formats |= {v: claim.formats.gives.get(v, Format.CONTIGUOUS) for v in results}
         if claim.formats.follows and reads:
             leader = self._present(reads, backend.device)
             formats = dict.fromkeys((*reads, *results), leader)
@@ -275,7 +279,7 @@ class Layout:
             for slot in self.places[value]:
                 if slot.device is device:
                     votes[slot.format] = votes.get(slot.format, 0) + slot.nbytes
-        return max(reversed(votes), key=votes.__getitem__) if votes else Format.PLAIN
+        return max(reversed(votes), key=votes.__getitem__) if votes else Format.CONTIGUOUS
 
     def finish(self) -> None:
         """Bring the graph's results to where they are wanted.
@@ -285,7 +289,7 @@ class Layout:
         for name, value in self.graph.outputs.items():
             if not value.is_constant:
                 stays = self._ends.on_device or name in self._ends.kept
-                slot = self.fetch(value, self._device if stays else HOST, Format.PLAIN)
+                slot = self.fetch(value, self._device if stays else HOST, Format.CONTIGUOUS)
                 self.outputs[name] = slot
         inputs = (slot for slot in self.inputs.values() if slot not in self.lent)
         given = [slot for slot in inputs if slot.device is not HOST]
@@ -399,7 +403,7 @@ def lives_of(layout: Layout, begins: Sequence[int] = ()) -> dict[Slot, tuple[int
 
     Args:
         layout: the rows.
-        begins: for each row, the row that is given for it as a first one; see `Lanes`.
+        begins: for each row, the row that is given for it as a first one; see `StreamSchedule`.
     """
     lives: dict[Slot, tuple[int, int]] = {}
     for slot in layout.slots:

@@ -19,10 +19,11 @@ from ..ir.types import Array, TensorType
 from ..options import Options
 from .arena import Allocation, aligned, pack, peak
 from .backend import Backend, Buffer, Device, Forking, Joinable, Run, Stream, View
+from .bind import bind_row, sequence
 from .exchange import HOST_IO, IOPlacement
 from .host import HOST, array
 from .layout import Layout, Row, Slot, lay_out, lives_of
-from .streams import assign, bound, is_capturable, sequence, side_by_side, stretches
+from .streams import assign, is_capturable, segments, side_by_side
 from .weights import WeightStore
 
 
@@ -34,7 +35,7 @@ class Memory:
         activations: arena by device.
         floor: greatest number of bytes that live at one time, by device: no arena can be smaller.
         tensors: all activations together by device, as if each had memory of its own.
-        workspace: scratch by device: in each lane the greatest of its steps.
+        workspace: scratch bytes by device: the sum over streams of their largest step.
         workspace_sum: scratch of all steps together, had each its own.
         weights: constants by device.
     """
@@ -82,7 +83,7 @@ class Plan:
         constants: results that are known.
         inputs: where each input belongs.
         outputs: where each result is after a run, those that are constants left out.
-        lanes: what runs side by side.
+        schedule: which row runs on which stream, and waits for which.
         taken: bytes of the host that it took from the budget.
     """
 
@@ -107,7 +108,7 @@ class Plan:
         self.device = backends[0].device
         self._stream = self.device.stream()
         can_fork = isinstance(self._stream, Forking) and not self._check_each
-        self._max_lanes = options.lanes if can_fork else 1
+        self._max_streams = options.streams if can_fork else 1
         self._buffers: list[Buffer] = []
         self._runs: list[Run] = []
         self._joined: list[Run] = []
@@ -125,7 +126,7 @@ class Plan:
 
     def _place(self, layout: Layout, stores: Mapping[Device, WeightStore]) -> None:
         """Allocate, bind every row to its addresses, and record."""
-        self.lanes = assign(self.rows, self._max_lanes)
+        self.schedule = assign(self.rows, self._max_streams)
         self._arenas = self._allocate(layout)
         self._workspaces = self._allocate_workspaces()
         for row in self.rows:
@@ -146,7 +147,7 @@ class Plan:
     # ── memory ───────────────────────────────────────────────────────────────────────────────
 
     def _allocate(self, layout: Layout) -> dict[Device, _Arena]:
-        lives = lives_of(layout, self.lanes.begins)
+        lives = lives_of(layout, self.schedule.begins)
         for slot in layout.inputs.values():  # what was fed stays, so that rows can be run again
             if slot.device is HOST and slot in lives and self.device is not HOST:
                 lives[slot] = (lives[slot][0], len(self.rows))
@@ -192,11 +193,11 @@ class Plan:
         return f"; its largest step is {row.title}, which gives {made}"
 
     def _allocate_workspaces(self) -> dict[tuple[Device, int], Buffer]:
-        """Allocate for each lane of each device the most that one of its steps wants."""
+        """Allocate for each stream of each device the largest scratch memory of its steps."""
         need: dict[tuple[Device, int], int] = {}
         for row in self.rows:
             if row.step is not None and row.step.scratch:
-                key = row.device, row.lane
+                key = row.device, row.stream
                 need[key] = max(need.get(key, 0), row.step.scratch)
         found: dict[tuple[Device, int], Buffer] = {}
         for key, nbytes in need.items():
@@ -235,42 +236,42 @@ class Plan:
 
     def _bind(self, row: Row) -> Run | None:
         def workspace(type_: TensorType) -> View:
-            return View(row.device, self._workspaces[row.device, row.lane], 0, type_)
+            return View(row.device, self._workspaces[row.device, row.stream], 0, type_)
 
-        return bound(row, self._view, workspace)
+        return bind_row(row, self._view, workspace)
 
     def _chain(self) -> list[Run]:
-        """Return what a run calls: stretches of device rows recorded, host rows as they are."""
+        """Return what a run calls: segments of device rows recorded, host rows as they are."""
         runs: list[Run] = []
-        pending = stretches(self.rows)
+        pending = segments(self.rows)
         for number, row in enumerate(self.rows):
             if pending and number == pending[0].start:
-                runs += self._stretch(pending.pop(0))
+                runs += self._segment(pending.pop(0))
             if row.device is HOST and row.run is not None:
                 runs.append(row.run)
         if self.ends.on_device and runs and runs[-1] is _synchronize:
             runs.pop()  # callers wait for the results, if at all, where they read them
         return runs
 
-    def _stretch(self, stretch: range) -> list[Run]:
-        """Return a stretch of device rows, recorded if it may be, and a wait behind it."""
-        rows = [row for row in self.rows[stretch.start : stretch.stop] if row.run is not None]
-        together = self.together(stretch)
+    def _segment(self, segment: range) -> list[Run]:
+        """Return a segment of device rows, recorded if it may be, and a wait behind it."""
+        rows = [row for row in self.rows[segment.start : segment.stop] if row.run is not None]
+        together = self.together(segment)
         recorded = None
         if is_capturable(rows) and not self._check_each:
             recorded = rows[0].device.record(together)
         return [recorded or together, _synchronize]
 
-    def together(self, stretch: range, *, copies: bool = True) -> Run:
-        """Return what gives a stretch of device rows to a stream, and what it takes beside it.
+    def together(self, segment: range, *, copies: bool = True) -> Run:
+        """Return what gives a segment of device rows to a stream, and what it takes beside it.
 
         Args:
-            stretch: numbers of the rows.
+            segment: numbers of the rows.
             copies: whether to run those that move data between devices.
         """
-        rows = self.rows[stretch.start : stretch.stop]
-        if any(row.lane for row in rows):
-            return side_by_side(self.rows, self.lanes, stretch, copies=copies)
+        rows = self.rows[segment.start : segment.stop]
+        if any(row.stream for row in rows):
+            return side_by_side(self.rows, self.schedule, segment, copies=copies)
         wanted = [row for row in rows if copies or row.kind != "copy"]
         return sequence([row.run for row in wanted if row.run is not None])
 

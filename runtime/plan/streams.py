@@ -1,47 +1,45 @@
-"""Parallel branches: which rows of a plan run side by side, and which wait for which.
+"""Parallel branches: which rows of a plan run concurrently, and which wait for which.
 
-The rows between two rows of the host are a stretch, which is recorded as one graph. Each of its
-rows belongs to a lane; a lane does its rows one after the other, in the order of the plan, and a
-row waits for those of other lanes that touch the same bytes. What runs side by side may not share
-memory for reasons of time alone: `Lanes.begins` tells the arena from when on a row may be running.
+The rows between two host rows are a segment, which is recorded as one graph. Each row of a segment
+is assigned to a stream, numbered from 0. A stream runs its rows in plan order; a row waits for rows
+of other streams that touch the same bytes. Tensors of rows that may run concurrently must not share
+memory: `StreamSchedule.begins` tells the arena from which row on a row may be running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ir.dtypes import uint8
-from ..ir.types import TensorType
-from .backend import Filling, Forking, Run, Stream, View
+from .backend import Filling, Forking, Run, Stream
 from .host import HOST
 
 if TYPE_CHECKING:
     from .layout import Row, Slot
 
-#: Estimated microseconds: of a launch, of waiting for another lane, and bytes a microsecond.
+#: Estimates: microseconds of a launch and of waiting for another stream; bytes per microsecond.
 LAUNCH, CROSSING, MEMORY = 2.0, 1.5, 2e6
-#: A row whose `Filling.fill` is more than this gains nothing by running beside others.
+#: A row whose `Filling.fill` exceeds this gains nothing from running concurrently with others.
 MAX_FILL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class StreamSchedule:
     """The order in which the rows of a plan run.
 
     Attributes:
-        waits: for each row, those of other lanes that it waits for.
-        begins: for each row, the first one that may run at the same time or later: all rows before
-            that have ended when the row begins.
+        waits: for each row, the numbers of the rows of other streams that it waits for.
+        begins: for each row, the number of the first row that may still be running when it
+            starts: all rows before that one have finished.
     """
 
     waits: tuple[tuple[int, ...], ...]
     begins: tuple[int, ...]
 
 
-def stretches(rows: Sequence[Row]) -> list[range]:
-    """Return the rows between those of the host, as ranges of their numbers; views do nothing."""
+def segments(rows: Sequence[Row]) -> list[range]:
+    """Return the runs of device rows between host rows, as ranges of row numbers; no views."""
     found: list[range] = []
     first: int | None = None
     for number, row in enumerate(rows):
@@ -57,30 +55,30 @@ def stretches(rows: Sequence[Row]) -> list[range]:
 
 
 def is_capturable(rows: Sequence[Row]) -> bool:
-    """Whether a stretch may be recorded."""
+    """Whether a segment may be recorded."""
     return all(row.step is None or row.step.capturable for row in rows)
 
 
-def assign(rows: Sequence[Row], maximum: int) -> Lanes:
-    """Give every row its lane.
+def assign(rows: Sequence[Row], maximum: int) -> StreamSchedule:
+    """Assign every row to a stream and return the schedule.
 
-    Rows are taken in order. One that fills the device stays in the first lane: it would take from
-    others what it gains. Any other goes where it can begin earliest, by an estimate of what rows
-    take; where that is the same, behind the row that it waits for longest.
+    Rows are assigned in plan order. A row that fills the device stays on stream 0: running it
+    concurrently would only slow others down. Any other row goes to the stream on which it can start
+    earliest by an estimate of durations; ties go to the stream of the dependency that ends last.
 
     Args:
-        rows: of a plan, all of them; `Row.lane` is set.
-        maximum: lanes of a stretch.
+        rows: all rows of a plan; `Row.stream` is set.
+        maximum: the greatest number of streams in a segment.
     """
     waits: list[tuple[int, ...]] = [()] * len(rows)
     begins = list(range(len(rows)))
-    for stretch in stretches(rows):
-        numbers = [i for i in stretch if rows[i].kind != "view"]
+    for segment in segments(rows):
+        numbers = [i for i in segment if rows[i].kind != "view"]
         if maximum > 1 and is_capturable([rows[i] for i in numbers]):
             sources = _dependencies(rows, numbers)
-            _choose_lanes(rows, numbers, sources, maximum)
+            _choose_streams(rows, numbers, sources, maximum)
             _order(rows, numbers, sources, waits, begins)
-    return Lanes(tuple(waits), tuple(begins))
+    return StreamSchedule(tuple(waits), tuple(begins))
 
 
 def _order(
@@ -90,62 +88,64 @@ def _order(
     waits: list[tuple[int, ...]],
     begins: list[int],
 ) -> None:
-    """Fill in the waits of a stretch, without those that others imply, and what they amount to."""
+    """Fill in `waits` and `begins` of a segment, leaving out waits that others imply."""
     ended: dict[int, int] = {}  # by row: bit i says that the i-th row has ended when this one has
-    last: dict[int, int] = {}  # by lane
+    last: dict[int, int] = {}  # by stream
     place = {number: i for i, number in enumerate(numbers)}
     for number in numbers:
-        lane = rows[number].lane
-        known = ended[last[lane]] if lane in last else 0
+        stream = rows[number].stream
+        known = ended[last[stream]] if stream in last else 0
         needed: list[int] = []
         for source in sorted(sources[number], reverse=True):
             if not known >> place[source] & 1:
                 known |= ended[source]
                 needed.append(source)
-        waits[number], last[lane] = tuple(needed), number
+        waits[number], last[stream] = tuple(needed), number
         ended[number] = known | 1 << place[number]
         first_unknown = (~known & (known + 1)).bit_length() - 1
         begins[number] = numbers[min(first_unknown, place[number])]
 
 
-def _choose_lanes(
+def _choose_streams(
     rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, set[int]], maximum: int
 ) -> None:
     ends: dict[int, float] = {}
-    free: list[float] = [0.0]  # when each lane has done what it has
+    free: list[float] = [0.0]  # when each stream has done what it has
     for number in numbers:
         row = rows[number]
 
-        def start(lane: int, number: int = number) -> float:
-            own = free[lane] if lane < len(free) else 0.0
+        def start(stream: int, number: int = number) -> float:
+            own = free[stream] if stream < len(free) else 0.0
             arrivals = (
-                ends[source] + (0.0 if rows[source].lane == lane else CROSSING)
+                ends[source] + (0.0 if rows[source].stream == stream else CROSSING)
                 for source in sources[number]
             )
             return max((own, *arrivals))
 
         if isinstance(row.step, Filling) and row.step.fill < MAX_FILL:
             latest = max(sources[number], key=ends.__getitem__, default=None)
-            favourite = 0 if latest is None else rows[latest].lane
+            favourite = 0 if latest is None else rows[latest].stream
             choices = range(min(maximum, len(free) + 1))
-            row.lane = min(choices, key=lambda lane: (start(lane), lane != favourite, lane))
-        begun = start(row.lane)
-        if row.lane == len(free):
+            row.stream = min(
+                choices, key=lambda stream: (start(stream), stream != favourite, stream)
+            )
+        begun = start(row.stream)
+        if row.stream == len(free):
             free.append(0.0)
-        ends[number] = free[row.lane] = begun + _microseconds(row)
+        ends[number] = free[row.stream] = begun + _microseconds(row)
 
 
 def _microseconds(row: Row) -> float:
-    """Return about what a row takes: a launch, and its tensors once through the memory."""
+    """Estimate the duration of a row: one launch, and one pass over its tensors."""
     nbytes = sum(slot.nbytes for slot in (*row.inputs, *row.outputs))
     return LAUNCH + nbytes / MEMORY
 
 
-# ── who touches what ─────────────────────────────────────────────────────────────────────────────
+# ── dependencies ─────────────────────────────────────────────────────────────────────────────────
 
 
 class _Touch(NamedTuple):
-    """Bytes of a root that a row reads or writes: from `first` on `width` every `pitch`."""
+    """Bytes of a root slot that a row touches: `width` bytes every `pitch`, from `first` on."""
 
     row: int
     writes: bool
@@ -171,7 +171,7 @@ def _touch(number: int, slot: Slot, *, writes: bool) -> _Touch:
 
 
 def _dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[int]]:
-    """Return for each row those before it with which it shares bytes that one of them writes."""
+    """Return for each row the earlier ones that share bytes with it, of which one writes them."""
     found: dict[int, set[int]] = {}
     touched: dict[Slot, list[_Touch]] = {}
     for number in numbers:
@@ -191,69 +191,41 @@ def _dependencies(rows: Sequence[Row], numbers: Sequence[int]) -> dict[int, set[
 # ── running ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def bound(
-    row: Row, view: Callable[[Slot], View], workspace: Callable[[TensorType], View]
-) -> Run | None:
-    """Return what runs a row on its addresses; None for views.
+def side_by_side(
+    rows: Sequence[Row], schedule: StreamSchedule, segment: range, *, copies: bool = True
+) -> Run:
+    """Return a function that runs a segment on several streams of its device.
 
     Args:
-        row: of a plan or a body.
-        view: where a tensor lies.
-        workspace: gives the scratch memory of the row's lane.
+        rows: the rows of the plan.
+        schedule: which row waits for which.
+        segment: numbers of the rows.
+        copies: whether to run rows that move data between devices.
     """
-    if row.kind == "view":
-        return None
-    inputs, outputs = tuple(map(view, row.inputs)), tuple(map(view, row.outputs))
-    if row.step is None:
-        return row.device.copier(outputs[0], inputs[0])
-    nbytes = row.step.scratch
-    scratch = workspace(TensorType(uint8, (nbytes,))) if nbytes else None
-    return row.step.bind(inputs, outputs, scratch)
-
-
-def sequence(runs: Sequence[Run]) -> Run:
-    """Return what gives several things to a stream, one after the other."""
-
-    def run(stream: Stream) -> None:
-        for one in runs:
-            one(stream)
-
-    return run
-
-
-def side_by_side(rows: Sequence[Row], lanes: Lanes, stretch: range, *, copies: bool = True) -> Run:
-    """Return what runs a stretch on as many streams as it has lanes.
-
-    Args:
-        rows: of the plan.
-        lanes: what waits for what.
-        stretch: numbers of the rows.
-        copies: whether to run those that move data between devices.
-    """
-    numbers = [i for i in stretch if rows[i].kind != "view"]
-    awaited = {source for i in numbers for source in lanes.waits[i]}
-    others = {rows[i].lane for i in numbers} - {0}
+    numbers = [i for i in segment if rows[i].kind != "view"]
+    awaited = {source for i in numbers for source in schedule.waits[i]}
     device = rows[numbers[0]].device
-    sides: dict[int, Stream] = {lane: device.stream() for lane in sorted(others)}
+    others = sorted({rows[i].stream for i in numbers} - {0})
+    sides: dict[int, Stream] = {number: device.stream() for number in others}
 
     def run_all(stream: Stream) -> None:
-        streams = {lane: _forking(side) for lane, side in {0: stream, **sides}.items()}
+        streams = {number: _forking(each) for number, each in {0: stream, **sides}.items()}
         first = streams[0]
         beginning = first.mark()
-        for lane in sides:
-            streams[lane].wait(beginning)
-        moments: dict[int, object] = {}
+        for number in sides:
+            streams[number].wait(beginning)
+        events: dict[int, object] = {}
         for number in numbers:
             row = rows[number]
-            own = streams[row.lane]
-            for source in lanes.waits[number]:
-                own.wait(moments[source])
+            own = streams[row.stream]
+            for source in schedule.waits[number]:
+                own.wait(events[source])
             if row.run is not None and (copies or row.kind != "copy"):
                 row.run(own)
             if number in awaited:
-                moments[number] = own.mark()
-        for lane in sides:
-            first.wait(streams[lane].mark())
+                events[number] = own.mark()
+        for number in sides:
+            first.wait(streams[number].mark())
 
     return run_all
 

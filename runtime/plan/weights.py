@@ -39,8 +39,8 @@ class WeightStore:
         return sum(view.nbytes for view in self._views.values())
 
     def view(self, value: Value) -> View:
-        """Return a constant as it is, in the plain format."""
-        return self.packed((value,), "plain", _as_it_is)
+        """Return a constant as it is, in C order."""
+        return self.packed((value,), "contiguous", _as_it_is)
 
     def packed(
         self, sources: tuple[Value, ...], layout: Hashable, pack: Callable[..., Array]

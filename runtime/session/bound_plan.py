@@ -56,7 +56,7 @@ class BoundModel(Closable):
         return self._exchange.handle(view, stream)
 
     def __repr__(self) -> str:
-        return f"<tercet.Bound {self._plan.graph.name} on {self._plan.device.name}>"
+        return f"<tercet.BoundModel {self._plan.graph.name} on {self._plan.device.name}>"
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, *, stream: Any = None
@@ -97,10 +97,10 @@ class BoundModel(Closable):
         for name, feed in self._check(inputs or {}, work).items():
             lent = feed if isinstance(feed, Lent) else _of_host(feed)
             wanted = self._plan.inputs[name]
-            if lent.type != wanted.type or lent.view.format is not Format.PLAIN:
+            if lent.type != wanted.type or lent.view.format is not Format.CONTIGUOUS:
                 raise InputError(
                     f"input '{name}' is {lent.type}, {lent.view.format.value}; "
-                    f"{self!r} takes {wanted.type}, plain"
+                    f"{self!r} takes {wanted.type}, contiguous"
                 )
             feeds[name] = lent
         return feeds

@@ -34,7 +34,7 @@ class PlacedRow:
             for views, which nobody runs, ``host`` for control flow that is left to it; the rows of
             bodies follow that of the node that owns them.
         kernel: what runs, or what is copied where.
-        inputs: name and type, with the format where it is not plain, and with the tensor that it
+        inputs: name and type, with the format where it is not contiguous, and with the tensor that it
             is a slice of.
         outputs: likewise.
         nbytes: bytes written.
@@ -201,7 +201,7 @@ def _kernel(row: Row) -> str:
 
 def _texts(slots: Sequence[Slot]) -> tuple[str, ...]:
     def text(slot: Slot) -> str:
-        order = "" if slot.format is Format.PLAIN else f" {slot.format.value}"
+        order = "" if slot.format is Format.CONTIGUOUS else f" {slot.format.value}"
         root, place = slot.root, ""
         if slot.nbytes != root.nbytes:
             place = f" in '{root.value.name}' from byte {slot.offset_in_root}"

@@ -185,7 +185,7 @@ class Lookup:
             if isinstance(feed, Lent):
                 there.append((info.name, feed.view.format))
             elif all_there and isinstance(info.type, TensorType):
-                there.append((info.name, Format.PLAIN))
+                there.append((info.name, Format.CONTIGUOUS))
         on_device = all_there or (on_device and self._border.exchange is not None)
         return IOPlacement(tuple(there), on_device) if there or on_device else HOST_IO
 

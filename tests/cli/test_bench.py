@@ -310,7 +310,7 @@ def test_inputs_come_when_nothing_else_lies_where_they_go() -> None:
 
         run = partial(lambda name, stream: copied.append(name), f"{kind} to {writes}")
         return SimpleNamespace(
-            kind=kind, lane=0, run=run, inputs=[slot(reads)], outputs=[slot(writes)]
+            kind=kind, stream=0, run=run, inputs=[slot(reads)], outputs=[slot(writes)]
         )
 
     rows: list[Any] = [

@@ -51,12 +51,12 @@ def hosted(model: Model) -> list[str]:
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=str)
-@pytest.mark.parametrize(("lanes", "unrolled"), [(1, 0), (4, 0), (4, 1024)])
+@pytest.mark.parametrize(("streams", "unrolled"), [(1, 0), (4, 0), (4, 1024)])
 def test_one_plan_that_the_device_decides_on(
-    flow: Flow, lanes: int, unrolled: int, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, streams: int, unrolled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
-    model = check(flow.model, *flow.feeds, lanes=lanes)
+    model = check(flow.model, *flow.feeds, streams=streams)
     assert hosted(model) == []
     (program,) = model._lookup.shelves.idle
     assert program.is_plan

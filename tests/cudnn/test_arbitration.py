@@ -31,13 +31,15 @@ from tercet.backends.cudnn.registry import Wanted
 CASE = ConvolutionCase(
     Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True
 )
-PLAIN, LAST = Format.PLAIN, Format.CHANNELS_LAST
+CONTIGUOUS, CHANNELS_LAST = Format.CONTIGUOUS, Format.CHANNELS_LAST
 
 
 class Fixed(CudaTimer):
     """Cuda kernels whose times are known by the operators of the nodes."""
 
-    def __init__(self, times: Mapping[str, float], format: Format = PLAIN, change: float = 0.0):
+    def __init__(
+        self, times: Mapping[str, float], format: Format = CONTIGUOUS, change: float = 0.0
+    ):
         self.times, self.format, self.cost = times, format, change
 
     def on(self, graph: Graph, free: Any, options: Options) -> Arbiter:
@@ -81,7 +83,9 @@ def test_the_faster_one_gets_the_nodes() -> None:
 def test_changes_of_format_count_for_whoever_needs_them() -> None:
     graph, wanted = pooled()
     comparison = (
-        Fixed({"Conv": 20.0}, LAST, 3.0).on(graph, frozenset(), Options()).meet(wanted, 16.0)
+        Fixed({"Conv": 20.0}, CHANNELS_LAST, 3.0)
+        .on(graph, frozenset(), Options())
+        .meet(wanted, 16.0)
     )
     assert comparison is not None
     assert comparison == Comparison(22.0, 20.0, 6.0)
@@ -94,7 +98,7 @@ def test_what_the_caller_feeds_and_gets_is_plain() -> None:
     graph = CASE.graph()
     (wanted,) = survey(graph, frozenset(graph.nodes), Options())
     assert isinstance(wanted, Wanted)
-    rival = Fixed({"Conv+Relu": 20.0}, LAST, 3.0)
+    rival = Fixed({"Conv+Relu": 20.0}, CHANNELS_LAST, 3.0)
     comparison = rival.on(graph, frozenset(), Options()).meet(wanted, 16.0)
     assert comparison == Comparison(10.0, 20.0, -6.0), "the cuda kernels have to change both"
 

@@ -35,7 +35,7 @@ from tercet.backends.cudnn.stages import FLOW, Stage, Tail
 CASE = ConvolutionCase(
     Conv(pads=(1, 1, 1, 1)), (1, 64, 56, 56), (64, 64, 3, 3), bias=True, relu=True
 )
-PLAIN, LAST = Format.PLAIN, Format.CHANNELS_LAST
+CONTIGUOUS, CHANNELS_LAST = Format.CONTIGUOUS, Format.CHANNELS_LAST
 
 
 class Judge:

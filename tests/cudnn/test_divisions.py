@@ -104,7 +104,7 @@ def test_a_first_layer_gets_channels_of_zeros(channels: int, word: int) -> None:
     case = half(Conv(strides=(2, 2)), (2, channels, 9, 9), (8, channels, 3, 3), relu=True)
     found = wanted(case.graph())
     x, w = found.nodes[0].reads
-    assert found.formats.wants == {x: Format.PLAIN}
+    assert found.formats.wants == {x: Format.CONTIGUOUS}
     assert x not in found.formats.pitched
     assert found.task.operands["x"] == Operand.of((2, channels, 9, 9), float16)
     for way in found.task.ways:

@@ -34,7 +34,7 @@ def tail_of(stages: list[Stage], y: Operand) -> Tail:
 
 
 @pytest.mark.parametrize("dtype", [float32, float16])
-@pytest.mark.parametrize("format", [Format.PLAIN, Format.CHANNELS_LAST])
+@pytest.mark.parametrize("format", [Format.CONTIGUOUS, Format.CHANNELS_LAST])
 @pytest.mark.parametrize("stages", TAILS, ids=lambda stages: Tail(tuple(stages)).title)
 def test_it_compiles(stages: list[Stage], format: Format, dtype: DType) -> None:
     y = Operand.of((2, 3, 7, 7), dtype, format)
@@ -47,7 +47,8 @@ def test_it_compiles(stages: list[Stage], format: Format, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "pitch"), [(Format.PLAIN, 0), (Format.CHANNELS_LAST, 0), (Format.CHANNELS_LAST, 32)]
+    ("format", "pitch"),
+    [(Format.CONTIGUOUS, 0), (Format.CHANNELS_LAST, 0), (Format.CHANNELS_LAST, 32)],
 )
 def test_four_results_a_thread_where_the_channels_allow(format: Format, pitch: int) -> None:
     y = Operand.of((2, 8, 8, 8), float32, format, pitch)

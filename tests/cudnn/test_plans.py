@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (prepack, epilogue):
-        monkeypatch.setattr(module, "bound", emulated)
+        monkeypatch.setattr(module, "bind_launch", emulated)
 
 
 def weights(*dims: int) -> Array:

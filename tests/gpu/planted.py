@@ -44,7 +44,7 @@ EDITS = {
 
 def misplace(distance: int) -> None:
     """Make the Sigmoid write behind its result."""
-    bound = step.bound
+    bound = step.bind_launch
 
     def planted(
         device: Any, recipe: Launch, code: Any, pointers: Mapping[str, int]
@@ -53,7 +53,7 @@ def misplace(distance: int) -> None:
             pointers = {**pointers, "y": pointers["y"] + distance}
         return bound(device, recipe, code, pointers)
 
-    step.bound = planted
+    step.bind_launch = planted
 
 
 def edit(folder: Path, name: str, old: str, new: str) -> None:

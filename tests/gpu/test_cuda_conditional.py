@@ -27,13 +27,13 @@ def same(model: Model, reference: Model, feeds: Feeds) -> None:
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=str)
-@pytest.mark.parametrize(("lanes", "unrolled"), [(1, 0), (4, 0), (4, 1024)])
+@pytest.mark.parametrize(("streams", "unrolled"), [(1, 0), (4, 0), (4, 1024)])
 def test_one_graph_that_the_gpu_decides_on(
-    flow: Flow, lanes: int, unrolled: int, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, streams: int, unrolled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
     with (
-        tercet.load(flow.model, "cuda", lanes=lanes) as model,
+        tercet.load(flow.model, "cuda", streams=streams) as model,
         tercet.load(flow.model) as reference,
     ):
         for feeds in (*flow.feeds, *flow.feeds[::-1]):

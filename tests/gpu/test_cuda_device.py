@@ -140,7 +140,7 @@ def test_formats(
 
 
 def in_format(data: Array, format: Format) -> Array:
-    if format is Format.PLAIN:
+    if format is Format.CONTIGUOUS:
         return data
     moved = np.zeros(format.physical(data.shape), data.dtype)
     moved[..., : data.shape[1]] = np.moveaxis(data, 1, -1)

@@ -14,17 +14,17 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("name", ["inception_v1", "squeezenet", "resnet50", "densenet121"])
-def test_lanes_change_no_bit(name: str, precision: Precision) -> None:
+def test_streams_change_no_bit(name: str, precision: Precision) -> None:
     source = light_model(name)
     feeds = light_inputs(source)
-    with tercet.load(source, "cuda", precision=precision, lanes=1) as single:
+    with tercet.load(source, "cuda", precision=precision, streams=1) as single:
         (want,) = single.run(feeds).values()
     with tercet.load(source, "cuda", precision=precision) as wide:
         for _ in range(100):
             (got,) = wide.run(feeds).values()
             np.testing.assert_array_equal(got, want)
-        lanes = {row.lane for row in wide.prepare().rows}
-    assert (len(lanes) > 1) == (name != "densenet121")
+        streams = {row.stream for row in wide.prepare().rows}
+    assert (len(streams) > 1) == (name != "densenet121")
 
 
 def test_networks_without_a_concat() -> None:

@@ -106,12 +106,14 @@ def test_branches_side_by_side_change_nothing(precision: Precision, tmp_path: Pa
     proto = bench_model("googlenet")
     feeds = bench_inputs(proto, batch=2)
     results: list[dict[str, Any]] = []
-    for lanes in (1, 4):
-        with tercet.load(proto, "cudnn", precision=precision, lanes=lanes, cache=tmp_path) as model:
+    for streams in (1, 4):
+        with tercet.load(
+            proto, "cudnn", precision=precision, streams=streams, cache=tmp_path
+        ) as model:
             results += [model.run(feeds) for _ in range(3)]
             (plan,) = model.prepare({name: data.shape for name, data in feeds.items()}).plans
-            used = {row.lane for row in plan.rows if row.backend == "cudnn"}
-            assert (len(used) > 1) == (lanes > 1)
+            used = {row.stream for row in plan.rows if row.backend == "cudnn"}
+            assert (len(used) > 1) == (streams > 1)
     for again in results[1:]:
         for name, data in results[0].items():
             np.testing.assert_array_equal(again[name], data)

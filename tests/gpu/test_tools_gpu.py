@@ -53,11 +53,11 @@ LARGE = ("resnet50_v15", "vgg16", "googlenet")
 def test_rows_make_up_the_run(name: str, backend: str) -> None:
     """Rows, feeding and fetching within 5 % of the same model, uninstrumented, on one stream.
 
-    Branches that run side by side are timed one after the other, so that with lanes rows are more.
+    Branches that run concurrently are timed one by one: their sum would exceed the run.
     """
     model = bench_model(name)
     found = profile(
-        model, backend, bench_inputs(model, batch=BATCH), repeat=7, peaks=False, lanes=1
+        model, backend, bench_inputs(model, batch=BATCH), repeat=7, peaks=False, streams=1
     )
     print(f"\n{name} on {backend}, batch {BATCH}: {found.covered:.3f}, {found.overhead:+.3f}")
     assert found.covered == pytest.approx(1, abs=0.05)

@@ -237,7 +237,7 @@ class EmulatedDevice:
 def emulated(
     device: Any, launch: Launch, code: Future[Any], pointers: Mapping[str, int]
 ) -> Callable[[Any], None]:
-    """Do what `step.bound` does, on the host."""
+    """Do what `step.bind_launch` does, on the host."""
     library: Library = code.result()
     kernel = library.kernel(launch.entry)
     cells = [
@@ -281,6 +281,6 @@ def open_emulated(folder: Path, patch: Callable[[Any, str, Any], None]) -> CudaB
         patch: sets an attribute of a module: pytest's `monkeypatch.setattr`, which undoes it, or
             `setattr` in a process of its own.
     """
-    patch(stepping, "bound", emulated)
+    patch(stepping, "bind_launch", emulated)
     device: Any = EmulatedDevice(HostCompiler(folder))
     return CudaBackend(device)

@@ -276,7 +276,7 @@ def residual(channels: int) -> Graph:
 
 
 def test_where_formats_clash_another_algorithm_is_taken() -> None:
-    """A first layer reads the plain order and gives another, but what it adds cannot be in both."""
+    """A first layer reads C order and gives another, but what it adds cannot be in both."""
     for algorithm in ("implicit_gemm", "direct"):
         (launch,) = launches(planned(residual(5), conv=algorithm))
         assert launch.entry == algorithm

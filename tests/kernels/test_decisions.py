@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rounds(flow: Flow, unrolled: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_step, "UNROLLED", unrolled)
     backend = open_emulated(folder, monkeypatch.setattr)
-    monkeypatch.setattr(conditional_nodes, "bound", emulated)
+    monkeypatch.setattr(conditional_nodes, "bind_launch", emulated)
     device: Any = backend.device
     device.decisions = EmulatedDecisions(device)
     with (

@@ -77,12 +77,12 @@ def test_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launched: list[str] = []
-    bound: Callable[..., Any] = stepping.bound
+    bound: Callable[..., Any] = stepping.bind_launch
 
     def noted(device: Any, launch: Launch, *rest: Any) -> Any:
         launched.append(launch.entry)
         return bound(device, launch, *rest)
 
-    monkeypatch.setattr(stepping, "bound", noted)
+    monkeypatch.setattr(stepping, "bind_launch", noted)
     compare(scattered(*case, kept=kept), emulated)
     assert ("copy_strided" in launched) is kept

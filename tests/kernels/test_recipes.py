@@ -39,7 +39,7 @@ from tercet.tools.workshop.light_models import NAMES, light_file
 from .dry import DryDevice, launches, normal, planned, planned_model, single
 
 
-def tensor(*dims: int, format: Format = Format.PLAIN, dtype: np.dtype = float32) -> Tensor:
+def tensor(*dims: int, format: Format = Format.CONTIGUOUS, dtype: np.dtype = float32) -> Tensor:
     return Tensor(Value("t", TensorType(dtype, dims)), format)
 
 
@@ -49,7 +49,7 @@ def tensor(*dims: int, format: Format = Format.PLAIN, dtype: np.dtype = float32)
 @pytest.mark.parametrize(
     ("format", "expected"),
     [
-        (Format.PLAIN, (60, 20, 5, 1)),
+        (Format.CONTIGUOUS, (60, 20, 5, 1)),
         (Format.CHANNELS_LAST, (60, 1, 15, 3)),
         (Format.CHANNELS_LAST_8, (160, 1, 40, 8)),
     ],
@@ -59,11 +59,11 @@ def test_strides(format: Format, expected: tuple[int, ...]) -> None:
 
 
 def test_a_broadcast_axis_has_stride_0() -> None:
-    assert broadcast_strides((3, 1, 5), Format.PLAIN, (2, 3, 4, 5)) == (0, 5, 0, 1)
+    assert broadcast_strides((3, 1, 5), Format.CONTIGUOUS, (2, 3, 4, 5)) == (0, 5, 0, 1)
 
 
 def test_axes_that_all_tensors_walk_alike_are_merged() -> None:
-    x, y = strides((2, 3, 4, 5), Format.PLAIN), (0, 20, 5, 1)
+    x, y = strides((2, 3, 4, 5), Format.CONTIGUOUS), (0, 20, 5, 1)
     assert merge((2, 3, 4, 5), (x, y)) == ((2, 60), ((60, 1), (0, 1)))
     assert merge((1, 1), ((0, 0),)) == ((1,), ((1,),))
 
@@ -133,7 +133,7 @@ def test_softmax_is_plain_data() -> None:
 
 @pytest.mark.parametrize(
     ("format", "entry"),
-    [(Format.PLAIN, "softmax_columns"), (Format.CHANNELS_LAST, "softmax_rows")],
+    [(Format.CONTIGUOUS, "softmax_columns"), (Format.CHANNELS_LAST, "softmax_rows")],
 )
 def test_softmax_over_channels_follows_the_format(format: Format, entry: str) -> None:
     x, y = tensor(2, 16, 5, 5, format=format), tensor(2, 16, 5, 5, format=format)
@@ -200,7 +200,7 @@ def test_images_lie_channels_last_except_before_the_first_layer() -> None:
     infer(graph)
     rows = [row for row in planned(graph).rows if row.device.name != "cpu"]
     assert [row.kind for row in rows][:3] == ["copy", "step", "step"]
-    assert [row.inputs[0].format for row in rows[1:3]] == [Format.PLAIN, Format.CHANNELS_LAST]
+    assert [row.inputs[0].format for row in rows[1:3]] == [Format.CONTIGUOUS, Format.CHANNELS_LAST]
     assert rows[2].outputs[0].format is Format.CHANNELS_LAST
 
 

@@ -22,7 +22,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.driver.status import failure
-from tercet.backends.cuda.driver.step import addresses, bound
+from tercet.backends.cuda.driver.step import addresses, bind_launch
 from tercet.backends.cuda.recipe.launch import Launch, launches_of
 from tercet.backends.cuda.recipe.operands import Scratch, TensorMap
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -364,7 +364,7 @@ def test_what_the_copy_engine_reads_has_an_address() -> None:
     assert maps <= addresses(launch, lambda operand: 512).keys()
     device: Any = DryDevice()
     with pytest.raises(ValueError, match="the tensor map 'a' has no address"):
-        bound(device, launch, Future(), {})
+        bind_launch(device, launch, Future(), {})
 
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
@@ -387,7 +387,7 @@ def test_results_are_compared_on_the_gpu(
         views = [device.upload(array) for array in (found, want, np.zeros((launch.grid[0], 2)))]
         names = ("found", "expected", "sums")
         at = {name: pointer(view) for name, view in zip(names, views, strict=True)}
-        run: Any = stepping.bound(device, launch, device.compiler.submit(launch.source), at)
+        run: Any = stepping.bind_launch(device, launch, device.compiler.submit(launch.source), at)
         run(None)
         sums = views[2].buffer.core.buffer.memory.view(np.float64)[: launch.grid[0] * 2]
         apart, whole = sums.reshape(-1, 2).sum(0)

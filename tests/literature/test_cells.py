@@ -41,13 +41,13 @@ def test_cells_on_numpy(seed: int) -> None:
 @pytest.mark.parametrize("backend", ["cuda", "cudnn"])
 @pytest.mark.parametrize("seeds", [range(i, i + 10) for i in range(0, 100, 10)], ids=str)
 def test_cells_side_by_side(seeds: range, backend: str) -> None:
-    """Four lanes give bit by bit what one lane gives, run after run, and what numpy gives."""
+    """Four streams give bit by bit what one stream gives, run after run, and what numpy gives."""
     for seed in seeds:
         batch = 1 + seed % 2
         model, x = Cells(seed).model(batch), image_of(seed, batch)
         with tercet.load(model) as host:
             want = host(x)[0]
-        with tercet.load(model, backend, lanes=1) as single:
+        with tercet.load(model, backend, streams=1) as single:
             alone = single(x)[0]
         with tercet.load(model, backend) as wide:
             for _ in range(3):

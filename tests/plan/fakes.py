@@ -203,7 +203,7 @@ def places(view: View) -> Array:
 
 
 def _logical(data: Array, view: View) -> Array:
-    if view.format is Format.PLAIN:
+    if view.format is Format.CONTIGUOUS:
         return data
     return np.moveaxis(data, -1, 1)[:, : view.type.dims[1]]
 

@@ -118,7 +118,7 @@ class Foreign:
 
     data: Array
     number: int = 0
-    format: Format = Format.PLAIN
+    format: Format = Format.CONTIGUOUS
     stream: LazyStream | None = None
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -183,7 +183,7 @@ class LazyExchange:
     def fetch(self, view: View, stream: LazyStream) -> Array:
         stream.synchronize()
         data = elements(view).copy()
-        return data if view.format is Format.PLAIN else np.moveaxis(data, -1, 1).copy()
+        return data if view.format is Format.CONTIGUOUS else np.moveaxis(data, -1, 1).copy()
 
     def trim(self) -> None:
         self.trims += 1

@@ -165,7 +165,7 @@ def test_formats_are_reformatted_once_and_visibly() -> None:
     np.testing.assert_allclose(got["b"], relu, rtol=1e-6)
     np.testing.assert_allclose(got["d"], relu + np.einsum("nchw,mc->nmhw", relu, mix), rtol=1e-5)
     moves = [row.kernel for row in model.placement() if row.kind == "reformat"]
-    assert moves == ["plain to channels_last"] + ["channels_last to plain"] * 2
+    assert moves == ["contiguous to channels_last"] + ["channels_last to contiguous"] * 2
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 1, 4, 5), (1, 1, 1, 1)])

@@ -16,7 +16,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.options import Options
 from tercet.runtime.plan.plan import Plan
-from tercet.runtime.plan.streams import stretches
+from tercet.runtime.plan.streams import segments
 from tercet.runtime.session.model import Model
 
 from .fakes import FakeBackend, FakeDevice, FakeStream
@@ -58,41 +58,41 @@ def planned(
     return plan, got
 
 
-def lanes_of(plan: Plan) -> dict[str, int]:
-    return {row.nodes[0].name: row.lane for row in plan.rows if row.nodes}
+def streams_of(plan: Plan) -> dict[str, int]:
+    return {row.nodes[0].name: row.stream for row in plan.rows if row.nodes}
 
 
-def test_each_branch_has_a_lane() -> None:
+def test_each_branch_has_a_stream() -> None:
     device = FakeDevice()
     plan, got = planned(branches(4, 3), device)
-    lanes = lanes_of(plan)
+    streams = streams_of(plan)
     for i in range(4):
-        assert len({lanes[f"b{i}_{j}"] for j in range(3)}) == 1
-    assert {lanes[f"b{i}_0"] for i in range(4)} == {0, 1, 2, 3}
+        assert len({streams[f"b{i}_{j}"] for j in range(3)}) == 1
+    assert {streams[f"b{i}_0"] for i in range(4)} == {0, 1, 2, 3}
     assert device.races == 0
     start = np.maximum(np.random.default_rng(0).standard_normal((4, 8), np.float32), 0)
     np.testing.assert_allclose(got, 4 * start + 3 * (0 + 1 + 2 + 3), rtol=1e-6)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_no_more_lanes_than_the_user_wants(lanes: int) -> None:
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_no_more_streams_than_the_user_wants(streams: int) -> None:
     device = FakeDevice()
-    plan, _ = planned(branches(5, 3), device, lanes=lanes)
-    assert {row.lane for row in plan.rows} == set(range(lanes))
+    plan, _ = planned(branches(5, 3), device, streams=streams)
+    assert {row.stream for row in plan.rows} == set(range(streams))
     assert device.races == 0
 
 
 def test_rows_that_fill_the_device_run_one_after_the_other() -> None:
     plan, _ = planned(branches(4, 3), FakeDevice(), fill=2.0)
-    assert {row.lane for row in plan.rows} == {0}
+    assert {row.stream for row in plan.rows} == {0}
 
 
-def test_lanes_are_counted_from_one() -> None:
-    with pytest.raises(UsageError, match="lanes=0: expected a whole number >= 1"):
-        Options(lanes=0)
+def test_streams_are_counted_from_one() -> None:
+    with pytest.raises(UsageError, match="streams=0: expected a whole number >= 1"):
+        Options(streams=0)
 
 
-def test_streams_that_cannot_wait_have_one_lane() -> None:
+def test_streams_that_cannot_wait_have_one_stream() -> None:
     class Plain:
         def __init__(self, inner: FakeStream) -> None:
             self.touch, self.synchronize = inner.touch, inner.synchronize
@@ -103,27 +103,27 @@ def test_streams_that_cannot_wait_have_one_lane() -> None:
 
     device = PlainDevice()
     plan, _ = planned(branches(4, 3), device)
-    assert {row.lane for row in plan.rows} == {0}
+    assert {row.stream for row in plan.rows} == {0}
     assert device.races == 0
 
 
-def test_a_chain_stays_in_its_lane() -> None:
+def test_a_chain_stays_in_its_stream() -> None:
     plan, _ = planned(branches(1, 6), FakeDevice())
-    assert {row.lane for row in plan.rows} == {0}
-    assert not any(plan.lanes.waits)
+    assert {row.stream for row in plan.rows} == {0}
+    assert not any(plan.schedule.waits)
 
 
-def test_step_by_step_there_is_one_lane() -> None:
+def test_step_by_step_there_is_one_stream() -> None:
     plan, _ = planned(branches(4, 3), FakeDevice(), check_each=True)
-    assert {row.lane for row in plan.rows} == {0}
+    assert {row.stream for row in plan.rows} == {0}
 
 
-def test_each_lane_has_a_workspace_of_its_own() -> None:
+def test_each_stream_has_a_workspace_of_its_own() -> None:
     device = FakeDevice()
     plan, _ = planned(branches(3, 2), device, scratch=100)
     assert device.races == 0
     assert plan.memory.workspace["fake:0"] == 3 * 256
-    single, _ = planned(branches(3, 2), FakeDevice(), scratch=100, lanes=1)
+    single, _ = planned(branches(3, 2), FakeDevice(), scratch=100, streams=1)
     assert single.memory.workspace["fake:0"] == 256
 
 
@@ -132,8 +132,8 @@ def test_the_arena_knows_what_runs_at_the_same_time() -> None:
     a, b = (net.conv(net.add(Relu(), net.conv(net.x, 64)), 8) for _ in range(2))
     net.graph.set_outputs({"y": net.add(Add(), a, b)})
     floors: list[int] = []
-    for lanes in (1, 2):
-        model = Model(net.graph, [FakeBackend(FakeDevice())], Options(lanes=lanes), evaluate)
+    for streams in (1, 2):
+        model = Model(net.graph, [FakeBackend(FakeDevice())], Options(streams=streams), evaluate)
         floors.append(model.memory().floor["fake:0"])
     assert floors[0] == (8 + 8 + 64) * 64
     assert floors[1] >= (8 + 64 + 64) * 64
@@ -141,7 +141,7 @@ def test_the_arena_knows_what_runs_at_the_same_time() -> None:
 
 def test_waits_that_others_imply_are_left_out() -> None:
     plan, _ = planned(branches(2, 4), FakeDevice())
-    crossing = sum(len(waits) for waits in plan.lanes.waits)
+    crossing = sum(len(waits) for waits in plan.schedule.waits)
     assert crossing == 3, "where the branch begins, where it ends, and before the copy"
 
 
@@ -149,15 +149,15 @@ def test_a_race_is_seen() -> None:
     """The fake device must find what the plans are tested for."""
     device = FakeDevice()
     plan, _ = planned(branches(2, 2), device)
-    (stretch,) = stretches(plan.rows)
-    object.__setattr__(plan.lanes, "waits", ((),) * len(plan.rows))
-    plan.together(stretch)(FakeStream(device))
+    (segment,) = segments(plan.rows)
+    object.__setattr__(plan.schedule, "waits", ((),) * len(plan.rows))
+    plan.together(segment)(FakeStream(device))
     assert device.races > 0
 
 
 def test_without_the_copies_the_order_is_kept() -> None:
     device = FakeDevice()
     plan, _ = planned(branches(4, 3), device)
-    (stretch,) = stretches(plan.rows)
-    plan.together(stretch, copies=False)(FakeStream(device))
+    (segment,) = segments(plan.rows)
+    plan.together(segment, copies=False)(FakeStream(device))
     assert device.races == 0

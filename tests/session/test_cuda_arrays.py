@@ -52,13 +52,13 @@ def test_what_is_no_stream() -> None:
 def test_formats() -> None:
     image = np.zeros((2, 3, 4, 5), np.float32)
     last = np.moveaxis(np.zeros((2, 4, 5, 3), np.float32), -1, 1)
-    assert _format_of(see(image)) is Format.PLAIN
+    assert _format_of(see(image)) is Format.CONTIGUOUS
     assert _format_of(see(last)) is Format.CHANNELS_LAST
     assert _format_of(see(last[:, :1])) is None
-    assert _format_of(see(np.zeros((1, 3, 1, 1), np.float32))) is Format.PLAIN
+    assert _format_of(see(np.zeros((1, 3, 1, 1), np.float32))) is Format.CONTIGUOUS
     assert _format_of(see(image[:, :, :, ::2])) is None
     assert _format_of(see(image.transpose(3, 2, 1, 0))) is None
-    assert _format_of(see(image[:, :0])) is Format.PLAIN
+    assert _format_of(see(image[:, :0])) is Format.CONTIGUOUS
 
 
 def array_of(dtype: Any = float32) -> DeviceArray:

@@ -245,7 +245,7 @@ def test_bound_runs_where_its_tensors_are() -> None:
         bound.run()
         np.testing.assert_array_equal(y.numpy(), expected(data(2)), "the input has stayed")
         assert device.allocations == allocations
-        with pytest.raises(InputError, match=r"takes float32\[2,4\], plain"):
+        with pytest.raises(InputError, match=r"takes float32\[2,4\], contiguous"):
             bound.run({"x": data(0, batch=3)})
         with pytest.raises(InputError, match="no input 'z'"):
             bound.run({"z": data(0)})

@@ -9,7 +9,7 @@ from ...runtime.control.program import Program
 from ...runtime.plan.backend import Device, Run
 from ...runtime.plan.host import HOST
 from ...runtime.plan.layout import Row, Slot
-from ...runtime.plan.streams import is_capturable, stretches
+from ...runtime.plan.streams import is_capturable, segments
 from ...runtime.session.model import Model
 from ..common.measure import Timing
 
@@ -44,8 +44,8 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
     (plan,) = program.plans
     pieces = [
         (copies, device.record(plan.together(part, copies=False)))
-        for stretch in stretches(plan.rows)
-        for copies, part in _pieces(plan.rows, stretch, own)
+        for segment in segments(plan.rows)
+        for copies, part in _pieces(plan.rows, segment, own)
     ]
     stream = device.stream()
 
@@ -63,17 +63,17 @@ def device_times(model: Model, program: Program, runs: int = 200) -> Timing | No
 
 
 def _pieces(
-    rows: Sequence[Row], stretch: range, own: Device
+    rows: Sequence[Row], segment: range, own: Device
 ) -> Iterator[tuple[tuple[Run, ...], range]]:
-    """Yield parts of a stretch, each with the copies of inputs that may come before all of it.
+    """Yield parts of a segment, each with the copies of inputs that may come before all of it.
 
-    A part ends where an input comes to bytes that its rows have touched; rows of several lanes
+    A part ends where an input comes to bytes that its rows have touched; rows of several streams
     stay together.
     """
-    together = any(rows[number].lane for number in stretch)
-    begin, copies = stretch.start, list[Run]()
+    together = any(rows[number].stream for number in segment)
+    begin, copies = segment.start, list[Run]()
     touched = list[tuple[int, int]]()
-    for number in stretch:
+    for number in segment:
         row = rows[number]
         comes = row.kind == "copy" and row.outputs[0].device is own and row.run is not None
         places = [place for slot in row.outputs if (place := _place(slot)) is not None]
@@ -84,7 +84,7 @@ def _pieces(
             copies.append(row.run)
         touched += places
         touched += [place for slot in row.inputs if (place := _place(slot)) is not None]
-    yield tuple(copies), range(begin, stretch.stop)
+    yield tuple(copies), range(begin, segment.stop)
 
 
 def _place(slot: Slot) -> tuple[int, int] | None:

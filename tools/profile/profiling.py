@@ -168,7 +168,7 @@ def profile(
     """Run a model row by row and say where its time goes.
 
     Rows are timed one after the other, also those of branches that a run has side by side: together
-    they are longer than the run then, unless it has one lane (``lanes=1``).
+    they are longer than the run then, unless there is one stream (``streams=1``).
 
     Args:
         source: a path, the file's bytes, or a `ModelProto`.

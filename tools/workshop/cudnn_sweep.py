@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ...backends.cudnn.operation import Operand
 
 DTYPES: tuple[DType, ...] = (float32, float16)
-FORMATS = (Format.PLAIN, Format.CHANNELS_LAST)
+FORMATS = (Format.CONTIGUOUS, Format.CHANNELS_LAST)
 #: Greatest relative L2 distance from float64. In float16 the result is rounded once, and once more
 #: by every kernel behind cuDNN's; where a sum cancels, that counts several times.
 ALLOWED = {"float32": 1e-5, "float16": 2e-3}

@@ -1,4 +1,4 @@
-"""Studies of several kernels together: what fusing, lanes and overlapping gain; whole networks."""
+"""Studies of several kernels together: what fusion, streams and overlap gain; whole networks."""
 
 from __future__ import annotations
 
@@ -159,13 +159,13 @@ def pooled_model(feeds: dict[str, Array]) -> ModelProto:
 
 
 def branches(lab: Lab) -> Study:
-    """Run random cells of small branches in one lane and in four."""
+    """Run random cells of small branches on one stream and on four."""
     rows: list[dict[str, Any]] = []
     for seed in range(6):
         lab.say(f"branches, cell {seed}")
         model = Cells(seed, cells=2, channels=44, extent=28).model()
         feeds = {"x": normal(1, 44, 28, 28)}
-        with load(model, "cuda", lanes=1) as single, load(model, "cuda") as wide:
+        with load(model, "cuda", streams=1) as single, load(model, "cuda") as wide:
             alone, together = lab.network(single, feeds), lab.network(wide, feeds)
             (a,), (b,) = single.run(feeds).values(), wide.run(feeds).values()
             steps = sum(row.kind == "step" for row in wide.prepare().rows)
@@ -182,8 +182,8 @@ def branches(lab: Lab) -> Study:
     columns = (
         Column("cell", "network"),
         Column("steps", "kernels", "d"),
-        Column("alone", "one lane us", ".1f"),
-        Column("together", "four lanes us", ".1f"),
+        Column("alone", "one stream us", ".1f"),
+        Column("together", "four streams us", ".1f"),
         Column("gain", "faster", ".2f"),
         Column("same", "equal bits"),
     )

@@ -23,8 +23,8 @@ from .registry import Answer, Kernel, RecipeContext, Setting, register
 
 #: Physical formats of the first input and of the first output.
 Formats = tuple[Format, Format]
-PLAIN: Formats = (Format.PLAIN, Format.PLAIN)
-LAST: Formats = (Format.CHANNELS_LAST, Format.CHANNELS_LAST)
+CONTIGUOUS: Formats = (Format.CONTIGUOUS, Format.CONTIGUOUS)
+CHANNELS_LAST: Formats = (Format.CHANNELS_LAST, Format.CHANNELS_LAST)
 
 
 class Task(Protocol):
@@ -108,7 +108,7 @@ class Candidate:
     """
 
     algorithm: str
-    formats: Formats = PLAIN
+    formats: Formats = CONTIGUOUS
     recipe: Recipe | None = None
     reason: str = ""
     microseconds: float = inf
@@ -259,7 +259,7 @@ class Selector(Generic[T]):
     def formats(self, context: RecipeContext) -> Formats:
         """Return the formats of the first input and of the result; plain if no algorithm fits."""
         task = self.task(context)
-        return PLAIN if isinstance(task, str) else self.pick(task).formats
+        return CONTIGUOUS if isinstance(task, str) else self.pick(task).formats
 
     def build(self, context: RecipeContext) -> Answer:
         """Return the recipe for tensors in the formats that they have, or why there is none."""

@@ -52,7 +52,7 @@ def reformat(dst: View, src: View) -> Launch:
     word = words_of(src.type.dtype)
     source, target = src.format.physical(dims)[-1], dst.format.physical(dims)[-1]
     of_source, of_target = src.pitch or source, dst.pitch or target
-    if Format.PLAIN not in (src.format, dst.format):
+    if Format.CONTIGUOUS not in (src.format, dst.format):
         count = images * pixels * target
         return Launch(
             "move/transpose.cu",
@@ -65,7 +65,7 @@ def reformat(dst: View, src: View) -> Launch:
             },
             types=(("T", word),),
         )
-    if src.format is Format.PLAIN:
+    if src.format is Format.CONTIGUOUS:
         return transposition(images, channels, pixels, (pixels, of_target), word, target)
     return transposition(images, pixels, channels, (of_source, pixels), word, pixels)
 

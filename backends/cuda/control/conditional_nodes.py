@@ -13,12 +13,12 @@ from cuda.core.graph import GraphBuilder
 from ....runtime.ir.dtypes import DType, uint8, uint16, uint32, uint64
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Run, Step, View
+from ....runtime.plan.bind import sequence
 from ....runtime.plan.device_control import Rounds
-from ....runtime.plan.streams import sequence
 from ..driver.device import CudaStream, DriverDevice, Recording
 from ..driver.memory import pointer
 from ..driver.status import CUDAError, check, translated
-from ..driver.step import KernelStep, bound
+from ..driver.step import KernelStep, bind_launch
 from ..recipe.launch import Launch, each
 from ..recipe.operands import index_type
 
@@ -161,7 +161,9 @@ class CudaDecisions:
         if launch.is_empty:
             return lambda stream: None
         pointers = {name: pointer(view) for name, view in places.items() if view is not None}
-        return bound(self.device, launch, self.device.compiler.submit(launch.source), pointers)
+        return bind_launch(
+            self.device, launch, self.device.compiler.submit(launch.source), pointers
+        )
 
     def _read(self, view: View, stream: CudaStream) -> Array:
         """Return the elements once the stream has come to them; the host waits."""

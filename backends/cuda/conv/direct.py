@@ -51,7 +51,7 @@ def direct_sums(
     x: Tensor,
     w: Tensor,
     zeros: tuple[Tensor | None, Tensor | None],
-    format: Format = Format.PLAIN,
+    format: Format = Format.CONTIGUOUS,
 ) -> Launch:
     """Return the convolution of integers less their zero points, in int32.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..algorithms.selection import LAST, PLAIN, Formats
+from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm import batched, f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
@@ -19,9 +19,9 @@ from ..recipe.layout import ceil_div
 
 # ── GEMM with a table of windows ────────────────────
 
-#: Fewer channels than this are read in the plain order: the vectors would be mostly padding.
+#: Fewer channels than this are read in C order: the vectors would be mostly padding.
 MIN_CHANNELS = 8
-#: By how much copies of single elements make a product of windows in the plain order slower.
+#: By how much copies of single elements make a product of windows in C order slower.
 ACROSS = 1.6
 
 
@@ -103,7 +103,7 @@ def transposed_formats(conv: Convolution) -> Formats | str:
     pixels = conv.x.size // conv.channels
     if pixels * conv.taps * conv.filters >= MAX_ELEMENTS:
         return f"a matrix of {pixels} x {conv.taps * conv.filters} elements"
-    return LAST
+    return CHANNELS_LAST
 
 
 def transposed_time(conv: Convolution) -> float:
@@ -153,7 +153,7 @@ def winograd_formats(conv: Convolution) -> Formats | str:
         return f"strides of {'x'.join(map(str, view.strides))}, not 1x1"
     if view.dilations != (1, 1):
         return f"dilations of {'x'.join(map(str, view.dilations))}, not 1x1"
-    return conv.need_one_group() or conv.need_float32() or conv.need_constants() or LAST
+    return conv.need_one_group() or conv.need_float32() or conv.need_constants() or CHANNELS_LAST
 
 
 def winograd_tiles(conv: Convolution, out: int) -> tuple[int, int, int]:
@@ -229,7 +229,7 @@ def fft_formats(conv: Convolution) -> Formats | str:
     spectra = 16 * tiling.frequencies * conv.channels * conv.filters
     if spectra > MAX_SPECTRA:
         return f"transformed weights of {spectra} bytes"
-    return LAST
+    return CHANNELS_LAST
 
 
 def fft_tiling(conv: Convolution) -> FftTiling | None:
@@ -287,7 +287,7 @@ def depthwise_formats(conv: Convolution) -> Formats | str:
         return "one group"
     if not conv.is_depthwise:
         return f"groups of {conv.channels} channels and {conv.filters} filters, not 1 and 1"
-    return conv.need_float32() or conv.need_plane() or conv.need_constants() or LAST
+    return conv.need_float32() or conv.need_plane() or conv.need_constants() or CHANNELS_LAST
 
 
 def depthwise_time(conv: Convolution) -> float:
@@ -300,8 +300,8 @@ def depthwise_time(conv: Convolution) -> float:
 
 
 def naive_formats(conv: Convolution) -> Formats | str:
-    """Return the plain order; `naive` takes others too."""
-    return conv.need_own() or PLAIN
+    """Return the contiguous formats; `naive` takes others too."""
+    return conv.need_own() or CONTIGUOUS
 
 
 def naive_time(conv: Convolution) -> float:

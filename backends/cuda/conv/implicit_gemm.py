@@ -18,7 +18,7 @@ from ....runtime.ir.dtypes import DType, name_of
 from ....runtime.ir.types import Array
 from ....runtime.ops.conv import ConvTranspose
 from ..algorithms.registry import Answer
-from ..algorithms.selection import LAST, PLAIN, Formats
+from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..gemm.convolution import MAX_ELEMENTS, Convolution, image_formats
 from ..gemm.pack import pack_windows
 from ..recipe.launch import Launch
@@ -265,7 +265,7 @@ def direct_formats(conv: Convolution) -> Formats | str:
     if _block(conv, arithmetic(conv.y.dtype)) is None:
         kernel = "x".join(map(str, conv.view.kernel))
         return f"windows of {kernel} of {name_of(conv.x.dtype)} overflow the shared memory"
-    return PLAIN
+    return CONTIGUOUS
 
 
 def _block(conv: Convolution, dtype: DType) -> Block | None:
@@ -365,7 +365,7 @@ def nhwc_formats(conv: Convolution) -> Formats | str:
         return f"{conv.filters} filters, a thread each: a block has at most {MAX_THREADS}"
     if max(conv.view.output[0], conv.x.dims[0]) > 65535:
         return f"{conv.x.dims[0]} images of {conv.view.output[0]} rows"
-    return LAST
+    return CHANNELS_LAST
 
 
 def naive_nhwc(conv: Convolution, variant: str = "") -> Answer:

@@ -13,7 +13,7 @@ from cuda.bindings import driver
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ....runtime.ir.graph import Value
 from ....runtime.plan.backend import BuildContext, View
-from ....runtime.plan.streams import sequence
+from ....runtime.plan.bind import sequence
 from ..recipe.launch import Launch, Recipe, base_of, fill_of, launches_of
 from ..recipe.operands import Argument, Operand, Packed, Scratch, Struct, TensorMap
 from .memory import pointer
@@ -57,7 +57,7 @@ class KernelStep:
             found = addresses(launch, lambda base: self._pointer(base, views, scratch))
             if launch.moot is not None and len({found[name] for name in launch.moot}) == 1:
                 continue
-            runs.append(bound(self._device, launch, code, found))
+            runs.append(bind_launch(self._device, launch, code, found))
         return runs[0] if len(runs) == 1 else sequence(runs)
 
     def _pointer(self, argument: Operand, views: Mapping[Value, View], scratch: View | None) -> int:
@@ -79,7 +79,7 @@ def addresses(launch: Launch, address: Callable[[Operand], int]) -> dict[str, in
     return {name: address(base) for name, base in bases if isinstance(base, Operand)}
 
 
-def bound(
+def bind_launch(
     device: DriverDevice, launch: Launch, code: Future[ObjectCode], pointers: Mapping[str, int]
 ) -> Callable[[CudaStream], None]:
     """Load a kernel and return what launches it.

@@ -173,6 +173,6 @@ def convolution(context: RecipeContext) -> Convolution | str:
 
 
 def image_formats(conv: Convolution, minimum: int) -> Formats:
-    """Return channels last, but the plain order for an input of fewer than `minimum` channels."""
-    first = Format.PLAIN if conv.x.dims[1] < minimum else Format.CHANNELS_LAST
+    """Return channels last, but C order for an input of fewer than `minimum` channels."""
+    first = Format.CONTIGUOUS if conv.x.dims[1] < minimum else Format.CHANNELS_LAST
     return first, Format.CHANNELS_LAST

@@ -222,9 +222,9 @@ def formats_of(x: Tensor, w: Tensor, group: int) -> tuple[Format, Format]:
     channels = w.dims[1]
     if group == 1:
         whole = channels % 8 == 0
-        return Format.CHANNELS_LAST if whole else Format.PLAIN, Format.CHANNELS_LAST
+        return Format.CHANNELS_LAST if whole else Format.CONTIGUOUS, Format.CHANNELS_LAST
     fits = x.dims[1] % 8 == 0 if group == x.dims[1] == w.dims[0] else channels % 2 == 0
-    both = Format.CHANNELS_LAST if fits else Format.PLAIN
+    both = Format.CHANNELS_LAST if fits else Format.CONTIGUOUS
     return both, both
 
 

@@ -37,7 +37,7 @@ def rows_of_windows(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, 
     stride is odd, places of two neighbouring pixels see to that.
 
     Args:
-        x: the input, in the plain order.
+        x: the input, in C order.
         w: constant weights.
         view: the windows.
     """
@@ -74,7 +74,7 @@ def strips(x: Tensor, w: Tensor, view: Window) -> tuple[Image, Packed, Launch]:
     and what follows it is multiplied with zeros.
 
     Args:
-        x: the input, in the plain order.
+        x: the input, in C order.
         w: constant weights.
         view: the windows, an even stride apart along rows.
     """

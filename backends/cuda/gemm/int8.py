@@ -13,7 +13,7 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import ConvInteger, QLinearConv
 from ....runtime.ops.window import window
 from ....runtime.plan.backend import Format
-from ..algorithms.selection import LAST, PLAIN, Formats
+from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
 from ..codegen.rounding import narrow
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
@@ -253,11 +253,15 @@ def formats_of(op: Convolution, x: Tensor, w: Tensor) -> Formats:
     A filter of one channel, which has no product of matrices, takes either.
     """
     if w.data is None or x.rank not in (3, 4) or not {x.dtype, w.dtype} <= BYTES:
-        return PLAIN
+        return CONTIGUOUS
     channels = w.dims[1]
     if op.group == 1:
-        return LAST if channels % VECTORS[-1] == 0 else (Format.PLAIN, Format.CHANNELS_LAST)
-    return LAST if channels == 1 or channels % VECTORS[0] == 0 else PLAIN
+        return (
+            CHANNELS_LAST
+            if channels % VECTORS[-1] == 0
+            else (Format.CONTIGUOUS, Format.CHANNELS_LAST)
+        )
+    return CHANNELS_LAST if channels == 1 or channels % VECTORS[0] == 0 else CONTIGUOUS
 
 
 def convolution(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....runtime.ir.dtypes import float32
 from ....runtime.ops.matmul import MatMul
 from ..algorithms.registry import Answer, need_dtypes
-from ..algorithms.selection import PLAIN, Formats
+from ..algorithms.selection import CONTIGUOUS, Formats
 from ..recipe.launch import Launch
 from ..recipe.layout import ceil_div
 from .multiplication import Multiplication
@@ -20,13 +20,13 @@ BLOCKS = {
 
 
 def ladder_formats(task: Multiplication) -> Formats | str:
-    """Return the plain order, or why the kernels of `ladder.cu` cannot be used."""
+    """Return the contiguous formats, or why the kernels of `ladder.cu` cannot be used."""
     refused = need_dtypes((float32,), task.y, task.a, task.b)
     if refused:
         return f"{refused}, not float32"
     if not isinstance(task.op, MatMul) or task.a.rank != 2 or task.b.rank != 2:
         return "not a product of two matrices"
-    return PLAIN
+    return CONTIGUOUS
 
 
 def ladder(task: Multiplication, algorithm: str) -> Answer:

@@ -8,7 +8,7 @@ from math import prod
 from ....runtime.ir.dtypes import name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import RecipeContext, Setting
-from ..algorithms.selection import PLAIN, Formats
+from ..algorithms.selection import CONTIGUOUS, Formats
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.operands import Tensor
 from .convolution import times
@@ -37,8 +37,8 @@ class Multiplication:
 
     @property
     def formats(self) -> Formats:
-        """Always the plain order."""
-        return PLAIN
+        """Always contiguous."""
+        return CONTIGUOUS
 
     def within(self, formats: Formats) -> Multiplication:
         """Return the same task, whose tensors have one order only."""

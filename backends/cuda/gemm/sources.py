@@ -148,7 +148,7 @@ def image_source(
     """Return the windows of an image, and what brings it into the workspace if it lies plain.
 
     Args:
-        x: the image. Where it lies in the plain order, of few channels, it is packed into words of
+        x: the image. Where it lies in C order, of few channels, it is packed into words of
             4 or a multiple of 8 channels, which meet zeros.
         w: the weights, constants.
         view: the windows.
@@ -179,7 +179,7 @@ def packed_image(
     """Return an image in the workspace, channels last and padded, and what brings it there.
 
     Args:
-        x: the image, in the plain order.
+        x: the image, in C order.
         channels: in the workspace.
         width: likewise.
         left: columns of zeros before the first.

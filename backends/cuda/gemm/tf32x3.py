@@ -259,7 +259,7 @@ def formats_of(conv: Convolution) -> Formats | str:
     if conv.channels % 4 and conv.group > 1:
         return f"{conv.channels} channels a group, which are no fours"
     whole = conv.channels % 4 == 0
-    return (Format.CHANNELS_LAST if whole else Format.PLAIN), Format.CHANNELS_LAST
+    return (Format.CHANNELS_LAST if whole else Format.CONTIGUOUS), Format.CHANNELS_LAST
 
 
 def convolution(conv: Convolution, variant: str = "") -> Answer:

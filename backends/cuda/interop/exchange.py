@@ -256,7 +256,7 @@ class CudaExchange:
             answer = driver.cuMemcpyDtoHAsync(target, pointer(view), result.nbytes, stream.handle)
             check("cuMemcpyDtoHAsync", answer)
             stream.synchronize()
-        if view.format is Format.PLAIN or result.ndim < 3:
+        if view.format is Format.CONTIGUOUS or result.ndim < 3:
             return result
         return np.ascontiguousarray(np.moveaxis(result, -1, 1))
 
@@ -310,7 +310,7 @@ def _ordinal_of(start: int) -> int:
 
 def _format_of(seen: Seen) -> Format | None:
     order = seen.order()
-    for format in (Format.PLAIN, Format.CHANNELS_LAST):
+    for format in (Format.CONTIGUOUS, Format.CHANNELS_LAST):
         if order == tuple(axis for axis, _ in format.order(seen.shape)):
             return format
     return None

@@ -111,7 +111,7 @@ def standardize(
         scale: what results are multiplied with.
         shift: what is added then.
         channel: the axis that `scale` and `shift` go along; None: the last ones.
-        sizes: a shape to take in the place of that of x, in the plain format.
+        sizes: a shape to take in the place of that of x, in C order.
     """
     refused = need_dtypes(FLOATS, y, x, scale, shift, *how.outputs, *how.running)
     if refused:

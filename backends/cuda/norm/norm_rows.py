@@ -44,7 +44,7 @@ def normalize_rows(
         return None
     if any(t.dtype != scale.dtype or t.size != count or t.dtype == float64 for t in given):
         return None
-    if any(t.format is not Format.PLAIN for t in (y, x)) or rows >= 2**31:
+    if any(t.format is not Format.CONTIGUOUS for t in (y, x)) or rows >= 2**31:
         return None
     maximum = 16 // max(x.dtype.itemsize, scale.dtype.itemsize)
     vector = next(v for v in (8, 4, 2, 1) if v <= maximum and count % v == 0)

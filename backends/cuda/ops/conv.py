@@ -1,7 +1,7 @@
 """Convolutions: two selectors, of algorithms to run Conv and ConvTranspose; see docs/algorithms.md.
 
 Images lie channels last wherever a convolution reads or writes them, so that neighbouring elements
-of a window are neighbours in memory. A first layer, of few channels, reads the plain order.
+of a window are neighbours in memory. A first layer, of few channels, reads contiguous NCHW.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.conv import Conv, ConvTranspose
 from ..algorithms.registry import Answer
-from ..algorithms.selection import PLAIN, Algorithm, Formats, Selector
+from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
 from ..conv.depthwise import depthwise, depthwise_variants
 from ..conv.direct import naive, naive_transposed
 from ..conv.estimates import (
@@ -67,7 +67,7 @@ def _half_formats(conv: Convolution) -> Formats | str:
     if refused:
         return refused
     formats = f16.formats_of(conv.x, conv.w, conv.group)
-    if formats == PLAIN:
+    if formats == CONTIGUOUS:
         return f"{conv.group} groups of {conv.channels} channels, which fill no words"
     return formats
 
@@ -195,7 +195,7 @@ def _precomputed(
 
 
 def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], float]:
-    """Return an estimate that adds memory traffic and what a plain format costs neighbours.
+    """Return an estimate that adds memory traffic and what a contiguous format costs neighbours.
 
     Images lie channels last between convolutions: an algorithm that wants them plain brings
     reformats.
@@ -205,7 +205,7 @@ def _beside(time: Callable[[Convolution], float]) -> Callable[[Convolution], flo
         size = conv.x.dtype.itemsize
         read, written = size * conv.x.size, size * conv.y.size
         minimum = max(time(conv), LAUNCH + (read + written) / MEMORY)
-        if conv.formats != PLAIN:
+        if conv.formats != CONTIGUOUS:
             return minimum
         moved = written + (read if conv.x.dims[1] >= MIN_CHANNELS else 0)
         return minimum + 2 * LAUNCH + 2 * moved / MEMORY

@@ -8,7 +8,7 @@ from math import prod
 from ....runtime.ir.dtypes import float16, float32, name_of
 from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import Answer
-from ..algorithms.selection import PLAIN, Algorithm, Formats, Selector
+from ..algorithms.selection import CONTIGUOUS, Algorithm, Formats, Selector
 from ..gemm import tf32x3
 from ..gemm.atoms import HALVES
 from ..gemm.f16 import HALF_SUMS
@@ -30,7 +30,7 @@ def _gemv_formats(task: Multiplication) -> Formats | str:
     rows = task.shape[0]
     if not rows:
         return "no rows"
-    return f"{rows} rows, more than {MAX_ROWS}" if rows > MAX_ROWS else PLAIN
+    return f"{rows} rows, more than {MAX_ROWS}" if rows > MAX_ROWS else CONTIGUOUS
 
 
 def _gemv_time(task: Multiplication) -> float:
@@ -40,12 +40,12 @@ def _gemv_time(task: Multiplication) -> float:
 
 def _tensor_formats(task: Multiplication) -> Formats | str:
     if task.a.dtype in HALVES:
-        return PLAIN
+        return CONTIGUOUS
     if task.a.dtype != float32:
         return f"dtype {name_of(task.a.dtype)}"
     if not task.setting.target.has_tf32:
         return f"{task.setting.target.arch} has no tensor cores for float32"
-    return PLAIN
+    return CONTIGUOUS
 
 
 def _tensor_time(task: Multiplication) -> float:
@@ -67,11 +67,11 @@ def _tensor_forms(task: Multiplication) -> tuple[str, ...]:
 def _half_sums_formats(task: Multiplication) -> Formats | str:
     if task.a.dtype != float16:
         return f"dtype {name_of(task.a.dtype)}; sums in float16 are for float16"
-    return PLAIN
+    return CONTIGUOUS
 
 
 def _tile_formats(task: Multiplication) -> Formats | str:
-    return PLAIN if task.a.dtype == float32 else f"dtype {name_of(task.a.dtype)}"
+    return CONTIGUOUS if task.a.dtype == float32 else f"dtype {name_of(task.a.dtype)}"
 
 
 def _problem(task: Multiplication) -> Problem:
@@ -128,7 +128,7 @@ ALGORITHMS = (
     _by("gemv"),
     _by("tensor_cores"),
     _by("gemm"),
-    Algorithm("naive", _naive, lambda task: PLAIN, _naive_time),
+    Algorithm("naive", _naive, lambda task: CONTIGUOUS, _naive_time),
     _by(HALF_SUMS, by_name=True),
 )
 LADDER = (

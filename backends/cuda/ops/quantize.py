@@ -30,7 +30,7 @@ from ....runtime.ops.quantize import (
 from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.backend import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel, need_dtypes
-from ..algorithms.selection import PLAIN, Formats
+from ..algorithms.selection import CONTIGUOUS, Formats
 from ..codegen.elementwise import SMALL_FLOATS
 from ..codegen.rounding import narrow
 from ..conv.direct import direct_sums
@@ -66,7 +66,7 @@ def spread(
     parameter: Tensor | None,
     axis: int,
     block: int = 0,
-    format: Format = Format.PLAIN,
+    format: Format = Format.CONTIGUOUS,
 ) -> Spread:
     """Return struct `Spread`: which element of a scale belongs to which of `dims`.
 
@@ -336,7 +336,7 @@ def _formats(context: RecipeContext) -> Formats:
     op, x = context.op, context.inputs[0]
     w = context.inputs[1 if isinstance(op, ConvInteger) else 3]
     if not isinstance(op, ConvInteger | QLinearConv) or x is None or w is None:
-        return PLAIN
+        return CONTIGUOUS
     return int8.formats_of(op, x, w)
 
 

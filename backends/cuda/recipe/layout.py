@@ -12,7 +12,7 @@ Ints = tuple[int, ...]
 
 def order(rank: int, format: Format) -> Ints:
     """Return the logical axes from the outermost to the innermost in memory."""
-    if format is Format.PLAIN or rank < 3:
+    if format is Format.CONTIGUOUS or rank < 3:
         return tuple(range(rank))
     return (0, *range(2, rank), 1)
 

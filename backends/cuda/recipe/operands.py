@@ -25,7 +25,7 @@ class Tensor:
     """
 
     value: Value
-    format: Format = Format.PLAIN
+    format: Format = Format.CONTIGUOUS
     pitch: int = 0
 
     @property

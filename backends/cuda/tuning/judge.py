@@ -12,13 +12,13 @@ from ....runtime.errors import DeviceError
 from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.plan.backend import Format, View
-from ....runtime.plan.streams import sequence
+from ....runtime.plan.bind import sequence
 from ..algorithms.selection import Candidate, Task
 from ..driver.clock import microseconds
 from ..driver.device import DriverDevice
 from ..driver.memory import CudaBuffer, pointer
 from ..driver.status import check
-from ..driver.step import addresses, bound
+from ..driver.step import addresses, bind_launch
 from ..recipe.launch import Launch, launches_of
 from ..recipe.layout import ceil_div, order
 from ..recipe.operands import Operand, Packed, Scratch, Tensor, index_type
@@ -56,7 +56,7 @@ class DeviceJudge:
         type_ = task.y.value.tensor
         self._result = self._hold(self._device.allocate(max(f.nbytes(type_) for f in Format)))
         self._run_once(reference)
-        self._expected = self._hold(self._device.allocate(Format.PLAIN.nbytes(type_)))
+        self._expected = self._hold(self._device.allocate(Format.CONTIGUOUS.nbytes(type_)))
         self._copy(reference.formats[1], self._expected)
 
     def end(self) -> None:
@@ -101,7 +101,7 @@ class DeviceJudge:
     def _launch(self, launch: Launch, scratch: CudaBuffer) -> Any:
         found = addresses(launch, lambda operand: self._address(operand, scratch))
         code = self._device.compiler.submit(launch.source)
-        return bound(self._device, launch, code, found)
+        return bind_launch(self._device, launch, code, found)
 
     # ── tensors ──────────────────────────────────────────────────────────────────────────────
 
@@ -134,7 +134,7 @@ class DeviceJudge:
         if self._task is None:
             raise DeviceError("no task has been begun")
         type_ = self._task.y.value.tensor
-        plain = View(self._device, to, 0, type_, Format.PLAIN)
+        plain = View(self._device, to, 0, type_, Format.CONTIGUOUS)
         self._device.copier(plain, View(self._device, self._result, 0, type_, format))(self._stream)
 
     def _difference(self, format: Format) -> float:
@@ -150,7 +150,7 @@ class DeviceJudge:
             code = self._device.compiler.submit(launch.source)
             at = {"found": plain.pointer, "expected": self._expected.pointer}
             at["sums"] = sums.pointer
-            bound(self._device, launch, code, at)(self._stream)
+            bind_launch(self._device, launch, code, at)(self._stream)
             self._stream.synchronize()
             parts = np.empty((launch.grid[0], 2))
             answer = driver.cuMemcpyDtoH(parts.ctypes.data, sums.pointer, parts.nbytes)
