@@ -2,9 +2,10 @@
 
 A backend is a module with a function ``open_backends(options) -> tuple[Backend, ...]``: the
 backend itself, then those that take on the same device what it leaves over. It raises
-`BackendUnavailable` where it cannot run. If the backend has options of its own, the module has
-them as ``OPTIONS``, a frozen dataclass, and gets them by `Options.of_backend`. Other packages add
-theirs through the entry point group ``tercet.backends``.
+`BackendUnavailable` where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass
+of the backend's own options, which `Options.of_backend` returns, and ``ALGORITHMS``, the names that
+`Options.conv` and `Options.algorithms` may ask it for. Other packages add backends through the
+entry point group ``tercet.backends``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..runtime.errors import BackendUnavailable, UsageError, did_you_mean
 from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.host import HOST
-from .options import with_own
+from .options import check_algorithms, with_own
 
 _OWN = {
     "numpy": ".numpy",
@@ -73,12 +74,14 @@ def open_backends(
         fallback: the name of a backend for the nodes that all others decline, or several.
 
     Raises:
-        UsageError: there is no backend of that name, an option of it that does not exist, or
-            all work on the host, which has no GPUs.
+        UsageError: there is no such backend, option or algorithm, or all backends run on the
+            host and `options.device` selects a GPU.
         BackendUnavailable: it cannot run on this machine.
     """
     first, *behind = (name,) if isinstance(name, str) else name
     behind += (fallback,) if isinstance(fallback, str) else fallback or ()
+    if options.conv is not None or options.algorithms:
+        check_algorithms(options, map(_opener, names()))
     for own in options.backend_options:
         options = with_own(options, own, _opener(own))
     found = list(_opener(first)(options))

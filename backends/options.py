@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from types import ModuleType
 from typing import Any, cast, get_type_hints
 
 from ..runtime.base.arguments import shown
 from ..runtime.errors import UsageError, did_you_mean
 from ..runtime.options import Options
 
-#: Name of the dataclass in the module of `open_backends`.
-ATTRIBUTE = "OPTIONS"
+#: What the module of `open_backends` may have: the dataclass of its options, and its algorithms.
+OPTIONS, ALGORITHMS = "OPTIONS", "ALGORITHMS"
 
 
 def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options:
@@ -30,11 +31,38 @@ def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options
     given = options.backend_options.get(name)
     if given is None:
         return options
-    kind = getattr(sys.modules.get(opener.__module__), ATTRIBUTE, None)
+    kind = getattr(_module(opener), OPTIONS, None)
     if kind is None or not is_dataclass(kind) or not isinstance(kind, type):
         raise UsageError(f"backend_options: backend '{name}' has no options of its own")
     own = given if isinstance(given, kind) else _made(name, kind, given)
     return replace(options, backend_options={**options.backend_options, name: own})
+
+
+def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) -> None:
+    """Raise UsageError for an algorithm in `options` that no backend has.
+
+    Args:
+        options: `Options.conv` and `Options.algorithms` name algorithms.
+        openers: `open_backends` of all backends; the module around it lists its algorithms, if it
+            has any, as ``ALGORITHMS``. One backend ignores the algorithms of another.
+    """
+    asked = {f"algorithms, {node!r}": names for node, names in options.algorithms.items()}
+    if options.conv is not None:
+        asked["conv"] = options.conv
+    if not asked:
+        return
+    known = dict.fromkeys(
+        name for opener in openers for name in getattr(_module(opener), ALGORITHMS, ())
+    )
+    for where, names in asked.items():
+        for name in names.split(","):
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise UsageError(f"{where}: '{name}' is none of {', '.join(known)}{hint}")
+
+
+def _module(opener: Callable[..., Any]) -> ModuleType | None:
+    return sys.modules.get(opener.__module__)
 
 
 def _made(name: str, kind: type[Any], given: object) -> Any:

@@ -20,36 +20,6 @@ T = TypeVar("T")
 
 Precision = Literal["float32", "tf32", "float16", "bfloat16"]
 Control = Literal["device", "host"]
-#: The names of the algorithms for convolutions and products that the cuda backend has;
-#: docs/algorithms.md describes them.
-ALGORITHMS = (
-    "naive",
-    "naive_nhwc",
-    "direct",
-    "explicit_gemm",
-    "implicit_gemm",
-    "implicit_precomp_gemm",
-    "gemm_1x1",
-    "winograd_f2",
-    "winograd_f4",
-    "winograd_f2_nonfused",
-    "winograd_f4_nonfused",
-    "fft",
-    "depthwise",
-    "grouped",
-    "tensor_cores",
-    "half_sums",
-    "gemv",
-    "gemm",
-    "gemm_naive",
-    "gemm_blocked",
-    "gemm_registers",
-    "gemm_vectors",
-)
-
-#: Who runs a node of the cudnn backend, in the place of an algorithm: cuDNN whatever the cuda
-#: kernels would take, or these by their own choice.
-CUDNN, CUDA = "cudnn", "cuda"
 
 
 @arguments.checked_fields
@@ -83,11 +53,9 @@ class Options:
         control: who decides on If, Loop and Scan: ``device`` for the device, in the middle of its
             recorded work, where it can and the bodies are work for it alone; ``host``.
         cache: folder for compiled kernels and measured choices, a path or its text.
-        conv: the algorithm of every Conv: one of `ALGORITHMS` on the cuda backend, or several with
-            commas between, of which each node takes the first that it can; a node that can take
-            none is refused, with the reasons. On the cudnn backend ``cudnn`` and ``cuda`` say
-            who runs it. On numpy, ``direct`` keeps it from Winograd's algorithm, whose rounding is
-            a few times that of the products.
+        conv: the algorithm of every Conv: one of the ``ALGORITHMS`` of a backend's module, or
+            several separated by commas, of which each node takes the first that it can use; a node
+            that can use none is refused, with the reasons.
         algorithms: the same by the name of a node, or of an operator such as ``ConvTranspose``;
             a node's own entry counts more than that of its operator, and both more than `conv`.
         ranges: minimum, usual and maximum size by symbolic dimension: what a tensorrt engine
@@ -95,8 +63,6 @@ class Options:
         backend_options: options of single backends, by name of the backend: a dict, or an instance
             of the frozen dataclass ``OPTIONS`` of its module, such as ``{"openvino": {"min_nodes":
             2}}``; what a backend does not have is refused when it is opened.
-        strip_weights: keep tensorrt's engines on disk without their weights, which are put in again
-            from the model when they are opened.
     """
 
     precision: Precision = "float32"
@@ -121,7 +87,6 @@ class Options:
         default_factory=dict[str, tuple[int, int, int]], hash=False
     )
     backend_options: Mapping[str, object] = field(default_factory=dict[str, object], hash=False)
-    strip_weights: bool = False
 
     def __post_init__(self) -> None:
         for name, rule in OPTION_RULES.items():
@@ -168,16 +133,8 @@ def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
 
 
 def _algorithms(name: str, value: Any) -> str:
-    """Take the names of algorithms, with commas between or in a list."""
-    known = (*ALGORITHMS, CUDNN, CUDA)
-    joined = (
-        value if isinstance(value, str) else ",".join(arguments.words("algorithms")(name, value))
-    )
-    for each in joined.split(","):
-        if each not in known:
-            hint = did_you_mean(each, known)
-            raise UsageError(f"{name}: '{each}' is none of {', '.join(known)}{hint}")
-    return joined
+    """Take the names of algorithms, with commas between or in a list; the backends check them."""
+    return value if isinstance(value, str) else ",".join(arguments.words("algorithms")(name, value))
 
 
 def _passes(name: str, value: Any) -> tuple[str, ...]:
@@ -229,5 +186,4 @@ OPTION_RULES: Mapping[str, Rule] = {
     ),
     "ranges": arguments.mapping("sizes by symbolic dimension", value=_range),
     "backend_options": arguments.mapping("options by name of a backend"),
-    "strip_weights": arguments.flag,
 }

@@ -6,6 +6,32 @@ from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
 
+#: What `Options.conv` and `Options.algorithms` may ask for; docs/algorithms.md describes them.
+ALGORITHMS = (
+    "naive",
+    "naive_nhwc",
+    "direct",
+    "explicit_gemm",
+    "implicit_gemm",
+    "implicit_precomp_gemm",
+    "gemm_1x1",
+    "winograd_f2",
+    "winograd_f4",
+    "winograd_f2_nonfused",
+    "winograd_f4_nonfused",
+    "fft",
+    "depthwise",
+    "grouped",
+    "tensor_cores",
+    "half_sums",
+    "gemv",
+    "gemm",
+    "gemm_naive",
+    "gemm_blocked",
+    "gemm_registers",
+    "gemm_vectors",
+)
+
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
     """Return the backend, alone.

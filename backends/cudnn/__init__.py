@@ -12,6 +12,10 @@ from ...runtime.plan.backend import Backend
 if TYPE_CHECKING:
     from .session import Session
 
+#: Who runs a node, instead of an algorithm: cuDNN, whatever the kernels of cuda would take,
+#: or those kernels, by their own choice.
+ALGORITHMS = CUDNN, CUDA = "cudnn", "cuda"
+
 
 def open_backends(options: Options) -> tuple[Backend, ...]:
     """Return cuDNN, and the cuda kernels on the same device memory for what it leaves.

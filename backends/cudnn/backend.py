@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from ...runtime.ir.graph import Graph, Node
-from ...runtime.options import CUDNN, Options
+from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline
 from ..cuda.device import CudaDevice
+from . import CUDNN
 from .arbitration import Arbiter, Comparison, CudaTimer
 from .choice import Choice, Chooser, Task
 from .families import FAMILIES

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.op import Op
-from ...runtime.options import CUDNN, Options
+from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Formats
 from ..cuda.recipe.operands import Packed
+from . import CUDNN
 from .choice import Task
 
 #: What a role stands for: a value, or constants packed on the host once a model.

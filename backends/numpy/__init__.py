@@ -78,6 +78,9 @@ FAMILIES = (
     training,
 )
 
+#: ``direct`` rules out Winograd's algorithm, whose rounding error is a few times larger.
+ALGORITHMS = ("direct",)
+
 __all__ = ["NumpyBackend", "evaluate", "open_backends"]
 
 

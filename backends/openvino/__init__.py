@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from .compiler import Compiler
 
-#: How many nodes a region has at least that is worth a call.
-MIN_NODES_VARIABLE = "TERCET_OPENVINO_LEAST"
+#: Environment variable: the smallest number of nodes of a region that is worth a call.
+MIN_NODES_VARIABLE = "TERCET_OPENVINO_MIN_NODES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class OpenvinoOptions:
     """Options of the openvino backend.
 
     Attributes:
-        min_nodes: fewest nodes of a region that OpenVINO gets, unless one multiplies matrices;
-            what `MIN_NODES_VARIABLE` says, or 4, where 0.
+        min_nodes: the smallest number of nodes for which a region without matrix products is
+            compiled; 0 for the value of `MIN_NODES_VARIABLE`, or 4 where that is not set.
     """
 
     min_nodes: int = 0

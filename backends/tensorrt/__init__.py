@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..cuda.device import CudaDevice
     from .engines import Engines
 
-#: How many nodes a region has at least that is worth an engine.
-MIN_NODES_VARIABLE = "TERCET_TENSORRT_LEAST"
+#: Environment variable: the smallest number of nodes of a region that is worth an engine.
+MIN_NODES_VARIABLE = "TERCET_TENSORRT_MIN_NODES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,14 @@ class TensorrtOptions:
     """Options of the tensorrt backend.
 
     Attributes:
-        min_nodes: fewest nodes of a region that TensorRT gets, unless one multiplies matrices;
-            what `MIN_NODES_VARIABLE` says, or 4, where 0.
+        min_nodes: the smallest number of nodes for which a region without matrix products becomes
+            an engine; 0 for the value of `MIN_NODES_VARIABLE`, or 4 where that is not set.
+        strip_weights: cache engines without their weights, which are put in again from the model
+            when an engine is opened.
     """
 
     min_nodes: int = 0
+    strip_weights: bool = False
 
 
 OPTIONS = TensorrtOptions

@@ -13,6 +13,7 @@ from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Device, Step, View
 from ..regions.regions import MIN_NODES, Region, is_worthwhile, regions
 from ..regions.section import Section, section
+from . import TensorrtOptions
 from .build import Refused, Settings
 from .claims import OPSET, refusals
 from .library import Library
@@ -81,7 +82,7 @@ class TensorrtBackend:
             tf32=options.precision == "tf32",
             workspace=options.workspace,
             level=5 if options.tune else 3,
-            strip=options.strip_weights,
+            strip=options.of_backend("tensorrt", TensorrtOptions).strip_weights,
         )
         try:
             found = section(graph, region, options.ranges, OPSET)

@@ -34,8 +34,7 @@ class PlacedRow:
             for views, which nobody runs, ``host`` for control flow that is left to it; the rows of
             bodies follow that of the node that owns them.
         kernel: what runs, or what is copied where.
-        inputs: name and type, with the format where it is not contiguous, and with the tensor that it
-            is a slice of.
+        inputs: name and type; the format unless it is contiguous; the tensor that it is a slice of.
         outputs: likewise.
         nbytes: bytes written.
         reason: what the backends that were asked before declined; empty where the first took it.

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import available
-from tercet.runtime.options import ALGORITHMS
+from tercet.backends.cuda import ALGORITHMS
 
 from .conftest import Tercet
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.backends import open_backends
 from tercet.runtime.errors import UsageError
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph, Node
@@ -179,7 +180,7 @@ def test_another_way_can_be_asked_for(way: str) -> None:
 
 def test_a_wrong_name_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"'cudn' is none of .*did you mean 'cudnn'"):
-        Options(algorithms={"Conv": "cudn"})
+        open_backends("numpy", Options(algorithms={"Conv": "cudn"}))
 
 
 def test_the_cuda_backend_takes_its_own_choice() -> None:

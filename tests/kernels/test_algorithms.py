@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+from tercet.backends import open_backends
+from tercet.backends.cuda import ALGORITHMS
 from tercet.backends.cuda.algorithms.registry import Answer, Choice, RecipeContext, Setting
 from tercet.backends.cuda.algorithms.selection import UNASKED, Algorithm, Candidate, Selector
 from tercet.backends.cuda.backend import CudaBackend
@@ -35,7 +37,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add
-from tercet.runtime.options import ALGORITHMS, Options
+from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import Format
 
 from .algorithm_cases import CASES, TRANSPOSED, Case, error, limit, pairs
@@ -185,9 +187,9 @@ def test_the_selector_has_the_names_that_users_may_give() -> None:
 
 def test_an_invalid_name_is_refused_with_a_hint() -> None:
     with pytest.raises(UsageError, match=r"did you mean 'winograd_f2'\?"):
-        Options(conv="winograd_2")
+        open_backends("numpy", Options(conv="winograd_2"))
     with pytest.raises(UsageError, match="'conv1'"):
-        Options(algorithms={"conv1": "magic"})
+        open_backends("numpy", Options(algorithms={"conv1": "magic"}))
 
 
 def test_what_cannot_be_used_is_refused_by_name() -> None:

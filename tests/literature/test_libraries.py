@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tercet
 from examples import edge
+from tercet.backends.cuda import ALGORITHMS
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.options import ALGORITHMS
 from tercet.tools.common.console import silent
 from tercet.tools.workshop.backend_table import measure, save
 from tercet.tools.workshop.convolution_cases import convolved

@@ -321,7 +321,7 @@ for _ in range(50):
     assert np.allclose(got, want, 1e-5, 1e-5), (got, want)
 print("right")
 """
-        settings = {"ONEDNN_MAX_CPU_ISA": "AVX2", "TERCET_OPENVINO_LEAST": "1"}
+        settings = {"ONEDNN_MAX_CPU_ISA": "AVX2", "TERCET_OPENVINO_MIN_NODES": "1"}
         command = [sys.executable, "-c", source, str(tmp_path / "m.onnxtxt")]
         environment = {**os.environ, **settings, "TERCET_CACHE": str(tmp_path / "cache")}
         found = subprocess.run(

@@ -25,7 +25,7 @@ def test_parts(tmp_path: Path) -> None:
     assert "some-model" in found[-1].arguments
     assert all("tensorrt" in part.arguments for part in found)
     (suite,) = [part for part in found if part.title == "ONNX's own suite"]
-    assert suite.settings == {"TERCET_TENSORRT_LEAST": "1"}
+    assert suite.settings == {"TERCET_TENSORRT_MIN_NODES": "1"}
 
 
 def test_a_command_that_fails_is_reported() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from ...runtime.options import ALGORITHMS
+from ...backends.cuda import ALGORITHMS
 from .studies_lab import Conv, Lab, Taken, floor_seconds, normal
 from .studies_report import Column, Curves, Study, Table
 

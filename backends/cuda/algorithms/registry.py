@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ....runtime.ir.dtypes import DType, float32, name_of
 from ....runtime.ir.graph import Node
 from ....runtime.ir.op import Op
-from ....runtime.options import CUDA, Options
+from ....runtime.options import Options
 from ....runtime.plan.backend import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
@@ -70,7 +70,7 @@ class Setting:
     def for_node(self, node: Node) -> Setting:
         """Return the setting for one node, with the algorithms that the user asked for."""
         names = self.options.algorithms_for(node.kind, (node.name, *node.origin))
-        asked = tuple(name for name in names if name != CUDA)
+        asked = tuple(name for name in names if name != "cuda")
         return replace(self, asked=asked) if asked != self.asked else self
 
 
