@@ -155,8 +155,7 @@ class PlainDecoder(Decoder):
         """Return what the model would be fed with the next tokens [batch, n], on the host."""
         new, seen = self._checked(ids, None)
         fed = new if self.layout.caches else np.concatenate([self._ids, new], 1)
-        caches = {name: on_host(each) for name, each in self._caches.items()}
-        return {**self._fed(fed, np.concatenate([self._mask, seen], 1)), **caches}
+        return {**self._fed(fed, np.concatenate([self._mask, seen], 1)), **self.caches()}
 
     def caches(self) -> dict[str, Array]:
         return {name: on_host(each).copy() for name, each in self._caches.items()}
@@ -242,15 +241,19 @@ class PlainDecoder(Decoder):
 
     def _empty(self, each: CachePair) -> Array:
         """Return a cache of nothing."""
-        length = 0
-        if not each.grows and each.axis is not None:
-            length = each.room or each.window or self.capacity or 0
-            if not length:
-                raise InputError(
-                    f"'{each.past}' is a buffer of any size: give the greatest number of positions "
-                    "(capacity)"
-                )
-        return np.zeros(each.sizes(self.batch, length), each.dtype)
+        return np.zeros(each.sizes(self.batch, self._first_length(each)), each.dtype)
+
+    def _first_length(self, each: CachePair) -> int:
+        """Return the length of a cache that nothing was written into: 0, or that of a buffer."""
+        if each.grows or each.axis is None:
+            return 0
+        length = each.room or each.window or self.capacity
+        if not length:
+            raise InputError(
+                f"'{each.past}' is a buffer of any size: give the greatest number of positions "
+                "(capacity)"
+            )
+        return length
 
     def _fed(self, ids: Array, mask: Array) -> dict[str, Array]:
         """Return what the model is fed besides caches.

@@ -41,11 +41,13 @@ def open_decoder(
             f"input '{layout.inputs['embeddings'].name}': the model takes no token ids, but what "
             "another one makes of them (embed_tokens.onnx)"
         )
-    if model.backends[0].device is HOST or not layout.caches:
+    if not layout.caches:
         return PlainDecoder(model, layout, batch, capacity, embed)
     try:
         return StaticCacheDecoder(model, layout, batch, capacity, embed)
     except UnsupportedError as error:
+        if model.backends[0].device is HOST:  # where it costs little
+            return PlainDecoder(model, layout, batch, capacity, embed)
         reason = f"the caches go from run to run: {error}"
         text = f"{model.source.file}: {reason}" if model.source.file else reason
         warnings.warn(text, PerformanceWarning, stacklevel=2)

@@ -60,6 +60,8 @@ class StaticCacheDecoder(PlainDecoder):
         self._programs: OrderedDict[int, BucketProgram] = OrderedDict()
         self._moves: dict[BucketProgram, list[Run]] = {}
         super().__init__(model, layout, batch, capacity, embed)
+        for each in layout.caches:
+            self._first_length(each)  # which some have to be told
         self._device = model.backends[0].device
         self._stream = self._device.stream()
         together = any(isinstance(n.op, DynamicQuantizeLinear) for n in model.imported.walk())

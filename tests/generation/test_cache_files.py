@@ -12,7 +12,7 @@ from tercet.generation import generator as module
 from tercet.runtime.session.static_cache import StaticCacheDecoder
 
 from .folders import DECODERS
-from .test_static_caches import opened
+from .test_static_caches import handed_on
 
 PROMPT = [0, 259, 71, 223, 287, 278]
 NAMES = ["optimum_llama", "genai_qwen2_fp16", "genai_gemma2_int4"]
@@ -23,8 +23,8 @@ NAMES = ["optimum_llama", "genai_qwen2_fp16", "genai_gemma2_int4"]
 def test_what_is_restored_goes_on(
     name: str, statically: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if statically:
-        monkeypatch.setattr(module, "open_decoder", opened)
+    if not statically:
+        monkeypatch.setattr(module, "open_decoder", handed_on)
     file = tmp_path / "cache.npz"
     with Generator(DECODERS / name, reuse=True) as generator:
         assert isinstance(generator._decoder, StaticCacheDecoder) == statically
@@ -48,7 +48,7 @@ def test_caches_go_from_one_kind_to_the_other(
         first = generator.generate_ids(PROMPT, max_new_tokens=4).ids[0]
         generator.save(file)
         wanted = generator.generate_ids([*PROMPT, *first], max_new_tokens=8).ids
-    monkeypatch.setattr(module, "open_decoder", opened)
+    monkeypatch.setattr(module, "open_decoder", handed_on)
     with Generator(DECODERS / "optimum_llama", reuse=True) as generator:
         generator.restore(file)
         found = generator.generate_ids([*PROMPT, *first], max_new_tokens=8)

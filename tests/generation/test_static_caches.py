@@ -1,4 +1,4 @@
-"""The generator with caches that stay in place, as on devices; here on the host, too."""
+"""The generator with caches that stay in place, beside one that hands them from run to run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import tercet
 from tercet import Generator
 from tercet.generation import generator as module
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.decoding import Decoder
-from tercet.runtime.session.static_cache import StaticCacheDecoder
+from tercet.runtime.session.decoding import Decoder, PlainDecoder
 
 from .folders import DECODERS
 
@@ -23,7 +22,7 @@ PROMPT = [0, 259, 71, 223, 287, 278]
 pytestmark = pytest.mark.filterwarnings("ignore:.*dimension 'sequence_length':tercet.ModelWarning")
 
 
-def opened(
+def handed_on(
     model: tercet.Model,
     *,
     batch: int,
@@ -32,7 +31,7 @@ def opened(
     embed: Any,
 ) -> Decoder:
     layout = DecoderLayout.of(model.imported, pairs=pairs)
-    return StaticCacheDecoder(model, layout, batch, capacity, embed)
+    return PlainDecoder(model, layout, batch, capacity, embed)
 
 
 def said(path: Path) -> list[Any]:
@@ -50,9 +49,9 @@ def said(path: Path) -> list[Any]:
 def test_tokens_are_those_of_caches_that_are_handed_on(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = said(path)
-    monkeypatch.setattr(module, "open_decoder", opened)
-    assert said(path) == wanted
+    found = said(path)
+    monkeypatch.setattr(module, "open_decoder", handed_on)
+    assert found == said(path)
 
 
 @pytest.mark.gpu

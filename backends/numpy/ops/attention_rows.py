@@ -5,6 +5,7 @@ A block takes as few calls as possible: threads hold each other up with every ca
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -29,22 +30,26 @@ from .attention import attention, by_head, seen_keys
 BLOCK, MIN_ROWS = 1 << 17, 32
 #: Calls that are made for each score, roughly.
 CALLS = 5
+#: Keys that a varying number is rounded to: whole groups of BLAS.
+GROUP = 16
 
 
 @builder(Attention)
 def attention_rows(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
-    """Attend without a cache and to the first output alone; all else is left to `attention`."""
+    """Attend without a past and to the first output alone; all else is left to `attention`."""
     node = chain.head
     op, (q, k, *_) = node.op, node.inputs
     assert isinstance(op, Attention)
     assert q is not None
     assert k is not None
-    others = [value for value in node.inputs[4:] if value is not None]
-    if others or any(value in site.outputs for value in node.outputs[1:]) or not k.tensor.size:
+    past = [value for value in node.inputs[4:6] if value is not None]
+    if past or any(value in site.outputs for value in node.outputs[1:]) or not k.tensor.size:
         return HostStep(chain.title, site, partial(_record_whole, chain))
     heads, rows, size = _sizes(q.tensor.dims, op.q_num_heads)
     sources, total, _ = _sizes(k.tensor.dims, op.kv_num_heads)
     repeats, workers = heads // sources, thread_pool.size()
+    if rows == 1:
+        repeats, rows = rows, repeats
     part = -(-rows // workers) if rows >= workers * MIN_ROWS else rows
     part = min(part, max(MIN_ROWS, BLOCK // (repeats * total)))
     count = min(sources, max(1, BLOCK // (repeats * part * total)))
@@ -97,43 +102,49 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
         _grouped(by_head(bound[value], op.q_num_heads), sources)
         for value in (values[0], chain.output)
     )
-    rows = queries.shape[3]
-    mask = bound.get(chain.head.inputs[3]) if len(chain.head.inputs) > 3 else None
-    bias = None if mask is None else _grouped(_by_score(mask, batch, queries), sources)
-    hidden = _hidden(op, rows, total)
+    rows = bound[chain.output].shape[-2]
+    others = [bound.get(value) for value in chain.head.inputs[3:]]
+    mask, _, _, lengths = (*others, *(None,) * (4 - len(others)))
+    bias = None if mask is None else _grouped(_by_score(mask, batch, queries, rows), sources)
+    hidden = _hidden(op, rows, total) if lengths is None else None
     count, _, maximum, _ = work[0].shape
     tapes: list[Tape] = []
-    parts = product(range(batch), blocks((sources,), count), blocks((rows,), maximum))
+    parts = product(range(batch), blocks((sources,), count), blocks(queries.shape[3:4], maximum))
     for n, (some,), (part,) in parts:
         place = (n, some, slice(None), part)
         own = tuple(w[: some.stop - some.start, :, : part.stop - part.start] for w in work)
-        call = partial(
-            _attend,
-            op,
+        operands = _Operands(
             (own[0], own[1]),
             queries[place],
             keys[n, some, np.newaxis],
             elements[n, some, np.newaxis],
             result[place],
             None if bias is None else bias[place],
-            None if hidden is None else hidden[part],
         )
-        tapes.append([call])
+        who = part if rows > 1 else slice(0, 1)
+        if lengths is None:
+            tapes.append([partial(_attend, op, operands, None if hidden is None else hidden[who])])
+        else:
+            tapes.append([partial(_attend_first, op, operands, lengths[n : n + 1], rows, who)])
     size += elements.shape[3]
     scores = prod(queries.shape[:4]) * total
     return portions(tapes, scores * (size * PRODUCT + CALLS * ELEMENT), thread_pool.size())
 
 
 def _grouped(x: Array, sources: int) -> Array:
-    """Return [batch, h, rows, n] as [batch, heads of the keys, heads that share one, rows, n]."""
+    """Return [batch, h, rows, n] as [batch, heads of the keys, heads that share one, rows, n].
+
+    A single row for each head is as good as several rows for one.
+    """
     batch, heads, rows, last = x.shape
-    return x.reshape(batch, sources, heads // sources, rows, last)
+    repeats = heads // sources
+    return x.reshape(batch, sources, *((repeats, rows) if rows > 1 else (1, repeats)), last)
 
 
-def _by_score(mask: Array, batch: int, queries: Array) -> Array:
+def _by_score(mask: Array, batch: int, queries: Array, rows: int) -> Array:
     """Return the mask repeated over samples, heads and rows."""
-    _, sources, repeats, rows, _ = queries.shape
-    return np.broadcast_to(mask, (batch, sources * repeats, rows, mask.shape[-1]))
+    _, sources, *each, _ = queries.shape
+    return np.broadcast_to(mask, (batch, sources * prod(each) // rows, rows, mask.shape[-1]))
 
 
 def _hidden(op: Attention, rows: int, total: int) -> Array | None:
@@ -143,22 +154,73 @@ def _hidden(op: Attention, rows: int, total: int) -> Array | None:
     return ~seen_keys(op, np.arange(rows)[:, np.newaxis], np.arange(total))
 
 
-def _attend(
-    op: Attention,
-    work: tuple[Array, Array],
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    mask: Array | None,
-    hidden: Array | None,
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """What one block reads and writes.
+
+    Attributes:
+        work: for the scaled queries and for the scores, of the dtype in which these are computed.
+        q: queries [heads of the keys, heads that share one, rows, size].
+        k: keys [heads of the keys, 1, total, size].
+        v: values likewise.
+        out: the result, like the queries.
+        mask: added to the scores, or where they are shown; it may end before they do.
+    """
+
+    work: tuple[Array, Array]
+    q: Array
+    k: Array
+    v: Array
+    out: Array
+    mask: Array | None
+
+    def among(self, keys: slice, valid: int) -> _Operands:
+        """Return the same with some keys alone, and the values of those before the number `valid`.
+
+        What stands behind may be anything, NaN too.
+        """
+        queries, scores = self.work
+        return replace(
+            self,
+            work=(queries, scores[..., : keys.stop - keys.start]),
+            k=self.k[..., keys, :],
+            v=self.v[..., keys.start : valid, :],
+            mask=None if self.mask is None else self.mask[..., keys],
+        )
+
+
+def _attend_first(
+    op: Attention, operands: _Operands, lengths: Array, rows: int, part: slice
 ) -> None:
-    """Put softmax(scale * q @ k' + mask) @ v of some heads into `out`; `work` has the dtype."""
-    queries, scores = work
-    dtype = scores.dtype
+    """Attend to the first keys, as many as `lengths` says when it runs.
+
+    Args:
+        op: the operator.
+        operands: of the block.
+        lengths: the number of keys of its sample, [1].
+        rows: of the sample.
+        part: the rows of the block.
+    """
+    total = operands.k.shape[-2]
+    valid = min(max(int(lengths[0]), 0), total)
+    end = min(total, max(1, -(-valid // GROUP)) * GROUP)
+    first = 0
+    if op.left_window_size >= 0:
+        first = max(0, valid - rows - op.left_window_size) // GROUP * GROUP
+    keys = np.arange(first, end)
+    queries = np.arange(part.start, part.stop)[:, np.newaxis] + (valid - rows)
+    seen = seen_keys(op, queries, keys) & (keys < valid)
+    hidden = None if seen.all() else ~seen
+    _attend(op, operands.among(slice(first, end), valid), hidden)
+
+
+def _attend(op: Attention, operands: _Operands, hidden: Array | None) -> None:
+    """Put softmax(scale * q @ k' + mask) @ v of a block into its result."""
+    queries, scores = operands.work
+    q, mask, out, dtype = operands.q, operands.mask, operands.out, scores.dtype
     scale = q.shape[-1] ** -0.5 if op.scale is None else op.scale
     np.multiply(q, dtype.type(scale), out=queries, casting="same_kind")
-    recorded(queries, k.astype(dtype, copy=False).swapaxes(-1, -2), scores)()
+    recorded(queries, operands.k.astype(dtype, copy=False).swapaxes(-1, -2), scores)()
     if op.softcap > 0:
         np.tanh(np.divide(scores, op.softcap, out=scores), out=scores)
         np.multiply(scores, op.softcap, out=scores)
@@ -175,7 +237,8 @@ def _attend(
     total = np.vecdot(scores, np.ones(scores.shape[-1], dtype))[..., np.newaxis]
     if is_masked:
         np.copyto(total, 1, where=total == 0)
-    elements, values = v.astype(dtype, copy=False), out
+    elements, values = operands.v.astype(dtype, copy=False), out
+    scores = scores[..., : elements.shape[-2]]
     if out.dtype == dtype:
         recorded(scores, elements, out)()
     else:

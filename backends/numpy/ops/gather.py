@@ -97,6 +97,9 @@ def tensor_scatter(
     target, source = (np.moveaxis(a, op.axis, 1) for a in (out, update))
     count, room = source.shape[1], target.shape[1]
     for i, start in enumerate([0] * len(cache) if first is None else first.tolist()):
+        if 0 <= start <= room - count:
+            target[i, start : start + count] = source[i]
+            continue
         places = np.arange(start, start + count)
         target[i, places % room if op.mode == "circular" else _from_front(places, room)] = source[i]
 
