@@ -253,7 +253,7 @@ FIRST: dict[str, dict[str, Any]] = {
 }
 #: Arguments that mean something in one function only, and have a rule there.
 OWN = {
-    "bench": {"batch", "streams", "compare", "schedule", "limits", "old"}
+    "bench": {"batch", "concurrency", "compare", "schedule", "limits", "old"}
     | {f"assert_{what}" for what in ("p50", "ops", "error", "ratio")},
     "decode_inputs": {"tokens", "step"},
     "diagnose": {"patience"},

@@ -22,7 +22,7 @@ from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
 from .common.warned import listening
 
 #: Options by their former names, which still work but are in no help.
-FORMER = {"again": "force", "conv": "conv-algorithm"}
+FORMER = {"again": "force", "conv": "conv-algorithm", "streams": "concurrency"}
 
 
 app = typer.Typer(

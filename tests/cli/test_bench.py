@@ -1,4 +1,4 @@
-"""`tercet bench`: phases, batches, streams, errors, limits, and older benchmarks."""
+"""`tercet bench`: phases, batches, concurrency, errors, limits, and older benchmarks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def case(**changes: Any) -> Case:
         "about": "",
         "batch": 1,
         "precision": "float32",
-        "streams": 1,
+        "concurrency": 1,
         "load": 1.0,
         "cold": 1.0,
         "warm": 1.0,
@@ -64,15 +64,15 @@ def case(**changes: Any) -> Case:
 
 
 def test_shows_every_batch_and_stream(tercet: Tercet) -> None:
-    chosen = ("-b", "numpy", "-b", "onnxruntime", "--batch", "1,3", "--streams", "1,2")
+    chosen = ("-b", "numpy", "-b", "onnxruntime", "--batch", "1,3", "--concurrency", "1,2")
     done = tercet("bench", "classifier.onnx", *chosen, *QUICK)
     assert done.code == 0
     steady = done.out.split("p99")[1].splitlines()
     rows = [line.split()[:3] for line in steady if line.startswith(("numpy", "onnxruntime"))]
     assert rows == [
-        [name, batch, streams]
+        [name, batch, callers]
         for batch in "13"
-        for streams in "12"
+        for callers in "12"
         for name in ("numpy", "onnxruntime")
     ]
     assert "relative" in done.out
@@ -100,11 +100,11 @@ def test_json_has_everything(tercet: Tercet) -> None:
     assert found["environment"]["threads"]
 
 
-def test_streams_are_callers_at_a_time() -> None:
-    schedule = Schedule(streams=(3,), duration=0.05, warm_up=0, accuracy=False)
+def test_concurrent_callers() -> None:
+    schedule = Schedule(concurrency=(3,), duration=0.05, warm_up=0, accuracy=False)
     found = bench(models.classifier(), ["numpy"], schedule=schedule)
     (only,) = found.cases
-    assert only.streams == 3
+    assert only.concurrency == 3
     assert len(only.steady.samples) >= 3
     assert only.error is None
     # As many items a second as there were runs, for they are of one image each.
@@ -255,7 +255,7 @@ def test_float64_is_the_measure() -> None:
 def test_schedules_make_sense() -> None:
     cases: tuple[dict[str, Any], ...] = (
         {"batches": (0,)},
-        {"streams": (0,)},
+        {"concurrency": (0,)},
         {"duration": 0},
         {"warm_up": -1},
     )

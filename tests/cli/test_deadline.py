@@ -138,10 +138,10 @@ def test_what_is_known_is_shown(tercet: Tercet, command: str, words: str) -> Non
 
 
 def test_bench_keeps_the_cases_that_it_has(tercet: Tercet) -> None:
-    chosen = "-b", "numpy", "--streams", "1,2", "--duration", "1", "--warm-up", "0"
+    chosen = "-b", "numpy", "--concurrency", "1,2", "--duration", "1", "--warm-up", "0"
     done = tercet("bench", "classifier.onnx", *chosen, "--timeout", 1.5, "--json")
     assert done.code == 7
-    assert [case["streams"] for case in done.json["cases"]] == [1]
+    assert [case["concurrency"] for case in done.json["cases"]] == [1]
     assert done.json["stopped"].startswith("stopped after 1.5 s (numpy")
     late = tercet("bench", "classifier.onnx", "-b", "numpy", "--duration", 50, "--timeout", 1.5)
     assert late.code == 7

@@ -1,4 +1,4 @@
-"""How fast, and how exact: models on several runners, batches, precisions and streams.
+"""Latency, throughput and accuracy of models on several runners, at several concurrencies.
 
 Four phases are told apart. *Load*: from the file to a model that is ready. *Cold*: the first run,
 which compiles kernels and packs weights. *Warm*: the second one. *Steady*: all runs after the
@@ -57,6 +57,7 @@ from ..runners.runners import (
 )
 from ..verdict.error_bounds import Judge
 from .bench_arguments import (
+    concurrency_rule,
     latencies_rule,
     limits_of,
     models_of,
@@ -64,7 +65,6 @@ from .bench_arguments import (
     several,
     sizes_rule,
     sources_rule,
-    streams_rule,
 )
 from .bench_cases import Bench, Case
 from .bench_check import Limits, against, complaints, read_bench, slower
@@ -80,7 +80,7 @@ class Schedule:
     Attributes:
         batches: sizes of the batch; None for what the model says, 1 where it is symbolic.
         precisions: of float32 tensors, on tercet's backends.
-        streams: callers at a time; 1 measures latency, more measure throughput.
+        concurrency: concurrent callers; 1 measures latency, more measure throughput.
         pipeline: whether to measure a stream of batches as well, whose copies and work overlap
             (`Model.map`), on tercet's backends.
         duration: seconds of steady runs of each runner.
@@ -90,14 +90,14 @@ class Schedule:
 
     batches: tuple[int | None, ...] = (None,)
     precisions: tuple[str, ...] = ("float32",)
-    streams: tuple[int, ...] = (1,)
+    concurrency: tuple[int, ...] = (1,)
     duration: float = 2.0
     warm_up: float = 0.5
     accuracy: bool = True
     pipeline: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batches", "streams"):
+        for name in ("batches", "concurrency"):
             if any(number is not None and number < 1 for number in getattr(self, name)):
                 raise UsageError(f"{name} {getattr(self, name)}: they are 1 or more")
         if self.duration <= 0 or self.warm_up < 0:
@@ -107,7 +107,7 @@ class Schedule:
 @public(
     sources=sources_rule,
     batch=sizes_rule,
-    streams=streams_rule,
+    concurrency=concurrency_rule,
     precision=words("precisions"),
     compare=optional(saved_rule),
     old=optional(saved_rule),
@@ -126,7 +126,7 @@ def bench(
     *,
     batch: int | Sequence[int] = (),
     precision: str | Sequence[str] = ("float32",),
-    streams: int | Sequence[int] = (1,),
+    concurrency: int | Sequence[int] = (1,),
     duration: float = 2.0,
     warm_up: float = 0.5,
     accuracy: bool = True,
@@ -163,7 +163,7 @@ def bench(
             random ones where None.
         batch: sizes of the batch; what the model says, and 1 where it is symbolic, where empty.
         precision: arithmetic of float32 tensors, one or several.
-        streams: callers at a time; 1 measures latency, more measure throughput.
+        concurrency: concurrent callers; 1 measures latency, more measure throughput.
         duration: seconds of steady runs of each runner.
         warm_up: seconds of runs before that do not count.
         accuracy: whether to run every model in float64, too, and to judge the results: a wrong
@@ -176,7 +176,7 @@ def bench(
         assert_ops: maximum number of steps.
         assert_error: maximum error of tercet's backends.
         assert_ratio: with `compare`: maximum ratio of a median to the earlier one.
-        schedule: batch, precision, streams, duration, warm_up, accuracy and pipeline in one.
+        schedule: batch, precision, concurrency, duration, warm_up, accuracy and pipeline in one.
         limits: what the assert arguments say, in one.
         old: the same as `compare`.
         seed: of random inputs.
@@ -203,12 +203,12 @@ def bench(
     names = tuple(runners) if runners is not None else default_names()
     check_names(names)
     given = asked(inputs, seed, shapes, dims)
-    parts = several(batch) or (None,), several(precision), several(streams)
+    parts = several(batch) or (None,), several(precision), several(concurrency)
     chosen = schedule or Schedule(*parts, duration, warm_up, accuracy, pipeline)
     kept = limits or Limits(limits_of(assert_p50), assert_ops, assert_error, assert_ratio)
     old = compare if old is None else old
     # Each caller at a time has a plan of its own.
-    options.setdefault("max_plans", max(Options().max_plans, *chosen.streams))
+    options.setdefault("max_plans", max(Options().max_plans, *chosen.concurrency))
     settings = Settings((), fallback, "float32", options, operators)
     series = _Series(names, chosen, settings)
     series.skip = skip_unavailable
@@ -283,13 +283,13 @@ class _Series:
                     stack.callback(entry.runner.close)
                     entries.append(entry)
             self._note_environment(entries)
-            for streams in self._schedule.streams:
-                times = self._latency(entries, feeds) if streams == 1 else {}
+            for concurrency in self._schedule.concurrency:
+                times = self._latency(entries, feeds) if concurrency == 1 else {}
                 for entry in entries:
                     if self._late and entry.name not in times:
                         raise OutOfTime
-                    steady, rate = times.get(entry.name) or self._crowd(entry, feeds, streams)
-                    yield _case(model_title(source), entry, feeds, streams, steady, rate)
+                    steady, rate = times.get(entry.name) or self._crowd(entry, feeds, concurrency)
+                    yield _case(model_title(source), entry, feeds, concurrency, steady, rate)
                 if self._late:
                     raise OutOfTime
             for entry in entries if self._schedule.pipeline else ():
@@ -367,18 +367,18 @@ class _Series:
             if found
         }
 
-    def _crowd(self, entry: _Entry, feeds: Inputs, streams: int) -> tuple[Timing, float]:
+    def _crowd(self, entry: _Entry, feeds: Inputs, concurrency: int) -> tuple[Timing, float]:
         """Let several threads run the model at once; return times and the items in a second."""
         call = _call(entry, feeds)
-        self.say(f"{entry.name}: {streams} streams")
-        with ThreadPoolExecutor(streams) as pool:
+        self.say(f"{entry.name}: {concurrency} concurrent callers")
+        with ThreadPoolExecutor(concurrency) as pool:
             for work in [
-                pool.submit(_warm_up, call, self._schedule.warm_up) for _ in range(streams)
+                pool.submit(_warm_up, call, self._schedule.warm_up) for _ in range(concurrency)
             ]:
                 work.result()
             begin = perf_counter()
             until = begin + self._schedule.duration
-            loops = [pool.submit(_loop, call, until) for _ in range(streams)]
+            loops = [pool.submit(_loop, call, until) for _ in range(concurrency)]
             samples = [sample for loop in loops for sample in loop.result()]
             whole = perf_counter() - begin
         return Timing(tuple(samples)), _batch(feeds) * len(samples) / whole
@@ -414,7 +414,7 @@ def _loop(call: Callable[[], object], until: float) -> list[float]:
 
 
 def _case(
-    title: str, entry: _Entry, feeds: Inputs, streams: int, steady: Timing, rate: float
+    title: str, entry: _Entry, feeds: Inputs, concurrency: int, steady: Timing, rate: float
 ) -> Case:
     device, steps = None, None
     if entry.model is not None:
@@ -432,7 +432,7 @@ def _case(
         about=entry.runner.about,
         batch=_batch(feeds),
         precision=entry.runner.precision,
-        streams=streams,
+        concurrency=concurrency,
         load=entry.load,
         cold=entry.cold,
         warm=entry.warm,

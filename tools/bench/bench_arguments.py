@@ -28,7 +28,7 @@ def sizes_rule(name: str, value: Any) -> tuple[int, ...]:
     return tuple(whole(1)(name, each) for each in several)
 
 
-def streams_rule(name: str, value: Any) -> tuple[int, ...]:
+def concurrency_rule(name: str, value: Any) -> tuple[int, ...]:
     """Take one number of callers, or several."""
     sizes = sizes_rule(name, value)
     if not sizes or max(sizes) > MAX_STREAMS:

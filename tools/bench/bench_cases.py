@@ -14,7 +14,7 @@ from ..verdict.agreement import Word
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One runner on one model with one batch, precision and number of streams.
+    """One runner on one model with one batch, precision and concurrency.
 
     Attributes:
         model: the file's name.
@@ -22,7 +22,7 @@ class Case:
         about: what that is and where it runs.
         batch: size of the first axis of the first input.
         precision: arithmetic of float32 tensors.
-        streams: callers at a time.
+        concurrency: number of concurrent callers.
         load: seconds from the source to a model that is ready.
         cold: seconds of the first run.
         warm: seconds of the second run.
@@ -40,7 +40,7 @@ class Case:
     about: str
     batch: int
     precision: str
-    streams: int
+    concurrency: int
     load: float
     cold: float
     warm: float
@@ -55,7 +55,7 @@ class Case:
     @property
     def key(self) -> tuple[str, str, int, str, int]:
         """What it is told by in another benchmark."""
-        return self.model, self.runner, self.batch, self.precision, self.streams
+        return self.model, self.runner, self.batch, self.precision, self.concurrency
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, times in milliseconds, for JSON."""
@@ -65,7 +65,7 @@ class Case:
             "about": self.about,
             "batch": self.batch,
             "precision": self.precision,
-            "streams": self.streams,
+            "concurrency": self.concurrency,
             "load_ms": self.load * 1e3,
             "cold_ms": self.cold * 1e3,
             "warm_ms": self.warm * 1e3,
@@ -90,7 +90,7 @@ class Against:
     """One case in two benchmarks.
 
     Attributes:
-        model, runner, batch, precision, streams: which one.
+        model, runner, batch, precision, concurrency: which one.
         before: median latency in milliseconds.
         after: likewise.
         verdict: ``faster`` or ``slower`` where the stretches from the 10th to the 90th percentile
@@ -103,7 +103,7 @@ class Against:
     runner: str
     batch: int
     precision: str
-    streams: int
+    concurrency: int
     before: float
     after: float
     verdict: str

@@ -16,7 +16,7 @@ from ..runners.runners import ONNXRUNTIME, REFERENCE, names
 from .bench_cases import Against, Case
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-_KEY = ("model", "runner", "batch", "precision", "streams")
+_KEY = ("model", "runner", "batch", "precision", "concurrency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def complaints(cases: Sequence[Case], limits: Limits) -> list[str]:
         maximum = limits.p50.get(case.runner, limits.p50.get("") if own else None)
         if maximum is not None and case.steady.median > maximum:
             times = f"{case.steady.median * 1e3:.3g} ms, over {maximum * 1e3:.3g} ms"
-            found.append(f"{what}, streams {case.streams}: p50 is {times}")
+            found.append(f"{what}, concurrency {case.concurrency}: p50 is {times}")
         if limits.ops is not None and case.steps is not None and case.steps > limits.ops:
             found.append(f"{what}: {case.steps} steps, more than {limits.ops}")
         error = case.error if own and case.error is not None else 0.0

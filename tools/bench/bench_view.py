@@ -47,9 +47,9 @@ def _show_model(console: Console, model: str, cases: Sequence[Case]) -> None:
         table.add_row(_who(case), str(case.batch), *phases, steps, error, verdict)
     console.print(table)
     console.print()
-    table = grid("steady", "batch", "streams", "p10", "p50", "p90", "p99", "items/s")
+    table = grid("steady", "batch", "concurrency", "p10", "p50", "p90", "p99", "items/s")
     for case in cases:
-        setting = str(case.batch), str(case.streams)
+        setting = str(case.batch), str(case.concurrency)
         table.add_row(_who(case), *setting, *_times(case.steady), _rate(case.rate))
         if case.device is not None:
             table.add_row(Text("  device alone", "dim"), "", "", *_times(case.device), "")
@@ -75,8 +75,8 @@ def _show_against(console: Console, found: Sequence[Against]) -> None:
     styles = {"slower": "bold red", "faster": "green"}
     for each in found:
         details = [each.model, each.runner, f"batch {each.batch}", each.precision]
-        if each.streams != 1:
-            details.append(f"{each.streams} streams")
+        if each.concurrency != 1:
+            details.append(f"{each.concurrency} callers")
         errors = ("-" if e is None else f"{e:.0e}" for e in (each.error_before, each.error_after))
         table.add_row(
             Text(", ".join(details)),

@@ -15,7 +15,7 @@ _DataDir = Annotated[
     typer.Option(
         "--external-data-dir",
         metavar="FOLDER",
-        help="The folder of the weights that the model keeps in other files; else its own.",
+        help="Folder of the model's external data; default: the folder of MODEL.",
     ),
 ]
 

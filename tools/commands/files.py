@@ -45,10 +45,10 @@ def export(
     model: File,
     out: Target,
     as_it_is: Annotated[
-        bool, typer.Option("--no-optimise", help="Write the graph as it was read.")
+        bool, typer.Option("--no-optimise", help="Write the graph without optimising it.")
     ] = False,
     stop_at: Annotated[
-        int | None, typer.Option(metavar="N", help="Stop after so many graph rewrites.")
+        int | None, typer.Option(metavar="N", help="Stop after N graph rewrites.")
     ] = None,
     freeze: Freeze = None,
     opset: Opset = None,
@@ -129,10 +129,16 @@ def extract(
     model: File,
     out: Target,
     inputs: Annotated[
-        str, typer.Option(metavar="A,B", help="Tensors that become the inputs; else the model's.")
+        str,
+        typer.Option(
+            metavar="A,B", help="Tensors that become inputs; default: the model's inputs."
+        ),
     ] = "",
     outputs: Annotated[
-        str, typer.Option(metavar="A,B", help="Tensors that become the outputs; else the model's.")
+        str,
+        typer.Option(
+            metavar="A,B", help="Tensors that become outputs; default: the model's outputs."
+        ),
     ] = "",
     opset: Opset = None,
     external: External = None,
@@ -143,7 +149,7 @@ def extract(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write the part of a model between some tensors as a model of its own."""
+    """Write the subgraph between given tensors as a model."""
     from ..common.deadline import all_or_nothing
     from ..export.export import extract as extract_part
     from ..export.export_view import show_exported
@@ -166,50 +172,61 @@ def extract(
 def inspect(
     model: File,
     passes: Annotated[
-        bool, typer.Option("--passes", help="What the graph passes do: nodes and bytes.")
+        bool, typer.Option("--passes", help="Show what each graph pass does, in nodes and bytes.")
     ] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="With --passes: what each changed in the graph's text.")
+        bool,
+        typer.Option("--diff", help="With --passes: show each pass as a diff of the graph's text."),
     ] = False,
     ir: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="With --passes: write the graph's text after each."),
+        typer.Option(
+            metavar="FOLDER", help="With --passes: write the graph's text after each pass."
+        ),
     ] = None,
     cost: Annotated[
-        bool, typer.Option("--cost", help="MACs, parameters and bytes of every node.")
+        bool, typer.Option("--cost", help="Show MACs, parameters and bytes of each node.")
     ] = False,
     capability: Annotated[
         str | None,
-        typer.Option(metavar="BACKEND", help="Which operators it runs, which not, and why."),
+        typer.Option(
+            metavar="BACKEND", help="Show which operators a backend runs, which not, and why."
+        ),
     ] = None,
     graph: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw the graph to an .svg, .html or .dot file; see --passes."
-        ),
+        typer.Option(metavar="FILE", help="Draw the graph to an .svg, .html or .dot file."),
     ] = None,
     placement: Annotated[
         str | None,
-        typer.Option(metavar="BACKEND", help="Which backend and kernel run each node, and why."),
+        typer.Option(
+            metavar="BACKEND", help="Show which backend and kernel run each node, and why."
+        ),
     ] = None,
     algorithms: Annotated[
         bool,
-        typer.Option("--algorithms", help="The algorithms of each node on --backend, and why not."),
+        typer.Option(
+            "--algorithms",
+            help="Show the algorithms of each node on --backend, or why one does not apply.",
+        ),
     ] = False,
     backend: Annotated[
         str,
-        typer.Option("--backend", "-b", metavar="BACKEND", help="With --algorithms: cuda, cudnn."),
+        typer.Option(
+            "--backend", "-b", metavar="BACKEND", help="With --algorithms: cuda or cudnn."
+        ),
     ] = "cuda",
     target: Annotated[
         str | None,
         typer.Option(
             metavar="ARCH[:N]",
-            help="Plan cuda or tensorrt for this GPU, with N multiprocessors; none has to be "
-            "here: sm_80, sm_89.",
+            help="Plan cuda or tensorrt for this GPU (sm_80, sm_89, ...) with N multiprocessors; "
+            "it need not be present.",
         ),
     ] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="The memory plan, on numpy or the --placement backend.")
+        bool,
+        typer.Option("--memory", help="Show the memory plan, on numpy or the --placement backend."),
     ] = False,
     fallback: Fallback = None,
     precision: Precision = "float32",
@@ -225,7 +242,7 @@ def inspect(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what is in a model, its cost, placement and memory."""
+    """Show a model's contents, cost, placement and memory."""
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..inspect.graph_file import check_graph_name, write_graph

@@ -37,21 +37,27 @@ def generate(
     ],
     prompt: Annotated[
         list[str] | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help="A text to continue; - reads it."),
+        typer.Option(
+            "--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin."
+        ),
     ] = None,
     ids: Annotated[
-        str, typer.Option("--ids", metavar="1,2,3", help="Tokens to continue, without tokenizer.")
+        str,
+        typer.Option("--ids", metavar="1,2,3", help="Token ids to continue; needs no tokenizer."),
     ] = "",
     chat: Annotated[
-        bool, typer.Option("--chat", help="The prompt is what a user says; the model answers.")
+        bool, typer.Option("--chat", help="Apply the chat template: the prompt is a user message.")
     ] = False,
     system: Annotated[
-        str, typer.Option(metavar="TEXT", help="With --chat: what the model is told to be.")
+        str, typer.Option(metavar="TEXT", help="With --chat: the system message.")
     ] = "",
     variant: Annotated[
         str | None,
         typer.Option(
-            "--variant", "--file", metavar="NAME", help="Which model of several: q4, model_q4.onnx."
+            "--variant",
+            "--file",
+            metavar="NAME",
+            help="Which of several model files: q4, model_q4.onnx.",
         ),
     ] = None,
     backend: Annotated[
@@ -64,61 +70,78 @@ def generate(
     backend_option: BackendOptions = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The most tokens to write; 128 where nobody says."),
+        typer.Option(
+            metavar="N", help="Maximum number of new tokens; default: the model's setting, or 128."
+        ),
     ] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="End in front of this text; repeat it for more."),
+        typer.Option(metavar="TEXT", help="Stop before this text; repeatable."),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Draw tokens, logits divided by X; 0: the most likely."),
+        typer.Option(metavar="X", help="Sampling temperature; 0 for greedy decoding."),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(metavar="N", help="Draw among the N most likely tokens.")
+        int | None, typer.Option(metavar="N", help="Sample from the N most likely tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Draw among the fewest tokens that are X likely together."),
+        typer.Option(
+            metavar="X",
+            help="Nucleus sampling: the smallest set of tokens with total probability X.",
+        ),
     ] = None,
     min_p: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Draw among tokens X times as likely as the first."),
+        typer.Option(
+            metavar="X",
+            help="Sample from tokens at least X times as likely as the most likely one.",
+        ),
     ] = None,
     repetition_penalty: Annotated[
-        float | None, typer.Option(metavar="X", help="Make tokens that were there less likely.")
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Penalty for tokens that already occur; above 1 makes them less likely.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for sampling.")] = 0,
     num_return_sequences: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How often each prompt is continued.")
+        int, typer.Option(metavar="N", min=1, help="Number of continuations per prompt.")
     ] = 1,
     prefill_chunk: Annotated[
-        int, typer.Option(metavar="N", help="Read prompts N tokens at a time, for less memory.")
+        int, typer.Option(metavar="N", help="Tokens per prefill step; fewer take less memory.")
     ] = 1024,
     capacity: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Room of the caches, in tokens; else as configured."),
+        typer.Option(
+            metavar="N", help="Capacity of the caches in tokens; default: the model's setting."
+        ),
     ] = None,
     cache: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Caches: read if there, so that a prompt that begins with them reads the rest; "
-            "written.",
+            help="Prompt cache: read if the file exists, to skip what it holds of the prompt; "
+            "then written.",
         ),
     ] = None,
     twice: Annotated[
-        bool, typer.Option("--twice", help="Generate again and compare the tokens; 1 if others.")
+        bool,
+        typer.Option(
+            "--twice", help="Generate twice and compare the tokens; exit with 1 if they differ."
+        ),
     ] = False,
     show_ids: Annotated[
-        bool, typer.Option("--show-ids", help="Print the tokens of prompts and results, too.")
+        bool, typer.Option("--show-ids", help="Also print token ids of prompts and results.")
     ] = False,
     threads: Threads = None,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Continue a text, or answer it, with a decoder such as Llama."""
+    """Generate text with a decoder such as Llama."""
     from ...runtime.text import printable
     from ..common.console import open_console, print_json, progress, silent
     from ..common.threads import use_threads

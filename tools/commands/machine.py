@@ -22,7 +22,7 @@ def doctor(
         typer.Option(metavar="BACKEND", help="Exit with 5 unless this backend can run here."),
     ] = None,
     peaks: Annotated[
-        bool, typer.Option("--peaks", help="Measure bytes and FLOP a second, on every device.")
+        bool, typer.Option("--peaks", help="Measure bandwidth and FLOP/s of each device.")
     ] = False,
     timeout: Timeout = None,
     json: Json = False,
@@ -48,26 +48,28 @@ def conformance(
     pattern: Annotated[
         str,
         typer.Option(
-            "-k", metavar="PATTERN", help="Only cases whose category/name has this expression."
+            "-k",
+            metavar="PATTERN",
+            help="Only cases whose category/name matches this regular expression.",
         ),
     ] = "",
     categories: Annotated[
         list[str] | None,
-        typer.Option("--category", metavar="NAME", help="Only this category; repeat it for more."),
+        typer.Option("--category", metavar="NAME", help="Only this category; repeatable."),
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Maximum time of a case.")] = 60,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit per case.")] = 60,
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Processes; else one for each CPU, 8 at most."),
+        typer.Option(metavar="N", help="Number of processes; default: one per CPU, at most 8."),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the page on all backends that were measured."),
+        typer.Option(metavar="FILE", help="Write a Markdown page of all backends measured so far."),
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run ONNX's own test suite; show the score and what is not passed."""
+    """Run ONNX's own test suite; show the score and the failures."""
     from ..conformance.page import check_whole, write_page
     from ..conformance.run import run_suite
     from ..conformance.view import progress_bar, show_report
@@ -93,13 +95,13 @@ def demo(
     backends: Annotated[
         list[str] | None,
         typer.Option(
-            "--backend", "-b", metavar="BACKEND", help="Backend to use; else all that can run."
+            "--backend", "-b", metavar="BACKEND", help="Backend to use; default: all that can run."
         ),
     ] = None,
     timeout: Timeout = None,
     debug: Debug = False,
 ) -> None:
-    """Read handwritten digits on every backend that this machine has."""
+    """Recognize handwritten digits on every available backend."""
     from ..common.console import open_console
     from ..common.deadline import all_or_nothing
     from ..demo.demo import run_demo

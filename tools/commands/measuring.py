@@ -1,4 +1,4 @@
-"""Commands that measure, and make a page of it."""
+"""Commands that measure, and the HTML report."""
 
 from __future__ import annotations
 
@@ -67,24 +67,31 @@ def profile(
     repeat: Repeats = None,
     threads: Threads = None,
     top: Annotated[
-        int, typer.Option(metavar="N", help="Maximum number of lines of a table; 0 for all.", min=0)
+        int, typer.Option(metavar="N", help="Maximum number of table rows; 0 for all.", min=0)
     ] = 15,
     peaks: Annotated[
-        bool, typer.Option("--peaks/--no-peaks", help="Measure the machine's peaks, too.")
+        bool,
+        typer.Option(
+            "--peaks/--no-peaks", help="Also measure the machine's peak throughput and bandwidth."
+        ),
     ] = True,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write one run for Perfetto or Chrome's tracing page."),
+        typer.Option(
+            metavar="FILE", help="Write a trace of one run for Perfetto or chrome://tracing."
+        ),
     ] = None,
     diff: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="A.json B.json", help="Compare two saved profiles; runs nothing."),
+        typer.Option(
+            metavar="A.json B.json", help="Compare two saved profiles instead of running."
+        ),
     ] = None,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show where the time of a run goes, beside what the machine could do."""
+    """Show where time is spent, against the machine's roofline."""
     from ..common.console import progress
     from ..common.measure import Repeat
     from ..common.threads import use_threads
@@ -143,26 +150,34 @@ def bench(
     ] = None,
     fallback: Fallback = None,
     batch: Annotated[
-        str, typer.Option(metavar="1,8", help="Batches; else what the model says, 1 if nothing.")
+        str, typer.Option(metavar="1,8", help="Batch sizes; default: the model's, or 1.")
     ] = "",
     precision: Annotated[
-        str, typer.Option(metavar="A,B", help="Arithmetics of float32 tensors, as for run.")
+        str, typer.Option(metavar="A,B", help="Compute precisions, as for run.")
     ] = "float32",
     keep: KeepFloat32 = "",
-    streams: Annotated[
-        str, typer.Option(metavar="1,4", help="Callers at a time: 1 for latency, more for rate.")
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            metavar="1,4", help="Concurrent callers: 1 measures latency, more measure throughput."
+        ),
     ] = "1",
     pipeline: Annotated[
-        bool, typer.Option("--pipeline", help="A stream of batches, too, whose copies overlap.")
+        bool,
+        typer.Option("--pipeline", help="Also measure a stream of batches with overlapped copies."),
     ] = False,
     duration: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Duration of the steady runs of each backend.")
+        float,
+        typer.Option(metavar="SECONDS", help="Duration of the measured runs of each backend."),
     ] = 2.0,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", metavar="SECONDS", help="Runs before that do not count.")
+        float,
+        typer.Option(
+            "--warm-up", metavar="SECONDS", help="Duration of the warm-up runs before them."
+        ),
     ] = 0.5,
     accuracy: Annotated[
-        bool, typer.Option("--accuracy/--no-accuracy", help="Run in float64, too, for the errors.")
+        bool, typer.Option("--accuracy/--no-accuracy", help="Measure errors against a float64 run.")
     ] = True,
     device: Device = 0,
     tune: Tune = False,
@@ -177,7 +192,7 @@ def bench(
     threads: Threads = None,
     skip_unavailable: Annotated[
         bool,
-        typer.Option("--skip-unavailable", help="Leave out who cannot run a model here."),
+        typer.Option("--skip-unavailable", help="Skip backends that cannot run a model here."),
     ] = False,
     old: Annotated[
         Path | None,
@@ -203,7 +218,7 @@ def bench(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure latency, throughput and accuracy; hold them against limits or an older benchmark."""
+    """Measure latency, throughput and accuracy; check them against limits or an older run."""
     from ..bench.bench import Schedule
     from ..bench.bench import bench as bench_models
     from ..bench.bench_check import Limits, latency_limits
@@ -216,7 +231,7 @@ def bench(
     schedule = Schedule(
         batches=integers("--batch", batch) or (None,),
         precisions=split(precision),
-        streams=integers("--streams", streams),
+        concurrency=integers("--concurrency", concurrency),
         duration=duration,
         warm_up=warm_up,
         accuracy=accuracy,
@@ -250,7 +265,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="FILE.json...",
-            help="What --json of compare, profile and bench wrote.",
+            help="Output of compare, profile or bench with --json.",
             show_default=False,
         ),
     ],
@@ -258,13 +273,13 @@ def report(
         Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
     ] = Path("report.html"),
     title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Title of the page; else the models' names.")
+        str, typer.Option(metavar="TEXT", help="Title of the page; default: the models' names.")
     ] = "",
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write comparisons, profiles and benchmarks as one HTML file that loads nothing."""
+    """Write comparisons, profiles and benchmarks as one self-contained HTML file."""
     from ..common.deadline import all_or_nothing
     from ..report.report import report as make_report
     from ..report.report import show_report

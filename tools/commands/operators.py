@@ -18,7 +18,7 @@ _Operators = Annotated[
     typer.Option(
         "--operators",
         metavar="FILE.py",
-        help="Custom operators: a Python file that sets OPERATORS. It is executed: trust it.",
+        help="Custom operators: a Python file that sets OPERATORS. It is executed, so trust it.",
     ),
 ]
 _EXPECTED = (

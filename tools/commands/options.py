@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Fallback = Annotated[
     str | None,
-    typer.Option(metavar="BACKEND", help="Backend for the nodes that the first one does not run."),
+    typer.Option(metavar="BACKEND", help="Backend for nodes that the first one declines."),
 ]
 Precision = Annotated[
     str,
@@ -27,18 +27,18 @@ KeepFloat32 = Annotated[
     typer.Option(
         "--keep-float32",
         metavar="A,B|@FILE",
-        help="Nodes that stay float32 whatever the precision; bisect --tolerance finds them.",
+        help="Nodes to keep in float32 at any precision; bisect --tolerance finds them.",
     ),
 ]
 Tune = Annotated[
     bool,
-    typer.Option("--tune", help="Measure the algorithms of each node, once, and take the fastest."),
+    typer.Option("--tune", help="Measure the algorithms of each node once and use the fastest."),
 ]
 AllowInconclusive = Annotated[
     bool,
     typer.Option(
         "--allow-inconclusive",
-        help="End with 0, not 8, where rounding may explain a difference but an error might, too.",
+        help="Exit with 0 instead of 8 if a difference may be rounding, but might be an error.",
     ),
 ]
 Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU to run on.")]
@@ -47,7 +47,7 @@ Convolution = Annotated[
     typer.Option(
         "--conv-algorithm",
         metavar="NAME",
-        help="Algorithm of every Conv: naive, direct, fft, ...; or several, the first that can.",
+        help="Algorithm of every Conv (naive, fft, ...), or several in order of preference.",
     ),
 ]
 Algorithms = Annotated[
@@ -55,7 +55,7 @@ Algorithms = Annotated[
     typer.Option(
         "--algorithm",
         metavar="NODE=NAME",
-        help="Algorithm of a node, or of all nodes of an operator; repeat it for more.",
+        help="Algorithm of a node or of all nodes of an operator; repeatable.",
     ),
 ]
 BackendOptions = Annotated[
@@ -63,7 +63,7 @@ BackendOptions = Annotated[
     typer.Option(
         "--backend-option",
         metavar="BACKEND.OPTION=VALUE",
-        help="Option of one backend, such as openvino.min_nodes=2; repeat it for more.",
+        help="Option of one backend, such as openvino.min_nodes=2; repeatable.",
     ),
 ]
 Files = Annotated[
@@ -72,7 +72,7 @@ Files = Annotated[
         "--input",
         "-i",
         metavar="[NAME=]FILE",
-        help="A .npy, .npz, .pb or picture file for an input; repeat it for more.",
+        help="A .npy, .npz, .pb or image file for an input; repeatable.",
     ),
 ]
 Folder = Annotated[
@@ -88,12 +88,12 @@ Freeze = Annotated[
     typer.Option(
         "--freeze-input",
         metavar="NAME=FILE",
-        help="An input that is this in every run: it becomes a constant; repeat it for more.",
+        help="An input to replace by a constant, as it is the same in every run; repeatable.",
     ),
 ]
 Seed = Annotated[
     int,
-    typer.Option(metavar="N", min=0, help="Seed of the random inputs used where none are given."),
+    typer.Option(metavar="N", min=0, help="Seed of random inputs, used where none are given."),
 ]
 Shapes = Annotated[
     list[str] | None,
@@ -101,56 +101,71 @@ Shapes = Annotated[
 ]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension, 1 if not set."),
+    typer.Option(
+        "--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; 1 if not given."
+    ),
 ]
 Tokens = Annotated[
     str,
     typer.Option(
         "--tokens",
         metavar="1,2,3|FILE",
-        help="Tokens that a decoder reads: inputs are those of one of them, behind its past.",
+        help="Tokens for a decoder: its inputs are those of one step with its past.",
     ),
 ]
 DecodeStep = Annotated[
     int | None,
-    typer.Option("--decode-step", metavar="N", min=0, help="With --tokens: which one; the last."),
+    typer.Option(
+        "--decode-step",
+        metavar="N",
+        min=0,
+        help="With --tokens: index of the step; default: the last.",
+    ),
 ]
 Outputs = Annotated[
     str,
-    typer.Option(metavar="A,B", help="Tensors wanted, intermediate ones too; else the outputs."),
+    typer.Option(
+        metavar="A,B", help="Tensors to return, intermediate ones included; default: the outputs."
+    ),
 ]
 Repeats = Annotated[
     int | None,
-    typer.Option("--repeat", metavar="N", help="Measured runs; else about a second of them."),
+    typer.Option(
+        "--repeat",
+        metavar="N",
+        help="Number of measured runs; default: as many as fit in about a second.",
+    ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(metavar="N", help="CPU threads per backend; else numpy's BLAS setting."),
+    typer.Option(metavar="N", help="Number of CPU threads per backend; default: the BLAS setting."),
 ]
-Scale = Annotated[float, typer.Option(metavar="X", help="Divide pixels of pictures by this.")]
-Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Then subtract this from them.")]
-Std = Annotated[str, typer.Option(metavar="R,G,B", help="Then divide them by this.")]
+Scale = Annotated[float, typer.Option(metavar="X", help="Divide the pixels of images by this.")]
+Mean = Annotated[str, typer.Option(metavar="R,G,B", help="Then subtract this.")]
+Std = Annotated[str, typer.Option(metavar="R,G,B", help="Then divide by this.")]
 Crop = Annotated[
     bool,
-    typer.Option("--crop", help="Cut the middle out of pictures; else stretch them."),
+    typer.Option("--crop", help="Center-crop images instead of stretching them."),
 ]
 Bgr = Annotated[
     bool,
-    typer.Option("--bgr", help="Channels in the order blue, green, red, as Caffe's networks."),
+    typer.Option("--bgr", help="Use BGR channel order, as Caffe models do."),
 ]
 Target = Annotated[
     Path, typer.Argument(metavar="OUT", help="The .onnx file to write.", show_default=False)
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Let OUT be the file that the model is read from.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Allow OUT to overwrite MODEL.")]
 Opset = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Opset to write; else the file's, or what its nodes need."),
+    typer.Option(
+        metavar="N", help="Opset to write; default: that of MODEL, or higher if nodes need it."
+    ),
 ]
 External = Annotated[
     int | None,
-    typer.Option(metavar="BYTES", help="Constants of so many bytes go to a file beside it."),
+    typer.Option(
+        metavar="BYTES", help="Store constants of at least this size in a file next to OUT."
+    ),
 ]
 
 
@@ -182,7 +197,7 @@ Timeout = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error as well.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Also print the traceback of an error.")]
 
 
 def exit_code(ok: bool, stopped: str) -> int:

@@ -1,4 +1,4 @@
-"""Commands that run a model, and compare what it computes."""
+"""Commands that run a model and compare its results."""
 
 from __future__ import annotations
 
@@ -82,17 +82,21 @@ def run(
     repeat: Repeats = None,
     threads: Threads = None,
     trace_shapes: Annotated[
-        bool, typer.Option("--trace-shapes", help="List the shapes of every node, in order.")
+        bool,
+        typer.Option("--trace-shapes", help="List the shapes of every node, in execution order."),
     ] = False,
     check_each: Annotated[
         bool,
-        typer.Option("--check-each", help="Wait after every step, so that a fault names its node."),
+        typer.Option(
+            "--check-each",
+            help="Synchronize after every step, so that a device fault names its node.",
+        ),
     ] = False,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a model; show its outputs and how long it takes."""
+    """Run a model; show its outputs and latency."""
     from ..common.archives import write_archive
     from ..common.arrays import check_archive_name, read_named
     from ..common.console import progress
@@ -141,7 +145,7 @@ def compare(
             "-b",
             metavar="BACKEND",
             help=(
-                "What to compare, the reference first: a backend, onnxruntime, onnx.reference, an "
+                "What to compare, reference first: a backend, onnxruntime, onnx.reference, an "
                 ".npz file of outputs or a folder of test data. Without any: every backend that "
                 "can run here, and onnxruntime."
             ),
@@ -172,7 +176,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]X",
-            help="Difference allowed, as a share of max |reference|; else measured in float64.",
+            help="Relative tolerance, a fraction of max |reference|; default: from a float64 run.",
             show_default=False,
         ),
     ] = None,
@@ -180,51 +184,57 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]X",
-            help="Difference allowed besides; both also for an output or a dtype by its name.",
+            help="Absolute tolerance. Both may be given per output or dtype.",
             show_default=False,
         ),
     ] = None,
     stats: Annotated[
         bool,
-        typer.Option("--stats", help="Show quantiles, cosine, PSNR, ulp, top-1 and top-5, too."),
+        typer.Option("--stats", help="Also show quantiles, cosine, PSNR, ulp, top-1 and top-5."),
     ] = False,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write inputs and everybody's outputs to an .npz file."),
+        typer.Option(metavar="FILE", help="Write inputs and all outputs to an .npz file."),
     ] = None,
     load: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A file that --save wrote: its results take part, too."),
+        typer.Option(
+            metavar="FILE", help="Also compare with the results in a file written by --save."
+        ),
     ] = None,
     repeat: Repeats = None,
     threads: Threads = None,
     skip_unavailable: Annotated[
         bool,
-        typer.Option("--skip-unavailable", help="Leave out who cannot run the model here."),
+        typer.Option("--skip-unavailable", help="Skip backends that cannot run the model here."),
     ] = False,
     layers: Annotated[
         bool,
-        typer.Option("--layers", help="Compare node by node, each by itself."),
+        typer.Option("--layers", help="Compare node by node, each on the reference's inputs."),
     ] = False,
     cumulative: Annotated[
-        bool, typer.Option("--cumulative", help="With --layers: in one run of the whole model.")
+        bool,
+        typer.Option(
+            "--cumulative", help="With --layers: in one run, with each backend's own inputs."
+        ),
     ] = False,
     twice: Annotated[
-        bool, typer.Option("--twice", help="With --layers: run everything twice, compare the bits.")
+        bool,
+        typer.Option("--twice", help="With --layers: run everything twice and compare bit by bit."),
     ] = False,
     other: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --layers: the second backend runs this model."),
+        typer.Option(metavar="FILE", help="With --layers: the model that the second backend runs."),
     ] = None,
     as_it_is: Annotated[
-        bool, typer.Option("--no-optimise", help="With --layers: leave out the graph passes.")
+        bool, typer.Option("--no-optimise", help="With --layers: skip the graph passes.")
     ] = False,
     allow: AllowInconclusive = False,
     timeout: Timeout = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a model on several backends; compare outputs and latencies, or all tensors in between."""
+    """Run a model on several backends; compare outputs and latency, or every tensor."""
     from ..common.arrays import check_archive_name
     from ..common.console import progress
     from ..common.measure import Repeat
@@ -302,7 +312,7 @@ def bisect(
             "--backend",
             "-b",
             metavar="BACKEND",
-            help="The reference, then the backend to check; one alone is compared with itself.",
+            help="The reference, then the backend to check; one alone is checked against itself.",
         ),
     ] = None,
     fallback: Fallback = None,
@@ -323,20 +333,22 @@ def bisect(
     reduce: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Write the smallest part that is wrong, and a script, there."
+            metavar="FOLDER", help="Write the smallest failing subgraph and a script there."
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="With --precision float16 or bfloat16: find the nodes that must stay float32 for "
-            "the outputs to stay so near to float64, as a share of max |output|.",
+            help="With --precision float16 or bfloat16: find nodes that must stay float32 to keep "
+            "errors against float64 within X, as a fraction of max |output|.",
         ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --tolerance: write their names, one per line."),
+        typer.Option(
+            metavar="FILE", help="With --tolerance: write the names of these nodes, one per line."
+        ),
     ] = None,
     threads: Threads = None,
     allow: AllowInconclusive = False,
@@ -344,7 +356,7 @@ def bisect(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Find the rewrite, or the nodes, that make outputs wrong, or that must stay float32."""
+    """Find the rewrite or node that makes outputs wrong, or the nodes that must stay float32."""
     from ..bisect.bisection import bisect as bisect_model
     from ..bisect.bisection_view import show_bisection
     from ..bisect.precision import keep_float32 as find_kept

@@ -1,4 +1,4 @@
-"""The command that measures the ways to run a model's nodes."""
+"""The command that measures the algorithms of a model's nodes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ from .options import (
 def tune(
     model: File,
     show_space: Annotated[
-        bool, typer.Option("--show-space", help="List what there is to measure; run nothing.")
+        bool,
+        typer.Option("--show-space", help="List the algorithms to measure, without running any."),
     ] = False,
     report: Annotated[
-        bool, typer.Option("--report", help="Show every way that was measured, not the best alone.")
+        bool, typer.Option("--report", help="Show all measured algorithms, not only the best.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--force", help="Measure also what was measured before.")
+        bool, typer.Option("--force", help="Measure again what was measured before.")
     ] = False,
     workspace: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="Maximum scratch memory of a node.")
+        int | None, typer.Option(metavar="BYTES", help="Maximum scratch memory per node.")
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(metavar="ARCH[:N]", help="With --show-space: for this GPU, such as sm_86."),
+        typer.Option(
+            metavar="ARCH[:N]", help="With --show-space: the GPU to plan for, such as sm_86."
+        ),
     ] = None,
     precision: Precision = "float32",
     device: Device = 0,
@@ -51,7 +54,7 @@ def tune(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure the algorithms of each Conv, Gemm and MatMul on the GPU; --tune takes the fastest."""
+    """Measure the algorithms of each Conv, Gemm and MatMul on the GPU, for --tune."""
     from ..common.console import progress
     from ..common.deadline import all_or_nothing
     from ..tune.algorithms import algorithms as list_algorithms

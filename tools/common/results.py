@@ -18,7 +18,7 @@ T = TypeVar("T")
 VARYING = ("date", "GPU now")
 
 #: Fields of results by their names in older files.
-_FORMER = {"contestant": "runner", "contestants": "runners"}
+_FORMER = {"contestant": "runner", "contestants": "runners", "streams": "concurrency"}
 
 
 def earlier(

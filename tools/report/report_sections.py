@@ -350,8 +350,8 @@ def _who(case: Found) -> str:
     parts = [case["runner"], f"batch {case['batch']}"]
     if case["precision"] != "float32":
         parts.append(case["precision"])
-    if case["streams"] != 1:
-        parts.append(f"{case['streams']} streams")
+    if case["concurrency"] != 1:
+        parts.append(f"{case['concurrency']} callers")
     return ", ".join(parts)
 
 
