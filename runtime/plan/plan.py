@@ -23,6 +23,7 @@ from .bind import bind_row, sequence
 from .exchange import HOST_IO, IOPlacement
 from .host import HOST, array
 from .layout import Layout, Row, Slot, lay_out, lives_of
+from .result_memory import ResultMemory
 from .streams import assign, is_capturable, segments, side_by_side
 from .weights import WeightStore
 
@@ -117,6 +118,7 @@ class Plan:
         self._lent = layout.lent
         self._inputs: dict[str, Array] = {}
         self._outputs: dict[str, Array] = {}
+        self._results = ResultMemory()
         self.constants = {n: v.data for n, v in graph.outputs.items() if v.data is not None}
         try:
             self._place(layout, stores)
@@ -299,7 +301,7 @@ class Plan:
     def results(self) -> dict[str, Array]:
         """Return copies of the results that lie on the host after a run."""
         results = {name: data.copy() for name, data in self.constants.items()}
-        results |= {name: data.copy() for name, data in self._outputs.items()}
+        results |= {n: self._results.copy(n, data) for n, data in self._outputs.items()}
         return {name: results[name] for name in self.graph.outputs if name in results}
 
     def execute(self, stream: Stream | None = None) -> None:
@@ -347,6 +349,7 @@ class Plan:
         self._runs, self._joined = [], []
         self.inputs, self.outputs = {}, {}
         self._inputs, self._outputs = {}, {}
+        self._results = ResultMemory()
         for row in self.rows:
             row.run = None
         for buffer in self._buffers:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from threading import Lock
 
+from ..base import forks
 from ..ir.grown import Grown
 from ..ir.types import Dim, TensorType, ValueType
 
@@ -108,7 +108,7 @@ class Growth:
 
     def __init__(self) -> None:
         self._families: dict[Hashable, _Family] = {}
-        self._lock = Lock()
+        self._lock = forks.lock()
 
     def spanning(self, group: Hashable, types: Types) -> Types | None:
         """Return types that these are a case of, whose sizes have grown so far; None if none have.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -117,3 +118,18 @@ def run(source: str) -> str:
     )
     assert child.stderr == ""
     return child.stdout
+
+
+def test_every_lock_is_opened_in_the_child() -> None:
+    """Only `runtime.base.forks` makes locks; those of one step do not outlive its process."""
+    root = Path(tercet.__file__).parent.parent
+    rooms = ("runtime", "backends", "importers", "tercet", "tools")
+    found = {
+        str(file.relative_to(root))
+        for room in rooms
+        for file in (root / room).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in {"Lock", "RLock", "Condition"}
+    }
+    assert found == {"runtime/base/forks.py", "backends/numpy/engine/thread_pool.py"}
