@@ -65,7 +65,7 @@ def _lift(graph: Graph, node: Node) -> str:
     assert mask is not None
     join = And if dtype_of(mask) == np.bool_ else Add
     terms = list(_terms(mask, join))
-    windows = ((i, _window(node, term.data)) for i, term in enumerate(terms))
+    windows = ((i, _window(node, term.data, len(terms) == 1)) for i, term in enumerate(terms))
     found = next(((i, window) for i, window in windows if window is not None), None)
     if found is None:
         return ""
@@ -96,14 +96,19 @@ def _terms(mask: Value, join: type[And | Add]) -> Iterator[Value]:
         yield from _terms(value, join)
 
 
-def _window(node: Node, mask: Array | None) -> Window | None:
-    """Return the window that a mask stands for, if it is a constant and does nothing else."""
+def _window(node: Node, mask: Array | None, alone: bool) -> Window | None:
+    """Return the window that a mask stands for, if it is a constant and does nothing else.
+
+    Beside other masks, only what is hidden by -inf is: a query whose keys these hide by a great
+    negative number sees among those that are hidden once, wherever they are.
+    """
     places = _places(node)
     if mask is None or not mask.size or places is None or mask.shape[-2:] != places[:2]:
         return None
     queries, keys, offset = places
     seen = mask if mask.dtype == np.bool_ else mask == 0
-    if mask.dtype != np.bool_ and not (seen | (mask.astype(np.float64) <= HIDDEN)).all():
+    least = HIDDEN if alone else -np.inf
+    if mask.dtype != np.bool_ and not (seen | (mask.astype(np.float64) <= least)).all():
         return None
     seen = seen.reshape(-1, queries, keys)
     if not (seen == seen[:1]).all():

@@ -7,7 +7,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, And, GreaterOrEqual
+from tercet.runtime.ops.elementwise import Add, And, GreaterOrEqual, Where
 from tercet.runtime.ops.movement import Slice
 from tercet.runtime.ops.reduce import ReduceMean
 
@@ -83,6 +83,23 @@ def test_what_is_hidden_besides_stays_a_mask() -> None:
     graph = network(seen(6, 6, right=0), beside=True)
     after, _ = optimised(graph)
     assert found(after) == (Attention(is_causal=1), True)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("fill", [-np.inf, LOWEST])
+def test_a_window_that_is_added_to_padding(fill: float) -> None:
+    """Query 0 sees no key but by both masks; with two great numbers it sees what one hides."""
+
+    def build(g: Graph, x: Value) -> Value:
+        first: np.ndarray = np.array([[[[9, -9, -9, -9, -9, 9]]]], np.float32)
+        keys = apply(g, GreaterOrEqual(), g.constant(first), scores(g, x))
+        padding = apply(g, Where(), keys, np.array(LOWEST, np.float32), np.zeros((), np.float32))
+        mask = apply(g, Add(), padding, g.constant(added(seen(6, 6, right=0), fill)))
+        return apply(g, Attention(), x, x, x, mask)
+
+    graph = make(build, (1, HEADS, 6, SIZE))
+    after, _ = optimised(graph)
+    assert found(after) == (Attention(is_causal=int(fill == -np.inf)), True)
     assert_same(graph, after)
 
 
