@@ -7,20 +7,19 @@ its declared sizes.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal
 
 from ..errors import ModelError, UnsupportedError, did_you_mean
 from ..ir.dtypes import FLOATS, DType
-from ..ir.graph import Graph, Value
-from ..ir.types import Dim, TensorType
-from ..ops.elementwise import Cast, Sub
-from ..ops.gather import TensorScatter
-from ..ops.movement import Concat, Pad
+from ..ir.graph import Graph
+from ..ir.types import Dim
+from ..ops.elementwise import Cast
 from ..ops.reduce import ReduceSum
 from ..ops.shape import Identity, Shape
+from .cache_graph import proven_sizes, through, window_of
+from .cache_names import by_core, core_of, is_cross
 from .io_types import TensorInfo
 
 #: What an input is for, besides caches.
@@ -36,6 +35,8 @@ Role = Literal[
     "use_cache",
     "logits_to_keep",
     "token_types",
+    "encoder_states",
+    "encoder_mask",
 ]
 #: Where sequences that are shorter than others of their batch are filled up.
 Padding = Literal["left", "right"]
@@ -48,6 +49,7 @@ ROLES: Mapping[str, Role] = {
     "tokens": "ids",
     "inputs_embeds": "embeddings",
     "attention_mask": "mask",
+    "decoder_attention_mask": "mask",
     "position_ids": "positions",
     "cache_position": "cache_positions",
     "past_sequence_length": "past_length",
@@ -59,11 +61,12 @@ ROLES: Mapping[str, Role] = {
     "num_logits_to_keep": "logits_to_keep",
     "logits_to_keep": "logits_to_keep",
     "token_type_ids": "token_types",
+    "encoder_hidden_states": "encoder_states",
+    "encoder_outputs": "encoder_states",
+    "encoder_attention_mask": "encoder_mask",
 }
-#: Inputs of decoders that read what an encoder has made of something else.
-_FROM_ENCODERS = ("encoder_hidden_states", "encoder_attention_mask", "encoder_outputs")
-#: Parts of names that tell past from present, or say that it is a cache.
-_SIDES = re.compile(r"past|present|key_values|caches?|inputs?|outputs?|new|next|prev|in|out")
+#: What an encoder gives, which is the same in every step.
+ENCODED: frozenset[Role] = frozenset({"encoder_states", "encoder_mask"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +117,14 @@ class DecoderLayout:
         caches: every pair of past and present, in the order of the inputs.
         padding: the side on which shorter sequences are filled up; None where the model takes no
             mask, and all have to be equally long.
+        cross: inputs with the keys and values of what an encoder gave; they stay as they are.
     """
 
     inputs: Mapping[Role, TensorInfo]
     logits: TensorInfo
     caches: tuple[CachePair, ...] = ()
     padding: Padding | None = None
+    cross: tuple[TensorInfo, ...] = ()
 
     @property
     def room(self) -> int | None:
@@ -155,7 +160,12 @@ class DecoderLayout:
 
     @classmethod
     def of(
-        cls, graph: Graph, *, file: str | None = None, pairs: Mapping[str, str] | None = None
+        cls,
+        graph: Graph,
+        *,
+        file: str | None = None,
+        pairs: Mapping[str, str] | None = None,
+        encoded: bool = False,
     ) -> DecoderLayout:
         """Return the layout of a decoder.
 
@@ -163,12 +173,13 @@ class DecoderLayout:
             graph: as it was read.
             file: where it comes from, for errors.
             pairs: the output for each cache among the inputs, where names do not tell.
+            encoded: whether there is what an encoder gives.
 
         Raises:
-            UnsupportedError: it reads what an encoder gives.
+            UnsupportedError: it reads what an encoder gives, and there is none.
             ModelError: it is no decoder; names the input or output that does not fit, and the file.
         """
-        return _Reader(graph, file, pairs or {}).read()
+        return _Reader(graph, file, pairs or {}).read(encoded=encoded)
 
 
 class _Reader:
@@ -180,19 +191,21 @@ class _Reader:
         self._inputs = {v.name: TensorInfo.of(v) for v in graph.inputs}
         self._outputs = {n: TensorInfo.of(v, n) for n, v in graph.outputs.items()}
 
-    def read(self) -> DecoderLayout:
-        for name in _FROM_ENCODERS:
-            if name in self._inputs:
+    def read(self, *, encoded: bool) -> DecoderLayout:
+        known = [name for name in self._inputs if name.lower() in ROLES]
+        roles: dict[str, Role] = {name: ROLES[name.lower()] for name in known}
+        others = [name for name in self._inputs if name not in roles]
+        cross = [name for name in others if is_cross(name) and name not in self._pairs]
+        for name in (*(name for name in known if roles[name] in ENCODED), *cross):
+            if not encoded:
                 raise UnsupportedError(
                     f"{self._file or 'the model'}: input '{name}': this is the decoder of an "
                     "encoder-decoder",
-                    remedy="run encoder and decoder with tercet.load; see examples/generate.py for "
-                    "the loop",
+                    remedy="give tercet.Generator the folder with both, or run encoder and decoder "
+                    "with tercet.load",
                 )
-        known = [name for name in self._inputs if name.lower() in ROLES]
-        roles: dict[str, Role] = {name: ROLES[name.lower()] for name in known}
-        partners = self._partners([name for name in self._inputs if name not in roles])
-        rest = [name for name in self._inputs if name not in roles and name not in partners]
+        partners = self._partners([name for name in others if name not in cross])
+        rest = [name for name in others if name not in partners and name not in cross]
         if "ids" not in roles.values() and "embeddings" not in roles.values():
             taken = [name for name in rest if _is_ids(self._inputs[name])]
             if len(taken) != 1:
@@ -213,7 +226,8 @@ class _Reader:
         caches = _windowed([self._pair(past, present) for past, present in partners.items()])
         inputs: dict[Role, TensorInfo] = {r: self._inputs[name] for name, r in roles.items()}
         logits = self._logits({*partners.values()})
-        return DecoderLayout(inputs, logits, caches, self._padding(inputs))
+        constant = tuple(self._inputs[name] for name in cross)
+        return DecoderLayout(inputs, logits, caches, self._padding(inputs), constant)
 
     def _error(self, reason: str, name: str = "", kind: str = "input") -> ModelError:
         where = f"{kind} '{name}'" if name else None
@@ -232,13 +246,13 @@ class _Reader:
                     hint = did_you_mean(name, known)
                     raise self._error(f"the model has no such {kind}{hint}", name, kind)
         found: dict[str, str] = {}
-        presents = _by_core(n for n in self._outputs if n not in self._pairs.values())
-        pasts = _by_core(name for name in names if name not in self._pairs)
+        presents = by_core(n for n in self._outputs if n not in self._pairs.values())
+        pasts = by_core(name for name in names if name not in self._pairs)
         for name in names:
             if name in self._pairs:
                 found[name] = self._pairs[name]
                 continue
-            core = _core(name)
+            core = core_of(name)
             same = presents.get(core, [])
             if not same or _is_ids(self._inputs[name]):
                 continue
@@ -257,13 +271,13 @@ class _Reader:
             raise self._error("a cache must be a tensor of a declared rank", past)
         if before.dtype != after.dtype or len(before.shape) != len(after.shape):
             raise self._error(f"it does not go together with its result {after}", past)
-        proven = _proven(self._values[past], len(before.shape))
+        proven = proven_sizes(self._values[past], len(before.shape))
         shape = tuple(b if a is None else a for a, b in zip(proven, before.shape, strict=True))
         axis = self._axis(before, after, shape)
         if axis is None:
             return CachePair(past, present, before.dtype, shape, None, grows=False)
         grows = before.shape[axis] is None or after.shape[axis] != before.shape[axis]
-        window = None if grows else _window(self._values[past], axis)
+        window = None if grows else window_of(self._values[past], axis)
         return CachePair(past, present, before.dtype, shape, axis, grows, window)
 
     def _axis(self, before: TensorInfo, after: TensorInfo, shape: tuple[Dim, ...]) -> int | None:
@@ -281,7 +295,7 @@ class _Reader:
             )
         if free:
             return free[0]
-        is_attention = {"k", "v", "key", "value"} & {*_core(before.name)}
+        is_attention = {"k", "v", "key", "value"} & {*core_of(before.name)}
         return 2 if is_attention and len(sizes) == 4 else None
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────
@@ -310,7 +324,7 @@ class _Reader:
             return None
         if mask.shape is not None and len(mask.shape) != 2:
             raise self._error(f"{mask}: a mask must be [batch, length]", mask.name)
-        readers = [node for value in _through(self._values[mask.name]) for node in value.consumers]
+        readers = [node for value in through(self._values[mask.name]) for node in value.consumers]
         counted = any(isinstance(node.op, ReduceSum) for node in readers)
         others = [n for n in readers if not isinstance(n.op, ReduceSum | Shape | Cast | Identity)]
         return "right" if counted and not others else "left"
@@ -329,70 +343,3 @@ def _windowed(caches: Iterable[CachePair]) -> tuple[CachePair, ...]:
 
 def _is_ids(info: TensorInfo) -> bool:
     return info.dtype is not None and info.dtype.kind == "i" and len(info.shape or ()) == 2
-
-
-def _core(name: str) -> tuple[str, ...]:
-    """Return what a cache's name says besides past and present: ``("0", "key")``."""
-    kept = _SIDES.sub(lambda m: "" if _is_word(name, m) else m[0], name.lower())
-    return tuple(sorted(part for part in re.split(r"[^a-z0-9]+", kept) if part))
-
-
-def _is_word(text: str, match: re.Match[str]) -> bool:
-    around = text[match.start() - 1 : match.start()] + text[match.end() : match.end() + 1]
-    return not any(c.isalpha() for c in around)
-
-
-def _by_core(names: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        found.setdefault(_core(name), []).append(name)
-    return found
-
-
-def _through(value: Value) -> Iterator[Value]:
-    """Yield a value and what is the same in another dtype."""
-    yield value
-    for node in value.consumers:
-        if isinstance(node.op, Cast | Identity):
-            yield from _through(node.outputs[0])
-
-
-def _proven(past: Value, rank: int) -> tuple[int | None, ...]:
-    """Return the sizes of a cache that follow from what is written into it, by axis."""
-    sizes: list[int | None] = [None] * rank
-    values = [past]
-    for value in values:
-        for node in value.consumers:
-            axis, others = None, []
-            if isinstance(node.op, Pad | Cast | Identity):
-                values.append(node.outputs[0])
-            elif isinstance(node.op, TensorScatter) and node.inputs[0] is value:
-                axis, others = node.op.axis % rank, [node.inputs[1]]
-            elif isinstance(node.op, Concat):
-                axis, others = node.op.axis % rank, [v for v in node.inputs if v is not value]
-            for other in others:
-                type_ = None if other is None else other.type
-                shape = type_.shape if isinstance(type_, TensorType) else None
-                if shape is None or len(shape) != rank:
-                    continue
-                for i, size in enumerate(shape):
-                    if i not in (0, axis) and isinstance(size, int):
-                        sizes[i] = size
-    return tuple(sizes)
-
-
-def _window(past: Value, axis: int) -> int | None:
-    """Return how many positions a buffer must hold from which older ones are dropped.
-
-    That is how sliding windows are written (`importers.onnx.contrib.window`): the number of
-    positions that are dropped at a time is the buffer's size less the window's, and one more.
-    """
-    for node in past.consumers:
-        if isinstance(node.op, Shape) and (node.op.start, node.op.end) == (axis, axis + 1):
-            for reader in node.outputs[0].consumers:
-                room, rest = (*reader.inputs, None)[:2]
-                if isinstance(reader.op, Sub) and room is node.outputs[0] and rest is not None:
-                    data = rest.data
-                    if data is not None and data.size == 1:
-                        return cast("int", data.item()) + 1
-    return None

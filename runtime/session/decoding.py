@@ -14,6 +14,7 @@ import numpy as np
 from ..base.closable import Closable
 from ..errors import InputError, ModelError, UsageError
 from ..ir.types import Array
+from ..plan.exchange import exchange_of
 from .cache_layout import CachePair, DecoderLayout, Padding, Role
 from .io_types import TensorInfo
 from .model import Model
@@ -123,14 +124,28 @@ class PlainDecoder(Decoder):
         self._ids = np.zeros((batch, 0), np.int64)
         self._mask = np.zeros((batch, 0), np.int64)
         self._caches: dict[str, Any] = {}
+        self._given: dict[str, Any] = {}
         self.rewind(0)
 
     @property
     def length(self) -> int:
         return self._mask.shape[1]
 
+    def give(self, values: Mapping[str, Array]) -> None:
+        """Hold inputs that are the same in every step, by name: what an encoder gave."""
+        self._given = self._placed(values)
+
+    def _placed(self, values: Mapping[str, Array]) -> dict[str, Any]:
+        """Return arrays as ones in the memory of the model's device."""
+        device = self._model.backends[0].device
+        exchange = exchange_of(device)
+        if exchange is None:
+            return dict(values)
+        stream = exchange.stream(None)
+        return {name: exchange.handle(device.upload(x), stream) for name, x in values.items()}
+
     def step(self, ids: Array, mask: Array | None = None) -> Array:
-        new, seen = self._checked(ids, mask)
+        new, seen = self.check(ids, mask)
         size = self.layout.step
         if size is None or size == new.shape[1]:
             return self._read(new, seen)
@@ -143,9 +158,8 @@ class PlainDecoder(Decoder):
         whole = np.concatenate([self._mask, seen], 1)
         all_ids = np.concatenate([self._ids, new], 1)
         fed = new if self.layout.caches else all_ids
-        results = self._model.run(
-            {**self._fed(fed, whole), **self._caches}, self._wanted, to="device"
-        )
+        feeds = {**self._fed(fed, whole), **self._given, **self._caches}
+        results = self._model.run(feeds, self._wanted, to="device")
         self._caches = {each.past: results[each.present] for each in self.layout.caches}
         self._ids, self._mask = all_ids, whole
         logits = on_host(results[self.layout.logits.name])
@@ -153,9 +167,10 @@ class PlainDecoder(Decoder):
 
     def feeds(self, ids: Array) -> dict[str, Array]:
         """Return what the model would be fed with the next tokens [batch, n], on the host."""
-        new, seen = self._checked(ids, None)
+        new, seen = self.check(ids, None)
         fed = new if self.layout.caches else np.concatenate([self._ids, new], 1)
-        return {**self._fed(fed, np.concatenate([self._mask, seen], 1)), **self.caches()}
+        held = {**{name: on_host(each) for name, each in self._given.items()}, **self.caches()}
+        return {**self._fed(fed, np.concatenate([self._mask, seen], 1)), **held}
 
     def caches(self) -> dict[str, Array]:
         return {name: on_host(each).copy() for name, each in self._caches.items()}
@@ -180,7 +195,7 @@ class PlainDecoder(Decoder):
 
     def _hold(self, caches: Mapping[str, Array], length: int) -> None:
         """Take caches of so many positions, which fit."""
-        self._caches = dict(caches)
+        self._caches = self._placed(caches)
 
     def rewind(self, length: int) -> int:
         if not 0 <= length <= self.length:
@@ -199,13 +214,13 @@ class PlainDecoder(Decoder):
         return length
 
     def close(self) -> None:
-        self._caches = {}
+        self._caches, self._given = {}, {}
         self._ids, self._mask = self._ids[:, :0], self._mask[:, :0]
 
     # ── what is fed ──────────────────────────────────────────────────────────────────────────
 
-    def _checked(self, ids: Array, mask: Array | None) -> tuple[Array, Array]:
-        """Return new ids and their mask as int64 [batch, n]."""
+    def check(self, ids: Array, mask: Array | None) -> tuple[Array, Array]:
+        """Return the next ids and their mask as int64 [batch, n]; InputError if they do not fit."""
         ids = np.asarray(ids)
         if ids.ndim != 2 or ids.shape[0] != self.batch or ids.shape[1] < 1 or ids.dtype.kind != "i":
             raise InputError(
@@ -283,7 +298,7 @@ class PlainDecoder(Decoder):
         if self._embed is not None and "embeddings" in self.layout.inputs:
             values["embeddings"] = self._embed(ids)
         return {
-            info.name: _fitted(values[role], info, self._model.source.file)
+            info.name: fitted(values[role], info, self._model.source.file)
             for role, info in self.layout.inputs.items()
             if role in values
         }
@@ -302,10 +317,10 @@ def first_positions(cache: Any, axis: int | None, length: int) -> Array:
     )
 
 
-def _fitted(value: Array, info: TensorInfo, file: str | None) -> Array:
+def fitted(value: Array, info: TensorInfo, file: str | None) -> Array:
     """Return a value in the dtype and shape that an input declares."""
     shape = info.shape
-    value = value.astype(info.dtype or value.dtype)
+    value = value.astype(info.dtype or value.dtype, copy=False)
     if shape is None or len(shape) == value.ndim:
         size = shape[-1] if shape else None
         if value.ndim != 2 or not isinstance(size, int) or size <= value.shape[1]:

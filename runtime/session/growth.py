@@ -78,7 +78,7 @@ def bounded_by(types: Types, room: int) -> Types:
     count = room - max(firsts, default=0) + 1
     return tuple(
         t.with_shape(tuple(_limited(size, count) for size in t.shape or ()))
-        if isinstance(t, TensorType)
+        if isinstance(t, TensorType) and t.value is None
         else t
         for t in types
     )

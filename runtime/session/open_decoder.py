@@ -9,6 +9,7 @@ from ..errors import InputError, PerformanceWarning, UnsupportedError
 from ..plan.host import HOST
 from .cache_layout import DecoderLayout
 from .decoding import Decoder, Embed, PlainDecoder
+from .encoded_decoder import EncodedDecoder
 from .model import Model
 from .static_cache import StaticCacheDecoder
 
@@ -52,3 +53,35 @@ def open_decoder(
         text = f"{model.source.file}: {reason}" if model.source.file else reason
         warnings.warn(text, PerformanceWarning, stacklevel=2)
         return PlainDecoder(model, layout, batch, capacity, embed)
+
+
+def open_encoded(
+    model: Model,
+    first: Model | None = None,
+    *,
+    batch: int = 1,
+    capacity: int | None = None,
+    pairs: Mapping[str, str] | None = None,
+) -> EncodedDecoder:
+    """Return a decoder with empty caches that reads what an encoder gives.
+
+    Args:
+        model: of all steps, or of those behind the first one; stays the caller's.
+        first: of the first step, where that is another model.
+        batch: number of sequences.
+        capacity: see `open_decoder`.
+        pairs: see `open_decoder`.
+
+    Raises:
+        ModelError: they are no decoders, or do not go together; names file and input or output.
+        InputError: `batch` or `capacity` does not fit the model.
+    """
+    file = model.source.file
+    layout = DecoderLayout.of(model.imported, file=file, pairs=pairs, encoded=True)
+    steps = PlainDecoder(model, layout, batch, capacity)
+    if "use_cache" in layout.inputs:
+        return EncodedDecoder(steps, model, layout)
+    if first is None:
+        return EncodedDecoder(steps)
+    file = first.source.file
+    return EncodedDecoder(steps, first, DecoderLayout.of(first.imported, file=file, encoded=True))

@@ -20,20 +20,21 @@ from ..errors import (
 from ..ir.graph import Graph
 from ..ir.infer import fold_known, infer, specialise
 from ..ir.symbols import ambiguous, loosened, sizes_of
-from ..ir.types import TensorType, ValueType, type_of
+from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Rewrites, lower, optimise
 from ..passes.bucketing import bucketed
 from ..plan.backend import Format, Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.weights import arrays_of
 from .bucket_program import BucketProgram
+from .flags import flags_of
 from .growth import Growth, bounded_by, count_of, is_batch, rooms
 from .io_boundary import Border
 from .program_pool import Shelf, Shelves
 from .slow import SlowPaths
 
-#: Names of results, and symbols that stand for more than one size.
-_Wanted = tuple[tuple[str, ...], frozenset[str]]
+#: Names of results, symbols that stand for more than one size, and inputs with their elements.
+_Wanted = tuple[tuple[str, ...], frozenset[str], tuple[tuple[str, tuple[Dim, ...] | None], ...]]
 
 
 class Lookup:
@@ -67,7 +68,8 @@ class Lookup:
         self._growth = Growth()
         # Between plans, single nodes of any size run where there is nothing but the host; elsewhere
         # sizes that grow get buckets.
-        may_grow = not any(node.op.graphs() for node in graph.nodes)
+        self._flags = flags_of(graph)
+        may_grow = bool(self._flags) or not any(node.op.graphs() for node in graph.nodes)
         on_host = resources.on_host
         interprets = any(isinstance(each, Interpreter) for each in resources.backends)
         self._may_span = may_grow and on_host and interprets
@@ -78,7 +80,7 @@ class Lookup:
         resources.budget.reserve = self.shelves
         self.rewrites = Rewrites()
         self.default = tuple(graph.outputs)
-        self._graphs[self.default, frozenset()] = self._optimise(graph.clone(), self.rewrites)
+        self._graphs[self.default, frozenset(), ()] = self._optimise(graph.clone(), self.rewrites)
 
     def _close(self) -> None:
         self._graphs.clear()
@@ -91,7 +93,12 @@ class Lookup:
         optimise(graph, SYMBOLIC_PASSES, resources.options, resources.evaluate, rewrites)
         return graph
 
-    def graph_for(self, wanted: tuple[str, ...], unknown: frozenset[str] = frozenset()) -> Graph:
+    def graph_for(
+        self,
+        wanted: tuple[str, ...],
+        unknown: frozenset[str] = frozenset(),
+        flags: tuple[tuple[str, TensorType], ...] = (),
+    ) -> Graph:
         """Return the graph that gives these tensors, after the passes, before shapes are bound.
 
         Beside that of all results, as many are kept as plans.
@@ -99,16 +106,24 @@ class Lookup:
         Args:
             wanted: names of the results.
             unknown: symbols that stand for more than one size.
+            flags: types with the elements of inputs that are known; see `flags_of`.
         """
-        key = wanted, unknown
+        elements = tuple((name, type_.ints) for name, type_ in flags)
+        key = wanted, unknown, elements
         with self._resources.lock:
             if key not in self._graphs:
                 graph = loosened(self._imported, unknown) if unknown else self._imported
                 values = {n: graph.outputs.get(n) or graph.values[n] for n in wanted}
-                self._graphs[key] = self._optimise(graph.extract(values), Rewrites())
+                found = graph.extract(values)
+                if flags:
+                    known = dict(flags)
+                    for value in found.inputs:
+                        value.type = known.get(value.name, value.type)
+                    infer(found)
+                self._graphs[key] = self._optimise(found, Rewrites())
             self._graphs.move_to_end(key)
             if len(self._graphs) > self._resources.options.max_plans + 1:
-                default = self.default, frozenset[str]()
+                default = self.default, frozenset[str](), ()
                 self._drop(next(each for each in self._graphs if each != default))
             return self._graphs[key]
 
@@ -129,8 +144,13 @@ class Lookup:
     ) -> Program:
         """Make a program; with `room`, one for a bucket of sizes that grow."""
         unclear = ambiguous(sizes_of(self._imported.inputs, types))
+        known = tuple(
+            (name, type_)
+            for name in self._flags
+            if isinstance(type_ := types[name], TensorType) and type_.known is not None
+        )
         try:
-            bound = specialise(self.graph_for(wanted, frozenset(unclear)), types)
+            bound = specialise(self.graph_for(wanted, frozenset(unclear), known), types)
         except ModelError as error:
             if not unclear:
                 raise
@@ -243,25 +263,35 @@ class Lookup:
         self, wanted: tuple[str, ...], types: Types, feeds: Mapping[str, Feed]
     ) -> tuple[Shelf, Program] | None:
         """Return a program for all sizes that growth leads to; None where these get their own."""
-        general = self._growth.spanning(wanted, types)
+        flags = {name: cast("Array", feeds[name]).copy() for name in self._flags}
+        group = wanted, *(data.tobytes() for data in flags.values())
+        general = self._growth.spanning(group, types)
         if general is None:
             return None
+        general = tuple(
+            constant_type(flags[name]) if name in flags else type_
+            for name, type_ in zip(feeds, general, strict=True)
+        )
         try:
             if self._may_bucket:
-                return self._bucket(wanted, types, general, tuple(feeds))
-            shelf, program = self.shelves.take((wanted, general, HOST_IO))
+                return self._bucket(group, types, general, tuple(feeds))
+            shelf, program = self.shelves.take((*group, general, HOST_IO))
             if program is None:
                 with self._resources.lock:
                     named = dict(zip(feeds, general, strict=True))
                     program = self._build(wanted, named, HOST_IO)
                 self.shelves.add(program)
         except (UnsupportedError, ModelError, LimitError, DeviceOutOfMemory):
-            self._growth.refuse(wanted, types)
+            self._growth.refuse(group, types)
             return None
         return shelf, program
 
     def _bucket(
-        self, wanted: tuple[str, ...], types: Types, general: Types, names: tuple[str, ...]
+        self,
+        group: tuple[tuple[str, ...], *tuple[bytes, ...]],
+        types: Types,
+        general: Types,
+        names: tuple[str, ...],
     ) -> tuple[Shelf, Program]:
         """Return the program of the smallest bucket that has room for these sizes."""
         if is_batch(general):
@@ -270,11 +300,11 @@ class Lookup:
         for room in rooms(general):
             if room <= count:
                 continue
-            shelf, program = self.shelves.take((wanted, general, room))
+            shelf, program = self.shelves.take((*group, general, room))
             if program is None:
                 with self._resources.lock:
                     named = dict(zip(names, bounded_by(general, room), strict=True))
-                    program = self._build(wanted, named, HOST_IO, room)
+                    program = self._build(group[0], named, HOST_IO, room)
                 self.shelves.add(program)
             if isinstance(program, BucketProgram) and program.most < count:
                 self.shelves.give(shelf, program)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx.parser import parse_model
+from onnx import GraphProto, ModelProto
+from onnx.helper import make_attribute, make_node
+from onnx.parser import parse_graph, parse_model
 
 import tercet
 from tercet.runtime.ir.grown import Grown, combined
@@ -172,6 +174,49 @@ def test_buckets_for_all_sizes(made: list[object]) -> None:
                 assert shown.startswith("'past' float32[1,12+k,8] has room for float32[1,32,8]")
         right(model, oracle, feeds(40))
     assert len(made) <= 11
+
+
+def branching(flag: str) -> ModelProto:
+    """The decoder as the branch of an If, as optimum merges it with that of the first step."""
+    model = ModelProto()
+    model.CopyFrom(DECODER)
+    then = GraphProto()
+    then.CopyFrom(model.graph)
+    then.ClearField("input")
+    other = parse_graph("g () => (float[b,s,8] a, float[b,s,8] b) { a = Neg (x) b = Abs (x) }")
+    graph = model.graph
+    graph.ClearField("node")
+    graph.ClearField("initializer")
+    cast = parse_graph(f"g ({flag} flag) => (bool c) {{ c = Cast <to = 9> (flag) }}")
+    graph.input.append(cast.input[0])
+    choice = make_node("If", ["c"], ["out", "rows"])
+    for name, branch in (("then_branch", then), ("else_branch", other)):
+        for output in branch.output:
+            output.type.tensor_type.ClearField("shape")
+        choice.attribute.append(make_attribute(name, branch))
+    graph.node.extend([cast.node[0], choice])
+    graph.output[0].name, graph.output[1].name = "out", "rows"
+    return model
+
+
+@pytest.mark.parametrize("flag", ["bool[1]", "int64"])
+@pytest.mark.parametrize("bucket", [False, True])
+def test_a_flag_that_decides_on_branches(
+    flag: str, bucket: bool, made: list[object], request: pytest.FixtureRequest
+) -> None:
+    if bucket:
+        request.getfixturevalue("bucketing")
+    proto = branching(flag)
+    oracle = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    dtype, shape = (np.bool_, (1,)) if flag == "bool[1]" else (np.int64, ())
+    with tercet.load(proto) as model:
+        for past in range(12, 60):
+            for taken in (True, False):
+                given = {**feeds(past), "flag": np.full(shape, taken, dtype)}
+                found = model.run(given)
+                for name, wanted in zip(("out", "rows"), oracle.run(None, given), strict=True):
+                    np.testing.assert_allclose(found[name], np.asarray(wanted), 2e-5, 2e-6)
+    assert len(made) <= 14
 
 
 @pytest.mark.usefixtures("bucketing")

@@ -1,0 +1,62 @@
+"""What a graph does with its caches: sizes that follow from it, and sliding windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from ..ir.graph import Value
+from ..ir.types import TensorType
+from ..ops.elementwise import Cast, Sub
+from ..ops.gather import TensorScatter
+from ..ops.movement import Concat, Pad
+from ..ops.shape import Identity, Shape
+
+
+def through(value: Value) -> Iterator[Value]:
+    """Yield a value and what is the same in another dtype."""
+    yield value
+    for node in value.consumers:
+        if isinstance(node.op, Cast | Identity):
+            yield from through(node.outputs[0])
+
+
+def proven_sizes(past: Value, rank: int) -> tuple[int | None, ...]:
+    """Return the sizes of a cache that follow from what is written into it, by axis."""
+    sizes: list[int | None] = [None] * rank
+    values = [past]
+    for value in values:
+        for node in value.consumers:
+            axis, others = None, []
+            if isinstance(node.op, Pad | Cast | Identity):
+                values.append(node.outputs[0])
+            elif isinstance(node.op, TensorScatter) and node.inputs[0] is value:
+                axis, others = node.op.axis % rank, [node.inputs[1]]
+            elif isinstance(node.op, Concat):
+                axis, others = node.op.axis % rank, [v for v in node.inputs if v is not value]
+            for other in others:
+                type_ = None if other is None else other.type
+                shape = type_.shape if isinstance(type_, TensorType) else None
+                if shape is None or len(shape) != rank:
+                    continue
+                for i, size in enumerate(shape):
+                    if i not in (0, axis) and isinstance(size, int):
+                        sizes[i] = size
+    return tuple(sizes)
+
+
+def window_of(past: Value, axis: int) -> int | None:
+    """Return how many positions a buffer must hold from which older ones are dropped.
+
+    That is how sliding windows are written (`importers.onnx.contrib.window`): the number of
+    positions that are dropped at a time is the buffer's size less the window's, and one more.
+    """
+    for node in past.consumers:
+        if isinstance(node.op, Shape) and (node.op.start, node.op.end) == (axis, axis + 1):
+            for reader in node.outputs[0].consumers:
+                room, rest = (*reader.inputs, None)[:2]
+                if isinstance(reader.op, Sub) and room is node.outputs[0] and rest is not None:
+                    data = rest.data
+                    if data is not None and data.size == 1:
+                        return cast("int", data.item()) + 1
+    return None

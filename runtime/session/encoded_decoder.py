@@ -1,0 +1,181 @@
+"""Decoders that read what an encoder gave, such as those of T5, Marian and Whisper.
+
+Keys and values of what the encoder gave are computed once: by the encoder itself, or by the first
+step of the decoder, which then is a file of its own (``decoder_model.onnx``) or a branch of the
+same one (``use_cache_branch``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import ModelError, UsageError
+from ..ir.types import Array, Shape
+from .cache_layout import DecoderLayout
+from .cache_names import by_core, core_of
+from .decoding import Decoder, PlainDecoder, fitted, on_host
+from .model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What an encoder gave.
+
+    Attributes:
+        states: float [batch, length, width].
+        mask: int64 [batch, n], 1 for what was there, as the encoder was fed; where it takes none,
+            all of `states` is.
+        others: its other outputs by name: keys and values, where it gives them itself.
+    """
+
+    states: Array
+    mask: Array
+    others: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+    def repeated(self, rows: Iterable[int]) -> Encoded:
+        """Return these rows of the batch; one may come again."""
+        at = list(rows)
+        others = {name: each[at] for name, each in self.others.items()}
+        return Encoded(self.states[at], self.mask[at], others)
+
+
+class EncodedDecoder(Decoder):
+    """The decoder of an encoder-decoder.
+
+    Args:
+        steps: decodes all tokens, or those behind the first step where there is a model for that;
+            is closed with this one.
+        model: of the first step; None where `steps` does that as well.
+        layout: of `model`.
+
+    Raises:
+        ModelError: `model` does not give what `steps` takes; names both.
+    """
+
+    def __init__(
+        self, steps: PlainDecoder, model: Model | None = None, layout: DecoderLayout | None = None
+    ) -> None:
+        self._steps, self._model = steps, model
+        self.layout, self.batch, self.capacity = steps.layout, steps.batch, steps.capacity
+        self._encoded: Encoded | None = None
+        self._first = None
+        self._results: dict[str, str] = {}
+        if model is not None and layout is not None:
+            self._first = PlainDecoder(model, layout, steps.batch)
+            names = [*(each.past for each in self.layout.caches), *self._cross]
+            self._results = _results(names, model)
+
+    @property
+    def _cross(self) -> list[str]:
+        return [each.name for each in self.layout.cross]
+
+    @property
+    def length(self) -> int:
+        return self._steps.length
+
+    def begin(self, encoded: Encoded) -> None:
+        """Forget everything, and read what an encoder gave from now on.
+
+        Raises:
+            ModelError: it has no keys and values, and there is no first step that computes them.
+        """
+        self._steps.rewind(0)
+        self._encoded = encoded
+        given = self._fed(self.layout, encoded)
+        if self._first is None:
+            given |= self._of_encoder(encoded)
+            self._steps.give(given)
+
+    def step(self, ids: Array, mask: Array | None = None) -> Array:
+        if self._encoded is None:
+            raise UsageError("begin with what the encoder gave")
+        if self._first is None or self.length:
+            return self._steps.step(ids, mask)
+        return self._first_step(self._first, self._encoded, ids, mask)
+
+    def _first_step(
+        self, first: PlainDecoder, encoded: Encoded, ids: Array, mask: Array | None
+    ) -> Array:
+        """Read the first tokens, and hand all keys and values on to the steps behind them."""
+        assert self._model is not None
+        given = self._fed(first.layout, encoded)
+        for each in first.layout.cross:  # of the branch that is not taken
+            sizes = _sizes(each.shape or (), self.batch, encoded.states.shape[1])
+            given[each.name] = np.broadcast_to(np.zeros((), each.dtype), sizes)
+        first.give(given)
+        self._steps.check(ids, mask)
+        feeds = first.feeds(ids)
+        names = list(self._results.values())
+        found = self._model.run(feeds, [first.layout.logits.name, *names])
+        held = {name: on_host(found[result]) for name, result in self._results.items()}
+        cross = {name: held.pop(name) for name in self._cross}
+        self._steps.give({**self._fed(self.layout, encoded), **cross})
+        self._steps.restore(np.asarray(ids), held)
+        return on_host(found[first.layout.logits.name])
+
+    def _fed(self, layout: DecoderLayout, encoded: Encoded) -> dict[str, Array]:
+        """Return what a model takes of the encoder besides keys and values."""
+        file = None if self._model is None else self._model.source.file
+        values = {"encoder_states": encoded.states, "encoder_mask": encoded.mask}
+        return {
+            info.name: fitted(values[role], info, file)
+            for role, info in layout.inputs.items()
+            if role in values
+        }
+
+    def _of_encoder(self, encoded: Encoded) -> dict[str, Array]:
+        """Return the keys and values that the encoder gave."""
+        known = by_core(encoded.others)
+        found: dict[str, Array] = {}
+        for name in self._cross:
+            same = known.get(core_of(name), [])
+            if len(same) != 1:
+                raise ModelError(
+                    "nothing gives it: neither the encoder has an output of this name, nor is "
+                    f"there a model of the first step (outputs: {', '.join(encoded.others)})",
+                    where=f"input '{name}'",
+                )
+            found[name] = encoded.others[same[0]]
+        return found
+
+    def rewind(self, length: int) -> int:
+        return self._steps.rewind(length)
+
+    def caches(self) -> dict[str, Array]:
+        return self._steps.caches()
+
+    def restore(self, ids: Array, caches: Mapping[str, Array]) -> None:
+        raise UsageError("the caches of an encoder-decoder belong to what its encoder has read")
+
+    def close(self) -> None:
+        self._encoded = None
+        self._steps.close()
+        if self._first is not None:
+            self._first.close()
+
+
+def _sizes(shape: Shape, batch: int, length: int) -> tuple[int, ...]:
+    """Return the sizes of keys or values of so many positions."""
+    return tuple(
+        batch if i == 0 else size if isinstance(size, int) else length
+        for i, size in enumerate(shape)
+    )
+
+
+def _results(names: Iterable[str], model: Model) -> dict[str, str]:
+    """Return the output of the first step for each cache of those behind it."""
+    known = by_core(each.name for each in model.outputs)
+    found: dict[str, str] = {}
+    for name in names:
+        same = known.get(core_of(name), [])
+        if len(same) != 1:
+            raise ModelError(
+                f"it has no output for the cache '{name}' of the steps behind the first "
+                f"(outputs: {', '.join(each.name for each in model.outputs)})",
+                file=model.source.file,
+            )
+        found[name] = same[0]
+    return found

@@ -1,0 +1,54 @@
+"""Inputs that say which branch of an If is taken, such as a decoder's ``use_cache_branch``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.graph import Graph, Value
+from ..ir.types import TensorType
+from ..ops.control import If
+from ..ops.elementwise import Cast
+from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
+
+#: Most inputs of a model that may say so: each pair of their values is a model of its own.
+MOST = 2
+
+
+def flags_of(graph: Graph) -> tuple[str, ...]:
+    """Return the inputs that decide on all that a graph does not do in every run.
+
+    Once they are known, nothing with bodies is left. Without such inputs, or where other things
+    decide as well, there are none.
+    """
+    found: dict[str, None] = {}
+    for node in graph.nodes:
+        if not node.op.graphs():
+            continue
+        source = _source(node.inputs[0]) if isinstance(node.op, If) else None
+        if source is None or source not in graph.inputs or not _is_flag(source):
+            return ()
+        if any(inner.op.graphs() for body in node.op.graphs() for inner in body.nodes):
+            return ()
+        found[source.name] = None
+    return tuple(found) if len(found) <= MOST else ()
+
+
+def _source(value: Value | None) -> Value | None:
+    """Return what a value is a copy of, in another shape or dtype."""
+    *_, last = _copies(value)
+    return last
+
+
+def _copies(value: Value | None) -> Iterator[Value | None]:
+    while True:
+        yield value
+        node = None if value is None else value.producer
+        if node is None or not isinstance(node.op, Cast | Identity | Reshape | Squeeze | Unsqueeze):
+            return
+        value = node.inputs[0]
+
+
+def _is_flag(value: Value) -> bool:
+    """Whether it is one element."""
+    type_ = value.type
+    return isinstance(type_, TensorType) and type_.is_static and type_.size == 1
