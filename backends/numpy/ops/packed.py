@@ -1,31 +1,38 @@
 """Products with packed weights: some rows of them are unpacked, multiplied, and overwritten.
 
-Never more than a few hundred kilobytes of them are floats at a time, which stay in the cache.
+Never more than a few hundred kilobytes of them are floats at a time, which stay in the cache. For
+few rows of the other operand, the bare codes of each block are multiplied, and the sums scaled:
+that takes one multiplication a block in place of one an element.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from ....runtime.ir.dtypes import float32, uint8
 from ....runtime.ir.types import Array
-from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
+from ....runtime.ops.packed import MatMulBnb4, MatMulNBits
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
 from ..engine.chain import Chain
 from ..engine.registry import builder
-from ..engine.step import Bound, HostStep, Scratch, Tape
-from ..numerics.products import sums
+from ..engine.step import Bound, HostStep, Scratch, Tape, portions
+from ..numerics.packed_codes import IntegerCodes, TableCodes, unpack_integers, unpack_table
+from ..numerics.products import recorded, sums
 
 #: Elements of the weights that are unpacked at a time.
 ELEMENTS = 1 << 18
 #: Rows come in groups of so many, where there are as many: whole bytes, and whole groups of BLAS.
 GROUP = 16
+#: Rows of the other operand for which sums are scaled in place of weights.
+FEW = 8
+#: Nanoseconds on one core for an element of the weights.
+UNPACK = 0.35
 
 
 @builder(MatMulNBits)
@@ -35,7 +42,11 @@ def matmul_nbits(chain: Chain, site: BuildContext, options: Options) -> HostStep
     assert isinstance(op, MatMulNBits)
     if op.is_prepacked:
         return op.is_prepacked
-    return _Product(chain, op.N, op.blocks * op.block_size, partial(_integers, op)).step(site)
+    inputs = chain.head.inputs
+    if _rows(chain) <= FEW and (len(inputs) < 5 or inputs[4] is None):
+        return _CodeProduct(chain, op.N, IntegerCodes(op)).step(site)
+    length = op.blocks * op.block_size
+    return _Product(chain, op.N, length, partial(unpack_integers, op)).step(site)
 
 
 @builder(MatMulBnb4)
@@ -43,7 +54,86 @@ def matmul_bnb4(chain: Chain, site: BuildContext, options: Options) -> HostStep 
     """Multiply by codes of bitsandbytes."""
     op = chain.head.op
     assert isinstance(op, MatMulBnb4)
-    return _Product(chain, op.N, op.K, partial(_codes, op), adds=not op.transB).step(site)
+    if _rows(chain) <= FEW and op.transB and op.K % op.block_size == 0:
+        return _CodeProduct(chain, op.N, TableCodes(op)).step(site)
+    unpack = partial(unpack_table, op)
+    return _Product(chain, op.N, op.K, unpack, adds=not op.transB).step(site)
+
+
+def _rows(chain: Chain) -> int:
+    """Return the rows of the first input."""
+    dims = chain.output.tensor.dims
+    return chain.output.tensor.size // dims[-1]
+
+
+class _CodeProduct:
+    """A few rows times the transpose of weights [rows, length], whose blocks' sums are scaled."""
+
+    def __init__(self, chain: Chain, rows: int, codes: IntegerCodes | TableCodes) -> None:
+        self._node, self._codes, self._count = chain.head, codes, rows
+        self._few = _rows(chain)
+        self._length = codes.planes * codes.blocks * codes.width
+        wanted = max(GROUP, ELEMENTS // self._length // GROUP * GROUP)
+        self._parts = list(pairwise([*range(0, rows, wanted), rows]))
+        wanted = min(wanted, -(-rows // GROUP) * GROUP)
+        self._scratch, self._dtype = Scratch(), sums(float32)
+        self._floats = self._scratch.take(wanted * self._length, self._dtype)
+        self._bytes = self._scratch.take(wanted * self._length, uint8)
+        self._left = self._scratch.take(self._few * self._length, self._dtype)
+        of_blocks = codes.planes * codes.blocks * self._few * wanted
+        self._sums = self._scratch.take(of_blocks, self._dtype)
+
+    def step(self, site: BuildContext) -> HostStep:
+        """Return what runs it."""
+        name = f"{self._node.kind}: {len(self._parts)} parts, sums scaled"
+        workers = thread_pool.size() if len(self._parts) > 1 else 1
+        return HostStep(name, site, self._record, workers, self._scratch.nbytes)
+
+    def _record(self, bound: Bound) -> list[Tape]:
+        operands = [bound.get(value) for value in self._node.inputs]
+        tapes: list[Tape] = [[self._part(bound, operands, *part)] for part in self._parts]
+        return portions(tapes, self._count * self._length * UNPACK, thread_pool.size())
+
+    def _part(
+        self, bound: Bound, operands: list[Array | None], first: int, last: int
+    ) -> Callable[[], object]:
+        codes, few = self._codes, self._few
+        planes, blocks, width = codes.planes, codes.blocks, codes.width
+        count, wide = last - first, -(-(last - first) // GROUP) * GROUP
+        floats = bound.scratch(self._floats, (wide, planes, blocks * width))
+        spare = bound.scratch(self._bytes, (count * self._length,))
+        left = bound.scratch(self._left, (planes, blocks, few, width))
+        found = bound.scratch(self._sums, (planes * blocks, few, wide))
+        right = floats.reshape(wide, planes * blocks, width).transpose(1, 2, 0)
+        multiply = recorded(left.reshape(planes * blocks, few, width), right, found)
+        total, *others = found.reshape(planes, blocks, few, wide)[..., :count]
+        a, out = operands[0], bound[self._node.output]
+        assert a is not None
+        a, target = a.reshape(few, -1), out.reshape(few, -1)[:, first:last]
+        bias = operands[5] if len(operands) > 5 else None
+        whole = a.shape[1] == blocks * width * planes
+
+        def run() -> None:
+            codes.fill(operands, first, last, floats[:count], spare)
+            floats[count:] = 0
+            x = a if whole else np.pad(a, ((0, 0), (0, blocks * width * planes - a.shape[1])))
+            x = x.reshape(few, blocks, width, planes).transpose(3, 1, 0, 2)
+            np.multiply(x, 1 / codes.factor, out=left, casting="same_kind")
+            multiply()
+            for other in others:
+                np.add(total, other, out=total)
+            scales, points = codes.scales(operands, first, last)
+            if points is not None:
+                # What is left is 1 / factor of what is summed.
+                of_block = left.sum((0, 3))[..., np.newaxis] * codes.factor
+                np.subtract(total, of_block * points.T[:, np.newaxis], out=total)
+            np.multiply(total, scales.T[:, np.newaxis], out=total)
+            product = total.sum(0)
+            if bias is not None:
+                product += bias[first:last]
+            np.copyto(target, product, casting="same_kind")
+
+        return run
 
 
 #: Fills an array [rows, length] with the rows from the first number to before the second.
@@ -117,82 +207,3 @@ class _Product:
             target[:] = product
 
         return run
-
-
-def _integers(
-    op: MatMulNBits, operands: list[Array | None], first: int, last: int, out: Array
-) -> None:
-    """Fill `out` with (b - zero_points) * scales."""
-    _, b, scales, zero_points, g_idx, *_ = (*operands, *(None,) * 3)
-    assert b is not None
-    assert scales is not None
-    shape = op.N, op.blocks
-    default = 0 if zero_points is not None else 1 << (op.bits - 1)
-    blob = b.reshape(op.N, -1)[first:last]
-    _look_up(_integers_of(op.bits, default), blob, out)
-    factors = scales.reshape(shape)[first:last].astype(float32, copy=False)
-    points = None if zero_points is None else _points(op, zero_points, first, last)
-    if g_idx is None:
-        by_block = out.reshape(last - first, op.blocks, op.block_size)
-        if points is not None:
-            by_block -= points[:, :, None]
-        by_block *= factors[:, :, None]
-        return
-    columns, group = out[:, : len(g_idx)], g_idx.reshape(-1)
-    if points is not None:
-        columns -= points[:, group]
-    columns *= factors[:, group]
-
-
-def _points(op: MatMulNBits, zero_points: Array, first: int, last: int) -> Array:
-    """Return the zero points of some rows as floats."""
-    if zero_points.dtype != uint8:
-        return zero_points.reshape(op.N, op.blocks)[first:last].astype(float32, copy=False)
-    packed = zero_points.reshape(op.N, -1)[first:last]
-    found = np.empty((last - first, packed.shape[1] * (8 // op.bits)), float32)
-    _look_up(_integers_of(op.bits, 0), packed, found)
-    return found[:, : op.blocks]
-
-
-def _codes(op: MatMulBnb4, operands: list[Array | None], first: int, last: int, out: Array) -> None:
-    """Fill `out` with the numbers that the codes stand for, times the factors of their blocks."""
-    _, b, absmax = operands
-    assert b is not None
-    assert absmax is not None
-    start, stop = first * op.K, last * op.K
-    flat = out.reshape(-1)
-    packed = b.reshape(-1)[start // 2 : -(-stop // 2)]
-    if stop % 2:
-        found = np.empty(2 * len(packed), float32)
-        _look_up(_numbers_of(op.quant_type), packed, found)
-        flat[:] = found[: stop - start]
-    else:
-        _look_up(_numbers_of(op.quant_type), packed, flat)
-    factors = absmax.reshape(-1).astype(float32, copy=False)
-    if start % op.block_size == 0 and stop % op.block_size == 0:
-        blocks = factors[start // op.block_size : stop // op.block_size]
-        by_block = flat.reshape(-1, op.block_size)
-        by_block *= blocks[:, None]
-        return
-    flat *= factors[np.arange(start, stop) // op.block_size]
-
-
-def _look_up(table: Array, packed: Array, out: Array) -> None:
-    """Fill `out` with what every byte stands for."""
-    shape = (*packed.shape, table.shape[1])
-    np.take(table, packed, axis=0, out=out.reshape(shape), mode="clip")
-
-
-@cache
-def _integers_of(bits: int, zero_point: int) -> Array:
-    """Return the integers that every byte has, lowest bits first, less a zero point."""
-    every = np.arange(256)[:, None] >> np.arange(0, 8, bits)
-    return np.asarray((every & ((1 << bits) - 1)) - zero_point, float32)
-
-
-@cache
-def _numbers_of(quant_type: int) -> Array:
-    """Return the two numbers that every byte stands for, highest bits first."""
-    table = np.array(BNB4[quant_type], float32)
-    every = np.arange(256)
-    return np.stack([table[every >> 4], table[every & 15]], 1)

@@ -1,0 +1,169 @@
+"""Weights of a few bits as floats: with their scales, or the bare codes, which take less time."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from ....runtime.ir.dtypes import float32, uint8
+from ....runtime.ir.types import Array
+from ....runtime.ops.packed import BNB4, MatMulBnb4, MatMulNBits
+
+
+class IntegerCodes:
+    """The integers of MatMulNBits less half of their range, times `factor`, plane by plane.
+
+    A byte has an integer of each *plane*; those of one plane lie together: a row is
+    [planes, blocks, width], for elements [blocks, width, planes].
+
+    Attributes:
+        planes: integers of a byte.
+        width: bytes of a block.
+        blocks: of a row.
+        factor: power of two that all of them are multiplied by.
+    """
+
+    def __init__(self, op: MatMulNBits) -> None:
+        self._op = op
+        self.planes = 8 // op.bits
+        self.blocks, self.width = op.blocks, op.block_size // self.planes
+        self.factor = 1 << (8 - op.bits)
+
+    def fill(
+        self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
+    ) -> None:
+        """Put rows into `out` [rows, planes, blocks * width]; `spare` has as many bytes."""
+        packed = _given(operands[1]).reshape(self._op.N, -1)[first:last]
+        every = spare.reshape(out.shape)
+        top = every[:, -1]
+        halves = sum(1 << (self._op.bits * (i + 1) - 1) for i in range(self.planes))
+        np.bitwise_xor(packed, uint8.type(halves), out=top)
+        high = uint8.type(256 - self.factor)
+        for i in range(self.planes - 1):
+            plane = every[:, i]
+            np.multiply(top, uint8.type(256 >> (self._op.bits * (i + 1))), out=plane)
+            if i:
+                np.bitwise_and(plane, high, out=plane)
+        if self.planes > 1:
+            np.bitwise_and(top, high, out=top)
+        np.copyto(out, every.view(np.int8))
+
+    def scales(
+        self, operands: list[Array | None], first: int, last: int
+    ) -> tuple[Array, Array | None]:
+        """Return scales, and zero points of the codes where these are not 0: [rows, blocks]."""
+        _, _, scales, points, *_ = (*operands, None)
+        factors = _given(scales).reshape(self._op.N, self.blocks)[first:last]
+        factors = factors.astype(float32, copy=False)
+        if points is None:
+            return factors, None
+        return factors, _points(self._op, points, first, last) - (1 << (self._op.bits - 1))
+
+
+class TableCodes:
+    """The numbers that codes of MatMulBnb4 stand for, in blocks that end with their rows.
+
+    The attributes are those of `IntegerCodes`.
+    """
+
+    planes, factor = 1, 1
+
+    def __init__(self, op: MatMulBnb4) -> None:
+        self._op = op
+        self.blocks, self.width = op.K // op.block_size, op.block_size
+
+    def fill(
+        self, operands: list[Array | None], first: int, last: int, out: Array, spare: Array
+    ) -> None:
+        """Put rows into `out` [rows, 1, K]."""
+        half = self._op.K // 2
+        packed = _given(operands[1]).reshape(-1)[first * half : last * half]
+        _look_up(_numbers_of(self._op.quant_type), packed, out)
+
+    def scales(self, operands: list[Array | None], first: int, last: int) -> tuple[Array, None]:
+        """Return the factors [rows, blocks]."""
+        factors = _given(operands[2]).reshape(-1, self.blocks)[first:last]
+        return factors.astype(float32, copy=False), None
+
+
+def unpack_integers(
+    op: MatMulNBits, operands: list[Array | None], first: int, last: int, out: Array
+) -> None:
+    """Fill `out` [rows, blocks * block_size] with (b - zero_points) * scales of some rows."""
+    _, b, scales, zero_points, g_idx, *_ = (*operands, *(None,) * 3)
+    shape = op.N, op.blocks
+    default = 0 if zero_points is not None else 1 << (op.bits - 1)
+    blob = _given(b).reshape(op.N, -1)[first:last]
+    _look_up(_integers_of(op.bits, default), blob, out)
+    factors = _given(scales).reshape(shape)[first:last].astype(float32, copy=False)
+    points = None if zero_points is None else _points(op, zero_points, first, last)
+    if g_idx is None:
+        by_block = out.reshape(last - first, op.blocks, op.block_size)
+        if points is not None:
+            by_block -= points[:, :, None]
+        by_block *= factors[:, :, None]
+        return
+    columns, group = out[:, : len(g_idx)], g_idx.reshape(-1)
+    if points is not None:
+        columns -= points[:, group]
+    columns *= factors[:, group]
+
+
+def unpack_table(
+    op: MatMulBnb4, operands: list[Array | None], first: int, last: int, out: Array
+) -> None:
+    """Fill `out` [rows, K] with the numbers that codes stand for, times the factors of blocks."""
+    start, stop = first * op.K, last * op.K
+    flat = out.reshape(-1)
+    packed = _given(operands[1]).reshape(-1)[start // 2 : -(-stop // 2)]
+    if stop % 2:
+        found = np.empty(2 * len(packed), float32)
+        _look_up(_numbers_of(op.quant_type), packed, found)
+        flat[:] = found[: stop - start]
+    else:
+        _look_up(_numbers_of(op.quant_type), packed, flat)
+    factors = _given(operands[2]).reshape(-1).astype(float32, copy=False)
+    if start % op.block_size == 0 and stop % op.block_size == 0:
+        blocks = factors[start // op.block_size : stop // op.block_size]
+        by_block = flat.reshape(-1, op.block_size)
+        by_block *= blocks[:, None]
+        return
+    flat *= factors[np.arange(start, stop) // op.block_size]
+
+
+def _given(operand: Array | None) -> Array:
+    """Return an operand that no node leaves out."""
+    assert operand is not None
+    return operand
+
+
+def _points(op: MatMulNBits, zero_points: Array, first: int, last: int) -> Array:
+    """Return the zero points of some rows as floats."""
+    if zero_points.dtype != uint8:
+        return zero_points.reshape(op.N, op.blocks)[first:last].astype(float32, copy=False)
+    packed = zero_points.reshape(op.N, -1)[first:last]
+    found = np.empty((last - first, packed.shape[1] * (8 // op.bits)), float32)
+    _look_up(_integers_of(op.bits, 0), packed, found)
+    return found[:, : op.blocks]
+
+
+def _look_up(table: Array, packed: Array, out: Array) -> None:
+    """Fill `out` with what every byte stands for."""
+    shape = (*packed.shape, table.shape[1])
+    np.take(table, packed, axis=0, out=out.reshape(shape), mode="clip")
+
+
+@cache
+def _integers_of(bits: int, zero_point: int) -> Array:
+    """Return the integers that every byte has, lowest bits first, less a zero point."""
+    every = np.arange(256)[:, None] >> np.arange(0, 8, bits)
+    return np.asarray((every & ((1 << bits) - 1)) - zero_point, float32)
+
+
+@cache
+def _numbers_of(quant_type: int) -> Array:
+    """Return the two numbers that every byte stands for, highest bits first."""
+    table = np.array(BNB4[quant_type], float32)
+    every = np.arange(256)
+    return np.stack([table[every >> 4], table[every & 15]], 1)
