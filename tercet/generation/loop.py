@@ -140,7 +140,9 @@ class Loop:
     def _extended(self, row: Row, scores: Array) -> str:
         if row.reason:
             return ""
-        if np.isnan(scores).any() or not np.isfinite(scores.max()):
+        if scores.dtype == np.float16:
+            scores = scores.astype(np.float32)  # numpy compares halves slowly
+        if not np.isfinite(scores.max()):
             raise ModelError(
                 f"the logits of token {len(row.new)} behind a prompt of "
                 f"{len(row.seen) - len(row.new)} have NaN or no finite element; "

@@ -50,9 +50,10 @@ class Sampling:
         """
         if self.temperature == 0:
             return int(self.scores(logits, seen).argmax())
-        total = self.probabilities(logits, seen).cumsum()
+        tokens, probabilities = self.likely(logits, seen)
+        total = np.cumsum(probabilities, out=probabilities)
         place = int(total.searchsorted(draws.random() * total[-1], "right"))
-        return min(place, int(total.searchsorted(total[-1])))
+        return int(tokens[min(place, len(tokens) - 1)])
 
     def scores(self, logits: Array, seen: Sequence[int]) -> Array:
         """Return logits [vocabulary] as float64 with the repetition penalty."""
@@ -64,17 +65,66 @@ class Sampling:
             scores[known] = np.where(there < 0, there * penalty, there / penalty)
         return scores
 
+    def likely(self, logits: Array, seen: Sequence[int] = ()) -> tuple[Array, Array]:
+        """Return the tokens that may be drawn, in ascending order, and their probabilities.
+
+        `temperature` is not 0.
+
+        Returns:
+            int64 [n] and float64 [n], whose sum is 1.
+        """
+        scores = self.scores(logits, seen)
+        scores /= self.temperature
+        tokens = np.arange(scores.size)
+        if 0 < self.top_k < scores.size:
+            tokens = np.flatnonzero(scores >= _kth_greatest(scores, self.top_k))
+            scores = scores[tokens]
+        scores -= scores.max()
+        weights = np.exp(scores, out=scores)
+        if self.top_p < 1:
+            kept = _nucleus(weights, self.top_p)
+            tokens, weights = tokens[kept], weights[kept]
+        least = self.min_p * weights.max()
+        if weights.min() < least or not weights.all():
+            kept = np.flatnonzero((weights > 0) & (weights >= least))
+            tokens, weights = tokens[kept], weights[kept]
+        weights /= weights.sum()
+        return tokens, weights
+
     def probabilities(self, logits: Array, seen: Sequence[int] = ()) -> Array:
         """Return the probability of every token, float64 [vocabulary]; `temperature` is not 0."""
-        scores = self.scores(logits, seen) / self.temperature
-        if 0 < self.top_k < scores.size:
-            least = np.partition(scores, -self.top_k)[-self.top_k]
-            scores[scores < least] = -np.inf
-        found = np.exp(scores - scores.max())
-        if self.top_p < 1:
-            order = np.argsort(-found, kind="stable")
-            mass = found[order].cumsum()
-            before = np.concatenate([[0.0], mass[:-1]]) / mass[-1]
-            found[order[1:][before[1:] >= self.top_p]] = 0
-        found[found < self.min_p * found.max()] = 0
-        return found / found.sum()
+        tokens, probabilities = self.likely(logits, seen)
+        found = np.zeros(logits.size)
+        found[tokens] = probabilities
+        return found
+
+
+def _nucleus(weights: Array, share: float) -> Array:
+    """Return the ascending places of the greatest weights that have a share of their sum together.
+
+    Those are the fewest; among equal ones the first. Only as many are sorted as it takes.
+    """
+    enough, count = share * weights.sum(), 64
+    while True:
+        if count < weights.size:
+            places = np.flatnonzero(weights >= _kth_greatest(weights, count))
+        else:
+            places = np.arange(weights.size)
+        places = places[np.argsort(-weights[places], kind="stable")]
+        mass = weights[places].cumsum()
+        if len(places) == weights.size or mass[-1] >= enough:
+            return np.sort(places[: 1 + int(mass[:-1].searchsorted(enough))])
+        count *= 8
+
+
+def _kth_greatest(values: Array, k: int) -> float:
+    """Return the k-th greatest of [n] values, 0 < k <= n.
+
+    The k-th greatest of the maxima of blocks is a lower bound, which leaves few to choose among.
+    """
+    width = values.size // (4 * k)
+    if width >= 8:
+        whole = values.size // width * width
+        maxima = values[:whole].reshape(-1, width).max(1)
+        values = values[values >= np.partition(maxima, -k)[-k]]
+    return np.partition(values, -k)[-k]

@@ -72,6 +72,22 @@ def test_probabilities_are_those_of_the_formulas(how: Sampling, dtype: type) -> 
         np.testing.assert_allclose(found, warped(logits, seen, how), 1e-12, 1e-15)
 
 
+@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0], ids="spread={}".format)
+def test_large_vocabularies_are_drawn_from_by_the_same_formulas(
+    how: Sampling, spread: float
+) -> None:
+    """The greatest are found without sorting all: many are equal, few, or the last of a block."""
+    rng = np.random.default_rng(2)
+    logits = np.round(rng.standard_normal(9001) * spread, 2).astype(np.float32)
+    logits[[0, 700, 8999, 9000]] += np.float32(4 * spread)
+    seen = rng.integers(0, 9001, 50).tolist()
+    wanted = warped(logits, seen, how)
+    found = how.probabilities(logits, seen)
+    np.testing.assert_array_equal(found > 0, wanted > 0)
+    np.testing.assert_allclose(found, wanted, 1e-11, 1e-15)
+
+
 @pytest.mark.parametrize("name", ["optimum_llama", "optimum_gpt2", "optimum_qwen3"])
 def test_probabilities_are_those_of_transformers(name: str) -> None:
     """Which has float64 logits of its own network: those of the file differ by rounding."""
